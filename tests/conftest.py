@@ -35,6 +35,15 @@ def threads_stay():
     assert left == before, f"the test leaves {left} threads, and began with {before}"
 
 
+@pytest.fixture(autouse=True)
+def host_only(request: pytest.FixtureRequest):
+    """A test that is marked so is of the host's own ways: it runs there, whatever FASTREC_DEVICE says."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("host_only"):
+            patch.delenv("FASTREC_DEVICE", raising=False)
+        yield
+
+
 @pytest.fixture
 def set_threads(threads_stay):
     """Sets torch's number of threads, until the test is over."""

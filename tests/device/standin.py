@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,10 +74,23 @@ def load() -> ctypes.CDLL:
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, _device_module())
         torch.utils.generate_methods_for_privateuse1_backend()
-        # as on CUDA, a model that moves keeps its parameters: an optimizer made before trains them
-        torch.__future__.set_swap_module_params_on_conversion(True)
+        torch.nn.Module._apply = _keeping_parameters(torch.nn.Module._apply)
         _loaded.append(built)
     return _loaded[0]
+
+
+def _keeping_parameters(apply: Callable) -> Callable:
+    """As on CUDA, a model that moves keeps its parameters: an optimizer made before trains them."""
+
+    def kept(net: torch.nn.Module, *args: object, **options: object) -> torch.nn.Module:
+        swaps = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(net, *args, **options)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+    return kept
 
 
 def counts() -> dict[str, int]:

@@ -103,8 +103,8 @@ def test_frames_of_every_library_and_paths(df_module, tmp_path):
         got = RecDataLoaders.from_df(source, procs=PROCS, y_names="label", valid_idx=range(9), device="cpu")
         assert list(got.cat_names) == list(want.cat_names)
         assert list(got.cont_names) == list(want.cont_names)
-        assert torch.equal(got.train_ds.x_cat.cpu(), want.train_ds.x_cat)
-        torch.testing.assert_close(got.train_ds.x_cont.cpu(), want.train_ds.x_cont)
+        assert torch.equal(got.train_ds.x_cat.cpu(), want.train_ds.x_cat.cpu())
+        torch.testing.assert_close(got.train_ds.x_cont.cpu(), want.train_ds.x_cont.cpu())
 
 
 def test_columns_are_told_apart_as_fastai_does():

@@ -89,7 +89,7 @@ def test_outputs_that_are_no_numbers_are_used_where_they_are_named():
 def test_every_frame_library(df_module):
     df = make().reset_index(drop=True)
     got = frame([Features(te(keep="outputs"))], df_module.frame({n: df[n].tolist() for n in df}))
-    torch.testing.assert_close(got.x_cont.cpu(), frame([Features(te())], df).x_cont, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(got.x_cont.cpu(), frame([Features(te())], df).x_cont.cpu(), atol=1e-6, rtol=1e-6)
 
 
 def test_another_frames_procs_bring_their_features():
@@ -132,7 +132,7 @@ def test_in_a_stream(tmp_path):
     )  # fmt: skip
     want = TabularFrame(df, [Categorify, FillMissing, Normalize], ["city"], ["x"], "y", features=te())
     rows = [b[1] for b in got.dataloaders(bs=120, shuffle=False, drop_last=False, device="cpu").train]
-    torch.testing.assert_close(torch.cat(rows), want.x_cont, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(rows), want.x_cont.cpu(), atol=1e-5, rtol=1e-5)
 
 
 def test_state_comes_back(tmp_path):

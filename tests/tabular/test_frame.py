@@ -174,7 +174,7 @@ def test_stock_learning_runs_unchanged(kind, tmp_path, capsys):
         learn.fine_tune(1)
         _, score = learn.validate()
         assert score > 0.8 if kind == "class" else score < 2
-        assert torch.equal(learn.get_preds()[1], dls.valid_ds.y)
+        assert torch.equal(learn.get_preds()[1], dls.valid_ds.y.cpu())
         mixed, again = learn.get_preds(dl=dls.train.new(shuffle=True, drop_last=False))
         plain = learn.get_preds(dl=dls.train.new(shuffle=False, drop_last=False))
         torch.testing.assert_close(mixed, plain[0])
@@ -244,8 +244,8 @@ def test_large_numbers_keep_their_digits():
     z = (z - z.mean()) / z.std()
     df = pd.DataFrame({"t": 1e8 + z, "y": 1e8 + z})
     ours = TabularFrame(df, Normalize, [], "t", "y")
-    np.testing.assert_allclose(ours.x_cont[:, 0], z, atol=1e-6)
-    assert torch.equal(ours.y[:, 0], torch.tensor(df["y"].to_numpy()))
+    np.testing.assert_allclose(ours.x_cont[:, 0].cpu(), z, atol=1e-6)
+    assert torch.equal(ours.y[:, 0].cpu(), torch.tensor(df["y"].to_numpy()))
     stock = TabularPandas(df, Normalize, [], ["t"], "y")
     assert np.abs(stock.conts["t"].to_numpy() - z).max() > 0.1
 
@@ -405,7 +405,7 @@ def test_every_frame_library_gives_the_same(df_module):
     want = build(TabularFrame, df, splits=(range(40), range(40, 60)))
     got = build(TabularFrame, df_module.frame(columns), splits=(range(40), range(40, 60)))
     for a, b in zip(got.packed.views, want.packed.views, strict=True):
-        torch.testing.assert_close(a.cpu(), b)
+        torch.testing.assert_close(a.cpu(), b.cpu())
 
 
 def test_files_tables_and_dicts_go_in(tmp_path):
@@ -519,7 +519,7 @@ def test_an_empty_test_frame_and_one_row(pair):
     df, _, ours = pair
     dls = ours.dataloaders(bs=64, device="cpu")
     assert len(dls.test_dl(df.head(0))) == 0
-    assert torch.equal(next(iter(dls.test_dl(df.iloc[[7]])))[0], dls.test_dl(df).dataset.x_cat[7:8])
+    assert torch.equal(next(iter(dls.test_dl(df.iloc[[7]])))[0], dls.test_dl(df).dataset.x_cat[7:8].cpu())
 
 
 def test_only_codes_or_only_numbers():

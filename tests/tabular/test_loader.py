@@ -205,6 +205,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.host_only(reason="gloo joins processes of the host")
 def test_without_a_seed_ranks_follow_the_first(tmp_path):
     command = [sys.executable, "-c", _RANK, str(tmp_path / "join")]
     running = [subprocess.Popen([*command, r], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in "01"]
@@ -296,7 +297,7 @@ def test_the_permutation_is_uniform():
 def test_batches_are_copies_and_views_of_one_gather():
     batch = next(iter(TabularLoader(frame(8), bs=8, shuffle=True)))
     assert len({t.untyped_storage().data_ptr() for t in batch}) == 1
-    assert pd.DataFrame(batch[1].numpy()).shape == (8, 2)
+    assert pd.DataFrame(batch[1].cpu().numpy()).shape == (8, 2)
     to = frame(10)
     for loader in (TabularLoader(to, bs=5), TabularLoader(to, bs=5, shuffle=True)):
         for x_cat, x_cont, y in loader:

@@ -61,7 +61,7 @@ def test_any_name_may_be_a_category_a_number_a_target_a_list_or_a_vector():
             df = pd.DataFrame({names[kind]: make() for kind, make in kinds.items()})
             dls = RecDataLoaders.from_df(df, procs=PROCS, bs=8, seed=0, **names)
             learn = rec_learner(dls, layers=[4])
-            assert learn.model(*dls.one_batch()[:-1]).shape == (8, 1), (name, odd)
+            assert learn.model.to(dls.device)(*dls.one_batch()[:-1]).shape == (8, 1), (name, odd)
 
 
 def test_a_model_of_columns_with_such_names_trains_and_predicts():
@@ -80,12 +80,12 @@ def test_fastais_own_frame_whose_column_hides_the_number_of_outputs_is_named():
     dls = to.dataloaders(bs=4)
     with pytest.raises(DataError, match=r"number of outputs cannot be told.*Pass n_out"):
         rec_learner(dls)
-    assert rec_learner(dls, n_out=1).model(*dls.one_batch()[:-1]).shape == (4, 1)
+    assert rec_learner(dls, n_out=1).model.to(dls.device)(*dls.one_batch()[:-1]).shape == (4, 1)
 
 
 def test_a_whole_number_of_any_kind_counts_outputs():
     dls = of_cats(["c"])
-    assert rec_learner(dls, n_out=np.int64(3)).model(*dls.one_batch()[:-1]).shape == (16, 3)
+    assert rec_learner(dls, n_out=np.int64(3)).model.to(dls.device)(*dls.one_batch()[:-1]).shape == (16, 3)
     for odd in (0.5, -1):
         with pytest.raises(DataError, match="number of outputs"):
             rec_learner(dls, n_out=odd)

@@ -327,7 +327,7 @@ def test_in_a_frame_only_training_rows_count():
         {"x": x, "y": rng.normal(size=50)}, procs=[Categorify, RankGauss], cont_names=["x"], y_names="y",
         splits=[range(40), range(40, 50)],
     )  # fmt: skip
-    got = frame.x_cont[:, 0].numpy()
+    got = frame.x_cont[:, 0].cpu().numpy()
     np.testing.assert_allclose(got[:40], gauss_oracle(x[:40]), atol=1e-6)
     np.testing.assert_allclose(got[40:], gauss_oracle(x[:40]).max(), atol=1e-6)
 
@@ -375,7 +375,7 @@ def test_robust_scales_worked_by_hand():
 def test_in_a_frame_robust_scale_fills_what_is_missing_and_goes_back():
     df = pd.DataFrame({"x": [1.0, 5.0, np.nan, 2.0], "whole": [1, 2, 3, 100]})
     frame = TabularFrame(df, [RobustScale], cont_names=["x", "whole"])
-    x = frame.x_cont.double().numpy()
+    x = frame.x_cont.cpu().double().numpy()
     np.testing.assert_allclose(x[:, 0], robust_oracle(df.x.to_numpy()), atol=1e-6)
     np.testing.assert_allclose(x[:, 1], robust_oracle(df.whole.to_numpy(dtype=float)), atol=1e-6)
     back = frame.decode().items
@@ -464,7 +464,7 @@ def test_between_filling_and_normalizing(fill):
         value = np.median(train[~np.isnan(train)]) if fill else 0.0
         raw, train = (np.where(np.isnan(v), value, v) for v in (raw, train))
         logs, learnt = (np.log1p(np.maximum(v - train.min(), 0)) for v in (raw, train))
-        np.testing.assert_allclose(to.x_cont[:, i], (logs - learnt.mean()) / (learnt.std() + 1e-7), atol=1e-6)
+        np.testing.assert_allclose(to.x_cont[:, i].cpu(), (logs - learnt.mean()) / (learnt.std() + 1e-7), atol=1e-6)
     assert list(to.cat_names) == (["x_na"] if fill else [])
     shown = to.decode().items["x"].to_numpy()
     present = ~np.isnan(data["x"])

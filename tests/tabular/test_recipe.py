@@ -66,6 +66,7 @@ def plain_numbers(values: pd.Series, train: np.ndarray) -> tuple[np.ndarray, np.
 
 
 NEEDS_LOOPS = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
+HOST_LOOPS = pytest.mark.host_only(reason="the loops are compiled for the host")
 
 
 def use_loops(patch: pytest.MonkeyPatch) -> None:
@@ -118,11 +119,12 @@ def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, loo
     for i, name in enumerate(flagged):
         assert to.x_cat[:, len(CATS) + i].tolist() == (numbers[name][1] + 1)[order].tolist()
     for i, name in enumerate(CONTS):
-        np.testing.assert_allclose(to.x_cont[:, i].numpy(), numbers[name][0][order], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(to.x_cont[:, i].cpu().numpy(), numbers[name][0][order], rtol=1e-5, atol=1e-6)
     assert to.y[:, 0].tolist() == df["y"].to_numpy()[order].tolist()
 
 
 @NEEDS_LOOPS
+@HOST_LOOPS
 @pytest.mark.parametrize("cat_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("y_dtype", [None, torch.float32, torch.float64])
 @pytest.mark.parametrize("left_out", [0, 7])
@@ -154,6 +156,7 @@ def test_a_target_that_training_lacks_is_named_by_its_row(monkeypatch):
 
 
 @NEEDS_LOOPS
+@HOST_LOOPS
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int32", "int16", "int8", "uint8"])
 @pytest.mark.parametrize("n", [64, 1_001, 5_000])
 @pytest.mark.parametrize("kind", ["spread", "counts", "far from 0", "gaps"])
@@ -197,7 +200,7 @@ def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
         room = Packed.empty(stop - start, to.packed.layout)
         made = to._recipe.pack(Table.read(LIBRARIES[library](df[start:stop])), device=None, into=room)
         assert made is room
-        assert torch.equal(room.buffer, to.packed.buffer[start:stop])
+        assert torch.equal(room.buffer, to.packed.buffer[start:stop].cpu())
 
 
 @given(
@@ -251,6 +254,7 @@ def test_columns_are_read_when_they_are_asked_for():
     assert part.rows(1, 2).tolist() == [3]
 
 
+@pytest.mark.host_only(reason="only the host's memory can be shared")
 @pytest.mark.parametrize(
     ("values", "shared"),
     [
@@ -306,6 +310,7 @@ def test_a_text_column_is_no_number():
     not (os.path.exists("/proc/self/clear_refs") and platform.libc_ver()[0] == "glibc"),
     reason="this system does not tell what a process has held",
 )
+@pytest.mark.host_only(reason="it measures the memory of the host")
 def test_packing_takes_little_beyond_the_rows(tmp_path):
     program = tmp_path / "grow.py"
     program.write_text(_GROW)

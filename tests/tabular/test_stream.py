@@ -341,7 +341,7 @@ def test_a_stock_learner_trains_predicts_and_is_exported(valid, tmp_path, capsys
         scores, targets = learn.get_preds()
         memory, _ = learn.get_preds(dl=dls.test_dl(df[400:]))
         assert torch.equal(scores, memory)
-        expected = TabularFrame(df, PROCS, CATS, CONTS, "y", CategoryBlock).y[400:, 0]
+        expected = TabularFrame(df, PROCS, CATS, CONTS, "y", CategoryBlock).y[400:, 0].cpu()
         assert torch.equal(targets.flatten(), expected)
         chances = learn.predict(df.iloc[450])[2]
     torch.testing.assert_close(chances, scores[50], atol=1e-6, rtol=1e-5)

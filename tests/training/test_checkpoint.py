@@ -277,7 +277,7 @@ def test_the_best_weights_are_kept(tmp_path):
         order = 90
 
         def after_epoch(self):
-            weights = {k: v.clone() for k, v in self.learn.model.state_dict().items()}
+            weights = {k: v.cpu().clone() for k, v in self.learn.model.state_dict().items()}
             seen.append((self.learn.recorder.values[-1][1], weights))
 
     folder, options = tmp_path / "ck", {"epochs": 6, "plain": True}
@@ -364,7 +364,8 @@ class Counting(torch.optim.SGD):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    seen = self.state[p].setdefault("seen", torch.full((len(p),), 2**24, dtype=torch.int64))
+                    begin = torch.full((len(p),), 2**24, dtype=torch.int64, device=p.device)
+                    seen = self.state[p].setdefault("seen", begin)
                     seen += 1
                     p.data += 1e-3 * (seen % 5).view(-1, *[1] * (p.ndim - 1))
         return super().step(closure)
@@ -400,6 +401,7 @@ def one_thread():
 CHILD = """
 import sys, time
 from pathlib import Path
+import tests.conftest  # the device of FASTREC_DEVICE, where that is the stand-in
 sys.path.insert(0, sys.argv[1])
 from fastai.callback.core import Callback
 from fastai.torch_core import set_seed

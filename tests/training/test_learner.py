@@ -672,6 +672,7 @@ def test_the_smoothed_loss_is_fastais(dls):
 def test_a_batch_goes_to_the_models_device_and_stays_where_it_is_there(dls):
     learn = rec_learner(dls, TabularNet, layers=[4], loss_func=CrossEntropyLossFlat())
     batch = dls.one_batch()
+    learn.model.to(batch[0].device)
     assert learn._set_device(batch) is batch
     assert [type(x) for x in learn._set_device([*batch])] == [torch.Tensor] * 3  # fastai's way
     learn.model.to("meta")

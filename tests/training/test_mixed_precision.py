@@ -38,7 +38,8 @@ def dls(tmp_path):
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"c": rng.integers(0, 30, N), "x": rng.normal(size=N), "z": rng.normal(size=N)})
     df["y"] = (df.x + (df.c % 3 == 0) + 0.3 * rng.normal(size=N) > 0.5).astype(np.float32)
-    to = TabularFrame(df, [Categorify, Normalize], ["c"], ["x", "z"], "y", splits=(range(700), range(700, N)))
+    splits = (range(700), range(700, N))
+    to = TabularFrame(df, [Categorify, Normalize], ["c"], ["x", "z"], "y", splits=splits, device="cpu")
     return to.dataloaders(bs=64, path=tmp_path, device="cpu", seed=3)
 
 
