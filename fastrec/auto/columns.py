@@ -375,7 +375,7 @@ def read_files(data: Path, log: str | Path | None = None) -> Files:
     forms = {p: CsvForm() if p.suffix.lower() in (".parquet", ".pq") else sniff(p) for p in paths}
     # one file alone is the training rows, whatever its name
     sample = next((p for p in rows if _SAMPLE.search(_stem(p))), None) if len(rows) > 1 else None
-    rest = [p for p in paths if p != sample and not (len(paths) > 1 and _TRUTH.search(_stem(p)))]
+    rest = [p for p in paths if p != sample and not (len(rows) > 1 and p in rows and _TRUTH.search(_stem(p)))]
     tables = {p: read_file(p, form=forms[p]) for p in rest}
     of_rows = {p: t for p, t in tables.items() if p != events}
     train, why = _train_of(of_rows, data)
@@ -403,7 +403,7 @@ def read_files(data: Path, log: str | Path | None = None) -> Files:
             made.tables[role] = made.reading.convert(read, role)
         for p in (p for p in tables if p not in (train, test) and set(text) & set(tables[p].column_names)):
             tables[p] = made.reading.convert(read_file(p, form=forms[p], types=text), _stem(p))
-    made.side = {_stem(p): t for p, t in tables.items() if p not in (train, test)}
+    made.side = {_stem(p): _settled(t) if p == events else t for p, t in tables.items() if p not in (train, test)}
     made.tables = {r: _settled(t) for r, t in made.tables.items()}
     return made
 

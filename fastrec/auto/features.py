@@ -103,6 +103,8 @@ def asked_for(problem: Problem) -> list[Family]:
         made[-1].features += [ListLength(Tokens(c.name, "words")) for c in texts]
     # Side tables are joined by a key that both have and that differs in every row of the side table.
     for name, table in problem.files.side.items():
+        if problem.log is not None and name == problem.log.table:  # a join would take events of later times
+            continue
         shared = [n for n in table.column_names if n in problem.train.column_names]
         keys = [n for n in shared if not table[n].null_count and len(table[n].unique()) == len(table)]
         new = [n for n in table.column_names if n not in shared]

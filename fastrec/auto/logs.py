@@ -92,7 +92,10 @@ def find_log(made: Problem, *, owner: str | None = None, time: str | None = None
     found.kind = _kind(made, log, {*found.order, *owners})
     said = f"{past:.0%} of the lists have an event of their {owners[0]} before them; order {', '.join(found.order)}"
     if found.kind is not None:
-        counts = log.select([found.kind, made.item]).to_pandas().groupby(found.kind)[made.item].agg(["size", "count"])
+        kinds = pd.DataFrame(
+            {"kind": log[found.kind].cast(pa.string()).to_pandas(), "item": log[made.item].to_pandas()}
+        )
+        counts = kinds.groupby("kind")["item"].agg(["size", "count"])
         counts = counts.sort_values("size", ascending=False)
         named = {slug(k): str(k) for k in reversed(counts.index) if slug(k)}  # of two with one name the commoner
         found.kinds = [str(k) for k in counts.index if str(k) in named.values()][: limits.LOG_KINDS]
@@ -104,6 +107,12 @@ def find_log(made: Problem, *, owner: str | None = None, time: str | None = None
 
 def _whole(column: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_integer(column.type))
+
+
+def _meet(here: pa.Array | pa.ChunkedArray, there: pa.ChunkedArray) -> bool:
+    """Tell whether a value is in both, whatever the widths of their numbers."""
+    values, others = (pc.unique(v).drop_null().to_pandas() for v in (here, there))
+    return bool(values.isin(others).any())
 
 
 def _check(made: Problem, log: pa.Table, name: str, what: str) -> None:
@@ -127,7 +136,7 @@ def _check(made: Problem, log: pa.Table, name: str, what: str) -> None:
     row = pc.index(there.is_null(nan_is_null=True), True).as_py()
     if what == "time" and row >= 0:
         raise DataError("the event has no time", file=file, column=name, row=row, remedy="Drop such rows")
-    if what != "time" and not pc.any(pc.is_in(there, pc.unique(here).cast(there.type))).as_py():
+    if what != "time" and not _meet(here, there):
         told = (
             f"{here[0].as_py()!r} among the candidates, {(there.drop_null()[:1].to_pylist() or [None])[0]!r} in the log"
         )
@@ -145,7 +154,7 @@ def _owners(made: Problem, log: pa.Table, both: Sequence[str], asked: str | None
         one_type = type_of(values.type) == type_of(log[name].type)
         if asked is None and len(values) <= limits.FEW_CLASSES and name != made.lists:
             continue
-        if one_type and pc.any(pc.is_in(values, pc.unique(log[name]).cast(values.type))).as_py():
+        if one_type and _meet(values, log[name]):
             found.append((named_as_groups(name), len(values), name))
         else:
             strangers.append(name)

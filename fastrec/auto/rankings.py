@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
@@ -152,7 +153,12 @@ def _owned_items(problem: Problem, trial: QuickTrial) -> list[Feature]:
 
 def _owned_choices(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Compare a row's numbers with those of what the group's owner chose in earlier groups."""
-    lists, numbers = str(problem.lists), _numbers(problem, trial)[:4]
+    lists, rows = str(problem.lists), problem.train
+    # A mean of infinite numbers is none, and is refused.
+    endless = {
+        n for n in rows.column_names if pa.types.is_floating(rows[n].type) and pc.any(pc.is_inf(rows[n])).as_py()
+    }
+    numbers = [n for n in _numbers(problem, trial) if n not in endless][:4]
     ranks = {n for f in trial.base for n in f.outputs} & {f"rank_{n}__{lists}" for n in numbers[:2]}
     compared: list[str | Feature] = [*numbers, *sorted(ranks), *([CumCount(lists)] if problem.as_shown else [])]
     made: list[Feature] = []

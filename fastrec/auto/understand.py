@@ -60,6 +60,11 @@ def understand(
     """
     asked = {"group": group, "item": item, "time": time, "log": files.log, "owner": owner}
     given = [n for n, v in asked.items() if v is not None]
+    if owner is not None and files.log is None:
+        raise DataError(
+            f"owner={owner!r} says whose the events of a log are, and there is no log",
+            remedy="Give the log, log= (--log), or leave owner= (--owner) out",
+        )
     if given and task not in (None, "ranking"):
         raise DataError(
             f"{given[0]}= is of a ranking, and the task is {task}",

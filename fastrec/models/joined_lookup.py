@@ -24,7 +24,10 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     """Return whether there are loops for these tables and ids: narrow float32 ones whose rows are all on the CPU."""
     if embeds is None or x_cat is None or not embeds.n_columns or embeds.placed or x_cat.device.type != "cpu":
         return False
-    # a graph of torch's own calls is wanted there, or a gradient of the gradient
+    # ids that nobody checks would be read and written outside of the tables
+    if embeds.check_ids == "never":
+        return False
+    # a graph of torch's own calls is wanted there
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     # autocast multiplies in bfloat16, which torch's own calls join in

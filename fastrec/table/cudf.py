@@ -20,6 +20,7 @@ def column_of(series: Any, *, name: str) -> Column:
     kind = getattr(dtype, "kind", "O")
     if hasattr(dtype, "numpy_dtype") and kind in "iufb":  # pandas' nullable and Arrow's numbers: CuPy has no such type
         series = series.astype(dtype.numpy_dtype)
+        dtype = series.dtype
     if str(dtype) == "category":  # its categories keep their order
         categories = series.cat.categories.to_arrow()
         made = arrow_column(pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), categories), name=name)

@@ -299,7 +299,8 @@ class Folds:
         Args:
             data, folds, seed: as of :meth:`kfold`.
             groups: the column of groups, such as lists, whose rows stay together.
-            of: the column of what has several groups, such as sessions; rows without a value are never scored.
+            of: the column of what has several groups, such as sessions; rows without a value, or
+                without a group, are never scored.
             time: the column of dates or numbers that says which group is the last; of several the one of the last row.
 
         Raises:
@@ -312,7 +313,7 @@ class Folds:
         order = times.ticks.cpu().argsort(stable=True)
         order = order[owners[order].argsort(stable=True)]
         ends = torch.cat([owners[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
-        scored = torch.isin(codes, codes[order[ends]]) & (owners > 0)
+        scored = torch.isin(codes, codes[order[ends]]) & (owners > 0) & (codes > 0)
         made = torch.where(scored, cuts.group_folds(key, key.names, folds, seed=seed), -1)
         return cls(made, method=f"{folds} folds of the last {_names(lists)} of each {_names(key)}, by {times.name}")
 

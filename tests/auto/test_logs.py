@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fastrec
 from fastrec.auto import Fit, logs, new_competition, rankings
 from fastrec.auto.columns import Files, look_at, read_files
+from fastrec.auto.features import asked_for
 from fastrec.auto.problem import LogColumns, Problem
 from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
@@ -24,7 +25,7 @@ from fastrec.competition.predict import predict_run
 from fastrec.competition.reading import in_one_unit
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import XGBRanker
-from fastrec.features import FeatureSet
+from fastrec.features import FeatureSet, JoinTable
 from fastrec.table import Table
 
 C, KINDS = 5, ["view", "click", "filter"]
@@ -234,6 +235,45 @@ def test_an_owner_may_be_told_and_a_log_have_no_kinds(tmp_path):
     made = found(tmp_path, MANY_LOG.drop(columns=["kind", "step"]), MANY, owner="user_id").log
     assert made is not None
     assert (made.owners, made.order, made.kind, made.kinds) == (["user_id"], ["ts"], None, [])
+
+
+def test_kinds_of_numbers_and_of_categories_are_found(tmp_path):
+    numbers = MANY_LOG["kind"].map({k: i for i, k in enumerate(KINDS)}).astype("Int64").where(MANY_LOG.index % 9 > 0)
+    for kind in (numbers, MANY_LOG["kind"].astype("category")):
+        log = found(tmp_path, MANY_LOG.assign(kind=kind), MANY).log
+        assert log is not None
+        assert log.kinds == [str(k) for k in kind.value_counts().index]
+
+
+def test_numbers_may_be_narrower_in_one_of_the_tables(tmp_path):
+    more = MANY_LOG.tail(3).assign(user_id=70_000, item_id=80_000, session_id="other")
+    rows = MANY.astype({"user_id": "int16", "item_id": "int16"})
+    log = found(tmp_path, pd.concat([MANY_LOG, more]), rows).log
+    assert log is not None
+    assert log.owners == ["session_id", "user_id"]
+
+
+def test_events_are_never_joined_as_they_stand(tmp_path):
+    """A time, or an owner, that no two events share is a key of any other table, but would bring later events."""
+    log = MANY_LOG.drop_duplicates("ts").assign(amount=1.0)
+    problem = found(tmp_path, log, MANY)
+    assert not [f for family in asked_for(problem) for f in family.features if isinstance(f, JoinTable)]
+    problem.log = None
+    assert [f for family in asked_for(problem) for f in family.features if isinstance(f, JoinTable)]
+
+
+def test_a_log_may_have_any_name(tmp_path):
+    MANY.to_csv(tmp_path / "solution.csv", index=False)
+    MANY_LOG.to_csv(tmp_path / "resolution_log.csv", index=False)
+    made = understand(read_files(tmp_path, "resolution_log.csv"), target="clicked", group="list", item="item_id")
+    assert made.log is not None
+    assert made.log.table == "resolution_log"
+
+
+def test_an_owner_without_a_log_is_refused(tmp_path):
+    MANY.to_parquet(tmp_path / "train.parquet", index=False)
+    with pytest.raises(DataError, match=r"owner='user_id' says whose the events of a log are.*Give the log"):
+        understand(read_files(tmp_path), target="clicked", owner="user_id")
 
 
 def test_a_number_that_counts_no_steps_is_no_order(tmp_path):

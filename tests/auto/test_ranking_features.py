@@ -125,6 +125,9 @@ def test_features_of_owners_are_those_of_plain_loops():
         name = "cumte_user_id__price_by_clicked"
         assert chosen.loc[i, name] == pytest.approx(mean)
         assert chosen.loc[i, f"price_minus_{name}"] == pytest.approx(row["price"] - mean)
+    prices = frame["price"].where(frame.index != 3, np.inf)
+    endless = QuickTrial(problem_of(frame.assign(price=prices), shared=["user_id", "device", "at"]), [], 60.0)
+    assert not [n for f in rankings._owned_choices(endless.problem, endless) for n in f.outputs if "price" in n]
     # The half-life is the usual pause between two lists of a user.
     pauses = frame.drop_duplicates("list").sort_values("at").groupby("user_id")["at"].diff().dt.total_seconds()
     (last,) = [f for f in rankings._owned_items(problem, trial) if f.half_life]
