@@ -41,7 +41,7 @@ app = typer.Typer(
 CompetitionFolder = Annotated[
     Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
 ]
-Device = Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")]
+Device = Annotated[str, typer.Option(help="`auto` (a GPU where there is one), `cpu` or `cuda`.")]
 Every = Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]

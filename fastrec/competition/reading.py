@@ -307,7 +307,7 @@ class CompetitionData:
 
 
 def in_one_unit(tables: Sequence[Table]) -> list[Table]:
-    """Give times of one name the finest unit that one of the tables has them in: CSV has seconds, Parquet none."""
+    """Give times of one name the finest unit of all tables: CSV is read in seconds, which Parquet cannot store."""
     made = list(tables)
     for name in dict.fromkeys(n for t in tables for n in t.names):
         own = {i: t[name] for i, t in enumerate(made) if name in t and t[name].kind == "datetime"}

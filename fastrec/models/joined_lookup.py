@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
+from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, shared, steps, view
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import TableSlice
@@ -22,19 +23,19 @@ from fastrec.models.embedding_layout import TableSlice
 
 def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     """Return whether there are loops for these tables and ids: narrow float32 ones whose rows are all on the CPU."""
-    if embeds is None or x_cat is None or not embeds.n_columns or embeds.placed or x_cat.device.type != "cpu":
+    if embeds is None or x_cat is None or not embeds.n_columns or embeds.placed or not on_host(x_cat):
         return False
     # ids that nobody checks would be read and written outside of the tables
     if embeds.check_ids == "never":
         return False
-    # a graph of torch's own calls is wanted there
+    # an export, a compiler and functorch look for torch's own calls
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     # autocast multiplies in bfloat16, which torch's own calls join in
     if x_cat.dtype not in (torch.int32, torch.int64) or torch.is_autocast_enabled("cpu"):
         return False
     weights = list(embeds.weights.values())
-    plain = all(w.dtype == torch.float32 and w.device.type == "cpu" and w.is_contiguous() for w in weights)
+    plain = all(w.dtype == torch.float32 and on_host(w) and w.is_contiguous() for w in weights)
     narrow = all(w.shape[1] <= limits.NARROW_TABLE for w in weights)
     return plain and narrow and compiled(len(x_cat) * embeds.embedding_dim)
 

@@ -284,7 +284,7 @@ def cross_fit(
 ) -> Predictions | None:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
-    None where it gets ``late`` before a fold.
+    Return None if ``late`` says before a fold that time is up.
 
     NaN for rows that no fold scores; fold k's blend gets ``seed + k``. A blend of rows that are no lists learns from
     500,000 of them at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000
@@ -527,8 +527,8 @@ class Stack:
             restore: takes labels and predictions to the scale of the metric (``Target.restore``); None: they are.
             constant: a constant's predictions: it is chosen where it is better by more than a standard error, and
                 where folds are not by time hill climbing may take it. A metric of the order alone passes it over.
-            late: whether time is up: of the blends that learn only those are tried that were done before, and the usual
-                one. None: all are tried.
+            late: whether time is up: blends that learn and were not tried by then are left out, but for the usual one.
+                None: all are tried.
 
         Returns:
             The stack's predictions, the out-of-fold score of each that was tried, and what predicts other rows.
@@ -573,10 +573,9 @@ class Stack:
         done = {b.name: cross_fit(b, two, ours, two_test, seed, None if b is usual else late) for b in order}
         tried = [p for b in blends if (p := done[b.name]) is not None]
         blends = [b for b in blends if done[b.name] is not None]
-        usual_place = blends.index(usual)
         # a metric of the order alone has no use for it: then it is not among them
         level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
-        choice = BlendChoice(tried, usual_place, ours, judge, constant=level)
+        choice = BlendChoice(tried, blends.index(usual), ours, judge, constant=level)
         return self._outcome(base, every, choice, seed=seed)
 
     def _outcome(

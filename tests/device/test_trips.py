@@ -56,7 +56,7 @@ def test_a_shuffled_epoch_of_rows_on_the_device(dls):
     assert not trips.waits, trips.table()
 
 
-def test_batches_are_copied_where_the_rows_are_on_the_host(dls):
+def test_batches_for_the_host_are_counted_as_copies(dls):
     """The count sees what it is there to see."""
     loader = dls.train.new(device=torch.device("cpu"))
     with standin.counting() as trips:
