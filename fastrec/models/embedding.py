@@ -234,7 +234,7 @@ class EmbeddingTables(nn.Module):
     def _bag(self, name: str, lists: ListBatch) -> Tensor:
         s = self._by_name[name]
         values = lists.values
-        if self._looks(values) and len(values):
+        if looks(self.check_ids, values) and len(values):
             low, high = (int(v) for v in torch.aminmax(values))
             if low < 0 or high >= s.stop - s.start:
                 at = int(((values < 0) | (values >= s.stop - s.start)).nonzero()[0])
@@ -317,18 +317,13 @@ class EmbeddingTables(nn.Module):
         if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
             remedy = f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}"
             raise DataError(f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}", remedy=remedy)
-        if not self._looks(x_cat) or not len(x_cat):
+        if not looks(self.check_ids, x_cat) or not len(x_cat):
             return
         low, high = torch.aminmax(x_cat, dim=0)
         if ((low < 0) | (high >= self._rows)).any():
             row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
             s = self.slices[column]
             raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
-
-    def _looks(self, ids: Tensor) -> bool:
-        # a graph has no branches by values
-        wanted = self.check_ids == "always" or (self.check_ids == "auto" and on_host(ids))
-        return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
     def _tag(self, *_: Any) -> None:
         for name, bounds in self.parameter_segments().items():
@@ -344,6 +339,12 @@ class EmbeddingTables(nn.Module):
         super()._apply(fn, recurse)
         self._tag()
         return self
+
+
+def looks(check_ids: CheckIds, ids: Tensor) -> bool:
+    """Tell whether ids are to be looked at before the lookup, see ``EmbeddingTables``."""
+    wanted = check_ids == "always" or (check_ids == "auto" and on_host(ids))
+    return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()  # a graph has no branches
 
 
 def side_by_side(pieces: Sequence[Tensor]) -> Tensor:

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec._core import limits
-from fastrec._core.device import on_host
 from fastrec.errors import DataError
-from fastrec.models.embedding import side_by_side
+from fastrec.models.embedding import CheckIds, looks, side_by_side
 from fastrec.models.fields import FieldNet, InputOptions, dropouts, of_width, squash, training_rows
 
 
@@ -26,12 +25,20 @@ class OneHotTables(nn.Module):
 
     Args:
         shares: for each column the share of each id ``[rows]``; None: as if equal.
+        check_ids: when to look for ids out of range, see ``EmbeddingTables``.
     """
 
     def __init__(
-        self, rows: Sequence[int], columns: Sequence[int], names: Sequence[str], shares: Sequence[Tensor] | None = None
+        self,
+        rows: Sequence[int],
+        columns: Sequence[int],
+        names: Sequence[str],
+        shares: Sequence[Tensor] | None = None,
+        *,
+        check_ids: CheckIds = "auto",
     ) -> None:
         super().__init__()
+        self.check_ids = check_ids
         self.columns, self.names = list(columns), list(names)
         tables = [one_hot_table(n, None if shares is None else shares[i]) for i, n in enumerate(rows)]
         self.width = sum(t.shape[1] for t in tables)
@@ -56,7 +63,7 @@ class OneHotTables(nn.Module):
             given = None if x_cat is None else list(x_cat.shape)
             raise DataError(f"ids of shape [b, {n_columns}] are needed, not {given}", remedy="Give every column of ids")
         ids = x_cat[:, self.columns].long()
-        if on_host(ids) and not torch.compiler.is_compiling() and not torch.jit.is_tracing():
+        if looks(self.check_ids, ids):
             bad = (ids < 0) | (ids >= self._rows)
             if bool(bad.any()):
                 row, column = bad.nonzero()[0].tolist()
@@ -165,8 +172,9 @@ class RealMLP(FieldNet):
             self.embeds.reset_parameters(1.0)
         self.n_columns, self._embedded = len(emb_szs), embedded
         found = None if shares is None else [shares[i] for i in one_hot]
+        options = {"shares": found, "check_ids": inputs.get("check_ids", "auto")}
         self.one_hot = (
-            OneHotTables([emb_szs[i][0] for i in one_hot], one_hot, [names[i] for i in one_hot], found)
+            OneHotTables([emb_szs[i][0] for i in one_hot], one_hot, [names[i] for i in one_hot], **options)
             if one_hot
             else None
         )

@@ -338,6 +338,12 @@ class RecLearner(LeanLearner, TabularLearner):
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
+    def create_opt(self) -> None:
+        """Make the optimizer as fastai does, of the model on its device: where torch's Adagrad is made, its state is."""
+        if (device := getattr(self.dls, "device", None)) is not None:
+            self.model.to(device)
+        super().create_opt()
+
     def distrib_ctx(self, sync_bn: bool = True, **kwargs: Any) -> AbstractContextManager[Any]:
         """Train on all processes that ``torchrun`` has started, see ``fastrec.scale.distributed``.
 

@@ -19,6 +19,7 @@ from fastai.torch_core import set_seed
 from torch import nn
 
 import fastrec.models as registry
+from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models import EmbeddingTables, embedding_sizes
 from fastrec.table import ListBatch
@@ -31,6 +32,7 @@ MODULES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n
 MODELS = {n: c for n, c in MODULES.items() if n not in PARTS}
 CASES = {f"{name}-{i}": (MODELS.get(name), e) for name, all_ in EXAMPLES.items() for i, e in enumerate(all_)}
 
+DEVICE = resolve_device()
 NAMES, SIZES, LIST_ROWS, VECTOR = ["city", "item"], [(7, 4), (12, 8)], 9, 5
 TRAIN, VALID = 64, 16
 
@@ -52,13 +54,13 @@ def parts_of(case, *, cats=True, conts=True, extras=True):
 
 
 def make(case, parts, *, out=1, sizes=SIZES, seed=0, **options):
-    """The model by its class alone, in evaluation mode."""
+    """The model by its class alone, on the device, in evaluation mode."""
     cls, example = CASES[case]
     torch.manual_seed(seed)
     inputs = {"cat_names": parts.cats, "list_szs": [(LIST_ROWS, 4)] * len(parts.lists), "list_names": parts.lists}
     inputs |= {"vector_szs": [VECTOR] * len(parts.vectors)}
     made = {**inputs, **example.options_for(parts, by_hand=True), **options}
-    return cls(sizes[: len(parts.cats)], len(parts.conts), out, **made).eval()
+    return cls(sizes[: len(parts.cats)], len(parts.conts), out, **made).to(DEVICE).eval()
 
 
 def batch(parts, b=6, *, sizes=SIZES, seed=1):
@@ -68,7 +70,8 @@ def batch(parts, b=6, *, sizes=SIZES, seed=1):
     drawn = torch.randint(0, LIST_ROWS, (b, 3), generator=g).tolist()
     lists = [ListBatch.of([[], None, *drawn[2:]][:b]) for _ in parts.lists]
     conts = torch.randn(b, len(parts.conts), generator=g) if parts.conts else None
-    return cats, conts, *lists, *[torch.randn(b, VECTOR, generator=g) for _ in parts.vectors]
+    given = cats, conts, *lists, *[torch.randn(b, VECTOR, generator=g) for _ in parts.vectors]
+    return tuple(None if x is None else x.to(DEVICE) for x in given)
 
 
 @cache
@@ -97,7 +100,7 @@ def loaders(parts, path, target="rating"):
         list_names=parts.lists,
         vector_names=parts.vectors,
     )
-    return to.dataloaders(bs=TRAIN // 2, path=path, device="cpu")
+    return to.dataloaders(bs=TRAIN // 2, path=path)
 
 
 def tables_of(net):
@@ -110,7 +113,7 @@ def tables_of(net):
 
 
 def state_of(net):
-    return {k: v.detach().clone() for k, v in {**dict(net.named_parameters()), **tables_of(net)}.items()}
+    return {k: v.detach().cpu().clone() for k, v in {**dict(net.named_parameters()), **tables_of(net)}.items()}
 
 
 def fit_two_steps(learn):
@@ -215,7 +218,7 @@ def test_an_export_predicts_the_same(case, tmp_path):
     test = frame()[TRAIN:].drop(columns=["rating", "answer"])
     wanted = predictions(learn, dl=learn.dls.test_dl(test))[0]
     learn.export()
-    loaded = load_learner(tmp_path / "export.pkl")
+    loaded = load_learner(tmp_path / "export.pkl", cpu=on_host(DEVICE))
     assert torch.equal(predictions(loaded, dl=loaded.dls.test_dl(test))[0], wanted)
     with loaded.no_bar():
         assert loaded.predict(test.iloc[0])[2] == pytest.approx(wanted[0].item(), abs=1e-5)
@@ -242,7 +245,7 @@ def test_state_dict_and_copies(case):
 @cases()
 def test_ids_out_of_range_are_named_before_any_lookup(case):
     parts = parts_of(case)
-    net = make(case, parts)
+    net = make(case, parts, check_ids="auto" if on_host(DEVICE) else "always")
     for bad in (SIZES[1][0], -1):
         cats, *others = batch(parts)
         cats[3, 1] = bad
@@ -250,7 +253,7 @@ def test_ids_out_of_range_are_named_before_any_lookup(case):
             net(cats, *others)
     if parts.lists:
         cats, conts, _, *vectors = batch(parts)
-        wrong = ListBatch.of([[0], [], None, [1, LIST_ROWS], [2], [3]])
+        wrong = ListBatch.of([[0], [], None, [1, LIST_ROWS], [2], [3]]).to(DEVICE)
         with pytest.raises(DataError, match=rf"column 'tags', row 3: id {LIST_ROWS} .* 0 to 8"):
             net(cats, conts, wrong, *vectors)
 
@@ -261,7 +264,7 @@ def test_lists_and_vectors_count(case):
     net = make(case, parts)
     cats, conts, tags, *vectors = batch(parts)
     wanted = net(cats, conts, tags, *vectors)
-    other = ListBatch.of([[1, 2], *tags.tolist()[1:]])
+    other = ListBatch.of([[1, 2], *tags.tolist()[1:]]).to(DEVICE)
     changed = (net(cats, conts, other, *vectors) != wanted).any(1)
     assert changed.tolist() == [True, *[False] * 5]
     if vectors:
@@ -299,7 +302,7 @@ def test_half_precision_keeps_the_weights_whole(case):
     parts = parts_of(case)
     net, inputs = make(case, parts), batch(parts, 32)
     wanted = net(*inputs)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
         near = net(*inputs).float()
         out = net.train()(*inputs)
         loss = out.float().square().mean()
@@ -325,7 +328,7 @@ def test_row_sparse_gradients_are_the_dense_ones(case):
     outs = [net(*inputs) for net in (dense, rows)]
     assert torch.equal(*outs)
     for out in outs:
-        (out * torch.linspace(1, 2, 6)[:, None]).sum().backward()
+        (out * torch.linspace(1, 2, 6, device=DEVICE)[:, None]).sum().backward()
     assert [n for n, p in rows.named_parameters() if p.grad.is_sparse] == [
         n for n, _ in rows.named_parameters() if n.endswith("_rows")
     ]
