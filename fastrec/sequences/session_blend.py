@@ -66,11 +66,11 @@ def sequence_metrics(
         items = part if not part.is_floating_point() else None
         if items is None:
             codes = part.shape[1]
-            found = target_ranks(part, target[rows].to(part.device)).cpu()
+            found = target_ranks(part, target[rows].to(part.device))
             items = best_items(part, k)[0]
         else:
-            found = item_ranks(items, target[rows], k)
-        ranks[rows] = found
+            found = item_ranks(items, target[rows].to(items.device), k)
+        ranks[rows] = found.cpu()
         if codes is not None:
             shown = shown if len(shown) else torch.zeros(codes, dtype=torch.bool)
             shown[items[:, :k].cpu().reshape(-1)] = True

@@ -7,8 +7,11 @@ import torch
 from fastai.layers import SigmoidRange
 from torch import nn
 
+from fastrec._core.device import on_host, resolve_device
 from fastrec.table import ListBatch
 
+DEVICE = resolve_device()
+NONDET = 0.0 if on_host(DEVICE) else 1e-12  # CUDA adds gradients up in any order
 SIZES = [(10, 4), (7, 8), (20, 4)]
 TINY = [(3, 2), (4, 2)]  # for gradients by differences
 NAMES = ["city", "item", "user"]
@@ -25,13 +28,13 @@ def batch(b=9, n_cont=3, seed=0, sizes=SIZES, list_rows=(), vector_szs=()):
         drawn = [torch.randint(0, rows, (k,), generator=g).tolist() for k in lengths]
         lists.append(ListBatch.of([[], None, *drawn[2:]][:b]))
     vectors = [torch.randn(b, d, generator=g).double() for d in vector_szs]
-    return cats, conts, *lists, *vectors
+    return to_device(cats, conts, *lists, *vectors)
 
 
 def spread(net, seed=0):
-    """The net in float64 and eval mode, with weights and running statistics drawn so wide that any mistake shows."""
+    """The net on the device, in float64 and eval mode; weights and statistics drawn so wide that any mistake shows."""
     g = torch.Generator().manual_seed(seed)
-    net = net.double().eval()
+    net = net.to(DEVICE).double().eval()
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(torch.randn(p.shape, generator=g) * 0.5)
@@ -42,8 +45,13 @@ def spread(net, seed=0):
     return net
 
 
+def to_device(*tensors):
+    """Tensors and lists on the device; None stays."""
+    return tuple(None if x is None else x.to(DEVICE) for x in tensors)
+
+
 def numbers(tensor):
-    return tensor.detach().numpy()
+    return tensor.detach().cpu().numpy()
 
 
 def run(modules, x):
@@ -82,34 +90,35 @@ def dense_of(net, row, conts, vectors=()):
     """One row's numbers, then its vectors, as the net's inputs prepare them."""
     found = []
     if conts is not None:
-        x = conts[row].numpy()
+        x = numbers(conts[row])
         found.append(x if net.bn_cont is None else normed(net.bn_cont, x))
     for norm, v in zip(net.vector_norms, vectors, strict=True):
-        x = v[row].numpy()
+        x = numbers(v[row])
         scaled = (x - x.mean()) / np.sqrt(x.var() + norm.eps)
         found.append(scaled * numbers(norm.weight) + numbers(norm.bias))
     return found
 
 
 def stirred(net, scale=0.5):
-    """The net with weights such that every one of them shows."""
+    """The net on the device, with weights such that every one of them shows."""
     g = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for p in net.parameters():
             p.copy_(torch.randn(p.shape, generator=g) * scale)
-    return net
+    return net.to(DEVICE)
 
 
 def assert_gradients(net, cats, conts=None, *extras, of=lambda out: out):
     """Gradients of every weight and number of a net against differences, in float64."""
-    net = net.double()
+    net, (cats, conts, *extras) = net.to(DEVICE).double(), to_device(cats, conts, *extras)
     names, free = [n for n, _ in net.named_parameters()], [] if conts is None else [conts.double().requires_grad_()]
 
     def f(*given):
         params = dict(zip(names, given[len(free) :], strict=True))
         return of(torch.func.functional_call(net, params, (cats, *given[: len(free)], *extras)))
 
-    assert torch.autograd.gradcheck(f, (*free, *(p.detach().requires_grad_() for p in net.parameters())))
+    given = (*free, *(p.detach().requires_grad_() for p in net.parameters()))
+    assert torch.autograd.gradcheck(f, given, nondet_tol=NONDET)
 
 
 def count(net):

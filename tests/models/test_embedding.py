@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models import EmbeddingTables, FieldNet, TabularNet, emb_sz_rule, embedding_sizes
 from fastrec.table import ListBatch
-from tests.models.plain import assert_gradients
+from tests.models.plain import DEVICE, assert_gradients
 
 SIZES = [(10, 3), (7, 8), (20, 4), (5, 6), (3, 1)]
 NAMES = ["city", "item", "user", "device", "hour"]
@@ -23,7 +24,7 @@ NAMES = ["city", "item", "user", "device", "hour"]
 
 def make_ids(sizes, b, seed=0):
     g = torch.Generator().manual_seed(seed)
-    return torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in sizes], 1)
+    return torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in sizes], 1).to(DEVICE)
 
 
 @settings(max_examples=40, deadline=None)
@@ -34,7 +35,7 @@ def make_ids(sizes, b, seed=0):
     dtype=st.sampled_from([torch.int64, torch.int32, torch.int8]),
 )
 def test_one_gather_equals_a_loop_over_separate_embeddings(sizes, pad, b, dtype):
-    fused = EmbeddingTables(sizes, pad=pad)
+    fused = EmbeddingTables(sizes, pad=pad).to(DEVICE)
     separate = [nn.Embedding.from_pretrained(fused.table(str(i)).detach().clone(), False) for i in range(len(sizes))]
     ids = make_ids(sizes, b)
     out = fused(ids.to(dtype))
@@ -83,21 +84,23 @@ def test_tables_by_name():
 
 @pytest.mark.parametrize(("row", "column", "value"), [(0, 0, 10), (3, 2, -1), (4, 4, 3)])
 def test_ids_out_of_range_are_named(row, column, value):
-    fused = EmbeddingTables(SIZES, names=NAMES)
+    fused = EmbeddingTables(SIZES, names=NAMES, check_ids="auto" if on_host(DEVICE) else "always").to(DEVICE)
     ids = make_ids(SIZES, 5)
     ids[row, column] = value
     with pytest.raises(
         DataError, match=f"column '{NAMES[column]}', row {row}: id {value} .* 0 to {SIZES[column][0] - 1}"
     ):
         fused(ids)
-    EmbeddingTables(SIZES, check_ids="always")(make_ids(SIZES, 5))
-    last = torch.tensor([[n - 1 for n, _ in SIZES]])
+    EmbeddingTables(SIZES, check_ids="always").to(DEVICE)(make_ids(SIZES, 5))
+    last = torch.tensor([[n - 1 for n, _ in SIZES]], device=DEVICE)
     assert fused(last).shape == (1, fused.embedding_dim)
 
 
 def test_the_check_can_be_switched_off():
-    fused = EmbeddingTables([(4, 4), (4, 4)], check_ids="never")
-    assert torch.equal(fused(torch.tensor([[5, 0]]))[0, :4], fused.table("1")[1])  # reads the neighbour: unchecked
+    fused = EmbeddingTables([(4, 4), (4, 4)], check_ids="never").to(DEVICE)
+    assert torch.equal(
+        fused(torch.tensor([[5, 0]], device=DEVICE))[0, :4], fused.table("1")[1]
+    )  # reads the neighbour: unchecked
 
 
 def test_another_number_of_columns_is_refused():
@@ -140,8 +143,8 @@ def test_parameters_keep_their_segments(copied):
 
 
 def test_the_backward_pass_repeats_to_the_bit():
-    fused = EmbeddingTables([(50, 8)] * 4)
-    ids, up = make_ids([(50, 8)] * 4, 3000), torch.randn(3000, 32)
+    fused = EmbeddingTables([(50, 8)] * 4).to(DEVICE)
+    ids, up = make_ids([(50, 8)] * 4, 3000), torch.randn(3000, 32, device=DEVICE)
     grads = []
     for _ in range(3):
         fused.zero_grad()
@@ -183,11 +186,11 @@ def test_lists_are_pooled_as_a_loop_does(lists, pool, dtype, tied, grads):
     sizes = {"emb_szs": [(5, 4), (9, 8)], "names": ["city", "item"], "list_szs": [(9, 8)], "list_names": ["seen"]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fastrec._core.limits.SPARSE_FROM", 6)
-        net = EmbeddingTables(**sizes, pool=pool, tie=tie, std=1.0, grads=grads)
-    ids = torch.stack([torch.randint(0, n, (len(lists),)) for n in (5, 9)], 1)
-    out = net(ids, ListBatch.of(lists, dtype=dtype))
+        net = EmbeddingTables(**sizes, pool=pool, tie=tie, std=1.0, grads=grads).to(DEVICE)
+    ids = torch.stack([torch.randint(0, n, (len(lists),), device=DEVICE) for n in (5, 9)], 1)
+    out = net(ids, ListBatch.of(lists, dtype=dtype).to(DEVICE))
     table = net.table("item" if tied else "seen")
-    wanted = [POOLS[pool](table[torch.tensor(r)]) if r else torch.zeros(8) for r in lists]
+    wanted = [POOLS[pool](table[torch.tensor(r)]) if r else torch.zeros(8, device=DEVICE) for r in lists]
     assert out.shape == (len(lists), net.embedding_dim) == (len(lists), 20)
     torch.testing.assert_close(out[:, 12:], torch.stack(wanted))
     torch.testing.assert_close(out[:, 4:12], net.table("item")[ids[:, 1]])
@@ -201,11 +204,12 @@ def test_lists_are_pooled_as_a_loop_does(lists, pool, dtype, tied, grads):
 
 
 def test_ids_of_lists_out_of_range_are_named():
-    net = EmbeddingTables([(5, 4)], names=["city"], list_szs=[(9, 8)], list_names=["seen"])
+    options = {"names": ["city"], "list_szs": [(9, 8)], "list_names": ["seen"]}
+    net = EmbeddingTables([(5, 4)], check_ids="auto" if on_host(DEVICE) else "always", **options).to(DEVICE)
     with pytest.raises(DataError, match=r"column 'seen', row 2.*id 9 .*0 to 8"):
-        net(torch.zeros(3, 1, dtype=torch.int64), ListBatch.of([[1], [], [3, 9]]))
+        net(torch.zeros(3, 1, dtype=torch.int64, device=DEVICE), ListBatch.of([[1], [], [3, 9]]).to(DEVICE))
     with pytest.raises(DataError, match=r"0 list columns were given, 1 are needed"):
-        net(torch.zeros(3, 1, dtype=torch.int64))
+        net(torch.zeros(3, 1, dtype=torch.int64, device=DEVICE))
 
 
 @pytest.mark.parametrize("tie", [{"seen": "nowhere"}, {"city": "item"}, {"seen": "city"}])
@@ -216,12 +220,12 @@ def test_ties_that_cannot_be_are_refused(tie):
 
 def test_lists_and_vectors_alone_make_a_net():
     torch.manual_seed(0)
-    net = TabularNet([], 0, 1, [8], list_szs=[(9, 4)], vector_szs=[3, 2])
-    batch = [ListBatch.of([[1, 2], []]), torch.randn(2, 3), torch.randn(2, 2)]
+    net = TabularNet([], 0, 1, [8], list_szs=[(9, 4)], vector_szs=[3, 2]).to(DEVICE)
+    batch = [x.to(DEVICE) for x in (ListBatch.of([[1, 2], []]), torch.randn(2, 3), torch.randn(2, 2))]
     net.eval()
     out = net(None, None, *batch)
     vectors = [(v - v.mean(1, keepdim=True)) / (v.var(1, correction=0, keepdim=True) + 1e-5).sqrt() for v in batch[1:]]
-    lists = torch.stack([net.embeds.table("list0")[[1, 2]].mean(0), torch.zeros(4)])
+    lists = torch.stack([net.embeds.table("list0")[[1, 2]].mean(0), torch.zeros(4, device=DEVICE)])
     torch.testing.assert_close(out, net.layers(torch.cat([lists, *vectors], 1)))
     with pytest.raises(DataError, match="without any input column"):
         FieldNet([], 0)

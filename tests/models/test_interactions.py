@@ -102,7 +102,7 @@ def assert_by_hand(kind, sizes, n_cont, out, options, given):
     cats, conts, *extras = given
     n = len(options.get("list_szs", ()))
     wanted = by_hand(net, cats, conts, extras[:n], extras[n:], **options)
-    assert torch.allclose(net(cats, conts, *extras), wanted, rtol=1e-10, atol=1e-10)
+    assert torch.allclose(net(cats, conts, *extras).cpu(), wanted, rtol=1e-10, atol=1e-10)
     return net
 
 

@@ -16,19 +16,19 @@ from fastrec.errors import DataError
 from fastrec.models import MatrixFactorization
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
-from tests.models.plain import assert_gradients, count, stirred
+from tests.models.plain import DEVICE, assert_gradients, count, stirred
 
 SIZES = [(7, 16), (11, 3)]
 
 
 def ids(b=13, seed=0):
     g = torch.Generator().manual_seed(seed)
-    return torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
+    return torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1).to(DEVICE)
 
 
 @pytest.mark.parametrize("y_range", [None, (0.5, 5.5)])
 def test_same_numbers_as_fastai(y_range):
-    theirs = EmbeddingDotBias(6, 7, 11, y_range=y_range)
+    theirs = EmbeddingDotBias(6, 7, 11, y_range=y_range).to(DEVICE)
     ours = stirred(MatrixFactorization(SIZES, dim=6, pad=False, y_range=y_range), 1.0)
     with torch.no_grad():
         for i, (vectors, biases) in enumerate([(theirs.u_weight, theirs.u_bias), (theirs.i_weight, theirs.i_bias)]):
@@ -38,7 +38,7 @@ def test_same_numbers_as_fastai(y_range):
     assert ours(x).shape == (13, 1)
     assert torch.allclose(theirs(x), ours(x)[:, 0], rtol=1e-6, atol=1e-6)
     for net in (theirs, ours):
-        net(x).flatten().mul(torch.linspace(-1, 1, 13)).sum().backward()
+        net(x).flatten().mul(torch.linspace(-1, 1, 13, device=DEVICE)).sum().backward()
     s = ours.embeds.slices[1]
     assert torch.allclose(theirs.i_weight.weight.grad, ours.embeds.weights[s.group].grad[s.start : s.stop], atol=1e-6)
     assert torch.allclose(theirs.u_bias.weight.grad, ours.biases.weights["w1"].grad[:7], atol=1e-6)
@@ -60,18 +60,18 @@ def test_scores_equal_a_loop(bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_vectors_of_users_and_items_give_the_scores(bias):
-    net = MatrixFactorization([(5, 3), (7, 3)], dim=6, bias=bias, mean=2.0, std=0.5)
-    pairs = torch.cartesian_prod(torch.arange(5), torch.arange(7))
+    net = MatrixFactorization([(5, 3), (7, 3)], dim=6, bias=bias, mean=2.0, std=0.5).to(DEVICE)
+    pairs = torch.cartesian_prod(torch.arange(5), torch.arange(7)).to(DEVICE)
     scores = net.user_vectors() @ net.item_vectors().T
     assert scores.shape == (5, 7)
     torch.testing.assert_close(scores + 2.0, net(pairs).view(5, 7))
 
 
 def test_the_mean_is_the_score_of_nothing_known():
-    net = MatrixFactorization(SIZES, mean=3.5, y_range=(0.5, 5.5), std=1e-9)
+    net = MatrixFactorization(SIZES, mean=3.5, y_range=(0.5, 5.5), std=1e-9).to(DEVICE)
     assert net(ids())[:, 0].tolist() == pytest.approx([3.5] * 13, abs=1e-5)
     assert net.mean.item() == pytest.approx(math.log(3 / 2))
-    other = MatrixFactorization(SIZES, std=1e-9)
+    other = MatrixFactorization(SIZES, std=1e-9).to(DEVICE)
     other.load_state_dict(MatrixFactorization(SIZES, mean=2.0, std=1e-9).state_dict())
     assert other(ids())[0].item() == pytest.approx(2)
 

@@ -9,25 +9,28 @@ import pytest
 import torch
 from torch import nn
 
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.models import RealMLP
 from fastrec.models.real_mlp import PBLD, RATES, NTKLinear, ParametricAct, one_hot_table
+from tests.models.plain import DEVICE, to_device
 
 SIZES = [(4, 9), (3, 9), (12, 9)]  # three values and two: one-hot; eleven: embedded
 
 
 def net(**options) -> RealMLP:
     torch.manual_seed(0)
-    return RealMLP(SIZES, 2, 3, **{"layers": [6, 5], "frequencies": 4, **options})
+    return RealMLP(SIZES, 2, 3, **{"layers": [6, 5], "frequencies": 4, **options}).to(DEVICE)
 
 
 def batch(n: int = 64, seed: int = 0):
     g = torch.Generator().manual_seed(seed)
-    return torch.stack([torch.randint(0, r, (n,), generator=g) for r, _ in SIZES], 1), torch.randn(n, 2, generator=g)
+    cats = torch.stack([torch.randint(0, r, (n,), generator=g) for r, _ in SIZES], 1)
+    return to_device(cats, torch.randn(n, 2, generator=g))
 
 
 def array(t: torch.Tensor) -> np.ndarray:
-    return t.detach().double().numpy()
+    return t.detach().double().cpu().numpy()
 
 
 def selu(x: np.ndarray) -> np.ndarray:
@@ -48,7 +51,7 @@ def test_forward_is_the_formula(act, f):
     model = net(act=act)
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(0.1 * torch.randn(p.shape))  # nothing at 1 or 0 any more
+            p.add_(0.1 * torch.randn(p.shape).to(DEVICE))  # nothing at 1 or 0 any more
     model.eval()
     cats, conts = batch(7)
     state, x = {n: array(p) for n, p in model.named_parameters()}, array(conts)
@@ -62,7 +65,7 @@ def test_forward_is_the_formula(act, f):
             scaled = [clip(v) for v in plain] if rows == 4 else [clip((plain[0] + 1) / 2)]
             one_hot.append((row, scaled))
     ones = np.array([[v for r, s in one_hot if r == row for v in s] for row in range(7)])
-    embedded = array(model.embeds.table("2"))[cats[:, 2].numpy()]
+    embedded = array(model.embeds.table("2"))[cats[:, 2].cpu().numpy()]
     numbers = []
     for j in range(2):
         waves = np.cos(2 * np.pi * x[:, j : j + 1] * state["numbers.frequency"][j] + state["numbers.phase"][j])
@@ -186,7 +189,7 @@ def test_every_parameter_is_in_the_part_that_its_rate_is_for():
 
 
 def test_one_hot_ids_out_of_range_are_named():
-    model = net().eval()
+    model = net(check_ids="auto" if on_host(DEVICE) else "always").eval()
     for bad in (4, -1):
         cats, conts = batch(5)
         cats[3, 0] = bad
@@ -197,8 +200,8 @@ def test_one_hot_ids_out_of_range_are_named():
 
 
 def test_one_hot_columns_alone_make_a_net():
-    model = RealMLP([(4, 1), (3, 1)], 0, 1, [4])
-    assert model.train()(torch.tensor([[0, 1], [3, 2]])).shape == (2, 1)
+    model = RealMLP([(4, 1), (3, 1)], 0, 1, [4]).to(DEVICE)
+    assert model.train()(torch.tensor([[0, 1], [3, 2]], device=DEVICE)).shape == (2, 1)
     assert model.embeds is None
     assert [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)] == []
     for wrong in ({"layers": []}, {"act": "relu"}):

@@ -27,7 +27,7 @@ from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, TabularNet, b
 from fastrec.models.tabm import EnsembleLinear
 from fastrec.tabular import ParquetFrame, TabularFrame
 from fastrec.training import rec_learner
-from tests.models.plain import assert_gradients, count, stirred
+from tests.models.plain import DEVICE, assert_gradients, count, stirred, to_device
 from tests.training.helpers import quiet_fit
 
 SIZES = [(6, 4), (9, 8)]
@@ -37,13 +37,13 @@ BINS = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0]), torch.tensor(
 def batch(b=7, n_cont=3, seed=0):
     g = torch.Generator().manual_seed(seed)
     cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
-    return cats, torch.randn(b, n_cont, generator=g)
+    return to_device(cats, torch.randn(b, n_cont, generator=g))
 
 
 def plain_members(net, cats, conts):
     """Every member as the multi-layer perceptron that it is, row by row."""
     tables = [net.embeds.table(str(i)) for i in range(len(SIZES))]
-    out = torch.zeros(len(cats), net.k, net.out_sz, dtype=tables[0].dtype)
+    out = torch.zeros(len(cats), net.k, net.out_sz, dtype=tables[0].dtype, device=DEVICE)
     for b in range(len(cats)):
         numbers = conts[b] if net.numbers is None else net.numbers(conts[b : b + 1])[0]
         x = torch.cat([*(t[i] for t, i in zip(tables, cats[b], strict=True)), numbers])
@@ -83,10 +83,10 @@ def test_predictions_are_means_of_probabilities():
     assert torch.allclose(net(cats, conts).sigmoid(), members.sigmoid().mean(1), atol=1e-6)
     net.heads.bias.data += 200  # probabilities that float32 calls 1
     assert net(cats, conts).isfinite().all()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
         assert net(cats, conts).dtype == torch.float32
     net.combine, net.squeeze = "mean", TabM(SIZES, 3, 4, [5], y_range=(-1, 3)).squeeze
-    assert torch.allclose(net(cats, conts), torch.full((7, 4), 3.0), atol=1e-3)
+    assert torch.allclose(net(cats, conts), torch.full((7, 4), 3.0, device=DEVICE), atol=1e-3)
 
 
 def test_members_differ_from_the_start_and_scales_are_signs():

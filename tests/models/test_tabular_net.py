@@ -5,9 +5,10 @@ import torch
 from fastai.tabular.model import TabularModel
 from torch import nn
 
+from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.models import TabularNet
-from tests.models.plain import assert_gradients, count
+from tests.models.plain import DEVICE, assert_gradients, count, to_device
 
 SIZES = [(10, 4), (7, 8), (20, 4), (5, 12)]
 
@@ -15,7 +16,7 @@ SIZES = [(10, 4), (7, 8), (20, 4), (5, 12)]
 def batch(b=16, n_cont=3, seed=0, sizes=SIZES):
     g = torch.Generator().manual_seed(seed)
     cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in sizes], 1) if sizes else None
-    return cats, torch.randn(b, n_cont, generator=g)
+    return to_device(cats, torch.randn(b, n_cont, generator=g))
 
 
 def twins(sizes=SIZES, n_cont=3, out=2, layers=(16, 8), **options):
@@ -28,7 +29,7 @@ def twins(sizes=SIZES, n_cont=3, out=2, layers=(16, 8), **options):
     for i, e in enumerate(theirs.embeds):
         nn.init.normal_(e.weight)
         ours.embeds.load_table(str(i), e.weight)
-    return theirs, ours
+    return theirs.to(DEVICE), ours.to(DEVICE)
 
 
 def assert_same_training_step(theirs, ours, cats, conts):
@@ -36,7 +37,7 @@ def assert_same_training_step(theirs, ours, cats, conts):
     for net in (theirs, ours):
         torch.manual_seed(1)  # dropout's masks
         out = net(cats, conts)
-        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        (out * torch.linspace(-1, 1, out.numel(), device=DEVICE).view_as(out)).sum().backward()
         outs.append(out)
     assert torch.allclose(*outs, rtol=1e-6, atol=1e-6)
     mine = dict(ours.named_parameters())
@@ -76,7 +77,7 @@ def test_same_numbers_as_fastai_with_one_kind_of_column():
     theirs, ours = twins(n_cont=0, bn_cont=False)
     assert_same_training_step(theirs, ours, cats, None)
     theirs, ours = twins(sizes=[])
-    assert_same_training_step(theirs, ours, torch.empty(16, 0, dtype=torch.long), conts)
+    assert_same_training_step(theirs, ours, torch.empty(16, 0, dtype=torch.long, device=DEVICE), conts)
 
 
 def test_activations_may_be_classes_or_modules():
@@ -102,7 +103,7 @@ def test_the_share_and_scale_of_dropped_embeddings():
     net = TabularNet([(4, 8)], 1, 1, [4], embed_p=0.25, use_bn=False, bn_cont=False)
     net.embeds.load_table("0", torch.ones(4, 8))
     net.layers = nn.Sequential(nn.Sequential(nn.Identity()))
-    out = net(torch.zeros(20_000, 1, dtype=torch.int64), torch.full((20_000, 1), 5.0))
+    out = net.to(DEVICE)(*to_device(torch.zeros(20_000, 1, dtype=torch.int64), torch.full((20_000, 1), 5.0)))
     kept = out[:, :8]
     assert kept.unique().tolist() == pytest.approx([0, 1 / 0.75])
     assert float((kept == 0).double().mean()) == pytest.approx(0.25, abs=0.005)  # sd .001
@@ -111,6 +112,6 @@ def test_the_share_and_scale_of_dropped_embeddings():
 
 @pytest.mark.parametrize("width", [8, 72])
 def test_ids_out_of_range_are_named(width):
-    net = TabularNet([(50, width)], 0, 1, [8], cat_names=["city"])
+    net = TabularNet([(50, width)], 0, 1, [8], cat_names=["city"], check_ids="auto" if on_host(DEVICE) else "always")
     with pytest.raises(DataError, match=r"city.*id 50"):
-        net(torch.tensor([[50]]))
+        net.to(DEVICE)(torch.tensor([[50]], device=DEVICE))

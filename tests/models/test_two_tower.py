@@ -17,7 +17,7 @@ from fastrec.models import TwoTower, item_log_q
 from fastrec.table import ListBatch
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
-from tests.models.plain import assert_gradients, count, stirred
+from tests.models.plain import DEVICE, assert_gradients, count, stirred, to_device
 from tests.training.helpers import quiet_fit
 
 SIZES, NAMES = [(5, 4), (6, 3), (7, 8)], ["user", "item", "city"]
@@ -39,7 +39,7 @@ def batch(b=6, seed=0):
     g = torch.Generator().manual_seed(seed)
     cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
     seen = ListBatch.of([list(range(i % 4)) for i in range(b)])
-    return cats, torch.randn(b, 2, generator=g), seen, torch.randn(b, 3, generator=g)
+    return to_device(cats, torch.randn(b, 2, generator=g), seen, torch.randn(b, 3, generator=g))
 
 
 def plain_tower(tower, parts):
@@ -58,7 +58,7 @@ def plain_vectors(net, cats, conts, seen, picture, normalize):
     for b in range(len(cats)):
         user, item, city = cats[b].tolist()
         rows = [table("seen")[i] for i in seen.tolist()[b]]
-        history = torch.stack(rows).mean(0) if rows else torch.zeros(3)
+        history = torch.stack(rows).mean(0) if rows else torch.zeros(3, device=DEVICE)
         query = [table("user")[user], table("city")[city], history, conts[b, :1]]
         normed = (picture[b] - picture[b].mean()) / (picture[b].var(unbiased=False) + 1e-5).sqrt()
         normed = normed * net.vector_norms[0].weight + net.vector_norms[0].bias
@@ -88,7 +88,9 @@ def test_vectors_and_scores_equal_plain_ones(normalize, temperature):
     for i in range(6):
         rivals = [every[i, j].item() for j in range(6) if j == i or ids[j] != ids[i]]
         wanted += math.log(sum(math.exp(r - every[i, i].item()) for r in rivals))
-    assert InBatchSoftmax()(scores, torch.ones(6)).item() == pytest.approx(wanted / 6, rel=1e-4, abs=1e-5)
+    assert InBatchSoftmax()(scores, torch.ones(6, device=DEVICE)).item() == pytest.approx(
+        wanted / 6, rel=1e-4, abs=1e-5
+    )
 
 
 def test_a_tower_sees_its_own_columns_only():
@@ -117,7 +119,7 @@ def test_parameter_count():
 def test_gradients_are_right():
     net = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=3, layers=[4], temperature=1.0, act_cls=nn.Softplus))
     cats, conts, seen, picture = batch(5)
-    loss = InBatchSoftmax(torch.linspace(-3, -1, 6).double())
+    loss = InBatchSoftmax(torch.linspace(-3, -1, 6, device=DEVICE).double())
     assert_gradients(net, cats, conts, seen, picture.double(), of=loss)
 
 
@@ -126,7 +128,7 @@ def test_which_column_tells_items_apart():
     assert TwoTower(SIZES, 2, 1, **COLUMNS, item_id="city").item_column == 2
     net = TwoTower(SIZES, 2, 1, **{**COLUMNS, "item": ["price"]})
     assert net.item_column is None
-    assert net(*batch()).ids is None
+    assert net.to(DEVICE)(*batch()).ids is None
 
 
 # ---- trained

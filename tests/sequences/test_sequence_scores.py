@@ -69,13 +69,14 @@ RECTOOLS = {
 
 
 @pytest.mark.parametrize("k", sorted(RECTOOLS))
-def test_metrics_equal_those_of_rectools(k):
+def test_metrics_equal_those_of_rectools(k, device):
     # 12 sessions, 8 items, scores of 0 to 3: where they are equal RecTools was given the lower item first
     session, code = torch.arange(12).unsqueeze(1), torch.arange(9)
     scores = ((7 * session + 5 * code + session * code) % 4).double()
     scores[:, 0] = -torch.inf  # no item
     target = (3 * torch.arange(12) + torch.arange(12) // 4) % 9  # 0: an item that is never recommended
-    assert sequence_metrics(scores, target, k) == pytest.approx({f"{n}@{k}": v for n, v in RECTOOLS[k].items()})
-    assert sequence_metrics(best_items(scores, k)[0], target, k, codes=9) == pytest.approx(
-        {f"{n}@{k}": v for n, v in RECTOOLS[k].items()}
-    )
+    wanted = pytest.approx({f"{n}@{k}": v for n, v in RECTOOLS[k].items()})
+    best = best_items(scores, k)[0]
+    for own in (target, target.to(device)):  # targets lie on the host, or where the scores do
+        assert sequence_metrics(scores.to(device), own, k) == wanted
+        assert sequence_metrics(best.to(device), own, k, codes=9) == wanted
