@@ -339,7 +339,7 @@ class RecLearner(LeanLearner, TabularLearner):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
     def create_opt(self) -> None:
-        """Make the optimizer as fastai does, of the model on its device: where torch's Adagrad is made, its state is."""
+        """Make the optimizer as fastai does, of a model on its device: Adagrad begins its state where it is made."""
         if (device := getattr(self.dls, "device", None)) is not None:
             self.model.to(device)
         super().create_opt()

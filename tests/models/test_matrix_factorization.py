@@ -92,7 +92,7 @@ def ratings():
 def loaders(df, tmp_path, target="rating", block=RegressionBlock):
     splits = (range(2400), range(2400, 3000))
     to = TabularFrame(df, [Categorify], ["user", "item"], y_names=target, y_block=block(), splits=splits)
-    return to.dataloaders(bs=64, path=tmp_path, device="cpu")
+    return to.dataloaders(bs=64, path=tmp_path)
 
 
 def test_rec_learner_starts_from_the_mean_and_finds_factors(ratings, tmp_path):

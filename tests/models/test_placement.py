@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import limits
+from fastrec._core.device import resolve_device
 from fastrec.errors import DataError, DeviceMemoryError, MissingColumnError, MissingFileError, TrainingError
 from fastrec.models import (
     DLRM,
@@ -29,6 +30,7 @@ from fastrec.table import ListBatch
 
 SIZES = [(600, 8), (5, 8), (800, 16), (700, 8)]
 NAMES = ["a", "b", "c", "d"]
+DEVICE = resolve_device()
 LIMIT = 30_000  # bytes: room for some 130 rows of width 8 and 80 of width 16, of 1,300 and 800
 PLACEMENTS = {
     "host": lambda folder: Embeddings("host", device_bytes=LIMIT),
@@ -52,16 +54,15 @@ def make(placement=None, kind=TabularNet, sizes=SIZES, **options):
     """A net of four tables; by the same seed of the same weights."""
     torch.manual_seed(0)
     options = {"layers": [16], **options} if kind in (TabularNet, WideAndDeep, DeepFM, RealMLP) else options
-    return kind(
-        sizes, options.pop("n_cont", 3), 1, cat_names=NAMES[: len(sizes)], grads="rows", placement=placement, **options
-    )
+    options = {"cat_names": NAMES[: len(sizes)], "grads": "rows", "placement": placement, **options}
+    return kind(sizes, options.pop("n_cont", 3), 1, check_ids="always", **options).to(DEVICE)
 
 
 def batch(seed, b=20, sizes=SIZES, share=1):
     """Ids, some of them several times, numbers and targets."""
     g = torch.Generator().manual_seed(seed)
     ids = torch.stack([torch.randint(0, max(rows // share, 2), (b,), generator=g) for rows, _ in sizes], 1)
-    return ids, torch.randn(b, 3, generator=g), torch.randn(b, 1, generator=g)
+    return [x.to(DEVICE) for x in (ids, torch.randn(b, 3, generator=g), torch.randn(b, 1, generator=g))]
 
 
 def step(net, opt, seed, *, ahead=None, update=True, **options):
@@ -87,7 +88,7 @@ def twins(placement=None, kind=AdamW, **options):
 
 def tables_of(net):
     """Every table, wherever it is."""
-    return {n: net.embeds.table(n).detach().clone() for n in NAMES[: len(net.embeds.slices)]}
+    return {n: net.embeds.table(n).detach().cpu().clone() for n in NAMES[: len(net.embeds.slices)]}
 
 
 def assert_same(one, other, **close):
@@ -155,7 +156,8 @@ def test_whatever_happens_between_batches(events, seed):
                 opt.settle()
         else:
             states = [net.state_dict() for net in nets]
-            assert torch.equal(states[0]["embeds.weights.w16_rows"], states[1]["embeds.weights.w16_cached_rows"])
+            rows = [states[0]["embeds.weights.w16_rows"], states[1]["embeds.weights.w16_cached_rows"]]
+            assert torch.equal(*(r.cpu() for r in rows))
     for opt in opts:
         opt.settle()
     assert_same(plain, placed)
@@ -192,7 +194,7 @@ def test_lists_that_use_the_table_of_a_column(pool):
     (plain, placed), opts = twins(**options)
     for i in range(5):
         g = torch.Generator().manual_seed(i)
-        lists = [ListBatch.of([[], *torch.randint(0, n, (19, 3), generator=g).tolist()]) for n in (600, 90)]
+        lists = [ListBatch.of([[], *torch.randint(0, n, (19, 3), generator=g).tolist()]).to(DEVICE) for n in (600, 90)]
         ids, x, y = batch(i)
         losses = []
         for net, opt in zip((plain, placed), opts, strict=True):
@@ -206,18 +208,19 @@ def test_lists_that_use_the_table_of_a_column(pool):
     for opt in opts:
         opt.settle()
     for name in ("a", "tags", "c"):  # of a table that a batch uses twice, gradients are added up in another order
-        torch.testing.assert_close(plain.embeds.table(name), placed.embeds.table(name), rtol=2e-5, atol=1e-6)
+        found = [net.embeds.table(name).cpu() for net in (plain, placed)]
+        torch.testing.assert_close(*found, rtol=2e-5, atol=1e-6)
 
 
 def test_a_maximum_over_lists():
     options = {"list_szs": [(90, 8)], "list_names": ["tags"], "pool": "max", "sizes": [(5, 8)]}
     plain, placed = make(**options), make(Embeddings("cached", device_bytes=LIMIT), **options)
-    lists, (ids, x, _) = ListBatch.of([[], [3, 80], [3, 3, 4]]), batch(0, b=3, sizes=[(5, 8)])
+    lists, (ids, x, _) = ListBatch.of([[], [3, 80], [3, 3, 4]]).to(DEVICE), batch(0, b=3, sizes=[(5, 8)])
     grads = []
     for net in (plain, placed):
         net(ids, x, lists).square().sum().backward()
         cache = net.embeds.placed.get("w8_cached_rows")
-        grad = net.embeds.weights["w8_rows" if cache is None else "w8_cached_rows"].grad.to_dense()
+        grad = net.embeds.weights["w8_rows" if cache is None else "w8_cached_rows"].grad.to_dense().cpu()
         grads.append(grad if cache is None else torch.zeros(90, 8).index_add(0, cache.row_at.clamp(min=0), grad))
     torch.testing.assert_close(*grads)
 
@@ -263,7 +266,7 @@ def test_the_optimizers_state_is_that_of_a_plain_net(placement):
         slices = {n: net.embeds.slice_of(n) for n in rows}
         own = {n: found[f"embeds.weights.{s.group}"] for n, s in slices.items()}
         states.append(
-            {(n, k): own[n][k][s.start : s.stop] for n, s in slices.items() for k in ("exp_avg", "exp_avg_sq")}
+            {(n, k): own[n][k][s.start : s.stop].cpu() for n, s in slices.items() for k in ("exp_avg", "exp_avg_sq")}
         )
     assert all(torch.equal(v, states[1][k]) for k, v in states[0].items())
 
@@ -272,7 +275,7 @@ def test_the_optimizers_state_is_that_of_a_plain_net(placement):
 def test_weights_go_from_one_placement_to_another(placement, grads):
     net, _ = trained(placement)
     torch.manual_seed(1)
-    plain = TabularNet(SIZES, 3, 1, [16], cat_names=NAMES, grads=grads)
+    plain = TabularNet(SIZES, 3, 1, [16], cat_names=NAMES, grads=grads).to(DEVICE)
     plain.load_state_dict(net.state_dict())
     assert_same(plain, net)
     other = make(Embeddings("cached", device_bytes=LIMIT, tables={"c": "host"}))
@@ -300,32 +303,37 @@ def test_a_table_is_written_and_read(placement):
     net, _ = trained(placement)
     values = torch.randn(600, 8)
     net.embeds.load_table("a", values)
-    assert torch.equal(net.embeds.table("a"), values)
+    assert torch.equal(net.embeds.table("a").cpu(), values)
     ids = batch(3)[0]
-    assert torch.equal(net.embeds(ids)[:, :8], values[ids[:, 0]])
+    assert torch.equal(net.embeds(ids)[:, :8].cpu(), values[ids[:, 0].cpu()])
 
 
 # ---- what is kept on the device
 
 
+def cached_table():
+    """5,000 rows, 100 of which have room on the device."""
+    return EmbeddingTables([(5000, 8)], placement=Embeddings("cached", device_bytes=100 * bytes_per_row(8))).to(DEVICE)
+
+
 def test_rows_that_are_asked_for_most_stay():
-    tables = EmbeddingTables([(5000, 8)], placement=Embeddings("cached", device_bytes=100 * bytes_per_row(8)))
+    tables = cached_table()
     cache = tables.placed["w8_cached_rows"]
     g = torch.Generator().manual_seed(0)
     for i in range(60):  # half of the hot rows are in every other batch only
         cold = torch.randint(60, 5000, (40, 1), generator=g)
-        tables(torch.cat([torch.arange(25)[:, None] + 25 * (i % 2), cold]))
+        tables(torch.cat([torch.arange(25)[:, None] + 25 * (i % 2), cold]).to(DEVICE))
     assert cache.slots == 100
     assert (cache.slot_of[:50] >= 0).all()
     assert cache.found / cache.looked_up == pytest.approx(25 / 65, abs=0.03)
 
 
 def test_counted_rows_are_there_from_the_start():
-    tables = EmbeddingTables([(5000, 8)], placement=Embeddings("cached", device_bytes=100 * bytes_per_row(8)))
+    tables = cached_table()
     ids = torch.cat([torch.arange(900, 1000).repeat(3), torch.arange(2000)])[:, None]
-    tables.count(ids)
+    tables.count(ids.to(DEVICE))
     assert (tables.placed["w8_cached_rows"].slot_of[900:1000] >= 0).all()
-    assert torch.equal(tables(ids[:40]), tables.table("0")[ids[:40, 0]])
+    assert torch.equal(tables(ids[:40].to(DEVICE)).cpu(), tables.table("0")[ids[:40, 0]])
 
 
 # ---- wrong input
@@ -407,4 +415,4 @@ def test_a_second_optimizer_finds_rows_as_the_first_has_left_them():
                 opt.zero_grad()
             opt.settle()
     for name in NAMES:
-        assert torch.equal(nets[0].embeds.table(name), nets[1].embeds.table(name)), name
+        assert torch.equal(*(net.embeds.table(name).cpu() for net in nets)), name

@@ -182,7 +182,7 @@ def loaders(df, tmp_path, target, block, **options):
     names = (["city"], ["x", "z"], target)
     splits = (range(640), range(640, 800))
     to = TabularFrame(df, [Categorify, Normalize], *names, y_block=block(), splits=splits, **options)
-    return to.dataloaders(bs=64, path=tmp_path, device="cpu")
+    return to.dataloaders(bs=64, path=tmp_path)
 
 
 def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
@@ -191,7 +191,7 @@ def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
     learn = rec_learner(dls, TabM, layers=[32], k=8, metrics=accuracy)
     net = learn.model
     edges = bins_of(dls)
-    assert torch.equal(net.numbers.left[0], edges[0][:-1])
+    assert torch.equal(net.numbers.left[0].cpu(), edges[0][:-1].cpu())
     assert net.bn_cont is None
     assert net.combine == "softmax"
     quiet_fit(learn, 5)
@@ -211,7 +211,7 @@ def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
     with torch.no_grad():
         for x_cat, x_cont, _ in dls.valid:
             members.append(net(x_cat, x_cont).softmax(-1).mean(1))
-    assert torch.allclose(torch.cat(members), preds, atol=1e-6)
+    assert torch.allclose(torch.cat(members).cpu(), preds, atol=1e-6)
 
 
 def test_other_targets_losses_and_options(data, tmp_path):
@@ -258,7 +258,7 @@ def test_members_cost_few_weights():
 def test_sizes_go_by_the_count_of_numbers(numbers, k, width, d, bins):
     df = pd.DataFrame(np.random.default_rng(0).normal(size=(120, numbers)), columns=[f"x{i}" for i in range(numbers)])
     df["y"] = df.x0 > 0
-    dls = TabularFrame(df, [], [], list(df.columns[:-1]), "y").dataloaders(bs=32, device="cpu")
+    dls = TabularFrame(df, [], [], list(df.columns[:-1]), "y").dataloaders(bs=32)
     net = rec_learner(dls, TabM).model
     assert net.k == k
     assert [m.weight.shape[0] for m in net.layers if hasattr(m, "weight")] == [width, width]

@@ -149,7 +149,7 @@ def loaders(df, tmp_path, target="weight", frame=TabularFrame):
     splits = (list(range(n * 4 // 5)), list(range(n * 4 // 5, n)))
     names = (["user", "item"], ["age"], target)
     to = frame(df, [Categorify, Normalize], *names, y_block=RegressionBlock(), splits=splits)
-    return to.dataloaders(bs=128, path=tmp_path, device=torch.device("cpu"))
+    return to.dataloaders(bs=128, path=tmp_path)
 
 
 TOWERS = {"query": ["user", "age"], "item": ["item"], "dim": 16, "layers": [32]}
@@ -165,7 +165,7 @@ def test_in_batch_softmax_finds_each_users_items(clicks, tmp_path):
     assert loss < 0.75 * math.log(128)
     assert scores.shape == (800, 1)
     assert type(scores) is torch.Tensor
-    net = learn.model.eval()
+    net = learn.model.cpu().eval()
     every = torch.tensor([[0, i] for i in range(len(dls.classes["item"]))])
     users = torch.tensor([[i, 0] for i in range(1, 61)])
     with torch.no_grad():
@@ -182,7 +182,7 @@ def test_the_correction_holds_popular_items_where_they_belong(clicks, tmp_path):
         set_seed(0)
         dls = loaders(clicks, tmp_path)
         loss = InBatchSoftmax(item_log_q(dls, "item") if corrected else None)
-        net = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=loss), 3).model.eval()
+        net = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=loss), 3).model.cpu().eval()
         popular, users = dls.classes["item"].o2i[0], torch.tensor([[i, 0] for i in range(1, 61)])
         items = torch.tensor([[0, i] for i in range(1, len(dls.classes["item"]))])
         with torch.no_grad():

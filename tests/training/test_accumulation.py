@@ -11,6 +11,7 @@ import torch
 from fastai.callback.training import GradientAccumulation
 from fastai.torch_core import set_seed
 
+from fastrec._core.device import resolve_device
 from fastrec.losses import BCE
 from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, TabularFrame
@@ -26,7 +27,7 @@ def trained(tmp_path, bs, opt_func, cbs=(), shuffle=True, amp=None, **options):
     df = pd.DataFrame({"c": rng.integers(0, 40, ROWS), "x": rng.normal(size=ROWS)})
     df["y"] = (df.x + df.c % 2 > 0.5).astype(np.float32)
     to = TabularFrame(df, [Categorify], ["c"], ["x"], "y", splits=(range(TRAIN), range(TRAIN, ROWS)))
-    dls = to.dataloaders(bs=bs, path=tmp_path, device="cpu", seed=5, shuffle=shuffle)
+    dls = to.dataloaders(bs=bs, path=tmp_path, seed=5, shuffle=shuffle)
     set_seed(0)
     net = {"layers": [8], "use_bn": False, "bn_cont": False}
     learn = rec_learner(dls, opt_func=opt_func, loss_func=BCE(), cbs=[*cbs], amp=amp, **net, **options)
@@ -54,4 +55,4 @@ def test_with_autocast(tmp_path, monkeypatch):
     many = trained(tmp_path, BIG // 4, adamw, [GradientAccumulation(BIG)], amp="bf16")
     for name, weight in one.model.state_dict().items():
         assert torch.allclose(many.model.state_dict()[name], weight, atol=5e-3), name
-    assert not torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled(resolve_device().type)

@@ -379,7 +379,7 @@ def loaders(frame, tmp_path):
         procs = [Categorify, FillMissing, Normalize]
         to = TabularFrame(df, procs, list(cats), list(conts), target, splits=splits, **options)
         grouped = {"groups": True} if "groups" in options else {}
-        return to.dataloaders(bs=bs, path=tmp_path, device="cpu", wgts=wgts, **grouped)
+        return to.dataloaders(bs=bs, path=tmp_path, wgts=wgts, **grouped)
 
     return make
 

@@ -26,7 +26,7 @@ def loaders(n: int = 400, bs: int = 100):
     procs = [Categorify, Normalize]
     splits = (range(n * 3 // 4), range(n * 3 // 4, n))
     to = TabularFrame(frame, procs, ["kind", "same"], ["x", "twice"], "y", y_block=RegressionBlock(), splits=splits)
-    return to.dataloaders(bs=bs, seed=0, device="cpu")
+    return to.dataloaders(bs=bs, seed=0)
 
 
 class Seen(Callback):
@@ -107,7 +107,7 @@ def test_mixed_rows_lie_between_two_and_so_does_the_loss():
     got = learn.loss_func(pred, *learn.yb)
     set_seed(5)
     weight = float(torch.distributions.Beta(0.7, 0.7).sample())
-    weight, other = max(weight, 1 - weight), torch.randperm(len(batch[1]))
+    weight, other = max(weight, 1 - weight), torch.randperm(len(batch[1]), device=batch[1].device)
     assert torch.equal(learn.xb[1], weight * batch[1] + (1 - weight) * batch[1][other])
     y = batch[2]
     torch.testing.assert_close(
@@ -138,11 +138,11 @@ def test_denoising_trains_the_hidden_layers_by_training_rows_alone():
     dls = loaders()
     set_seed(0)
     net = TabularNet(embedding_sizes(dls.train_ds.classes, ["kind", "same"]), 2, 1, [16])
-    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    before = {n: p.detach().cpu().clone() for n, p in net.named_parameters()}
     moments = [m for m in net.modules() if isinstance(m, nn.BatchNorm1d)]
     losses = pretrain_denoising(dls, net, 30, lr=1e-2)
     assert np.mean(losses[-3:]) < 0.6 * np.mean(losses[:3])  # what one column lost another one tells
-    still = {n for n, p in net.named_parameters() if torch.equal(p, before[n])}
+    still = {n for n, p in net.named_parameters() if torch.equal(p.cpu(), before[n])}
     assert still == {n for n in before if n.startswith("layers.1.")}
     assert len(moments) > 0
     # other validation rows, and other targets: the same net

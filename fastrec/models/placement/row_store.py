@@ -300,6 +300,8 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
     for group in weights:
         del saved[f"{prefix}weights.{group}"]
     for group, tables in parts.items():
+        if len({t.device for t in tables}) > 1:  # of placed tables all rows are on the host
+            tables = [t.cpu() for t in tables]
         saved[f"{prefix}weights.{group}"] = tables[0] if len(tables) == 1 else torch.cat(tables)
     return False
 
