@@ -23,6 +23,7 @@ from fastrec.errors import DataWarning
 from fastrec.features import CountEncode, FeatureCache, FeatureSet, Lag, RowFunction, TargetEncode, feature
 from fastrec.features._engine.digests import NoDigestError, digest
 from fastrec.table import Table
+from tests import fresh
 
 SERIES = pd.Series([1.0, 2.0], index=[0, 1])
 FRAME = pd.DataFrame({"k": [1.0, 2.0]})
@@ -214,21 +215,19 @@ def test_a_functions_digest_is_the_same_in_another_process():
         "    return [v for v in x if v in {'p', 'q', 'r', 's'}] + list(held.k)\n"
         "print(digest(f))\n"
     )
+    path = os.pathsep.join(p for p in sys.path if p)
+    environment = {**os.environ, "PYTHONPATH": path, "FASTREC_DEVICE": "cpu"}  # no digest asks for a device
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
             check=True,
-            env={**_env(), "PYTHONHASHSEED": s},
+            env={**environment, "PYTHONHASHSEED": s},
         ).stdout
         for s in ("1", "2", "3")
     }
     assert len(found) == 1
-
-
-def _env():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
 LOOP: list = []
@@ -379,7 +378,8 @@ def test_feature_made_by_the_decorator_follows_a_helper():
 
 
 _WRITER = """
-import sys, pandas as pd, numpy as np
+import sys, warnings, pandas as pd, numpy as np
+warnings.simplefilter("error")
 from fastrec.features import CountEncode, FeatureCache, FeatureSet, TargetEncode
 cache = FeatureCache(sys.argv[1], max_bytes=int(sys.argv[2]))
 for seed in range(4):
@@ -392,11 +392,7 @@ for seed in range(4):
 
 
 def test_two_processes_share_a_folder(tmp_path):
-    arguments = [sys.executable, "-W", "error", "-c", _WRITER, str(tmp_path / "cache"), "20000"]
-    running = [
-        subprocess.Popen(arguments, env=_env(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    running = [fresh.start(_WRITER, tmp_path / "cache", 20000) for _ in range(2)]
     for process in running:
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0, error

@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core.device import resolve_device
 from fastrec.errors import DataError
 from fastrec.losses import BCE, BPR, InBatchSoftmax, ListwiseSoftmax, PairwiseHinge
 from fastrec.losses.lists import PairScores
 
+makers = torch.tensor, torch.arange, torch.zeros, torch.ones, torch.randn, torch.rand
+tensor, arange, zeros, ones, randn, rand = (partial(make, device=resolve_device()) for make in makers)
 floats = st.floats(-8, 8, width=32)
 
 
@@ -48,8 +52,8 @@ def loop_listwise(scores, targets, groups):
 def test_bce_equals_a_loop(rows, smoothing, column, weighted):
     scores, targets, weights = map(list, zip(*rows, strict=True))
     shape = (-1, 1) if column else (-1,)
-    s, y = torch.tensor(scores, dtype=torch.double).view(shape), torch.tensor(targets, dtype=torch.int8).view(shape)
-    w = [torch.tensor(weights, dtype=torch.double).view(shape)] if weighted else []
+    s, y = tensor(scores, dtype=torch.double).view(shape), tensor(targets, dtype=torch.int8).view(shape)
+    w = [tensor(weights, dtype=torch.double).view(shape)] if weighted else []
     wanted = loop_bce(scores, targets, smoothing, weights if weighted else [1.0] * len(rows))
     total = sum(weights) if weighted else len(rows)
     assert BCE(smoothing=smoothing, reduction="none")(s, y, *w).tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
@@ -59,19 +63,19 @@ def test_bce_equals_a_loop(rows, smoothing, column, weighted):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64, torch.float32, torch.float64])
 def test_bce_takes_targets_of_any_dtype(dtype):
-    loss = BCE()(torch.tensor([[0.0], [0.0]]), torch.tensor([1, 0]).to(dtype))
+    loss = BCE()(tensor([[0.0], [0.0]]), tensor([1, 0]).to(dtype))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(math.log(2))
 
 
 def test_sure_scores_have_finite_losses():
-    assert BCE()(torch.tensor([1e4, -1e4]), torch.tensor([0, 1])).item() == pytest.approx(1e4)
-    assert BPR().of_pairs(torch.tensor([-1e4]), torch.tensor([1e4])).item() == pytest.approx(2e4)
+    assert BCE()(tensor([1e4, -1e4]), tensor([0, 1])).item() == pytest.approx(1e4)
+    assert BPR().of_pairs(tensor([-1e4]), tensor([1e4])).item() == pytest.approx(2e4)
 
 
 def test_bce_decides_at_one_half():
     loss = BCE()
-    p = loss.activation(torch.tensor([[-1.0], [0.0], [3.0]]))
+    p = loss.activation(tensor([[-1.0], [0.0], [3.0]]))
     assert p.shape == (3, 1)
     assert loss.decodes(p).tolist() == [0, 1, 1]
 
@@ -80,7 +84,7 @@ def test_bce_decides_at_one_half():
 @given(rows=st.lists(st.tuples(floats, st.integers(0, 2), st.integers(-3, 4)), min_size=1, max_size=15))
 def test_listwise_equals_a_loop(rows):
     scores, targets, groups = map(list, zip(*rows, strict=True))
-    s, y, g = torch.tensor(scores, dtype=torch.double), torch.tensor(targets), torch.tensor(groups)
+    s, y, g = tensor(scores, dtype=torch.double), tensor(targets), tensor(groups)
     shares, lists = loop_listwise(scores, targets, groups)
     assert ListwiseSoftmax(reduction="none")(s, y, g).tolist() == pytest.approx(shares, rel=1e-6, abs=1e-9)
     assert ListwiseSoftmax(reduction="sum")(s, y, g).item() == pytest.approx(sum(shares), rel=1e-6, abs=1e-9)
@@ -91,8 +95,8 @@ def test_listwise_equals_a_loop(rows):
 
 
 def test_listwise_is_stable_and_moved_by_no_constant():
-    y, g = torch.tensor([1, 0, 0, 1]), torch.tensor([0, 0, 1, 1])
-    s = torch.tensor([1e4, 1e4 + 2, -1e4, -1e4 - 2], requires_grad=True)
+    y, g = tensor([1, 0, 0, 1]), tensor([0, 0, 1, 1])
+    s = tensor([1e4, 1e4 + 2, -1e4, -1e4 - 2], requires_grad=True)
     loss = ListwiseSoftmax()(s, y, g)
     loss.backward()
     assert loss.item() == pytest.approx(2 + math.log1p(math.exp(-2)), rel=1e-4)
@@ -100,16 +104,16 @@ def test_listwise_is_stable_and_moved_by_no_constant():
 
 
 def test_listwise_lets_masked_candidates_be():
-    s = torch.tensor([0.0, float("-inf"), 0.0], requires_grad=True)
-    loss = ListwiseSoftmax()(s, torch.tensor([1, 0, 0]), torch.zeros(3, dtype=torch.long))
+    s = tensor([0.0, float("-inf"), 0.0], requires_grad=True)
+    loss = ListwiseSoftmax()(s, tensor([1, 0, 0]), zeros(3, dtype=torch.long))
     loss.backward()
     assert loss.item() == pytest.approx(math.log(2))
     assert s.grad.tolist() == pytest.approx([-0.5, 0, 0.5])
 
 
 def test_listwise_without_any_positive_is_zero_with_zero_gradient():
-    s = torch.randn(4, requires_grad=True)
-    loss = ListwiseSoftmax()(s, torch.zeros(4), torch.tensor([0, 0, 1, 1]))
+    s = randn(4, requires_grad=True)
+    loss = ListwiseSoftmax()(s, zeros(4), tensor([0, 0, 1, 1]))
     loss.backward()
     assert loss.item() == 0
     assert s.grad.tolist() == [0, 0, 0, 0]
@@ -137,7 +141,7 @@ def loop_pairs(scores, targets, groups, loss):
 def test_pairs_of_lists_equal_a_loop(rows, kind):
     made, loss, options = kind
     scores, targets, groups = map(list, zip(*rows, strict=True))
-    s, y, g = torch.tensor(scores, dtype=torch.double), torch.tensor(targets), torch.tensor(groups)
+    s, y, g = tensor(scores, dtype=torch.double), tensor(targets), tensor(groups)
     shares, pairs = loop_pairs(scores, targets, groups, loss)
     assert made(**options, reduction="none")(s, y, g).tolist() == pytest.approx(shares, rel=1e-6, abs=1e-9)
     assert made(**options, reduction="sum")(s, y, g).item() == pytest.approx(sum(shares), rel=1e-6, abs=1e-9)
@@ -148,7 +152,7 @@ def test_pairs_of_lists_equal_a_loop(rows, kind):
 
 @pytest.mark.parametrize(("made", "loss", "options"), KINDS)
 def test_pairs_at_hand(made, loss, options):
-    better, worse = torch.tensor([[1.0], [0.5]]), torch.tensor([[0.0], [4.0]])
+    better, worse = tensor([[1.0], [0.5]]), tensor([[0.0], [4.0]])
     wanted = [loss(1.0), loss(-3.5)]
     assert made(**options, reduction="none").of_pairs(better, worse).tolist() == pytest.approx(wanted)
     assert made(**options, reduction="sum").of_pairs(better, worse).item() == pytest.approx(sum(wanted))
@@ -156,14 +160,14 @@ def test_pairs_at_hand(made, loss, options):
 
 
 def test_pairs_without_any_and_masked_rows():
-    s = torch.tensor([0.0, float("-inf"), 2.0], requires_grad=True)
+    s = tensor([0.0, float("-inf"), 2.0], requires_grad=True)
     for made, loss, options in KINDS:
-        empty = made(**options)(s, torch.zeros(3), torch.zeros(3, dtype=torch.long))
+        empty = made(**options)(s, zeros(3), zeros(3, dtype=torch.long))
         empty.backward()
         assert empty.item() == 0
         assert s.grad.tolist() == [0, 0, 0]
         s.grad = None
-        found = made(**options)(s, torch.tensor([1, 0, 0]), torch.zeros(3, dtype=torch.long))
+        found = made(**options)(s, tensor([1, 0, 0]), zeros(3, dtype=torch.long))
         found.backward()
         assert found.item() == pytest.approx(loss(-2.0) / 2)
         assert s.grad.isfinite().all()
@@ -189,8 +193,8 @@ def test_in_batch_softmax_equals_a_loop(data, b, corrected):
     ids = data.draw(st.lists(st.integers(0, 3), min_size=b, max_size=b))
     weights = data.draw(st.lists(st.integers(0, 2), min_size=b, max_size=b))
     log_q = [math.log(q) for q in (0.4, 0.3, 0.2, 0.1)] if corrected else None
-    q = None if log_q is None else torch.tensor(log_q, dtype=torch.double)
-    m, y, i = torch.tensor(matrix, dtype=torch.double), torch.tensor(weights), torch.tensor(ids, dtype=torch.int32)
+    q = None if log_q is None else tensor(log_q, dtype=torch.double)
+    m, y, i = tensor(matrix, dtype=torch.double), tensor(weights), tensor(ids, dtype=torch.int32)
     wanted = loop_in_batch(matrix, weights, ids, log_q)
     assert InBatchSoftmax(q, reduction="none")(m, y, i).tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
     assert InBatchSoftmax(q, reduction="sum")(m, y, i).item() == pytest.approx(sum(wanted), rel=1e-6, abs=1e-9)
@@ -202,12 +206,12 @@ def test_in_batch_softmax_equals_a_loop(data, b, corrected):
 
 def test_pair_scores_know_their_vectors_and_are_plain_afterwards():
     torch.manual_seed(0)
-    queries, items = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
-    scores = PairScores.of(queries, items, torch.tensor([1, 2, 1, 0]))
+    queries, items = randn(4, 3, requires_grad=True), randn(4, 3, requires_grad=True)
+    scores = PairScores.of(queries, items, tensor([1, 2, 1, 0]))
     assert isinstance(scores, PairScores)
     assert torch.allclose(scores[:, 0], (queries @ items.T).diagonal())
-    wanted = InBatchSoftmax()(queries @ items.T, torch.ones(4), torch.tensor([1, 2, 1, 0]))
-    found = InBatchSoftmax()(scores, torch.ones(4))
+    wanted = InBatchSoftmax()(queries @ items.T, ones(4), tensor([1, 2, 1, 0]))
+    found = InBatchSoftmax()(scores, ones(4))
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
     found.backward()
     assert queries.grad.abs().sum() > 0
@@ -222,7 +226,7 @@ def test_pair_scores_know_their_vectors_and_are_plain_afterwards():
 
 def test_in_batch_scores_are_exact_under_autocast():
     torch.manual_seed(0)
-    queries, items = torch.randn(64, 8) * 5, torch.randn(64, 8)
+    queries, items = randn(64, 8) * 5, randn(64, 8)
     wanted = InBatchSoftmax()(queries.bfloat16().float() @ items.bfloat16().float().T)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = InBatchSoftmax()(PairScores.of(queries.bfloat16(), items.bfloat16()))
@@ -236,13 +240,13 @@ def test_in_batch_scores_are_exact_under_autocast():
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_gradients_are_right(reduction):
     torch.manual_seed(0)
-    s, m = (torch.randn(n, dtype=torch.double, requires_grad=True) for n in ((9,), (5, 5)))
-    y, g = torch.tensor([1, 0, 0, 1, 1, 0, 0, 0, 2]), torch.tensor([5, 5, 2, 2, 2, 9, 9, 5, 7])
-    w, ids = torch.tensor([1, 0, 2, 1, 1]), torch.tensor([0, 1, 0, 2, 1])
-    q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.double).log()
+    s, m = (randn(n, dtype=torch.double, requires_grad=True) for n in ((9,), (5, 5)))
+    y, g = tensor([1, 0, 0, 1, 1, 0, 0, 0, 2]), tensor([5, 5, 2, 2, 2, 9, 9, 5, 7])
+    w, ids = tensor([1, 0, 2, 1, 1]), tensor([0, 1, 0, 2, 1])
+    q = tensor([0.5, 0.3, 0.2], dtype=torch.double).log()
     for of_lists in (kind(reduction=reduction) for kind in (ListwiseSoftmax, BPR, PairwiseHinge)):
         assert torch.autograd.gradcheck(lambda x, f=of_lists: f(x, y, g), (s,))
-    row_weights = torch.rand(9, dtype=torch.double) + 0.1
+    row_weights = rand(9, dtype=torch.double) + 0.1
     bce = BCE(smoothing=0.1, reduction=reduction)
     assert torch.autograd.gradcheck(lambda x: bce(x, (y > 0), row_weights), (s,))
     in_batch = InBatchSoftmax(q, reduction=reduction)
@@ -251,36 +255,34 @@ def test_gradients_are_right(reduction):
 
 @pytest.mark.parametrize("loss", [BCE(), ListwiseSoftmax(), BPR(), PairwiseHinge()])
 def test_half_precision_scores_are_summed_in_float32(loss):
-    s, y = torch.randn(4000).half(), torch.arange(4000) % 2
-    lists = (
-        () if isinstance(loss, BCE) else (torch.arange(4000) // (4000 if isinstance(loss, ListwiseSoftmax) else 40),)
-    )
+    s, y = randn(4000).half(), arange(4000) % 2
+    lists = () if isinstance(loss, BCE) else (arange(4000) // (4000 if isinstance(loss, ListwiseSoftmax) else 40),)
     found = loss(s, y, *lists)
-    assert found.dtype == InBatchSoftmax()(torch.randn(5, 5).bfloat16()).dtype == torch.float32
+    assert found.dtype == InBatchSoftmax()(randn(5, 5).bfloat16()).dtype == torch.float32
     assert found.item() == pytest.approx(loss(s.double(), y, *lists).item(), rel=1e-4)
 
 
-S = torch.zeros(4)
+S = zeros(4)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: BCE(smoothing=1.0), "smoothing"),
-        (lambda: BCE()(torch.zeros(4, 2), S), r"scores of shape \[4, 2\]"),
-        (lambda: BCE()(S, torch.zeros(3)), "3 targets for 4 scores"),
+        (lambda: BCE()(zeros(4, 2), S), r"scores of shape \[4, 2\]"),
+        (lambda: BCE()(S, zeros(3)), "3 targets for 4 scores"),
         (lambda: ListwiseSoftmax()(S, S), "no list ids"),
-        (lambda: ListwiseSoftmax()(S, torch.zeros(4, 2)), "float32 do not hold them"),
-        (lambda: ListwiseSoftmax()(S, S, torch.zeros(5)), "5 groups for 4 scores"),
-        (lambda: BPR()(torch.zeros(4, 2), S, S), r"scores of shape \[4, 2\]"),
-        (lambda: BPR()(S, torch.zeros(3), S), "3 targets for 4 scores"),
+        (lambda: ListwiseSoftmax()(S, zeros(4, 2)), "float32 do not hold them"),
+        (lambda: ListwiseSoftmax()(S, S, zeros(5)), "5 groups for 4 scores"),
+        (lambda: BPR()(zeros(4, 2), S, S), r"scores of shape \[4, 2\]"),
+        (lambda: BPR()(S, zeros(3), S), "3 targets for 4 scores"),
         (lambda: PairwiseHinge()(S, S), "no list ids"),
-        (lambda: BPR()(S, S, torch.zeros(5)), "5 groups for 4 scores"),
-        (lambda: BPR().of_pairs(S, torch.zeros(5)), "5 scores of worse rows for 4 scores"),
-        (lambda: InBatchSoftmax()(torch.zeros(4, 1)), r"scores of shape \[4, 1\]"),
-        (lambda: InBatchSoftmax(torch.zeros(3))(torch.zeros(4, 4)), "log_q needs to know"),
-        (lambda: InBatchSoftmax()(torch.zeros(4, 4), torch.ones(3)), "3 targets for 4 scores"),
-        (lambda: InBatchSoftmax()(torch.zeros(4, 4), None, torch.ones(3)), "3 ids for 4 scores"),
+        (lambda: BPR()(S, S, zeros(5)), "5 groups for 4 scores"),
+        (lambda: BPR().of_pairs(S, zeros(5)), "5 scores of worse rows for 4 scores"),
+        (lambda: InBatchSoftmax()(zeros(4, 1)), r"scores of shape \[4, 1\]"),
+        (lambda: InBatchSoftmax(zeros(3))(zeros(4, 4)), "log_q needs to know"),
+        (lambda: InBatchSoftmax()(zeros(4, 4), ones(3)), "3 targets for 4 scores"),
+        (lambda: InBatchSoftmax()(zeros(4, 4), None, ones(3)), "3 ids for 4 scores"),
     ],
 )
 def test_bad_input_is_refused(call, words):
@@ -293,11 +295,11 @@ def test_losses_pickle_and_those_that_rank_leave_scores_as_they_are():
         ListwiseSoftmax(reduction="sum"),
         BPR(reduction="sum"),
         PairwiseHinge(2.0),
-        InBatchSoftmax(torch.zeros(3)),
+        InBatchSoftmax(zeros(3)),
     ]
     for loss in (BCE(smoothing=0.1), *ranking):
         again = pickle.loads(pickle.dumps(loss))
         assert vars(again).keys() == vars(loss).keys()
         assert (again.reduction, again.n_out) == (loss.reduction, 1)
         if loss in ranking[1:]:
-            assert again.activation(torch.tensor([3.0])).item() == 3
+            assert again.activation(tensor([3.0])).item() == 3

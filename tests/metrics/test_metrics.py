@@ -119,7 +119,7 @@ def test_mrr_and_ranks_against_a_loop(rows, k, ties, empty):
     got = m.mrr(scores, labels, groups, k=k, ties=ties, empty=empty)
     np.testing.assert_allclose(got, expected, rtol=1e-12)
     ids, rr = m.reciprocal_ranks(scores, labels, groups, k=k, ties=ties, empty=empty)
-    np.testing.assert_allclose(rr.mean() if len(rr) else NAN, expected, rtol=1e-12)
+    np.testing.assert_allclose(rr.mean().item() if len(rr) else NAN, expected, rtol=1e-12)
     keep = [g for g, r in loop_groups(groups).items() if empty == "zero" or labels[r].any()]
     assert ids.tolist() == keep
     ranks = m.group_ranks(scores, groups, ties=ties)

@@ -17,7 +17,10 @@ from fastrec.segments import as_of, rank_in_group
 from fastrec.segments.groups import last_before, rank_small_groups
 from fastrec.table import Table
 
-pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
+pytestmark = [
+    pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed"),
+    pytest.mark.host_only(reason="the loops are compiled for the host"),
+]
 LOW, HIGH = -(2**63), 2**63 - 1
 some = settings(max_examples=80, deadline=None)
 whole = st.one_of(st.integers(-2, 2), st.sampled_from([LOW, LOW + 1, 2**53, 2**53 + 1, HIGH]))

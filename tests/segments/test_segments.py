@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import kernels, limits
+from fastrec._core.device import resolve_device
 from fastrec.segments import (
     Groups,
     as_of,
@@ -25,6 +26,7 @@ from fastrec.segments import (
     shift_in_group,
 )
 
+HERE = resolve_device()
 LOW, HIGH = -(2**63), 2**63 - 1
 some = settings(max_examples=60, deadline=None)
 whole = st.one_of(st.integers(-3, 3), st.sampled_from([LOW, LOW + 1, -(2**62), 2**53, 2**53 + 1, HIGH - 1, HIGH]))
@@ -39,11 +41,11 @@ def rows_of(*columns, max_size=12):
 
 
 def ints(values):
-    return torch.tensor(values, dtype=torch.int64)
+    return torch.tensor(values, dtype=torch.int64, device=HERE)
 
 
 def floats(values):
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.tensor(values, dtype=torch.float64, device=HERE)
 
 
 def split(rows, n):
@@ -102,7 +104,7 @@ def test_reductions_of_floats_equal_a_loop(rows):
 def test_sum_has_one_type_with_and_without_rows(dtype):
     wide = torch.float64 if dtype.is_floating_point else torch.int64
     for n in (0, 1, 3):
-        total = segment_sum(torch.ones(n, dtype=dtype), torch.zeros(n, dtype=torch.int64), 2)
+        total = segment_sum(torch.ones(n, dtype=dtype, device=HERE), torch.zeros(n, dtype=torch.int64, device=HERE), 2)
         assert total.dtype == wide
         assert total.tolist() == [n, 0]
 
@@ -128,7 +130,7 @@ def test_lexical_order_of_integers_whose_ranges_overflow_together(rows):
 @given(rows_of(st.integers(-2, 2), real, st.booleans()))
 def test_lexical_order_of_mixed_kinds(rows):
     a, b, c = split(rows, 3)
-    order = lexical_order([ints(a), floats(b), torch.tensor(c, dtype=torch.bool)])
+    order = lexical_order([ints(a), floats(b), torch.tensor(c, dtype=torch.bool, device=HERE)])
     expected = sorted(range(len(rows)), key=lambda i: (rows[i][0], sort_key(rows[i][1]), rows[i][2]))
     assert (list(range(len(rows))) if order is None else order.tolist()) == expected
     assert (order is None) == (expected == list(range(len(rows))))
@@ -137,14 +139,14 @@ def test_lexical_order_of_mixed_kinds(rows):
 @some
 @given(st.lists(real, max_size=12), st.sampled_from([torch.float64, torch.float32, torch.float16]))
 def test_lexical_order_of_one_float(values, dtype):
-    kept = torch.tensor(values, dtype=torch.float64).to(dtype)
+    kept = torch.tensor(values, dtype=torch.float64, device=HERE).to(dtype)
     order = lexical_order([kept])
     expected = sorted(range(len(values)), key=lambda i: sort_key(kept[i].item()))
     assert (list(range(len(values))) if order is None else order.tolist()) == expected
 
 
 def test_a_negative_nan_sorts_last_too():
-    negative = torch.tensor([-1], dtype=torch.int64).view(torch.float64)
+    negative = torch.tensor([-1], dtype=torch.int64, device=HERE).view(torch.float64)
     assert lexical_order([torch.cat([negative, floats([3.0, -math.inf])])]).tolist() == [2, 1, 0]
 
 
@@ -208,7 +210,8 @@ def test_last_marked_row_equals_a_loop(rows, inclusive, data):
             expected[row] = before[-1] if before else -1
     codes, order = split(rows, 2)
     groups = Groups.of(ints(codes), ints(order))
-    assert last_in_group(torch.tensor(marks, dtype=torch.bool), groups, inclusive=inclusive).tolist() == expected
+    mask = torch.tensor(marks, dtype=torch.bool, device=HERE)
+    assert last_in_group(mask, groups, inclusive=inclusive).tolist() == expected
 
 
 @some
@@ -216,7 +219,7 @@ def test_last_marked_row_equals_a_loop(rows, inclusive, data):
 def test_sort_and_unsort_are_inverses(rows):
     (codes,) = split(rows, 1)
     groups = Groups.of(ints(codes))
-    values = torch.arange(len(rows))
+    values = torch.arange(len(rows), device=HERE)
     assert groups.unsort(groups.sort(values)).tolist() == values.tolist()
     assert groups.sort(ints(codes)).tolist() == sorted(codes)
     assert groups.place.tolist() == [sorted(codes)[:i].count(c) for i, c in enumerate(sorted(codes))]
@@ -249,7 +252,7 @@ def test_rank_of_integers_is_exact(way, rows, method, masked):
         rank = {"min": below + 1, "max": below + equal, "average": below + (equal + 1) / 2}
         rank |= {"dense": len({v for v in others if v < value}) + 1, "ordinal": below + earlier + 1}
         expected.append(math.nan if gone[i] else rank[method])
-    mask = torch.tensor(gone, dtype=torch.bool) if masked else None
+    mask = torch.tensor(gone, dtype=torch.bool, device=HERE) if masked else None
     same(rank_in_group(ints(values), ints(codes), method=method, missing=mask).tolist(), expected)
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core.device import resolve_device
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
@@ -23,15 +24,16 @@ from fastrec.segments.windows import (
 )
 
 some = settings(max_examples=60, deadline=None)
+HERE = resolve_device()
 LOW, HIGH = -(2**63), 2**63 - 1
 
 
 def ints(values):
-    return torch.tensor(values, dtype=torch.int64)
+    return torch.tensor(values, dtype=torch.int64, device=HERE)
 
 
 def floats(values):
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.tensor(values, dtype=torch.float64, device=HERE)
 
 
 whole = st.one_of(st.integers(-4, 4), st.sampled_from([LOW, LOW + 1, HIGH, HIGH - 1]), st.integers(LOW, HIGH))
@@ -74,7 +76,7 @@ def test_ties_start_anew_in_every_group():
 
 
 def test_counts_of_marks():
-    assert count_before(torch.tensor([True, False, True])).tolist() == [0, 1, 1, 2]
+    assert count_before(torch.tensor([True, False, True], device=HERE)).tolist() == [0, 1, 1, 2]
 
 
 @st.composite
@@ -124,7 +126,7 @@ def test_a_window_holds_nothing_of_the_rows_beside_it():
     assert math.isnan(total[3])
     assert total[4] == math.inf
     assert window_squares(values, first, end).tolist()[1:3] == [0, 0]
-    median = window_median(values, torch.zeros(7, dtype=torch.int64), ints([0, 3, 3]), ints([4, 5, 4]))
+    median = window_median(values, torch.zeros(7, dtype=torch.int64, device=HERE), ints([0, 3, 3]), ints([4, 5, 4]))
     assert median.tolist()[0] == pytest.approx(5e299)
     assert math.isnan(median[1])
     assert median[2] == math.inf
@@ -160,5 +162,7 @@ def test_decay_over_the_longest_times():
     at, values = ints([LOW, LOW + 1, -5, HIGH - 1, HIGH]), floats([1, 2, 3, 4, 5])
     found = decayed_mean(values, at, ints(range(5)), 1.0)
     equal(found, [1, 5 / 3, 3, 4, 14 / 3])
-    slow = decayed_mean(floats([1e8, 1e8 + 2] * 2000), torch.arange(4000), torch.arange(4000), 1e300)
+    slow = decayed_mean(
+        floats([1e8, 1e8 + 2] * 2000), torch.arange(4000, device=HERE), torch.arange(4000, device=HERE), 1e300
+    )
     assert float(slow[-1]) == pytest.approx(1e8 + 1, abs=1e-6)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +16,8 @@ from fastrec.stacking import HillClimb, OneBase, Stack, StackModel
 from fastrec.stacking.stack import cross_fit, level_two_folds, level_two_of
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Lists, Predictions, Rows, folds_digest
+from tests import fresh
 from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make, sigmoid
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def stacked(case: str, noise: float = 0.5):
@@ -521,9 +516,7 @@ def kept(tmp_path_factory):
         made, _, _, test, test_scores = stacked(case)
         found[case] = made, test, test_scores
         made.model.save(folder / case / "stack")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    fresh.run(CODE, folder)
     return folder, found
 
 

@@ -23,6 +23,7 @@ from fastai.tabular.learner import tabular_learner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core.device import on_host
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.features import CountEncode, Cyclic, FeatureSet, Lag, ListLength, TargetEncode, Tokens
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, RankGauss, TabularFrame
@@ -340,7 +341,9 @@ def test_a_stock_learner_trains_predicts_and_is_exported(valid, tmp_path, capsys
         learn.fit_one_cycle(1)
         scores, targets = learn.get_preds()
         memory, _ = learn.get_preds(dl=dls.test_dl(df[400:]))
-        assert torch.equal(scores, memory)
+        # batches that a stream copies to a device are packed there: kernels of other strides may round otherwise
+        rounding = 0.0 if on_host(dls) else torch.finfo(scores.dtype).eps
+        torch.testing.assert_close(scores, memory, rtol=0, atol=rounding)
         expected = TabularFrame(df, PROCS, CATS, CONTS, "y", CategoryBlock).y[400:, 0].cpu()
         assert torch.equal(targets.flatten(), expected)
         chances = learn.predict(df.iloc[450])[2]
