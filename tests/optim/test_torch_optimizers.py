@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fastrec._core import limits
+from fastrec._core.device import on_host, resolve_device
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb
 from fastrec.optim.torch_optimizers import BatchPlaces, SparseRows
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICE = resolve_device()
+DEVICES = ["cpu", *([] if on_host(DEVICE) else [DEVICE.type])]
 
 
 def plain_lamb(w, g, state, *, lr, betas, eps, wd, clamp, debias, adapt=True):
@@ -50,7 +52,7 @@ def plain_lamb(w, g, state, *, lr, betas, eps, wd, clamp, debias, adapt=True):
 def test_lamb_equals_the_plain_loop_step_for_step(debias, clamp, wd, adapt_1d):
     torch.manual_seed(0)
     shapes = [(4, 3), (7,), (2, 2, 2), (3,), ()]
-    params = [nn.Parameter(torch.randn(s, dtype=torch.double)) for s in shapes]
+    params = [nn.Parameter(torch.randn(s, dtype=torch.double, device=DEVICE)) for s in shapes]
     params[3].data.zero_()  # a bias that starts at zero has no trust ratio yet
     config = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3, "clamp": clamp, "debias": debias}
     opt = Lamb(params, weight_decay=wd, adapt_1d=adapt_1d, **config)
@@ -69,7 +71,7 @@ def test_lamb_equals_the_plain_loop_step_for_step(debias, clamp, wd, adapt_1d):
     ("debias", "first", "fifth"), [(False, 0.01, 0.01), ("paper", 0.01, 0.01), (True, 0.00316, 0.00173)]
 )
 def test_relative_steps_under_a_constant_gradient(debias, first, fifth):
-    p = nn.Parameter(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)))
+    p = nn.Parameter(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).to(DEVICE))
     grad, opt, steps = torch.ones_like(p), Lamb([p], lr=0.01, debias=debias), []
     for _ in range(5):
         before = p.detach().clone()
@@ -87,7 +89,7 @@ def test_lamb_equals_torch_optimizers_step_for_step(debias, clamp, wd):
     others = pytest.importorskip("torch_optimizer")
     torch.manual_seed(0)
     shapes = [(700, 1000), (30, 8), (8,)]  # the first is large
-    mine = [nn.Parameter(torch.randn(s) * 0.1) for s in shapes]
+    mine = [nn.Parameter(torch.randn(s, device=DEVICE) * 0.1) for s in shapes]
     theirs = [nn.Parameter(p.detach().clone()) for p in mine]
     config = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": wd, "debias": debias}
     opts = Lamb(mine, clamp=clamp, **config), others.Lamb(theirs, clamp_value=clamp, **config)
@@ -180,11 +182,11 @@ def test_a_table_takes_the_plain_loops_steps(way, gradients, device, batches, de
 
 def test_weights_of_another_layout_take_the_same_steps():
     torch.manual_seed(0)
-    start, ends = torch.randn(5, 3), []
-    grads = [torch.randn(3, 5) for _ in range(3)]
+    start, ends = torch.randn(5, 3, device=DEVICE), []
+    grads = [torch.randn(3, 5, device=DEVICE) for _ in range(3)]
     for turned in (False, True):
         p = nn.Parameter(start.clone().t() if turned else start.t().contiguous())
-        q = nn.Parameter(torch.ones(3, 5))
+        q = nn.Parameter(torch.ones(3, 5, device=DEVICE))
         opt = Lamb([p, q], lr=0.1, weight_decay=0.1)
         for grad in grads:
             p.grad = torch.empty_like(p).copy_(grad)
@@ -196,7 +198,7 @@ def test_weights_of_another_layout_take_the_same_steps():
 
 
 def test_a_state_of_other_shapes_is_refused():
-    small, large = (nn.Parameter(torch.ones(rows, 64)) for rows in (3, 600))
+    small, large = (nn.Parameter(torch.ones(rows, 64, device=DEVICE)) for rows in (3, 600))
     first, opt = Lamb([small]), Lamb([large])
     small.grad, large.grad = torch.ones_like(small), torch.ones_like(large)
     first.step()
@@ -213,7 +215,7 @@ WIDTH = 3
 
 def sparse(ids, values, like):
     """A row-sparse gradient."""
-    ids = torch.as_tensor(ids, dtype=torch.int64)
+    ids = torch.as_tensor(ids, dtype=torch.int64, device=like.device)
     return torch.sparse_coo_tensor(ids[None], values, like.shape, check_invariants=True)
 
 
@@ -239,7 +241,7 @@ def lazy_adamw(w, last, m, v, grads, t, *, lr, betas, eps, wd, log_decay):
 )
 def test_adamw_of_rows_equals_a_loop(batches, wd, beta1, seed):
     torch.manual_seed(seed)
-    table = nn.Parameter(torch.randn(6, WIDTH))
+    table = nn.Parameter(torch.randn(6, WIDTH, device=DEVICE))
     betas, eps = (beta1, 0.95), 1e-6
     opt = AdamW([table], lr=0.1, betas=betas, eps=eps, weight_decay=wd)
     w, m, v = table.double().tolist(), *(np.zeros((2, 6, WIDTH)).tolist())
@@ -247,27 +249,27 @@ def test_adamw_of_rows_equals_a_loop(batches, wd, beta1, seed):
     for t, ids in enumerate(batches, 1):
         lr = 0.1 / t
         opt.param_groups[0]["lr"] = lr
-        values = torch.randn(len(ids), WIDTH)
+        values = torch.randn(len(ids), WIDTH, device=DEVICE)
         table.grad = sparse(ids, values, table)
         opt.step()
         grads = {r: sum(v for i, v in zip(ids, values.double(), strict=True) if i == r).tolist() for r in set(ids)}
         log_decay.append(math.log1p(-lr * wd))
         lazy_adamw(w, last, m, v, grads, t, lr=lr, betas=betas, eps=eps, wd=wd, log_decay=log_decay)
-        np.testing.assert_allclose(table.detach().numpy(), w, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(table.detach().cpu().numpy(), w, rtol=2e-5, atol=2e-6)
     opt.settle()
     whole = [[x * math.exp(sum(log_decay[last[r] :])) for x in row] for r, row in enumerate(w)]
-    np.testing.assert_allclose(table.detach().numpy(), whole, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(table.detach().cpu().numpy(), whole, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_where_every_row_has_a_gradient_it_is_the_dense_step(kind):
     torch.manual_seed(0)
-    rows = nn.Parameter(torch.randn(40, 8))
+    rows = nn.Parameter(torch.randn(40, 8, device=DEVICE))
     dense = nn.Parameter(rows.detach().clone())
     rows.segments = dense.segments = (0, 15, 40)
     opts = [kind([p], lr=0.05, weight_decay=0.1) for p in (rows, dense)]
     for _ in range(5):
-        values, order = torch.randn(40, 8), torch.randperm(40)
+        values, order = torch.randn(40, 8, device=DEVICE), torch.randperm(40, device=DEVICE)
         halves = torch.cat([order, order[:7]]), torch.cat([values[order], values[order[:7]]])
         halves[1][:7] /= 2
         halves[1][40:] /= 2
@@ -280,13 +282,13 @@ def test_where_every_row_has_a_gradient_it_is_the_dense_step(kind):
 
 def test_lamb_of_rows_takes_its_norms_over_the_rows_of_the_batch():
     torch.manual_seed(1)
-    table = nn.Parameter(torch.randn(9, 4))
+    table = nn.Parameter(torch.randn(9, 4, device=DEVICE))
     table.segments = (0, 4, 9)
     only = {0: nn.Parameter(table[[1, 3]].detach().clone()), 1: nn.Parameter(table[[4, 8]].detach().clone())}
     opt, others = Lamb([table], lr=0.1, weight_decay=0.2), Lamb(only.values(), lr=0.1, weight_decay=0.2)
     before = table.detach().clone()
     for _ in range(3):
-        values = torch.randn(4, 4)
+        values = torch.randn(4, 4, device=DEVICE)
         table.grad = sparse([8, 1, 4, 3], values, table)
         only[0].grad, only[1].grad = values[[1, 3]], values[[2, 0]]
         opt.step()
@@ -316,14 +318,14 @@ def nets(monkeypatch):
     """Twins, one with row-sparse gradients of its largest tables."""
     monkeypatch.setattr(limits, "SPARSE_FROM", 50)
     sizes = [(60, 8), (5, 8), (80, 16), (70, 8)]
-    made = {g: EmbeddingTables(sizes, names=list("abcd"), grads=g) for g in ("dense", "rows")}
+    made = {g: EmbeddingTables(sizes, names=list("abcd"), grads=g).to(DEVICE) for g in ("dense", "rows")}
     for name in "abcd":
         made["rows"].load_table(name, made["dense"].table(name).detach())
     return made
 
 
 def test_tables_with_row_sparse_gradients_are_the_same_tables(nets):
-    ids = torch.stack([torch.randint(0, n, (30,)) for n in (60, 5, 80, 70)], 1)
+    ids = torch.stack([torch.randint(0, n, (30,), device=DEVICE) for n in (60, 5, 80, 70)], 1)
     found = {g: net(ids) for g, net in nets.items()}
     assert torch.equal(found["dense"], found["rows"])
     for out in found.values():
@@ -344,7 +346,7 @@ def test_state_goes_on_where_it_was_saved(nets, kind):
     def step(net, opt, seed):
         torch.manual_seed(seed)
         opt.zero_grad()
-        (net(torch.randint(0, 5, (20, 4))) - 1).pow(2).sum().backward()
+        (net(torch.randint(0, 5, (20, 4), device=DEVICE)) - 1).pow(2).sum().backward()
         opt.step()
 
     opt = kind(net.parameters(), lr=0.1, weight_decay=0.1)

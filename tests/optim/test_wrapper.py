@@ -17,6 +17,7 @@ from fastai.callback.tracker import ReduceLROnPlateau
 from fastai.optimizer import OptimWrapper
 from torch import nn
 
+from fastrec._core.device import resolve_device
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms
@@ -24,6 +25,8 @@ from fastrec.optim.wrapper import GroupHypers
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import rec_learner
 from tests.training.helpers import quiet_fit
+
+DEVICE = resolve_device()
 
 
 class Separate(nn.Module):
@@ -39,12 +42,12 @@ class Separate(nn.Module):
 def test_fused_tables_train_as_separate_ones(fused_are_told):
     torch.manual_seed(0)
     sizes = [(9, 4), (30, 4), (6, 8), (12, 4)]
-    fused = EmbeddingTables(sizes)
+    fused = EmbeddingTables(sizes).to(DEVICE)
     for scale, s in zip([1, 10, 3, 0.1], sizes, strict=True):
         i = sizes.index(s)
         fused.load_table(str(i), torch.randn(s) * scale)
     separate = Separate([fused.table(str(i)) for i in range(4)])
-    head = nn.Linear(20, 1)
+    head = nn.Linear(20, 1, device=DEVICE)
     twin = copy.deepcopy(head)
     if not fused_are_told:
         for p in fused.parameters():
@@ -54,7 +57,7 @@ def test_fused_tables_train_as_separate_ones(fused_are_told):
         for net, h in ((fused, head), (separate, twin))
     ]
     for _ in range(8):
-        ids = torch.stack([torch.randint(0, n, (64,)) for n, _ in sizes], 1)
+        ids = torch.stack([torch.randint(0, n, (64,), device=DEVICE) for n, _ in sizes], 1)
         for net, h, opt in ((fused, head, opts[0]), (separate, twin, opts[1])):
             opt.zero_grad()
             ((h(net(ids)) - 1) ** 2).mean().backward()
@@ -67,13 +70,13 @@ def test_fused_tables_train_as_separate_ones(fused_are_told):
 
 def small_net():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)).to(DEVICE)
 
 
 def train(net, opt, steps, seed=0):
     g = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        x = torch.randn(32, 5, generator=g)
+        x = torch.randn(32, 5, generator=g).to(DEVICE)
         opt.zero_grad()
         ((net(x)[:, 0] - x.sum(1)) ** 2).mean().backward()
         opt.step()
@@ -140,7 +143,7 @@ def test_norms_and_biases_are_not_decayed_unless_asked(make):
         for p in net.parameters():
             p.grad = torch.zeros_like(p)
         opt.step()
-        assert torch.equal(net[0].bias, torch.ones(8)) is not moved
+        assert torch.equal(net[0].bias, torch.ones(8, device=DEVICE)) is not moved
         assert not torch.equal(net[0].weight, weight)
 
 
