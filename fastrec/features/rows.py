@@ -453,10 +453,11 @@ def _round_floats(values: torch.Tensor, to: float, rounding: torch.Tensor) -> Te
     # A step such as 0.05 is no float, but 20 is: multiples are then made by one correctly rounded division.
     parts = round(1 / to)
     exact = parts >= 1 and abs(1 / to - parts) <= 4e-16 * parts
-    step = float64(to)
-    times = values * parts if exact else values / step
+    # divisors on the device: CUDA divides by a number of the host by way of its reciprocal, which rounds twice
+    step, whole = float64(to).to(values.device), float64(parts).to(values.device)
+    times = values * whole if exact else values / step
     near = torch.round(times)
-    value = near / parts if exact else near * step
+    value = near / whole if exact else near * step
     is_round = (times - near).abs() <= rounding * times.abs()
     endless = times.isinf()  # so large that nothing lies between it and a multiple
     value, is_round = torch.where(endless, values, value), is_round | endless

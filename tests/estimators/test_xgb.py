@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from fastrec.estimators import Ranker, XGBRanker
 from fastrec.table import Table, Vocab, load_state
 from fastrec.validate import Lists
 
+DEVICE = os.environ.get("FASTREC_DEVICE", "cpu")
 PARAMS = {
     "tree_method": "hist",
     "max_bin": 64,
@@ -27,7 +29,7 @@ PARAMS = {
     "subsample": 0.8,
     "colsample_bytree": 0.5,
     "nthread": 1,
-    "device": "cpu",
+    "device": DEVICE if DEVICE.startswith("cuda") else "cpu",
 }
 RANKING = {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
 ROUNDS = 4

@@ -135,7 +135,7 @@ def put(holder, key, value):
 USED = {
     "a series": (lambda x: x * SERIES[0], put(SERIES, 0, 5.0)),
     "a series' index": (lambda x: x * SERIES.get(7, 0), lambda: setattr(SERIES, "index", pd.Index([0, 7]))),
-    "a frame": (lambda x: x * FRAME["k"].sum(), lambda: FRAME.__setitem__("k", [3.0, 4.0])),
+    "a frame": (lambda x: x * FRAME["k"].sum(), lambda: FRAME.loc.__setitem__((slice(None), "k"), [3.0, 4.0])),
     "arrays in a dict": (lambda x: x * ARRAYS["k"][0], lambda: ARRAYS["k"].__setitem__(0, 5.0)),
     "arrays in a dict, in a generator": (inside, lambda: ARRAYS["k"].__setitem__(0, 6.0)),
     "an attribute": (lambda x: x * SETTINGS.k, write(SETTINGS, "k", 2.0)),

@@ -655,7 +655,8 @@ def test_folders_of_files_that_do_not_fit_are_named(tmp_path):
 def test_importing_is_light():
     rooms = "table table.cudf segments metrics _core.atomic _core.device"
     code = f"import sys, fastrec, {', '.join('fastrec.' + r for r in rooms.split())}; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"pandas", "polars", "cudf", "dask", "fastai", "xgboost", "sklearn", "matplotlib"}
