@@ -88,13 +88,13 @@ def test_sampled_softmax_is_cross_entropy_over_the_batch_and_drawn_items():
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "popularity"])
-def test_log_q_makes_the_sum_over_drawn_items_that_of_all(sampling):
+def test_log_q_makes_the_sum_over_drawn_items_that_of_all(sampling, device):
     """The mean over draws of what stands for the softmax's denominator is the denominator itself."""
     codes, positions = 30, 20
-    counts = torch.arange(codes).float()
-    draw = ItemDraw(codes, counts, sampling, device=torch.device("cpu"))
-    size = torch.linspace(0.5, 3.0, codes)
-    total = torch.zeros(())
+    counts = torch.arange(codes, device=device).float()
+    draw = ItemDraw(codes, counts, sampling, device=device)
+    size = torch.linspace(0.5, 3.0, codes, device=device)
+    total = torch.zeros((), device=device)
     for _ in range(3000):
         target = torch.multinomial(counts, positions, replacement=True)
         drawn = draw.among(target, 10)
