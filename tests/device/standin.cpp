@@ -26,6 +26,7 @@
 #include <ATen/ops/empty_native.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/randperm.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -213,6 +214,11 @@ Tensor as_device(const Tensor& t) {
       t.scalar_type(), c10::kSparse, HERE, {}, impl->coalesced());
 }
 
+// An index outside of its tensor is found by a kernel of CUDA while it runs: no later call of the process works then.
+std::atomic<bool> broken{false};
+
+void check_not_broken() { TORCH_CHECK(!broken, "device-side assert triggered: an earlier index was out of range"); }
+
 // ---- every operator that has no kernel of its own --------------------------------------------------------------------
 
 // A CUDA kernel's result has a size that only the data tells, or is a number of Python's.
@@ -223,12 +229,29 @@ const std::unordered_set<std::string> WAITS = {
 const std::unordered_set<std::string> INDEXES = {"aten::index", "aten::index_put", "aten::index_put_",
                                                  "aten::_index_put_impl_", "aten::_unsafe_index"};
 
+const std::unordered_set<std::string> LOOKS_UP = {
+    "aten::index_select", "aten::gather", "aten::scatter", "aten::scatter_add", "aten::scatter_reduce", "aten::index_add",
+    "aten::index_copy", "aten::index_fill_", "aten::take", "aten::put_", "aten::embedding_dense_backward",
+    "aten::_embedding_bag", "aten::_embedding_bag_forward_only", "aten::nll_loss_forward"};
+
+// CUDA adds floats up in any order: of two equal calls the last digits differ.
+void shuffle(const c10::FunctionSchema& schema, torch::jit::Stack* stack, size_t first) {
+  static at::Generator drawn = at::detail::createCPUGenerator(0);
+  auto at_name = [&](const char* name) -> c10::IValue& { return (*stack)[first + *schema.argumentIndexWithName(name)]; };
+  auto &index = at_name("index"), &source = at_name(schema.name() == "aten::index_add" ? "source" : "src");
+  if (index.toTensor().dim() != 1 || !at::isFloatingType(source.toTensor().scalar_type())) return;
+  auto order = at::randperm(index.toTensor().numel(), drawn, at::kLong);
+  index = index.toTensor().index_select(0, order);
+  if (source.toTensor().dim()) source = source.toTensor().index_select(at_name("dim").toInt(), order);
+}
+
 bool is_mask(const Tensor& t) { return t.scalar_type() == at::kBool || t.scalar_type() == at::kByte; }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto& name = schema.name();
   const auto first = stack->size() - schema.arguments().size();
+  check_not_broken();
   const bool indexes = INDEXES.count(name);
   bool waits = WAITS.count(name);
   std::vector<std::pair<Tensor, Tensor>> pairs;  // a tensor of the device, and its view on the host
@@ -286,7 +309,16 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   {
     at::AutoDispatchBelowAutograd below;
-    op.callBoxed(stack);
+    if (name == "aten::index_add" || name == "aten::scatter_add") shuffle(schema, stack, first);
+    try {
+      op.callBoxed(stack);
+    } catch (const c10::Error& error) {
+      const std::string says = error.what_without_backtrace();
+      const bool outside = says.find("out of range") != says.npos || says.find("out of bounds") != says.npos;
+      if (!outside || says.find("Dimension") != says.npos || !(indexes || LOOKS_UP.count(name))) throw;
+      broken = true;
+      TORCH_CHECK(false, "device-side assert triggered: ", says);
+    }
   }
 
   auto given_back = [&](const Tensor& t) -> Tensor {
@@ -347,7 +379,15 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, OptType dtype
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   if (away(from) && !away(to)) note(TO_HOST, "aten::copy_", from.nbytes());
   if (!away(from) && away(to)) note(TO_DEVICE, "aten::copy_", to.nbytes());
-  as_host(to).copy_(as_host(from));
+  check_not_broken();
+  auto given = as_host(from), taken = as_host(to);
+  taken.copy_(given);
+  const auto kind = to.scalar_type();
+  if (away(from) && at::isFloatingType(from.scalar_type()) && (kind == at::kLong || kind == at::kInt)) {
+    // a float above the range of integers becomes the largest one on CUDA, and the smallest on the host
+    const int64_t largest = kind == at::kLong ? INT64_MAX : INT32_MAX;
+    taken.masked_fill_(given.ge(static_cast<double>(largest)), largest);
+  }
   return to;
 }
 
@@ -357,6 +397,7 @@ Tensor copy_and_resize(const Tensor& from, const Tensor& to) {
 }
 
 at::Scalar read(const Tensor& t) {
+  check_not_broken();
   note(SCALAR, "aten::_local_scalar_dense", t.nbytes());
   return at::native::_local_scalar_dense_cpu(as_host(t));
 }

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fastrec._core.device import resolve_device
+from tests import fresh
 from tests.device import standin
 
 DEVICE = standin.NAME
@@ -51,6 +52,40 @@ def test_what_cuda_lets_through_is_let_through():
         x.copy_(torch.ones(3))
     assert trips.count("to device") == 2
     assert not trips.waits
+
+
+def test_an_index_outside_breaks_the_process():
+    says = fresh.run(
+        """
+        import torch
+        from tests.device.standin import NAME
+        x = torch.arange(3, device=NAME)
+        for call in (lambda: x[5], lambda: x[torch.tensor([5], device=NAME)], lambda: x + 1, lambda: x.cpu()):
+            try:
+                call()
+            except (RuntimeError, IndexError) as error:
+                print(type(error).__name__, str(error).split()[0])
+        """
+    )
+    assert says.splitlines() == ["IndexError index", *["RuntimeError device-side"] * 3]
+
+
+def test_a_float_above_all_integers_is_the_largest():
+    x = torch.tensor([1.9, 2.0**40, 2.0**63, torch.inf, -torch.inf], dtype=torch.float64, device=DEVICE)
+    for found in (x.long(), x.to("cpu", torch.int64)):
+        assert found.tolist() == [1, 2**40, 2**63 - 1, 2**63 - 1, -(2**63)]
+    assert x.int().tolist() == [1, *[2**31 - 1] * 3, -(2**31)]
+
+
+def test_floats_are_added_up_in_any_order():
+    codes, values = torch.arange(3000, device=DEVICE) % 3, torch.rand(3000, dtype=torch.float64, device=DEVICE)
+    blank = torch.zeros(3, dtype=torch.float64, device=DEVICE)
+    sums = [blank.index_add(0, codes, values), blank.index_add(0, codes, values), blank.scatter_add(0, codes, values)]
+    assert len({tuple(s.tolist()) for s in sums}) == 3
+    for found in sums:
+        torch.testing.assert_close(found.cpu(), torch.zeros(3).double().index_add(0, codes.cpu(), values.cpu()))
+    whole = torch.arange(3000, device=DEVICE)
+    assert torch.zeros(3, device=DEVICE).long().index_add(0, codes, whole).tolist() == [1498500, 1499500, 1500500]
 
 
 @pytest.mark.parametrize(

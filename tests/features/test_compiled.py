@@ -13,7 +13,10 @@ from fastrec._core.kernels import compiled
 from fastrec.features import GroupRank, History, LastAction
 from fastrec.segments import groups as compiled_groups
 
-pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
+pytestmark = [
+    pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed"),
+    pytest.mark.host_only(reason="the loops are compiled for the host"),
+]
 LONG = (1 << 18) + 77
 SHAPES = ("random", "sorted", "one group", "singletons", "runs")
 TYPES = ("int64", "int32", "int8", "float64", "float32", "bool", "datetime64[us]", "Int64")

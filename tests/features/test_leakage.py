@@ -173,7 +173,7 @@ class Ahead(Grouped):
 
     def compute(self, table, context):
         codes = table.coded(self.by).codes
-        best = torch.full((int(codes.max()) + 1,), -torch.inf, dtype=torch.float64)
+        best = torch.full((int(codes.max()) + 1,), -torch.inf, dtype=torch.float64, device=table.device)
         best.scatter_reduce_(0, codes, table[self.col].number(), "amax")
         return {"ahead": Column("number", best[codes], name="ahead")}
 
@@ -561,7 +561,7 @@ def test_a_custom_fitted_generator_that_reads_cells_wrongly_is_caught():
 
         def collect(self, table, cells: Cells | None = None):
             y = table[self.target].number()
-            return {"sum": y.sum(), "count": torch.tensor(len(y))}
+            return {"sum": y.sum(), "count": torch.tensor(len(y), device=y.device)}
 
         def merge(self, a, b):
             return {n: a[n] + b[n] for n in a}
@@ -570,7 +570,7 @@ def test_a_custom_fitted_generator_that_reads_cells_wrongly_is_caught():
             return {"mean": state["sum"] / state["count"]}
 
         def prepare(self, state, table):
-            return {"one": torch.ones(len(table), dtype=torch.float64)}
+            return {"one": torch.ones(len(table), dtype=torch.float64, device=table.device)}
 
         def apply(self, fit, tensors):
             return {"mean_of_all": tensors["one"] * fit["mean"]}

@@ -15,6 +15,7 @@ from fastrec.features import CountEncode, Diff, FeatureSet, GroupStats, History,
 from fastrec.features._engine.folds import FOLD_SEED, INNER_SEED, row_folds
 from fastrec.table import Table
 from tests.features.examples import CAUSAL, ENCODERS, ROW_WISE
+from tests.features.test_contract import assert_equal
 
 some = settings(max_examples=10, deadline=None)
 few = settings(max_examples=3, deadline=None)
@@ -62,7 +63,7 @@ def same_rows(a, b, names):
 
 
 def exactly(a, b, names):
-    assert values(a, names) == values(b, names)
+    assert_equal(*({n: [plain(v) for v in frame[n]] for n in names} for frame in (a, b)))
 
 
 @pytest.mark.parametrize("feature", ROW_WISE, ids=repr)
