@@ -9,8 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from fastrec._core import limits
+from fastrec._core.device import resolve_device
 from fastrec.sequences import GBCE, BPRMax, FullSoftmax, ItemTower, SampledSoftmax, SessionNet, linear_cross_entropy
 from fastrec.sequences.losses import ItemDraw
+
+DEVICE = resolve_device()
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +22,13 @@ def _seed():
 
 
 def net_of(codes: int = 12, width: int = 5, cosine: float | None = None) -> SessionNet:
-    net = SessionNet(ItemTower(codes, width, extra=1), cosine=cosine).double()
+    net = SessionNet(ItemTower(codes, width, extra=1), cosine=cosine).double().to(DEVICE)
     return net
 
 
 def case(codes: int = 12, width: int = 5):
-    hidden = torch.randn(3, 4, width, dtype=torch.float64, requires_grad=True)
-    target = torch.randint(0, codes, (3, 4))
+    hidden = torch.randn(3, 4, width, dtype=torch.float64, requires_grad=True, device=DEVICE)
+    target = torch.randint(0, codes, (3, 4), device=DEVICE)
     target[0, 0] = 0
     target[0, 1] = 3
     return hidden, target
@@ -35,9 +38,13 @@ def case(codes: int = 12, width: int = 5):
 def test_blocks_give_the_gradients_of_autograd(monkeypatch, cells):
     monkeypatch.setattr(limits, "CHUNKED_LOSS_CELLS", cells)
     monkeypatch.setattr(limits, "CHUNKED_LOSS_FEWEST", 1)
-    h = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
-    w = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
-    y, bias, own = torch.randint(0, 9, (7,)), torch.randn(9).double(), torch.randn(7).double()
+    h = torch.randn(7, 4, dtype=torch.float64, requires_grad=True, device=DEVICE)
+    w = torch.randn(9, 4, dtype=torch.float64, requires_grad=True, device=DEVICE)
+    y, bias, own = (
+        torch.randint(0, 9, (7,), device=DEVICE),
+        torch.randn(9, device=DEVICE).double(),
+        torch.randn(7, device=DEVICE).double(),
+    )
     plain = h @ w.T + bias + F.one_hot(y, 9) * own.unsqueeze(1)
     wanted = F.cross_entropy(plain, y)
     expected = torch.autograd.grad(3 * wanted, (h, w))
@@ -47,14 +54,18 @@ def test_blocks_give_the_gradients_of_autograd(monkeypatch, cells):
 
 
 def test_gradients_by_differences():
-    h = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
-    w = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0, 3, 3])
+    h = torch.randn(3, 2, dtype=torch.float64, requires_grad=True, device=DEVICE)
+    w = torch.randn(4, 2, dtype=torch.float64, requires_grad=True, device=DEVICE)
+    y = torch.tensor([0, 3, 3], device=DEVICE)
     assert torch.autograd.gradcheck(lambda a, b: linear_cross_entropy(a, b, y), (h, w))
 
 
 def test_half_precision_is_near():
-    h, w, y = torch.randn(50, 16, requires_grad=True), torch.randn(40, 16), torch.randint(0, 40, (50,))
+    h, w, y = (
+        torch.randn(50, 16, requires_grad=True, device=DEVICE),
+        torch.randn(40, 16, device=DEVICE),
+        torch.randint(0, 40, (50,), device=DEVICE),
+    )
     exact, near = (linear_cross_entropy(h, w, y, half=half) for half in (False, True))
     assert abs(float((exact - near).detach())) < 0.05
     a, b = (torch.autograd.grad(x, h)[0] for x in (exact, near))
@@ -62,10 +73,15 @@ def test_half_precision_is_near():
 
 
 def test_no_position_and_no_gradient():
-    w = torch.randn(4, 3, requires_grad=True)
-    assert linear_cross_entropy(torch.zeros(0, 3), w, torch.zeros(0, dtype=torch.int64)).item() == 0
+    w = torch.randn(4, 3, requires_grad=True, device=DEVICE)
+    assert (
+        linear_cross_entropy(
+            torch.zeros(0, 3, device=DEVICE), w, torch.zeros(0, dtype=torch.int64, device=DEVICE)
+        ).item()
+        == 0
+    )
     with torch.no_grad():
-        assert linear_cross_entropy(torch.randn(2, 3), w, torch.tensor([1, 2])).item() > 0
+        assert linear_cross_entropy(torch.randn(2, 3, device=DEVICE), w, torch.tensor([1, 2], device=DEVICE)).item() > 0
 
 
 @pytest.mark.parametrize("cosine", [None, 7.0])
@@ -88,13 +104,13 @@ def test_sampled_softmax_is_cross_entropy_over_the_batch_and_drawn_items():
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "popularity"])
-def test_log_q_makes_the_sum_over_drawn_items_that_of_all(sampling):
+def test_log_q_makes_the_sum_over_drawn_items_that_of_all(sampling, device):
     """The mean over draws of what stands for the softmax's denominator is the denominator itself."""
     codes, positions = 30, 20
-    counts = torch.arange(codes).float()
-    draw = ItemDraw(codes, counts, sampling, device=torch.device("cpu"))
-    size = torch.linspace(0.5, 3.0, codes)
-    total = torch.zeros(())
+    counts = torch.arange(codes, device=device).float()
+    draw = ItemDraw(codes, counts, sampling, device=device)
+    size = torch.linspace(0.5, 3.0, codes, device=device)
+    total = torch.zeros((), device=device)
     for _ in range(3000):
         target = torch.multinomial(counts, positions, replacement=True)
         drawn = draw.among(target, 10)
@@ -107,14 +123,14 @@ def test_log_q_makes_the_sum_over_drawn_items_that_of_all(sampling):
 def test_sampled_softmax_comes_near_the_full_one_with_many_negatives():
     net, (hidden, target) = net_of(), case()
     loss = SampledSoftmax(4000)
-    loss.counts = torch.ones(12)
+    loss.counts = torch.ones(12, device=DEVICE)
     torch.testing.assert_close(loss(hidden, target, net), FullSoftmax()(hidden, target, net), rtol=1e-3, atol=1e-3)
 
 
 def test_gbce_equals_the_papers_formula(monkeypatch):
     net, (hidden, target) = net_of(codes=12), case()
     loss = GBCE(4, calibration=0.5)
-    monkeypatch.setattr(ItemDraw, "draw", lambda self, n: torch.tensor([2, 3, 7, 7]))
+    monkeypatch.setattr(ItemDraw, "draw", lambda self, n: torch.tensor([2, 3, 7, 7], device=DEVICE))
     share = 4 / 11
     beta = share * (0.5 * (1 - 1 / share) + 1 / share)
     total = 0.0
@@ -128,7 +144,7 @@ def test_gbce_equals_the_papers_formula(monkeypatch):
 def test_bpr_max_equals_the_papers_formula(monkeypatch):
     net, (hidden, target) = net_of(codes=12), case()
     loss = BPRMax(4, decay=0.1)
-    monkeypatch.setattr(ItemDraw, "draw", lambda self, n: torch.tensor([2, 3, 7, 9]))
+    monkeypatch.setattr(ItemDraw, "draw", lambda self, n: torch.tensor([2, 3, 7, 9], device=DEVICE))
     total = 0.0
     for row, right in zip(hidden[target > 0], target[target > 0].tolist(), strict=True):
         scores = (net.items.table.weight @ row).detach()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fastrec._core.device import resolve_device
 from fastrec.errors import DataError
 from fastrec.sequences import (
     ESASRec,
@@ -24,6 +25,7 @@ from fastrec.sequences.session_net import ByteDropout
 from tests._core.refusals import refused
 from tests.sequences.helpers import cycle
 
+DEVICE = resolve_device()
 WIDTH, CODES = 8, 20
 NAMES = sorted(NETS)
 
@@ -34,28 +36,28 @@ def net_of(name: str, **options):
     for p in made.parameters():  # places and distances begin at zero, and would say nothing
         if p.abs().max() == 0:
             torch.nn.init.normal_(p, std=0.3)
-    return made.eval().requires_grad_(False)
+    return made.eval().requires_grad_(False).to(DEVICE)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_session_alone_scores_as_in_a_batch(name):
     net = net_of(name)
-    items = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0], [9, 0, 0, 0]])
-    lengths = torch.tensor([4, 2, 1])
+    items = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0], [9, 0, 0, 0]], device=DEVICE)
+    lengths = torch.tensor([4, 2, 1], device=DEVICE)
     together = net.scores(items, lengths)
     for row, n in enumerate(lengths.tolist()):
         alone = net.scores(items[row : row + 1, :n], lengths[row : row + 1])
         torch.testing.assert_close(alone[0], together[row])
     garbage = items.clone()
-    garbage[1, 2:] = torch.tensor([11, 12])  # what stands behind the end is nothing
+    garbage[1, 2:] = torch.tensor([11, 12], device=DEVICE)  # what stands behind the end is nothing
     torch.testing.assert_close(net.scores(garbage, lengths)[1], together[1])
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if NETS[n].task == "causal"])
 def test_a_later_item_moves_no_earlier_output(name):
     net = net_of(name)
-    items = torch.randint(1, CODES, (5, 7))
-    lengths = torch.full((5,), 7)
+    items = torch.randint(1, CODES, (5, 7), device=DEVICE)
+    lengths = torch.full((5,), 7, device=DEVICE)
     outputs = net(items, lengths)
     for place in range(1, 7):
         changed = items.clone()
@@ -68,7 +70,7 @@ def test_a_later_item_moves_no_earlier_output(name):
 def test_a_pooled_session_is_a_mean_of_its_items_by_weights_of_distance_and_attention():
     net = net_of("PooledSASRec")
     torch.nn.init.normal_(net.ask.weight), torch.nn.init.normal_(net.ago)
-    items, lengths = torch.tensor([[3, 4, 5], [6, 4, 0]]), torch.tensor([3, 2])
+    items, lengths = torch.tensor([[3, 4, 5], [6, 4, 0]], device=DEVICE), torch.tensor([3, 2], device=DEVICE)
     inputs = net.input(items)
     x = SASRec.hidden(net, inputs, lengths)
     found = net(items, lengths)
@@ -77,7 +79,7 @@ def test_a_pooled_session_is_a_mean_of_its_items_by_weights_of_distance_and_atte
             float(net.ask(x[row, place]) @ net.offer(x[row, j])) / WIDTH**0.5 + float(net.ago[place - j])
             for j in range(place + 1)
         ]
-        weights = torch.tensor(logits).softmax(0)
+        weights = torch.tensor(logits, device=DEVICE).softmax(0)
         mean = sum(w * inputs[row, j] for j, w in enumerate(weights))
         torch.testing.assert_close(found[row, place], mean + net.share * x[row, place])
 
@@ -85,17 +87,21 @@ def test_a_pooled_session_is_a_mean_of_its_items_by_weights_of_distance_and_atte
 def test_a_hidden_event_is_told_by_others_and_not_by_itself():
     for name in ("BERT4Rec", "XLNet"):
         net = net_of(name)
-        items = torch.tensor([[3, CODES, 5, 6]])
-        output = net(items, torch.tensor([4]))[0, 1]
+        items = torch.tensor([[3, CODES, 5, 6]], device=DEVICE)
+        output = net(items, torch.tensor([4], device=DEVICE))[0, 1]
         for place in (0, 2, 3):
             other = items.clone()
             other[0, place] = 9
-            assert float((net(other, torch.tensor([4]))[0, 1] - output).abs().max()) > 1e-4
+            assert float((net(other, torch.tensor([4], device=DEVICE))[0, 1] - output).abs().max()) > 1e-4
 
 
 def test_permuted_events_see_only_those_told_before():
     net = net_of("XLNet")
-    items, lengths, order = torch.tensor([[3, 4, 5, 6]]), torch.tensor([4]), torch.tensor([[2, 0, 1, 3]])
+    items, lengths, order = (
+        torch.tensor([[3, 4, 5, 6]], device=DEVICE),
+        torch.tensor([4], device=DEVICE),
+        torch.tensor([[2, 0, 1, 3]], device=DEVICE),
+    )
     outputs = net(items, lengths, order)[0]
     for changed in range(4):
         other = items.clone()
@@ -108,11 +114,11 @@ def test_permuted_events_see_only_those_told_before():
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter(name):
     net = net_of(name).train().requires_grad_(True)
-    items = torch.randint(1, CODES, (4, 6))
+    items = torch.randint(1, CODES, (4, 6), device=DEVICE)
     if NETS[name].task == "masked":
         items[:, 2] = CODES
-    out = net.query(net(items, torch.tensor([6, 5, 4, 3])))[:, 1:3] @ net.keys(net.items.all()).T
-    torch.nn.functional.cross_entropy(out.flatten(0, 1), torch.randint(1, CODES, (8,))).backward()
+    out = net.query(net(items, torch.tensor([6, 5, 4, 3], device=DEVICE)))[:, 1:3] @ net.keys(net.items.all()).T
+    torch.nn.functional.cross_entropy(out.flatten(0, 1), torch.randint(1, CODES, (8,), device=DEVICE)).backward()
     silent = [n for n, p in net.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)]
     assert not silent
 
@@ -138,14 +144,14 @@ def test_parameters_are_as_many_as_the_papers_parts_have():
 def test_side_features_reach_an_item_that_no_session_has():
     about = {"items": [1, 2, 3], "v": [0.0, 0.0, 9.0], "brand": ["a", "a", "b"]}
     frame = SessionFrame({"items": [[1, 2], [2, 1, 3]]}, item="items", item_table=about)
-    tower = ItemTower(len(frame.items), 4, codings=frame.item_codings, sides=frame.item_sides)
+    tower = ItemTower(len(frame.items), 4, codings=frame.item_codings, sides=frame.item_sides).to(DEVICE)
     torch.nn.init.zeros_(tower.table.weight)
     for reader in tower.readers:
         torch.nn.init.ones_(reader.weight if hasattr(reader, "weight") else reader.linear.weight)
     found = tower.all().detach()
     torch.testing.assert_close(found[1], found[2])
     assert float((found[3] - found[1]).abs().sum()) > 0
-    torch.testing.assert_close(tower(torch.tensor([[3, 1]]))[0, 0].detach(), found[3])
+    torch.testing.assert_close(tower(torch.tensor([[3, 1]], device=DEVICE))[0, 0].detach(), found[3])
 
 
 @pytest.mark.parametrize(("name", "task"), [*((n, NETS[n].task) for n in NAMES), ("XLNet", "permuted")])
