@@ -157,7 +157,7 @@ class LastKnown(OfColumns, Grouped):
         result = {}
         for col in self.columns:
             column = table[col]
-            known = ~column.is_missing() & ~outside
+            known = ~column.is_missing().to(table.device) & ~outside
             rows = _next_in_group(known, groups) if self.ahead else last_in_group(known, groups)
             result[self._name(col)] = take_or_missing(column, torch.where(outside, -1, rows))
         return result

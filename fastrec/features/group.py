@@ -146,7 +146,7 @@ class GroupStats(OfColumns, Fitted):
             values = number_of(table, col, wanted_by=self)
             known = ~values.isnan()
         else:
-            known = ~table[col].is_missing()
+            known = ~table[col].is_missing().to(table.device)
             values = known.double()
         arrays = {p for s in wanted for p in keyed.PARTS.get(s, ())}
         if arrays:

@@ -163,7 +163,7 @@ class History(Grouped):
 
     def _is_last(self, table: Table, log: Table, counted: torch.Tensor | None) -> torch.Tensor:
         by = as_list(self.by)
-        known = ~log[by[-1]].is_missing()
+        known = ~log[by[-1]].is_missing().to(log.device)
         counted = known if counted is None else counted & known
         last, events = Aligned.of(table, log, by[:-1], as_list(self.order)).before(counted)
         item = table[by[-1]].coded()
@@ -250,8 +250,9 @@ class LastAction(Grouped):
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = None if self.table is None else context.table(self.table, wanted_by="LastAction")
-        kinds = (table if log is None else log)[self.action]
-        known = ~kinds.is_missing()
+        events = table if log is None else log
+        kinds = events[self.action]
+        known = ~kinds.is_missing().to(events.device)
         order = as_list(self.order)
         found = earlier_events(table, log, as_list(self.by), order, counted=None if bool(known.all()) else known)
         result = {}
