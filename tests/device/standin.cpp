@@ -26,6 +26,7 @@
 #include <ATen/ops/empty_native.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/sparse_dim_native.h>
@@ -245,6 +246,14 @@ void shuffle(const c10::FunctionSchema& schema, torch::jit::Stack* stack, size_t
   if (source.toTensor().dim()) source = source.toTensor().index_select(at_name("dim").toInt(), order);
 }
 
+// CUDA divides by a number of the host by way of its reciprocal, which rounds twice.
+void divide(torch::jit::Stack* stack, size_t first) {
+  auto self = (*stack)[first].toTensor(), by = (*stack)[first + 1].toTensor(), out = (*stack)[first + 2].toTensor();
+  at::mul_out(out, self, by.to(out.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).reciprocal());
+  stack->resize(first);
+  stack->emplace_back(out);
+}
+
 bool is_mask(const Tensor& t) { return t.scalar_type() == at::kBool || t.scalar_type() == at::kByte; }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -257,6 +266,8 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::vector<std::pair<Tensor, Tensor>> pairs;  // a tensor of the device, and its view on the host
 
   bool value_of_one = false;
+  const bool divides = name == "aten::div" && schema.overload_name() == "out" && away((*stack)[first].toTensor()) &&
+                       !away((*stack)[first + 1].toTensor());
 
   auto taken = [&](const Tensor& t, bool written, bool index) -> Tensor {
     if (!t.defined()) return t;
@@ -311,7 +322,7 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     at::AutoDispatchBelowAutograd below;
     if (name == "aten::index_add" || name == "aten::scatter_add") shuffle(schema, stack, first);
     try {
-      op.callBoxed(stack);
+      divides ? divide(stack, first) : op.callBoxed(stack);
     } catch (const c10::Error& error) {
       const std::string says = error.what_without_backtrace();
       const bool outside = says.find("out of range") != says.npos || says.find("out of bounds") != says.npos;

@@ -77,6 +77,16 @@ def test_a_float_above_all_integers_is_the_largest():
     assert x.int().tolist() == [1, *[2**31 - 1] * 3, -(2**31)]
 
 
+def test_a_divisor_of_the_host_is_a_reciprocal():
+    x = torch.arange(1000.0, dtype=torch.float64)
+    there = x.to(DEVICE)
+    assert torch.equal((there / 49).cpu(), x * (1 / 49))
+    assert not torch.equal(x * (1 / 49), x / 49)
+    assert torch.equal((there / torch.tensor(49.0, device=DEVICE)).cpu(), x / 49)
+    assert torch.equal((there.long() / 4).cpu(), (x.long() / 4))
+    assert there.clone().div_(49).dtype == (49 / there).dtype == torch.float64
+
+
 def test_floats_are_added_up_in_any_order():
     codes, values = torch.arange(3000, device=DEVICE) % 3, torch.rand(3000, dtype=torch.float64, device=DEVICE)
     blank = torch.zeros(3, dtype=torch.float64, device=DEVICE)

@@ -25,6 +25,8 @@ from fastrec.features.base import Context
 from fastrec.table import Table
 from tests.features.frames import columns, to_arrow
 
+pytestmark = pytest.mark.host_only(reason="steps run side by side on the host alone")
+
 
 @pytest.fixture
 def threads(monkeypatch):
