@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -41,6 +42,8 @@ def host_only(request: pytest.FixtureRequest):
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("host_only"):
             patch.delenv("FASTREC_DEVICE", raising=False)
+            if torch_core := sys.modules.get("fastai.torch_core"):  # fastai's loaders take CUDA where there is one
+                patch.setattr(torch_core.defaults, "use_cuda", False)
         yield
 
 

@@ -170,9 +170,12 @@ class EmbeddingTables(nn.Module):
             raise DataError("rows that ranks share have no place here", remedy="Leave out CowClip, or row-sharded")
         return rows if placed is None else placed.slots_of(rows)
 
-    def rows_by_group(self, x_cat: Tensor) -> dict[str, Tensor]:
-        """Return which rows of each group of tables a batch looks up: group → int64 ``[b, columns of the group]``."""
-        ids = x_cat + self._offsets  # int64 from any integer type: by int32 ids CPUs add rows up six times as slowly
+    def rows_by_group(self, x_cat: Tensor, dtype: torch.dtype = torch.int64) -> dict[str, Tensor]:
+        """Return which rows of each group of tables a batch looks up: group → ``dtype`` ``[b, columns of the group]``.
+
+        By int32 ids CPUs add rows up six times as slowly.
+        """
+        ids = (x_cat + self._offsets).to(dtype)
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
         if len(groups) == 1:  # no copy of the ids
             return dict.fromkeys(groups, ids)
@@ -222,9 +225,11 @@ class EmbeddingTables(nn.Module):
 
     def _columns(self, x_cat: Tensor) -> list[Tensor]:
         self.check(x_cat)
+        # CUDA sorts the ids of a dense gradient, of int32 in half the time: .4 of 2.2 ms of a step of 4,096 rows (H100)
+        short = not on_host(x_cat) and all(not g.endswith("_rows") and len(w) < 2**31 for g, w in self.weights.items())
         # one lookup a group, then a piece for each run of neighbouring columns
         parts: dict[str, list[Tensor]] = {}
-        for group, rows in self.rows_by_group(x_cat).items():
+        for group, rows in self.rows_by_group(x_cat, torch.int32 if short else torch.int64).items():
             found = self.vectors(group, rows)
             widths = [w for g, w in self.runs if g == group]
             parts[group] = [found] if len(widths) == 1 else list(found.split(widths, 1))

@@ -27,7 +27,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec._core import limits, ranks
-from fastrec._core.device import on_host
+from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table import as_column
@@ -251,6 +251,15 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         self.set_rank(rank, world_size)
         self._last: torch.Tensor | None = None
         self._ours = False
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of batches, with its number, so that it equals that of the rows; None: the rows' own."""
+        return self._device
+
+    @device.setter
+    def device(self, device: DeviceLike) -> None:
+        self._device = None if device is None else resolve_device(device)
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TabularLoader:
         """Make a loader with the same settings except those given (fastai's ``DataLoader.new``)."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import limits
-from fastrec._core.device import resolve_device
+from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, DeviceMemoryError, MissingColumnError, MissingFileError, TrainingError
 from fastrec.models import (
     DLRM,
@@ -91,12 +91,21 @@ def tables_of(net):
     return {n: net.embeds.table(n).detach().cpu().clone() for n in NAMES[: len(net.embeds.slices)]}
 
 
+# a GPU adds a row's gradients up in no fixed order
+BITS = {"rtol": 0, "atol": 0} if on_host(DEVICE) else {"rtol": 1e-4, "atol": 1e-5}
+
+
+def near(a, b):
+    """Two tensors are equal, to the bit where sums repeat to the bit."""
+    torch.testing.assert_close(torch.as_tensor(a).cpu(), torch.as_tensor(b).cpu(), **BITS)
+
+
 def assert_same(one, other, **close):
     """Two nets of one kind hold the same weights, to the bit unless ``close`` says how near."""
     dense = [[p for n, p in net.named_parameters() if "weights." not in n] for net in (one, other)]
     pairs = list(zip(*dense, strict=True)) + list(zip(tables_of(one).values(), tables_of(other).values(), strict=True))
     for a, b in pairs:
-        torch.testing.assert_close(a, b, **(close or {"rtol": 0, "atol": 0}))
+        torch.testing.assert_close(a, b, **(close or BITS))
 
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
@@ -108,13 +117,13 @@ def test_every_step_is_that_of_a_plain_net_to_the_bit(kind, placement):
         for opt in opts:
             opt.param_groups[0]["lr"] = 0.05 / (1 + i % 3)
         losses = [step(net, opt, i, ahead=i + 1, share=1 + i % 2 * 3) for net, opt in zip((plain, placed), opts)]
-        assert losses[0] == losses[1]
+        near(*losses)
         if i % 5 == 4:  # a validation between batches
             for opt in opts:
                 opt.settle()
             with torch.no_grad():
                 ids, x, _ = batch(100 + i, b=60)
-                assert torch.equal(plain.eval()(ids, x), placed.eval()(ids, x))
+                near(plain.eval()(ids, x), placed.eval()(ids, x))
             plain.train(), placed.train()
     for opt in opts:
         opt.settle()
@@ -141,23 +150,23 @@ def test_whatever_happens_between_batches(events, seed):
     for i, event in enumerate(events, seed):
         if event == "train":
             losses = [step(net, opt, i) for net, opt in zip(nets, opts, strict=True)]
-            assert losses[0] == losses[1]
+            near(*losses)
         elif event == "ahead":  # of a batch that never comes
             placed.fetch_ahead(*batch(1000 + i)[:2])
         elif event == "look":
             with torch.no_grad():
                 ids, x, _ = batch(2000 + i)
-                assert torch.equal(plain(ids, x), placed(ids, x))
+                near(plain(ids, x), placed(ids, x))
         elif event == "forward":  # without a backward pass
             ids, x, _ = batch(3000 + i)
-            assert torch.equal(plain(ids, x), placed(ids, x))
+            near(plain(ids, x), placed(ids, x))
         elif event == "settle":
             for opt in opts:
                 opt.settle()
         else:
             states = [net.state_dict() for net in nets]
             rows = [states[0]["embeds.weights.w16_rows"], states[1]["embeds.weights.w16_cached_rows"]]
-            assert torch.equal(*(r.cpu() for r in rows))
+            near(*rows)
     for opt in opts:
         opt.settle()
     assert_same(plain, placed)
@@ -415,4 +424,4 @@ def test_a_second_optimizer_finds_rows_as_the_first_has_left_them():
                 opt.zero_grad()
             opt.settle()
     for name in NAMES:
-        assert torch.equal(*(net.embeds.table(name).cpu() for net in nets)), name
+        near(*(net.embeds.table(name) for net in nets))

@@ -187,6 +187,7 @@ def test_nothing_asked_and_nothing_saved(tmp_path):
 
 
 def test_as_many_are_found_as_were_asked_for():
+    pytest.importorskip("faiss")
     vectors, queries = clustered(3_000, 40, 0.3, queries=5)
     for kind in ("ivf", "hnsw"):
         index = Index(vectors, kind=kind, verbose=False)

@@ -203,11 +203,11 @@ def test_same_seed_same_weights(dataloaders, opt_func):
 @pytest.mark.parametrize("opt_func", [None, lamb])
 def test_lr_find_puts_everything_back(dataloaders, opt_func, tmp_path):
     learn = rec_learner(dataloaders(), layers=[16], path=tmp_path, **({"opt_func": opt_func} if opt_func else {}))
-    before = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    before = {k: v.cpu().clone() for k, v in learn.model.state_dict().items()}
     with learn.no_bar():
         found = learn.lr_find(show_plot=False, num_it=30)
     assert 1e-7 < found.valley < 10
-    assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
+    assert all(torch.equal(before[k], v.cpu()) for k, v in learn.model.state_dict().items())
     quiet_fit(learn, 1)
 
 

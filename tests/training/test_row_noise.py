@@ -22,7 +22,7 @@ from tests.training.helpers import quiet_fit
 def loaders(n: int = 400, bs: int = 100):
     rng = np.random.default_rng(0)
     kind, x = rng.integers(0, 5, n), rng.normal(size=n)
-    frame = pd.DataFrame({"kind": kind, "same": kind, "x": x, "twice": 2 * x, "y": x + kind})
+    frame = pd.DataFrame({"kind": kind, "same": kind, "x": x, "twice": 2 * x, "y": np.float32(x + kind)})
     procs = [Categorify, Normalize]
     splits = (range(n * 3 // 4), range(n * 3 // 4, n))
     to = TabularFrame(frame, procs, ["kind", "same"], ["x", "twice"], "y", y_block=RegressionBlock(), splits=splits)
