@@ -28,6 +28,7 @@
 #include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -249,7 +250,9 @@ void shuffle(const c10::FunctionSchema& schema, torch::jit::Stack* stack, size_t
 // CUDA divides by a number of the host by way of its reciprocal, which rounds twice.
 void divide(torch::jit::Stack* stack, size_t first) {
   auto self = (*stack)[first].toTensor(), by = (*stack)[first + 1].toTensor(), out = (*stack)[first + 2].toTensor();
-  at::mul_out(out, self, by.to(out.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).reciprocal());
+  const bool wide = out.scalar_type() == at::kDouble;
+  const double inverse = wide ? 1.0 / by.item<double>() : 1.0f / by.item<float>();
+  at::mul_out(out, self, at::scalar_tensor(inverse, wide ? at::kDouble : at::kFloat));
   stack->resize(first);
   stack->emplace_back(out);
 }

@@ -83,14 +83,21 @@ def test_a_divisor_of_the_host_is_a_reciprocal():
     assert torch.equal((there / 49).cpu(), x * (1 / 49))
     assert not torch.equal(x * (1 / 49), x / 49)
     assert torch.equal((there / torch.tensor(49.0, device=DEVICE)).cpu(), x / 49)
+    for by in (0.3, torch.tensor(0.3), torch.tensor(0.3, dtype=torch.float64)):
+        torch.testing.assert_close((there / by).cpu(), x / by, rtol=1e-15, atol=0)
+        torch.testing.assert_close((there.float() / by).cpu(), x.float() / by, rtol=2e-7, atol=0)
     assert torch.equal((there.long() / 4).cpu(), (x.long() / 4))
     assert there.clone().div_(49).dtype == (49 / there).dtype == torch.float64
 
 
 def test_sums_are_of_threads():
-    x = torch.rand(1000, 4, dtype=torch.float64)
+    x = torch.rand(100, 50, dtype=torch.float64)
     there = x.to(DEVICE)
-    for sum_of in (lambda t: t.sum(0), lambda t: t.mean(0), lambda t: t[:, 0].sum(), lambda t: t.t().sum(1, True)):
+
+    def one_by_one(t):
+        return torch.stack([column.sum() for column in t.unbind(1)])
+
+    for sum_of in (lambda t: t.sum(0), lambda t: t.mean(0), lambda t: t.t().sum(1, True), one_by_one):
         found = sum_of(there)
         assert torch.equal(found, sum_of(there))
         assert not torch.equal(found.cpu(), sum_of(x))
