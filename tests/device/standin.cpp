@@ -262,12 +262,13 @@ bool add_by_threads(const c10::FunctionSchema& schema, torch::jit::Stack* stack,
   auto self = (*stack)[first].toTensor(), out = (*stack)[first + 4].toTensor();
   auto dims = (*stack)[first + 1].isNone() ? std::vector<int64_t>{} : (*stack)[first + 1].toIntVector();
   if (dims.empty() && self.dim() == 1) dims = {0};
-  if (dims.size() != 1 || !self.dim() || !at::isFloatingType(self.scalar_type())) return false;
+  const bool wide = self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble;
+  if (dims.size() != 1 || !self.dim() || !wide) return false;
   if (out.scalar_type() != self.scalar_type() || self.size(dims[0]) < 3) return false;
   const bool keep = (*stack)[first + 2].toBool();
   auto part = [&](int64_t i) { return self.slice(dims[0], i, self.size(dims[0]), 3).sum(dims, keep); };
   auto total = part(0) + part(1) + part(2);
-  out.copy_(schema.name() == "aten::mean" ? total / self.size(dims[0]) : total);
+  out.resize_(total.sizes()).copy_(schema.name() == "aten::mean" ? total / self.size(dims[0]) : total);
   stack->resize(first);
   stack->emplace_back(out);
   return true;
