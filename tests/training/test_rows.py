@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fastrec._core import limits
+from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE
 from fastrec.models import DeepFM, Embeddings, EmbeddingTables, TabularNet
@@ -73,6 +74,15 @@ def outcome(learn):
     return losses, shown, predictions(learn)[0].tolist()
 
 
+def assert_same(one, other):
+    """To the bit on the host; a GPU adds a row's gradients up in no fixed order."""
+    if on_host(resolve_device()):
+        assert one == other
+        return
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
 class Look(Callback):
     """How many rows are on the device when the first epoch begins."""
 
@@ -92,7 +102,7 @@ def test_it_trains_as_a_plain_learner_to_the_bit(tmp_path, opt_func):
     assert 0.5 < cache.found / cache.looked_up < 1
     assert look.filled == [cache.slots]  # the hottest of the training rows
     assert cache.looked_up == 2 * 10 * BS * 2  # each lookup of the training batches once
-    assert outcome(plain) == outcome(placed)
+    assert_same(outcome(plain), outcome(placed))
 
 
 def test_a_model_with_a_linear_part(tmp_path):
@@ -136,7 +146,7 @@ def test_after_lr_find_and_from_what_was_saved(tmp_path):
         set_seed(5)
         fit(learn, 1)
         found.append(outcome(learn))
-    assert found[0] == found[1]
+    assert_same(*found)
 
 
 def test_an_exported_learner_predicts_the_same(tmp_path):
@@ -158,7 +168,8 @@ def test_a_killed_training_goes_on(tmp_path, summed):
     again = learner(tmp_path, CACHED)
     set_seed(9)
     fit(again, 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=1)])
-    assert whole[0] == pytest.approx(outcome(again)[0], rel=0 if not summed else 1e-5)
+    near = 1e-5 if summed else 0 if on_host(resolve_device()) else 1e-4
+    assert whole[0] == pytest.approx(outcome(again)[0], rel=near)
     plain = learner(tmp_path)  # the weights go to a net without a placement
     load_checkpoint(tmp_path / "ck", plain.model, best=False)
     np.testing.assert_allclose(predictions(plain)[0], predictions(again)[0], rtol=1e-6)
