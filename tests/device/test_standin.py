@@ -87,6 +87,17 @@ def test_a_divisor_of_the_host_is_a_reciprocal():
     assert there.clone().div_(49).dtype == (49 / there).dtype == torch.float64
 
 
+def test_sums_are_of_threads():
+    x = torch.rand(1000, 4, dtype=torch.float64)
+    there = x.to(DEVICE)
+    for sum_of in (lambda t: t.sum(0), lambda t: t.mean(0), lambda t: t[:, 0].sum(), lambda t: t.t().sum(1, True)):
+        found = sum_of(there)
+        assert torch.equal(found, sum_of(there))
+        assert not torch.equal(found.cpu(), sum_of(x))
+        torch.testing.assert_close(found.cpu(), sum_of(x))
+    assert torch.equal(there.long().sum(0).cpu(), x.long().sum(0))
+
+
 def test_floats_are_added_up_in_any_order():
     codes, values = torch.arange(3000, device=DEVICE) % 3, torch.rand(3000, dtype=torch.float64, device=DEVICE)
     blank = torch.zeros(3, dtype=torch.float64, device=DEVICE)
