@@ -75,11 +75,12 @@ def outcome(learn):
 
 
 def assert_same(one, other):
-    """To the bit; a GPU adds a row's gradients up in no fixed order."""
+    """To the bit on the host; a GPU adds a row's gradients up in no fixed order."""
     if on_host(resolve_device()):
         assert one == other
+        return
     for a, b in zip(one, other, strict=True):
-        np.testing.assert_allclose(np.array(a), np.array(b), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(a, b, rtol=1e-4)
 
 
 class Look(Callback):
@@ -167,7 +168,8 @@ def test_a_killed_training_goes_on(tmp_path, summed):
     again = learner(tmp_path, CACHED)
     set_seed(9)
     fit(again, 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=1)])
-    assert whole[0] == pytest.approx(outcome(again)[0], rel=1e-5 if summed or not on_host(resolve_device()) else 0)
+    near = 1e-5 if summed else 0 if on_host(resolve_device()) else 1e-4
+    assert whole[0] == pytest.approx(outcome(again)[0], rel=near)
     plain = learner(tmp_path)  # the weights go to a net without a placement
     load_checkpoint(tmp_path / "ck", plain.model, best=False)
     np.testing.assert_allclose(predictions(plain)[0], predictions(again)[0], rtol=1e-6)
