@@ -573,13 +573,13 @@ def timed(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_parts_are_begun_as_far_as_the_time_goes_and_gone_on_with(timed: Any) -> None:
     cases = "smoke,floors,copies,loader,steps"
     assert [b[0] for b in timed(3, cases)] == ["smoke", "floors", "copies"]  # 50 s each, of 180
-    assert timed.records["steps"]["skipped"] == "its 120 s are more than the 20 s that were left"
-    assert "- `loader`: its 60 s are more than" in timed.report.read_text()
+    assert timed.records["steps"]["skipped"] == "its 60 s are more than the 20 s that were left"
+    assert "- `loader`: its 25 s are more than" in timed.report.read_text()
     again = timed(5, cases)
     assert [b[0] for b in again] == ["loader", "steps"]
-    assert again[0][2] == 180.0  # thrice its estimate
-    assert again[1][2] == 240.0  # what is left
+    assert [b[2] for b in again] == [75.0, 180.0]  # thrice their estimates
     assert timed(5, cases) == []
+    assert timed(6, "suite")[0][2] == 350.0  # what is left
     assert timed.failed == 0
 
 

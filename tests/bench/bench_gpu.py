@@ -207,23 +207,24 @@ def _extreme(options: Options, device: torch.device, floors: Floors | None) -> l
     return programs.extreme(options.device, more=[*small, *options.extreme_args.split()], **how)
 
 
-# name → what runs; the packages that it wants; seconds that it is thought to take at the middle and at the small size,
-# of which the former are guesses, as nothing has been run on a GPU yet. The order is that of ``--minutes``.
+# name → what runs; the packages that it wants; seconds at the middle and at the small size: those of smoke, floors,
+# suite, copies, loader, steps, embeddings, memory and busy as an H100 with 16 cores took them, rounded up; others are
+# guesses. The order is that of ``--minutes``.
 _Part = Callable[[Options, torch.device, Floors | None], list[Record]]
 _NET, _TREES = ("fastai",), ("fastai", "xgboost")
 _PARTS: dict[str, tuple[_Part, tuple[str, ...], float, float]] = {
-    "smoke": (_smoke, _NET, 60, 60),
-    "floors": (_floors, (), 15, 8),
-    "suite": (_suite, ("pytest", "hypothesis"), 240, 45),
+    "smoke": (_smoke, _NET, 40, 60),
+    "floors": (_floors, (), 12, 8),
+    "suite": (_suite, ("pytest", "hypothesis"), 300, 45),
     "copies": (_copies, _TREES, 40, 20),
-    "loader": (_loader, _NET, 60, 15),
-    "steps": (_steps, _NET, 120, 25),
+    "loader": (_loader, _NET, 25, 15),
+    "steps": (_steps, _NET, 60, 25),
     "e2e": (_e2e, _TREES, 240, 120),
-    "embeddings": (_embeddings, _NET, 45, 15),
+    "embeddings": (_embeddings, _NET, 60, 15),
     "placement": (_placement, _NET, 60, 20),
     "trees": (_trees, ("xgboost",), 30, 12),
     "serving": (_serving, ("fastai", "onnx", "onnxruntime", "onnxscript"), 60, 40),
-    "memory": (_memory, (), 10, 8),
+    "memory": (_memory, (), 15, 8),
     "busy": (_busy, _NET, 45, 25),
     "sessions": (_sessions, _NET, 60, 25),
     "dask": (_dask, ("dask", "distributed"), 60, 25),

@@ -50,10 +50,14 @@ USED = {  # a name that fastrec calls and that is missing here is not in the reh
 
 
 def read(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the arguments of every name of ``USED`` in a folder of sources; ``property`` where it takes none."""
+    """Return the arguments of every name of ``USED`` in a folder of sources; ``property`` where it takes none.
+
+    Packages that are not in the folder are left out: cuDF is of use without cuML.
+    """
     return {
         owner: {name: _found(folder, owner, places, name) for name in USED.get(owner, "__init__").split()}
         for owner, places in SOURCES.items()
+        if (folder / owner.partition(".")[0]).is_dir()
     }
 
 
@@ -102,11 +106,12 @@ def installed() -> Path | None:
 
 
 def offered() -> dict[str, dict[str, str]]:
-    """Return what RAPIDS offers: that which is installed, else that which was recorded."""
-    folder = installed()
-    return json.loads(RECORDED.read_text(encoding="utf-8"))["names"] if folder is None else read(folder)
+    """Return what RAPIDS offers: of each package what is installed, else what was recorded."""
+    recorded, folder = json.loads(RECORDED.read_text(encoding="utf-8"))["names"], installed()
+    return recorded if folder is None else recorded | read(folder)
 
 
 if __name__ == "__main__":
     made = {"version": sys.argv[2], "names": read(Path(sys.argv[1]))}
+    assert made["names"].keys() == SOURCES.keys(), f"{sys.argv[1]} lacks a package"
     RECORDED.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

@@ -18,7 +18,20 @@ def test_what_is_recorded_is_what_is_installed() -> None:
     folder = signatures.installed()
     if folder is None:
         pytest.skip("RAPIDS is not installed: its recorded names stand in")
-    assert signatures.read(folder) == json.loads(signatures.RECORDED.read_text())["names"]
+    found, recorded = signatures.read(folder), json.loads(signatures.RECORDED.read_text())["names"]
+    assert found == {owner: recorded[owner] for owner in found}
+
+
+def test_packages_that_are_not_installed_are_as_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rmm").mkdir()  # cuDF's wheel without cuML's is often what there is
+    (tmp_path / "rmm" / "rmm.py").write_text("def reinitialize(pool):\n    pass\n")
+    (tmp_path / "rmm" / "allocators").mkdir()
+    (tmp_path / "rmm" / "allocators" / "cupy.py").write_text("def rmm_cupy_allocator(n):\n    pass\n")
+    monkeypatch.setattr(signatures, "installed", lambda: tmp_path)
+    found, recorded = signatures.offered(), json.loads(signatures.RECORDED.read_text())["names"]
+    assert found["rmm"] == {"reinitialize": "pool"}
+    assert found["cuml.svm.SVC"] == recorded["cuml.svm.SVC"]
+    assert found.keys() == recorded.keys()
 
 
 SOURCE = """
