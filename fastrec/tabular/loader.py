@@ -259,7 +259,9 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
 
     @device.setter
     def device(self, device: DeviceLike) -> None:
-        self._device = None if device is None else resolve_device(device)
+        found = None if device is None else torch.device(device)
+        # shapes alone ("meta") have no number
+        self._device = found if found is None or found.type == "meta" else resolve_device(found)
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TabularLoader:
         """Make a loader with the same settings except those given (fastai's ``DataLoader.new``)."""
