@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -12,9 +13,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fastrec._core import limits
-from fastrec.errors import FastrecError, WriteError
+from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, WriteError
 
 # Hidden names for files being written, locked by their writer; leftovers of killed processes are found and removed.
 
@@ -304,3 +306,41 @@ def _named_write_error(path: Path, part: Path) -> Iterator[None]:
             raise
         remedy = "Free disk space or choose another place; what was there before is untouched"
         raise WriteError(f"could not be written ({error.strerror or error})", file=path, remedy=remedy) from error
+
+
+# What was written is read again: settings and scores of a run directory, and digests that tell what was damaged since.
+
+
+def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, Any]:
+    """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one.
+
+    Raises:
+        MissingFileError, UnreadableFileError: it is not there, or damaged.
+    """
+    recover(path.parent)
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=again) from error
+
+
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file's bytes, as hexadecimal digits."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def digests_below(folder: Path, *, but: str) -> dict[str, str]:
+    """Return the digest of every file in a folder and below it.
+
+    Args:
+        folder: where to look.
+        but: a file of the folder that is left out: the one that the digests are written to.
+
+    Returns:
+        Path from the folder on → ``file_digest``, in the order of the paths.
+    """
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / but)
+    return {p.relative_to(folder).as_posix(): file_digest(p) for p in files}

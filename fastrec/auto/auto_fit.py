@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
+from fastrec._core.atomic import read_json
 from fastrec._core.progress import Stages
 from fastrec.auto.workspace import WHICH_GROUP, new_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import load_competition, run_competition
-from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names

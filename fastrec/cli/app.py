@@ -237,8 +237,8 @@ elsewhere that of the RecSys Challenge 2019."""
 
 def _ranks(submission: Path, competition: Path | None, run: Path | None) -> bool:
     """Return whether the recipe, or the run, is a ranking."""
+    from fastrec._core.atomic import read_json
     from fastrec.competition.forms.lists import run_around
-    from fastrec.competition.run_json import read_json
 
     if competition is not None:
         return load_competition(competition).task == "ranking"

@@ -19,10 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder
+from fastrec._core.atomic import atomic_folder, read_json
 from fastrec.competition.recipe import EventsBefore
 from fastrec.competition.resumable import Parts
-from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.digests import digest
 from fastrec.table import Table

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec._core.warn import warn
@@ -21,7 +22,6 @@ from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.resumable import Parts, say_damaged
 from fastrec.competition.run_files import run_folder, write_config, write_scores
-from fastrec.competition.run_json import read_json
 from fastrec.competition.run_record import Run
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest

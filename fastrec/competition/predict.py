@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from fastrec._core.atomic import atomic_folder
+from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.messages import nearest
 from fastrec._core.progress import Stages
@@ -29,7 +29,6 @@ from fastrec.competition.next_items import (
 from fastrec.competition.reading import CompetitionData, Reading, in_one_unit, table_files, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
-from fastrec.competition.run_json import read_json
 from fastrec.competition.run_record import shown_first
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of

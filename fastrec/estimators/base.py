@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec._core.digests import digests_below
+from fastrec._core.atomic import atomic_folder, check_replaceable, digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics.registry import TASKS

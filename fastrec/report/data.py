@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.stats import rankdata
 
-from fastrec._core.atomic import atomic_file, recover
-from fastrec._core.digests import file_digest
+from fastrec._core.atomic import atomic_file, file_digest, recover
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, interval_of

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
-from fastrec._core.digests import file_digest
+from fastrec._core.atomic import file_digest
 from fastrec._core.imports import require
 from fastrec.errors import DataError
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.digests import file_digest
+from fastrec._core.atomic import file_digest
 from fastrec._core.imports import require
 from fastrec.errors import DataError, DeviceError, MissingFileError, UnreadableFileError
 

@@ -40,7 +40,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, SplineTransformer
 from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from fastrec._core.digests import digests_below
+from fastrec._core.atomic import digests_below
 from fastrec.errors import DataError, DataWarning, UnreadableFileError
 from fastrec.estimators import CuMLModel, Estimator, SKModel
 from fastrec.estimators._sklearn_saving import packed, unpacked

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from fastrec._core.digests import file_digest
+from fastrec._core.atomic import file_digest
 from fastrec.competition import list_runs
 from fastrec.errors import (
     DataError,

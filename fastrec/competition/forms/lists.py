@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core.atomic import read_json
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.forms.rows import (
     UNIT,
@@ -25,7 +26,6 @@ from fastrec.competition.forms.rows import (
     refuse_nulls,
 )
 from fastrec.competition.forms.values import ValueForm, read_text, sample_form
-from fastrec.competition.run_json import read_json
 from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
 from fastrec.table.read import csv_header, read_text_csv

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name, recover
-from fastrec._core.digests import file_digest
+from fastrec._core.atomic import atomic_folder, check_replaceable, file_digest, is_plain_name, recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import GENERATORS, Feature, generator_named
 from fastrec.features.columns import Selector, as_list, names_of, selector_from

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from starlette.responses import Response
 
-from fastrec._core.digests import digests_below
+from fastrec._core.atomic import digests_below
 from fastrec._core.limits import ANSWER_ITEMS
 from fastrec.competition.next_items import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
