@@ -235,12 +235,26 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 def _beside(path: str | Path, *, folder: bool) -> Iterator[tuple[Path, Path]]:
     path = Path(os.path.realpath(path))
     part = hidden_beside(path, "part")
-    with _named_write_error(path, part):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Before the disk is needed for the new result.
         remove_leftovers(path.parent, path.name)
         with hidden_part(part, folder=folder):
             yield path, part
+    except FastrecError as error:  # ``path`` is named in errors about it and about its hidden ``part``
+        inner = Path(error.file or path)
+        if part not in inner.parents:
+            raise
+        about = {"column": error.column, "row": error.row, "remedy": error.remedy}
+        raise type(error)(error.problem, file=path / inner.relative_to(part), **about) from error
+    except OSError as error:
+        named = isinstance(error.filename, str | os.PathLike)
+        place = Path(os.path.realpath(error.filename)) if named else path
+        # A block may read other files: an error about one of them is not about this one.
+        if error.errno not in _REFUSALS or not (place in (path, *path.parents) or part in (place, *place.parents)):
+            raise
+        remedy = "Free disk space or choose another place; what was there before is untouched"
+        raise WriteError(f"could not be written ({error.strerror or error})", file=path, remedy=remedy) from error
 
 
 def check_replaceable(folder: str | Path, *markers: str) -> None:
@@ -285,27 +299,6 @@ def _replace_folder(new: Path, path: Path) -> None:
             remove(old)
         elif old.exists():
             os.rename(old, path)
-
-
-@contextmanager
-def _named_write_error(path: Path, part: Path) -> Iterator[None]:
-    """Name ``path`` in errors about it and about its hidden ``part``."""
-    try:
-        yield
-    except FastrecError as error:
-        inner = Path(error.file or path)
-        if part not in inner.parents:
-            raise
-        about = {"column": error.column, "row": error.row, "remedy": error.remedy}
-        raise type(error)(error.problem, file=path / inner.relative_to(part), **about) from error
-    except OSError as error:
-        named = isinstance(error.filename, str | os.PathLike)
-        place = Path(os.path.realpath(error.filename)) if named else path
-        # A block may read other files: an error about one of them is not about this one.
-        if error.errno not in _REFUSALS or not (place in (path, *path.parents) or part in (place, *place.parents)):
-            raise
-        remedy = "Free disk space or choose another place; what was there before is untouched"
-        raise WriteError(f"could not be written ({error.strerror or error})", file=path, remedy=remedy) from error
 
 
 # What was written is read again: settings and scores of a run directory, and digests that tell what was damaged since.

@@ -37,7 +37,10 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
     if device is None:
         device = os.environ.get("FASTREC_DEVICE") or "cpu"
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else _other_accelerator()
+        known = getattr(torch, "accelerator", None)  # torch 2.6
+        device = known.current_accelerator().type if known is not None and known.is_available() else "cpu"
+        # Where there are several, CUDA; features compute in float64, which mps has not.
+        device = "cuda" if torch.cuda.is_available() else "cpu" if device == "mps" else device
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -65,12 +68,6 @@ def _tried(device: torch.device) -> torch.device:
     made = torch.zeros(1, device=device)
     made.cpu()
     return made.device
-
-
-def _other_accelerator() -> str:
-    known = getattr(torch, "accelerator", None)  # torch 2.6
-    found = known.current_accelerator().type if known is not None and known.is_available() else "cpu"
-    return "cpu" if found == "mps" else found  # features compute in float64
 
 
 def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch.device:

@@ -391,7 +391,7 @@ def read_files(data: Path, log: str | Path | None = None) -> Files:
         made.why["sample"] = "its name says so"
     form = forms[train]
     usual = {"train": "train", "test": "test", "sample": "sample_submission"}
-    odd = {r: n for r, n in made.names.items() if _stem(folder / n) != usual[r] or not _known_ending(n)}
+    odd = {r: n for r, n in made.names.items() if _stem(folder / n) != usual[r] or not n.lower().endswith(ENDINGS)}
     names = {("sample_submission" if r == "sample" else r): n for r, n in odd.items()}
     made.reading = Reading(files=names, header=form.header, delimiter=form.delimiter, missing=list(form.missing))
     codes = [] if train.suffix.lower() in (".parquet", ".pq") else columns_of_codes(train, form)
@@ -431,7 +431,7 @@ def _paths(data: Path) -> list[Path]:
         raise MissingFileError("there is no such file or folder", file=data, remedy="Give the folder of the files")
     own = [p for p in sorted(data.iterdir()) if p.is_file() and not p.name.startswith(".")]
     unpacked = {p.name for p in own}
-    found = [p for p in own if _known_ending(p.name) and not (p.suffix == ".zip" and p.stem in unpacked)]
+    found = [p for p in own if p.name.lower().endswith(ENDINGS) and not (p.suffix == ".zip" and p.stem in unpacked)]
     if not found:
         for p in (p for p in own if p.suffix.lower() in _PLAIN_TEXT):
             with suppress(Exception):  # whatever it is, it cannot be read as a table; of one column it is prose
@@ -450,10 +450,6 @@ def _how_to_read(endings: set[str]) -> str:
     if endings & _SHEETS:
         return "Save its sheet as CSV: give a folder with CSV or Parquet files"
     return "Give a folder with CSV or Parquet files"
-
-
-def _known_ending(name: str) -> bool:
-    return name.lower().endswith(ENDINGS)
 
 
 def _stem(path: Path) -> str:

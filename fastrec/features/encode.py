@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 import torch
@@ -84,9 +84,6 @@ class Categorify(OfColumns, Fitted):
             return self.columns
         return [self.shared if isinstance(self.shared, str) else "shared"]
 
-    def _vocab_of(self, state: State, place: int) -> Any:
-        return state["vocabs"][0 if self.shared else place]
-
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         found = []
         for name in self.columns:
@@ -157,7 +154,7 @@ class Categorify(OfColumns, Fitted):
         for i, name in enumerate(self.columns):
             if name not in table:
                 continue
-            keys, coded = self._vocab_of(state, i)["keys"], table[name].coded()
+            keys, coded = state["vocabs"][0 if self.shared else i]["keys"], table[name].coded()
             found = coded.keys.find_in(keys)
             absent = found < 0
             place = torch.where(absent, len(keys) + 1, found + 1)
@@ -199,7 +196,13 @@ class Categorify(OfColumns, Fitted):
             if column.kind == "list" or (was_list and column.kind == "number" and bool(column.is_missing().all())):
                 rows, elements = _elements(column)
                 output = f"{self.name}_{name}"
-                made[output] = _list_of(column, make(Table({name: elements}), rows)[output], output)
+                elements = make(Table({name: elements}), rows)[output]
+                if column.kind == "list":
+                    offsets, missing = column.values - column.values[0], column.missing
+                else:  # a column without any value gives missing lists
+                    missing = column.is_missing()
+                    offsets = offsets_of(torch.zeros(len(column), dtype=torch.int64, device=column.values.device))
+                made[output] = Column("list", offsets, name=output, missing=missing, elements=elements)
             else:
                 plain.append(name)
         if plain:
@@ -221,16 +224,6 @@ def _elements(column: Column) -> tuple[torch.Tensor, Column]:
         return nothing, column.take(nothing)
     column = packed(column)
     return rows_of(column.values), column.elements
-
-
-def _list_of(column: Column, elements: Column, name: str) -> Column:
-    """Return a column's lists with other elements; a column without any value gives missing lists."""
-    if column.kind == "list":
-        offsets, missing = column.values - column.values[0], column.missing
-    else:
-        missing = column.is_missing()
-        offsets = offsets_of(torch.zeros(len(column), dtype=torch.int64, device=column.values.device))
-    return Column("list", offsets, name=name, missing=missing, elements=elements)
 
 
 class HashEncode(OfColumns, RowWise):

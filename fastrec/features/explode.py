@@ -143,7 +143,16 @@ def _elements(
     """Return each element's row (int64), and the columns of elements."""
     found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
     lists = dict(zip(names, found, strict=True))
-    lengths = _common_lengths(lists, file)
+    first, *others = names
+    lengths = lengths_of(lists[first].values)
+    for name in others:
+        own = lengths_of(lists[name].values)
+        bad = (own != lengths).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            problem = f"has {int(own[row])} elements where {first!r} has {int(lengths[row])}"
+            remedy = "Give the row lists of equal length, or drop it"
+            raise DataError(problem, file=file, column=name, row=row, remedy=remedy)
     origin = torch.repeat_interleave(torch.arange(len(table), device=lengths.device), lengths)
     made = {}
     for name, column in lists.items():
@@ -177,20 +186,6 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
     twice = sorted({n for n in result if result.count(n) > 1})
     if twice:
         raise DataError("two columns of the result have this name", column=twice[0], remedy="Choose another name")
-
-
-def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tensor:
-    """Return the lengths (int64 ``[n]``) that the lists of every column share."""
-    lengths = {name: lengths_of(column.values) for name, column in lists.items()}
-    first, *others = lengths
-    for name in others:
-        bad = (lengths[name] != lengths[first]).nonzero()
-        if len(bad):
-            row = int(bad[0])
-            problem = f"has {int(lengths[name][row])} elements where {first!r} has {int(lengths[first][row])}"
-            remedy = "Give the row lists of equal length, or drop it"
-            raise DataError(problem, file=file, column=name, row=row, remedy=remedy)
-    return lengths[first]
 
 
 def _as_list(column: Column, sep: str, file: str | None) -> Column:

@@ -332,7 +332,19 @@ class BayesianRate(Fitted):
             prior = torch.full_like(prior, self.prior)
         if self.weight is not None:
             return {"prior": prior, "weight": torch.full_like(prior, self.weight)}
-        return {"prior": prior, "weight": _learned_weight(total, prior, given=self.prior is not None)}
+        # The method of moments (see the class).
+        rows, trials, m2 = total["rows"], total["trials"], total["m2"]
+        around = torch.where(trials > 0, trials, 1)
+        if self.prior is not None:
+            spread, most, least = m2 + trials * (total["mean"] - prior) ** 2, trials, rows
+        else:
+            spread, most, least = m2, trials - total["squares"] / around, rows - 1
+        single = prior * (1 - prior)
+        known = (single > 0) & (most - least > 1e-9 * around)
+        share = (spread / torch.where(known, single, 1) - least) / torch.where(known, most - least, 1)
+        # A share of 1 / (N + 1) is a weight of N, the surest that N trials can make one.
+        share = share.clamp(1 / (1 + around), torch.ones_like(share))
+        return {"prior": prior, "weight": torch.where(known, 1 / share - 1, 20.0)}
 
     def prepare(self, state: State, table: Table) -> Tensors:
         return dict(zip(("clicks", "views"), self._numbers(table), strict=True))
@@ -349,19 +361,3 @@ def _joined(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str,
         first, second = ((s["trials"], s["mean"], s["m2"]) for s in (a, b))
         _, made["mean"], made["m2"] = keyed.merge_moments(first, second)
     return made
-
-
-def _learned_weight(total: dict[str, torch.Tensor], prior: torch.Tensor, *, given: bool) -> torch.Tensor:
-    # The method of moments (see BayesianRate).
-    rows, trials, m2 = total["rows"], total["trials"], total["m2"]
-    around = torch.where(trials > 0, trials, 1)
-    if given:
-        spread, most, least = m2 + trials * (total["mean"] - prior) ** 2, trials, rows
-    else:
-        spread, most, least = m2, trials - total["squares"] / around, rows - 1
-    single = prior * (1 - prior)
-    known = (single > 0) & (most - least > 1e-9 * around)
-    share = (spread / torch.where(known, single, 1) - least) / torch.where(known, most - least, 1)
-    # A share of 1 / (N + 1) is a weight of N, the surest that N trials can make one.
-    share = share.clamp(1 / (1 + around), torch.ones_like(share))
-    return torch.where(known, 1 / share - 1, 20.0)

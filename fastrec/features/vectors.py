@@ -165,17 +165,14 @@ def unit(values: torch.Tensor) -> torch.Tensor:
     result = values / torch.where(plain, length, 1).to(values.dtype).unsqueeze(1)
     odd = (~plain).nonzero().squeeze(1)
     if values.numel():  # not len(odd), which a graph would fix to what it was traced with
-        result[odd] = _careful_unit(values[odd])
+        # Zeros, vectors whose squares are no floats, and missing ones.
+        some = values[odd]
+        largest = some.abs().amax(1, keepdim=True)
+        endless = torch.where(some.isinf(), some.sign(), 0)
+        scaled = torch.where(largest.isinf(), endless, some / torch.where(largest > 0, largest, 1))
+        length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True, dtype=torch.float64)
+        result[odd] = (scaled / torch.where(length > 0, length, 1)).to(values.dtype)
     return result
-
-
-def _careful_unit(values: torch.Tensor) -> torch.Tensor:
-    # Of zeros, of vectors whose squares are no floats, and of missing ones.
-    largest = values.abs().amax(1, keepdim=True)
-    endless = torch.where(values.isinf(), values.sign(), 0)
-    scaled = torch.where(largest.isinf(), endless, values / torch.where(largest > 0, largest, 1))
-    length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True, dtype=torch.float64)
-    return (scaled / torch.where(length > 0, length, 1)).to(values.dtype)
 
 
 class VectorsOfTexts(RowWise):

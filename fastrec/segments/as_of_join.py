@@ -32,9 +32,13 @@ def as_of(
     Returns:
         int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and those events' ``Groups``.
     """
-    found = _by_sorting_events(codes, order, event_codes, event_order, inclusive=inclusive)
-    if found is not None:
-        return found
+    if on_host(codes) and len(event_codes) and worth(len(codes) + len(event_codes)):
+        # The events alone are sorted.
+        pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
+        sorting = lexical_order([b for _, b in pairs])
+        groups = Groups.arranged(event_codes, torch.arange(len(event_codes)) if sorting is None else sorting)
+        events = [groups.codes, *(groups.sort(b) for _, b in pairs[1:])]
+        return last_before([a for a, _ in pairs], events, strict=not inclusive), groups
     if few(codes, event_codes):
         return FewMerged(codes, order, event_codes, event_order, inclusive=inclusive).last()
     q, e = len(codes), len(event_codes)
@@ -104,25 +108,6 @@ class FewMerged:
         start = np.maximum.accumulate(np.where(first, np.arange(e), 0))
         groups = Groups(*(torch.from_numpy(x) for x in (events, theirs, start)))
         return torch.from_numpy(np.where(inside, found, -1)), groups
-
-
-def _by_sorting_events(
-    codes: torch.Tensor,
-    order: Sequence[torch.Tensor],
-    event_codes: torch.Tensor,
-    event_order: Sequence[torch.Tensor],
-    *,
-    inclusive: bool,
-) -> tuple[torch.Tensor, Groups] | None:
-    """Compute ``as_of`` by sorting the events alone; None without a compiler."""
-    if not on_host(codes) or not len(event_codes) or not worth(len(codes) + len(event_codes)):
-        return None
-    pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
-    events = [b for _, b in pairs]
-    order = lexical_order(events)
-    groups = Groups.arranged(event_codes, torch.arange(len(event_codes)) if order is None else order)
-    events = [groups.codes, *(groups.sort(b) for b in events[1:])]
-    return last_before([a for a, _ in pairs], events, strict=not inclusive), groups
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

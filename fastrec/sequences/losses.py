@@ -310,12 +310,12 @@ def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: tor
     place = torch.arange(longest, device=lengths.device).repeat(len(lengths), 1)
     ends = lengths.unsqueeze(1)
     if "reversed" in names:
-        turned = _coins(len(lengths), generator).to(lengths.device)
+        turned = (torch.rand(len(lengths), generator=generator) < 0.5).to(lengths.device)
         place = torch.where(turned.unsqueeze(1) & (place < ends), ends - 1 - place, place)
     if "reorder" in names:
         size = torch.div(lengths, 3, rounding_mode="floor")
         first = _drawn((lengths - size + 1).cpu(), generator).to(lengths.device)
-        size = size * _coins(len(lengths), generator).to(lengths.device)
+        size = size * (torch.rand(len(lengths), generator=generator) < 0.5).to(lengths.device)
         at = torch.arange(longest, device=lengths.device)
         inside = (at >= first.unsqueeze(1)) & (at < (first + size).unsqueeze(1))
         draw = torch.rand(place.shape, generator=generator).to(lengths.device)
@@ -323,10 +323,6 @@ def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: tor
         key = torch.where(inside, first.unsqueeze(1) + draw, at.double())
         place = place.gather(1, key.argsort(dim=1, stable=True))
     return place
-
-
-def _coins(count: int, generator: torch.Generator) -> Tensor:
-    return torch.rand(count, generator=generator) < 0.5
 
 
 def _drawn(below: Tensor, generator: torch.Generator) -> Tensor:

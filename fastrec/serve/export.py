@@ -219,12 +219,8 @@ def sample_events(saved: SavedRun, sample: Table, name: str = SAMPLE) -> ListEve
     """Read the events before the lists of rows that a run keeps; None: its models do not read them."""
     if saved.events is None:
         return None
-    log = read_sample(saved.folder, _events_file(name))
+    log = read_sample(saved.folder, name.replace(".parquet", "_events.parquet"))
     return saved.events.of(sample, saved.config["list_column"], {saved.events.table: log})
-
-
-def _events_file(name: str) -> str:
-    return name.replace(".parquet", "_events.parquet")
 
 
 def make_graph(
@@ -273,7 +269,7 @@ def make_graph(
     if readers:
         if saved.events is None:
             raise DataError(f"{readers[0].name} reads events, and the run names none", remedy="Run the recipe again")
-        log = read_sample(saved.folder, _events_file(SAMPLE))
+        log = read_sample(saved.folder, SAMPLE.replace(".parquet", "_events.parquet"))
         events, of_events = events_of(graph, readers, log, saved.events.item, saved.events.time)
     rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists, events)
     base = {}

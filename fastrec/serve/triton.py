@@ -200,7 +200,15 @@ def _config(name: str, model: Mapping[str, Any], how: _TritonOptions) -> dict[st
             config[side] = [_tensor(t, whole=not joins, reshaped=True) for t in model[f"{side}s"]]
     elif model["kind"] == "xgboost":
         config |= {"backend": "fil", "default_model_filename": "xgboost.ubj", "max_batch_size": how.max_batch_size}
-        config |= _fil(name, model)
+        (rows,), (said,) = model["inputs"], model["outputs"]
+        if (rows["type"], said["type"]) != ("float32", "float32") or rows["width"] is None:
+            raise DataError(f"{name}: trees take and give float32 matrices here", remedy="Cast them in the part before")
+        for side, t in (("input", rows), ("output", said)):
+            config[side] = [_tensor({**t, "name": f"{side}__0"}, whole=False, reshaped=False)]
+        classes = (said["width"] or 1) > 1
+        # 'output_class' is called 'is_classifier' by later versions, which pass over the former
+        about = {"output_class": classes, "is_classifier": classes, "predict_proba": classes}
+        config["parameters"] = _parameters(model_type="xgboost_ubj", **about)
     else:
         raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
     config["instance_group"] = {"count": how.instances, "kind": Enum("KIND_CPU" if on_cpu else "KIND_GPU")}
@@ -225,18 +233,6 @@ def _tensor(tensor: Mapping[str, Any], *, whole: bool, reshaped: bool) -> dict[s
     if reshaped and width is None:
         made["reshape"] = {"shape": rows}
     return made
-
-
-def _fil(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
-    (rows,), (said,) = model["inputs"], model["outputs"]
-    if (rows["type"], said["type"]) != ("float32", "float32") or rows["width"] is None:
-        raise DataError(f"{name}: trees take and give float32 matrices here", remedy="Cast them in the part before")
-    classes = (said["width"] or 1) > 1
-    # 'output_class' is called 'is_classifier' by later versions, which pass over the former
-    flags = _parameters(model_type="xgboost_ubj", output_class=classes, is_classifier=classes, predict_proba=classes)
-    tensors = {"input": {**rows, "name": "input__0"}, "output": {**said, "name": "output__0"}}
-    described = {side: [_tensor(t, whole=False, reshaped=False)] for side, t in tensors.items()}
-    return {**described, "parameters": flags}
 
 
 def _parameters(**values: Any) -> list[dict[str, Any]]:

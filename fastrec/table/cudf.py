@@ -25,11 +25,11 @@ def column_of(series: Any, *, name: str) -> Column:
         categories = series.cat.categories.to_arrow()
         made = arrow_column(pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), categories), name=name)
         if made.kind != "category":  # categories that are no key: intervals, NaN
-            return _from_host(series, name=name)
+            return arrow_column(series.to_arrow(), name=name).to(device())
         codes = torch.from_dlpack(series.cat.codes.astype("int32").fillna(-1).to_cupy()) + 1
         return made.changed(values=codes, ordered=bool(series.cat.ordered))
     if str(dtype).startswith(("list", "struct", "decimal", "interval")) or kind == "m" or str(dtype) == "uint64":
-        return _from_host(series, name=name)
+        return arrow_column(series.to_arrow(), name=name).to(device())
     if str(dtype) in ("object", "str", "string") or kind in "OSU":
         codes, values = series.factorize()
         distinct = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
@@ -57,10 +57,6 @@ def device() -> torch.device:
     """Return the device that cuDF's frames are on."""
     cupy = require("cupy", "CuPy", _HOW)
     return torch.from_dlpack(cupy.zeros(1, "uint8")).device
-
-
-def _from_host(series: Any, *, name: str) -> Column:
-    return arrow_column(series.to_arrow(), name=name).to(device())
 
 
 def attach(frame: Any, columns: dict[str, Column]) -> Any:

@@ -200,21 +200,16 @@ def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
         # An empty value, or bytes where one is missing, would shift all that follow.
         if not (lengths == (width if valid is None else width * valid[start : start + limits.TEXT_BLOCK])).all():
             return None, 0
-    return _as_integers(np.frombuffer(data, dtype=np.uint8)[first:last], width), width
-
-
-def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
-    """Return bytes ``[n * width]`` as integers ``[n]`` of the next machine width."""
+    raw = np.frombuffer(data, dtype=np.uint8)[first:last]
     if width in (1, 2, 4, _WORD):
-        return raw.view(f"<i{width}")
-    n = len(raw) // width
+        return raw.view(f"<i{width}"), width
     words = np.empty(n, dtype="<i8")
     safe = max(n - _WORD // width - 1, 0)  # the last ones have no eight bytes behind their first
     mask = np.int64((1 << 8 * width) - 1)
     np.bitwise_and(np.ndarray((safe,), dtype="<i8", buffer=raw, strides=(width,)), mask, out=words[:safe])
     words[safe:] = 0
     words[safe:].view(np.uint8).reshape(-1, _WORD)[:, :width] = raw[safe * width :].reshape(-1, width)
-    return words
+    return words, width
 
 
 def _text(words: np.ndarray, width: int) -> pa.LargeStringArray:

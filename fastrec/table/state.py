@@ -151,7 +151,7 @@ _ROOMS = ("features", "tabular", "estimators", "sequences", "retrieval", "stacki
 
 def saved_name(cls: type) -> str:
     """Return the name that finds a saved object's class again: fastrec's by name, others with module."""
-    return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
+    return cls.__name__ if cls.__module__.startswith("fastrec.") else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def settings_of(thing: object) -> dict[str, Any]:
@@ -200,7 +200,8 @@ def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> typ
         DataError: there is no such class, it is a user's and not imported, or it is not based on ``asked``.
     """
     asked = base if asked is None else asked
-    if not _is_own(asked) and isinstance(name, str) and name.endswith(f":{asked.__qualname__}"):
+    is_own = asked.__module__.startswith("fastrec.")
+    if not is_own and isinstance(name, str) and name.endswith(f":{asked.__qualname__}"):
         return asked  # it may have been defined in a script, or in a module that moved
     found = known_classes(base)
     if isinstance(name, str) and name.isidentifier():
@@ -240,7 +241,3 @@ def load_as(asked: type[T], base: type[Any], folder: str | Path, made_of: Callab
     except (KeyError, TypeError, ValueError) as error:
         remedy = "Give the folder of a save, or save it again"
         raise UnreadableFileError(f"what is saved cannot be read ({error})", file=folder, remedy=remedy) from error
-
-
-def _is_own(cls: type) -> bool:
-    return cls.__module__.startswith("fastrec.")

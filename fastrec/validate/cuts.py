@@ -317,7 +317,18 @@ def times_of(column: Column) -> Times:
     if column.kind == "category" and column.ordered:
         return Times(column.values.long().cpu(), None, column.name)
     if column.kind == "category" and is_text(column.distinct.type):
-        column = _dated(column)
+        for zone in (None, "UTC"):
+            try:
+                dates = column.distinct.cast(pa.timestamp("us", zone))
+                break
+            except pa.ArrowInvalid:
+                continue
+        else:
+            remedy = "Give dates (2019-07-31), numbers or datetimes"
+            raise DataError("holds text that is no date", column=column.name, remedy=remedy)
+        table = torch.zeros(len(dates) + 1, dtype=torch.int64)
+        table[1:] = torch.from_numpy(np.array(dates.cast(pa.int64())))
+        return Times(table[column.values.long().cpu()], UNITS_PER_SECOND["us"], column.name)
     if column.kind == "datetime":
         return Times(column.values.cpu(), UNITS_PER_SECOND[column.unit], column.name)
     if column.kind == "number" and not column.values.is_floating_point():
@@ -359,19 +370,3 @@ def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
 def _scaled(times: Times, per_second: int) -> Times:
     assert times.per_second is not None
     return Times(times.ticks * (per_second // times.per_second), per_second, times.name)
-
-
-def _dated(column: Column) -> Column:
-    for zone in (None, "UTC"):
-        try:
-            dates = column.distinct.cast(pa.timestamp("us", zone))
-            break
-        except pa.ArrowInvalid:
-            continue
-    else:
-        remedy = "Give dates (2019-07-31), numbers or datetimes"
-        raise DataError("holds text that is no date", column=column.name, remedy=remedy)
-    table = torch.zeros(len(dates) + 1, dtype=torch.int64)
-    table[1:] = torch.from_numpy(np.array(dates.cast(pa.int64())))
-    values = table[column.values.long().cpu()]
-    return Column("datetime", values, name=column.name, missing=column.is_missing().cpu(), unit="us")

@@ -98,7 +98,9 @@ class Folds:
         """Return the rows that fold ``k`` trains on and those it scores."""
         if not -len(self) <= k < len(self):
             raise IndexError(f"there are {len(self)} folds, and no fold {k}")
-        train, valid = self._trained_in(k % len(self)), self._scored_in(k % len(self))
+        k %= len(self)
+        valid = self._scored_in(k)
+        train = self._train.get(k, ~valid)
         return train.nonzero().squeeze(1), valid.nonzero().squeeze(1)
 
     def __repr__(self) -> str:
@@ -162,9 +164,6 @@ class Folds:
 
     def _scored_in(self, k: int) -> torch.Tensor:
         return self._layers[self._layer_of[k]] == k
-
-    def _trained_in(self, k: int) -> torch.Tensor:
-        return self._train[k] if k in self._train else ~self._scored_in(k)
 
     # How they are cut
 

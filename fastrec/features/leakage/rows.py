@@ -441,7 +441,13 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
         both_missing = a.isnan() & b.isnan()
         return (_far(a, b, scale) & ~both_missing).any(1)
     if kinds == ("list", "list"):
-        return _different_lists(before, after, scale)
+        lengths = lengths_of(before.values)
+        different = lengths != lengths_of(after.values).to(lengths.device)
+        rows = (~different).nonzero().squeeze(1)
+        a, b = before.take(rows).elements, after.take(rows.to(after.values.device)).elements
+        if len(a):
+            different[torch.repeat_interleave(rows, lengths[rows])[moved(a, b, scale)]] = True
+        return different
     a, b = before.to_arrow(), after.to_arrow()
     try:
         unequal = np.array(pc.not_equal(a, b).fill_null(False), dtype=bool)
@@ -458,19 +464,6 @@ def _far(a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
     allowed = relative * torch.maximum(a.abs(), b.abs()) + absolute * scale
     near = ((a - b).abs() <= allowed) & a.isfinite() & b.isfinite()
     return ~(near | (a == b))
-
-
-def _different_lists(before: Column, after: Column, scale: float) -> torch.Tensor:
-    lengths = lengths_of(before.values)
-    other = lengths_of(after.values).to(lengths.device)
-    different = lengths != other
-    rows = (~different).nonzero().squeeze(1)
-    a, b = before.take(rows).elements, after.take(rows.to(after.values.device)).elements
-    if not len(a):
-        return different
-    owner = torch.repeat_interleave(rows, lengths[rows])
-    different[owner[moved(a, b, scale)]] = True
-    return different
 
 
 def same_values(a: Column, b: Column) -> bool:

@@ -292,11 +292,15 @@ def of_key(
     values = numbers(column)
     if values is None:
         return None
-    close = _close(column)
+    close, known = _close(column), ~values.isnan()
     for key, (codes, _) in keys.items():
-        first = _by_key(values, codes, close)
-        if first is None:
+        size = int(codes.max()) + 1
+        low, high = (reduce(values[known], codes[known], size) for reduce in (segment_min, segment_max))
+        there = high >= low
+        # All rows of a key share one value, and keys differ.
+        if bool((high[there] - low[there] > close * high[there].abs()).any()) or len(torch.unique(low[there])) < 2:
             continue
+        first = torch.where(there, low, torch.nan)
         for y in held.classes:
             statistic = _statistic(first[codes], codes, whole_key(key), held.rows, y, close)
             if statistic:
@@ -336,17 +340,6 @@ def _line(x: torch.Tensor, y: torch.Tensor, close: float) -> float | None:
         return None
     slope = float((x * y).sum() / (x * x).sum())
     return slope if slope and bool(((y - slope * x).abs() <= close * size).all()) else None
-
-
-def _by_key(values: torch.Tensor, codes: torch.Tensor, close: float) -> torch.Tensor | None:
-    """Return each key's value, float64 ``[number of codes]``, if all its rows share one and keys differ; else None."""
-    size = int(codes.max()) + 1
-    known = ~values.isnan()
-    low, high = (reduce(values[known], codes[known], size) for reduce in (segment_min, segment_max))
-    there = high >= low
-    if bool((high[there] - low[there] > close * high[there].abs()).any()) or len(torch.unique(low[there])) < 2:
-        return None
-    return torch.where(there, low, torch.nan)
 
 
 def _statistic(

@@ -198,7 +198,16 @@ class Forest:
         if trees is not None:
             sums = symmetric_nodes(trees, x, self.columns + len(self.derived), self.rule == "lt", graph)
             return sums if base is None else graph.op("Add", sums, graph.constant(base))
-        forest = self if base is None else self._with_base(base)
+        forest = self
+        if base is not None:
+            # trees of one leaf before the others: sums are then in the order of the libraries' own
+            k, nodes, leaves = len(base), len(self.feature), len(self.value)
+            mine = {"feature": np.zeros(k, np.int64), "threshold": np.zeros(k), "missing_left": np.zeros(k, bool)}
+            mine |= {side: leaves + np.arange(k) for side in ("left", "right")}
+            mine |= {f"{side}_leaf": np.ones(k, bool) for side in ("left", "right")}
+            mine |= {"value": base, "target": np.arange(k)}
+            joined = {name: np.concatenate([getattr(self, name), more]) for name, more in mine.items()}
+            forest = replace(self, **joined, roots=np.concatenate([nodes + np.arange(k), self.roots]))
         return graph.op("TreeEnsemble", x, domain="ai.onnx.ml", **forest.attributes())
 
     def _in_parts(self) -> list[Forest]:
@@ -235,16 +244,6 @@ class Forest:
             "roots": self.roots[start:end] - nodes.start,
         }
         return replace(self, **own)
-
-    def _with_base(self, base: np.ndarray) -> Forest:
-        # trees of one leaf before the others: sums are then in the order of the libraries' own
-        k, nodes, leaves = len(base), len(self.feature), len(self.value)
-        mine = {"feature": np.zeros(k, np.int64), "threshold": np.zeros(k), "missing_left": np.zeros(k, bool)}
-        mine |= {side: leaves + np.arange(k) for side in ("left", "right")}
-        mine |= {f"{side}_leaf": np.ones(k, bool) for side in ("left", "right")}
-        mine |= {"value": base, "target": np.arange(k)}
-        joined = {name: np.concatenate([getattr(self, name), more]) for name, more in mine.items()}
-        return replace(self, **joined, roots=np.concatenate([nodes + np.arange(k), self.roots]))
 
     def linked(self, margin: str, graph: Graph) -> str:
         """Add the nodes that compute predictions from margins; return their name: float64 ``[n, targets]``."""

@@ -144,8 +144,7 @@ def _lag(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     made = {}
     for n in as_list(step.n):
         for col in as_list(step.cols):
-            column = table[name_of(col)]
-            values = _numbers(column)
+            values = _numbers(table[name_of(col)])
             there = lists.shifted(values, n)
             name = step._name(name_of(col), n)
             made[name] = Column("number", values - there if step._word == "diff" else there, name=name)

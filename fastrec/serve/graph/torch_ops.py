@@ -281,8 +281,7 @@ def _searchsorted(
     axis = graph.constant(np.array([values.ndim], dtype=np.int64))
     wide = graph.op("Unsqueeze", value, axis)
     above = graph.op("Less" if right else "LessOrEqual", wide, graph.constant(edges.numpy()))  # NaN is below none
-    ones = graph.cast(graph.op("Not", above), np.int64)
-    return graph.op("ReduceSum", ones, axis, keepdims=0)
+    return graph.op("ReduceSum", graph.cast(graph.op("Not", above), np.int64), axis, keepdims=0)
 
 
 # Functions that are written as others of torch's.

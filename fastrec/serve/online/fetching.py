@@ -63,7 +63,14 @@ class Request:
         self.past = len(self.rows) - len(asked)
         self._fetched: dict[tuple[int, tuple[str, ...]], Fetched] = {}
         self._digests: dict[str, list[bytes | None]] = {}
-        self._prefetch()
+        wanted: dict[tuple[int, tuple[str, ...]], tuple[EventIndex, EventLookup, Table | None]] = {}
+        for lookup in (k for found in plan.lookups for k in found):
+            there = all(n in self.rows for n in lookup.rows)
+            if lookup.table in layouts and there and lookup.via is None:
+                index = plan.index_of(lookup)
+                names = lookup.rows[: len(index.columns)]  # a session's events are also those of it and an item
+                wanted.setdefault((index.number, names), (index, lookup, None))
+        self._fetch(list(wanted.values()))
 
     def add(self, made: Made) -> None:
         """Add columns to the rows."""
@@ -163,22 +170,18 @@ class Request:
         self._bases |= dict(zip(absent, found[len(absent) :], strict=False))
         return np.concatenate([rows[:0], *(groups[k] for k in keys)])
 
-    def _prefetch(self) -> None:
-        wanted: dict[tuple[int, tuple[str, ...]], tuple[EventIndex, EventLookup, Table | None]] = {}
-        for lookup in (k for found in self.plan.lookups for k in found):
-            there = all(n in self.rows for n in lookup.rows)
-            if lookup.table in self.layouts and there and lookup.via is None:
-                index = self.plan.index_of(lookup)
-                names = lookup.rows[: len(index.columns)]  # a session's events are also those of it and an item
-                wanted.setdefault((index.number, names), (index, lookup, None))
-        self._fetch(list(wanted.values()))
-
     def _fetch(self, wanted: Sequence[tuple[EventIndex, EventLookup, Table | None]]) -> None:
         """Fetch events by the keys of the rows, and of other events (the third of each)."""
         keyed = []
         for index, lookup, more in wanted:
             names = lookup.rows[: len(index.columns)]
-            self._check_types(index, names)
+            schema = self.layouts[index.table].schema
+            for name, column in zip(names, index.columns, strict=True):
+                mine, theirs = self.rows[name], schema.field(column).type
+                has_value = len(mine) and not bool(mine.is_missing().all())
+                if has_value and is_text(theirs) != (mine.kind == "category" and is_text(mine.distinct.type)):
+                    why = f"holds {'no ' if is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}"
+                    raise DataError(why, column=name, remedy="Give both the same type")
             keys = row_keys(self.rows, names, index.prefix, self._digests)
             keys += row_keys(more, index.columns, index.prefix) if more is not None else []
             places: dict[bytes, int] = {}
@@ -253,15 +256,6 @@ class Request:
                 there = table[name]
                 values = torch.from_numpy(codes)[there.values.long()]
                 table._columns[name] = replace(there, values=values, distinct=words)
-
-    def _check_types(self, index: EventIndex, names: Sequence[str]) -> None:
-        schema = self.layouts[index.table].schema
-        for name, column in zip(names, index.columns, strict=True):
-            mine, theirs = self.rows[name], schema.field(column).type
-            has_value = len(mine) and not bool(mine.is_missing().all())
-            if has_value and is_text(theirs) != (mine.kind == "category" and is_text(mine.distinct.type)):
-                why = f"holds {'no ' if is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}"
-                raise DataError(why, column=name, remedy="Give both the same type")
 
 
 def _own(table: Table) -> Table:

@@ -516,8 +516,7 @@ def write_online_state(
     settings = {"history": history is not None, "outputs": outputs, "keep": keep, "late": late, "learn": learn}
     given = {**(tables or {}), **({"history": history} if history is not None else {})}
     with atomic_folder(folder) as part:
-        store = MemoryStore(part, sync="never")
-        online = Online(features, store=store, tables=given, **settings)
+        online = Online(features, store=MemoryStore(part, sync="never"), tables=given, **settings)
         settings["outputs"] = online.outputs
         for name, frame in given.items():
             if name not in online.tables:

@@ -136,7 +136,14 @@ def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
         if place > after:
             yield payload
     if good < len(data):
-        _check_torn(data, good, path)
+        if good + _HEAD.size <= len(data):
+            place = good + _HEAD.size + _HEAD.unpack_from(data, good)[0]
+            if place + _HEAD.size <= len(data) and _record_at(data, place) is not None:
+                remedy = "Restore a backup, or export the state again and observe the events since"
+                why = f"the record at byte {good} is damaged and others follow it"
+                raise UnreadableFileError(why, file=path, remedy=remedy)
+        cut = f"the last {len(data) - good} bytes are a record that was cut short; it was never acknowledged"
+        warnings.warn(f"{path}: {cut}, and is dropped", DataWarning, stacklevel=3)
         os.truncate(path, good)
 
 
@@ -144,19 +151,6 @@ def _record_at(data: bytes, place: int) -> bytes | None:
     length, checksum = _HEAD.unpack_from(data, place)
     payload = data[place + _HEAD.size : place + _HEAD.size + length]
     return payload if len(payload) == length and zlib.crc32(payload) == checksum else None
-
-
-def _check_torn(data: bytes, good: int, path: Path) -> None:
-    if good + _HEAD.size <= len(data):
-        place = good + _HEAD.size + _HEAD.unpack_from(data, good)[0]
-        if place + _HEAD.size <= len(data) and _record_at(data, place) is not None:
-            remedy = "Restore a backup, or export the state again and observe the events since"
-            why = f"the record at byte {good} is damaged and others follow it"
-            raise UnreadableFileError(why, file=path, remedy=remedy)
-    cut = (
-        f"the last {len(data) - good} bytes are a record that was cut short; it was never acknowledged, and is dropped"
-    )
-    warnings.warn(f"{path}: {cut}", DataWarning, stacklevel=4)
 
 
 def sync_folder(folder: Path) -> None:
@@ -221,7 +215,7 @@ class MemoryStore:
     def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
         """See ``EventStore``."""
         with self._lock:
-            parts = [(_COUNT, name, _long(self._counts[name])) for name in self._changed]
+            parts = [(_COUNT, name, self._counts[name].to_bytes(8, "little")) for name in self._changed]
             parts += [(_SET, key, value) for key, value in sets.items()]
             parts += [(_APPEND, key, value) for key, value in appends.items()]
             number = self._keep(parts)
@@ -267,7 +261,18 @@ class MemoryStore:
             path = self.folder / f"snapshot-{number:012d}.arrow"
             self._log = EventLog(self.folder / f"events-{number:012d}.log", sync=self.sync)
             old.close()
-            _write_snapshot(path, self._data, self._counts)
+            schema = pa.schema([("what", pa.uint8()), ("key", pa.binary()), ("value", pa.large_binary())])
+            rows = [(_COUNT, k, v.to_bytes(8, "little")) for k, v in self._counts.items()]
+            rows += [(_SET, k, v) for k, v in self._data.items()]
+            with atomic_file(path) as part:
+                with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                    for start in range(0, len(rows), 100_000):
+                        columns = zip(*rows[start : start + 100_000])
+                        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+                        writer.write_batch(pa.record_batch(arrays, schema=schema))
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())
+            sync_folder(self.folder)
             self._snapshot_size = path.stat().st_size
             for file in (*self.folder.glob("events-*.log"), *self.folder.glob("snapshot-*.arrow")):
                 if _number(file) < number:
@@ -331,7 +336,18 @@ class MemoryStore:
         snapshots = sorted(self.folder.glob("snapshot-*.arrow"), key=_number)
         first = _number(snapshots[-1]) if snapshots else 0
         if snapshots:
-            self._data, self._counts = _read_snapshot(snapshots[-1])
+            try:
+                with pa.memory_map(str(snapshots[-1])) as file:
+                    reader = pa.ipc.open_file(file)
+                    for i in range(reader.num_record_batches):
+                        columns = [c.to_pylist() for c in reader.get_batch(i).columns]
+                        for what, key, value in zip(*columns, strict=True):
+                            self._do(what if what == _COUNT else _SET, key, value)
+            except (pa.ArrowInvalid, OSError, TypeError) as error:
+                remedy = "Restore a backup, or export the state again"
+                raise UnreadableFileError(
+                    f"the snapshot cannot be read ({error})", file=snapshots[-1], remedy=remedy
+                ) from error
             self._snapshot_size = snapshots[-1].stat().st_size
         logs = [p for p in sorted(self.folder.glob("events-*.log"), key=_number) if _number(p) >= first]
         for path in logs:
@@ -368,45 +384,8 @@ def _unpack(payload: bytes, path: Path) -> Iterator[tuple[int, bytes, bytes]]:
         place += key + value
 
 
-def _long(number: int) -> bytes:
-    return number.to_bytes(8, "little")
-
-
 def _number(path: Path) -> int:
     return int(path.stem.partition("-")[2])
-
-
-def _write_snapshot(path: Path, data: Mapping[bytes, bytearray], counts: Mapping[bytes, int]) -> None:
-    schema = pa.schema([("what", pa.uint8()), ("key", pa.binary()), ("value", pa.large_binary())])
-    with atomic_file(path) as part:
-        with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            rows = [(_COUNT, k, _long(v)) for k, v in counts.items()]
-            rows += [(_SET, k, v) for k, v in data.items()]
-            for start in range(0, len(rows), 100_000):
-                block = rows[start : start + 100_000]
-                columns = [pa.array(c, f.type) for c, f in zip(zip(*block), schema, strict=True)]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(path.parent)
-
-
-def _read_snapshot(path: Path) -> tuple[dict[bytes, bytearray], dict[bytes, int]]:
-    data: dict[bytes, bytearray] = {}
-    counts: dict[bytes, int] = {}
-    try:
-        with pa.memory_map(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            for i in range(reader.num_record_batches):
-                for what, key, value in zip(*(c.to_pylist() for c in reader.get_batch(i).columns), strict=True):
-                    if what == _COUNT:
-                        counts[key] = int.from_bytes(value, "little")
-                    else:
-                        data[key] = bytearray(value)
-    except (pa.ArrowInvalid, OSError, TypeError) as error:
-        remedy = "Restore a backup, or export the state again"
-        raise UnreadableFileError(f"the snapshot cannot be read ({error})", file=path, remedy=remedy) from error
-    return data, counts
 
 
 # ``RedisStore``: events in a Redis server, which several processes share.

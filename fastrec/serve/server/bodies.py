@@ -105,8 +105,7 @@ def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
     for name, values in arrays.items():
         if values.ndim != 1:
             raise Refusal(422, f"its shape is {values.shape}, not [n]", column=name)
-    rows = check_same_length(arrays)
-    return checked_columns(spec, arrays, rows, from_array, np.ndarray.tolist)
+    return checked_columns(spec, arrays, check_same_length(arrays), from_array, np.ndarray.tolist)
 
 
 def checked_columns(
@@ -179,8 +178,7 @@ def check_rows(rows: int, max_rows: int) -> None:
 
 def _numbered(name: str, ids: list[Any], of: str) -> tuple[np.ndarray, int]:
     """Map ids, integers or text, to 0 … k - 1 in order of appearance; return k too."""
-    kinds = set(map(type, ids))
-    if kinds - {int, str}:
+    if set(map(type, ids)) - {int, str}:
         row = next(i for i, v in enumerate(ids) if type(v) not in (int, str))
         raise Refusal(422, f"{shortened(ids[row])} is no id of {of} (an integer or text)", column=name, row=row)
     numbers = {v: i for i, v in enumerate(dict.fromkeys(ids))}

@@ -381,8 +381,7 @@ class _ServedRecommender(_Model):
         found = self._shop.recommend(frame, asked.k, context=Table(more) if more else None)
         ids, scores = found["item"].to_arrow().to_pylist(), found["score"].values.tolist()
         ends = torch.bincount(found["session"].values, minlength=asked.rows).cumsum(0).tolist()
-        starts = [0, *ends]
-        best = [(ids[a:b], scores[a:b]) for a, b in zip(starts, ends)]
+        best = [(ids[a:b], scores[a:b]) for a, b in zip([0, *ends], ends)]
         return best, dict(self._shop.seconds)
 
 
