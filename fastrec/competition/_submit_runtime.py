@@ -64,7 +64,18 @@ def _have_fastrec(wheels: Path) -> None:
     if found == VERSION and None not in there.values():
         return
     if wheels.is_dir():
-        _install(wheels)
+        # What is lacking, and only that, is unpacked into a folder that is gone when the process ends.
+        place = Path(tempfile.mkdtemp(prefix="fastrec-wheels-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        offline = ["--no-index", "--find-links", str(wheels)]
+        _pip(*offline, "--dry-run", "--report", str(place / "plan.json"), *REQUIREMENTS)
+        plan = [i["metadata"] for i in json.loads((place / "plan.json").read_text(encoding="utf-8"))["install"]]
+        print("installing " + ", ".join(f"{p['name']} {p['version']}" for p in plan), file=sys.stderr)
+        if plan:
+            options = ["--no-deps", "--no-compile", "--target", str(place)]  # most of it is never imported
+            _pip(*offline, *options, *[f"{p['name']}=={p['version']}" for p in plan])
+        sys.path.insert(0, str(place))
+        importlib.invalidate_caches()
     elif importlib.util.find_spec("fastrec") is None:
         sys.exit(f"error: fastrec is not installed, and there is no folder of wheels: {wheels}")
     elif found != VERSION:
@@ -76,21 +87,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _install(wheels: Path) -> None:
-    """Unpack what is lacking, and only that, into a folder that is gone when the process ends."""
-    place = Path(tempfile.mkdtemp(prefix="fastrec-wheels-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    offline = ["--no-index", "--find-links", str(wheels)]
-    _pip(*offline, "--dry-run", "--report", str(place / "plan.json"), *REQUIREMENTS)
-    plan = [i["metadata"] for i in json.loads((place / "plan.json").read_text(encoding="utf-8"))["install"]]
-    print("installing " + ", ".join(f"{p['name']} {p['version']}" for p in plan), file=sys.stderr)
-    if plan:
-        options = ["--no-deps", "--no-compile", "--target", str(place)]  # most of it is never imported
-        _pip(*offline, *options, *[f"{p['name']}=={p['version']}" for p in plan])
-    sys.path.insert(0, str(place))
-    importlib.invalidate_caches()
 
 
 def _pip(*arguments: str) -> None:

@@ -146,8 +146,7 @@ class SavedRun:
             groups = full[self.config["list_column"]].group_numbers().cpu()
             events = None if self.events is None else self.events.of(full, self.config["list_column"], tables or {})
             return Lists(full, groups, cats=self.cats, conts=self.conts, events=events)
-        n = self.target.n_outputs
-        return Rows(full, self.target.task, cats=self.cats, conts=self.conts, n_outputs=n)
+        return Rows(full, self.target.task, cats=self.cats, conts=self.conts, n_outputs=self.target.n_outputs)
 
     def _refuse_absent(self, table: Table) -> None:
         absent = next((n for n in self.inputs if n not in table), None)

@@ -113,13 +113,13 @@ class Reading:
             refuse = wanted is not None and name not in (self.gaps or ())
             if name in self.texts:
                 made = as_type(made, "text", column=name, file=file)
-            if name in self.dates and (_is_text(made.type) or pa.types.is_integer(made.type)):
+            if name in self.dates and (type_of(made.type) == "text" or pa.types.is_integer(made.type)):
                 form = self.dates[name]
                 made = _by_value(made, lambda v, f=form: times_in_text(v.cast(pa.string()), f))
                 remedy = f"If they are times of another format, write Reading(dates={{{name!r}: '…'}})"
                 what = f"is no time of the format {form or 'ISO 8601'}"
                 _tell_of_lost(values, made, name, file, what, remedy, refuse)
-            if name in self.numbers and _is_text(made.type):
+            if name in self.numbers and type_of(made.type) == "text":
                 comma = name in self.decimal_commas
                 if wanted is not None:
                     _refuse_other_commas(made, name, file, comma)
@@ -243,10 +243,6 @@ def _tell_of_lost(
         )
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return type_of(kind) == "text"
-
-
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -256,8 +252,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
     """Convert each distinct value once."""
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
-    made = make(coded.dictionary)
-    return made.take(coded.indices)
+    return make(coded.dictionary).take(coded.indices)
 
 
 _ALIKE = {"text", "number", "bool", "clock"}

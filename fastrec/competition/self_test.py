@@ -141,8 +141,7 @@ def _features(data: Path, run: Path, world: _World) -> str:
 
 def _model(run: Path, name: str, world: _World) -> str:
     oof = _scores(run)["oof"]
-    predicted = _column(run / "test" / f"{name}.parquet", "prediction")
-    test = get_metric("auc")(world.truth, predicted)
+    test = get_metric("auc")(world.truth, _column(run / "test" / f"{name}.parquet", "prediction"))
     said = f"auc {oof[name]:.4f} out of fold, {test:.4f} on the test ({world.oracle:.4f} is the law's own)"
     _expect(_LEAST < oof[name] < world.oracle + _ABOVE and _LEAST < test < world.oracle + _ABOVE, said)
     if name == "stack":

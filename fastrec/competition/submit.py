@@ -121,5 +121,4 @@ def submission_values(
             f"the form has {len(form.values)} value columns, {wide.shape[1]} values are predicted for a row",
             remedy=f"Predicted are {', '.join(target.outputs)}",
         )
-    names = class_columns(form.values, target)
-    return {n: wide[:, i].numpy() for n, i in names.items()}
+    return {n: wide[:, i].numpy() for n, i in class_columns(form.values, target).items()}

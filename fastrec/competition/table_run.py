@@ -64,7 +64,20 @@ def read(run: TableRun) -> None:
     names = (run.found.train if run.found.test is None else run.found.test).names
     lists = (recipe.list_column, recipe.item) if run.target is None else None
     run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files, lists)
-    _check_lines(run)
+    # Ids that cannot be written into a submission are refused, and two rows with the same ids. The targets of a ranking
+    # may name lists alone, while the submission has a line for each candidate of the test.
+    form, values = run.form, isinstance(run.form, ValueForm)
+    there = [t for t in (run.found.targets, run.found.test) if t is not None]
+    rows = next((t for t in there if all(n in t for n in form.keys)), there[0] if there else None)
+    if rows is None and values and recipe.counted is None:
+        rows = run.found.train
+    if rows is None or not form.keys:
+        return
+    if not values and run.found.targets is None:  # the rows are candidates, a line is a list
+        rows = line_keys(form, rows, rows[recipe.list_column].group_numbers().cpu())
+    table = rows.select([n for n in form.keys if n in rows]).to_arrow()
+    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
+    RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
 
 
 def start_workers(run: TableRun) -> None:
@@ -74,24 +87,6 @@ def start_workers(run: TableRun) -> None:
 
 
 TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write_table_run]
-
-
-def _check_lines(run: TableRun) -> None:
-    # Refuse ids that cannot be written into a submission, and two rows with the same ids
-    form, found = run.form, run.found
-    values = isinstance(form, ValueForm)
-    # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
-    there = [t for t in (found.targets, found.test) if t is not None]
-    rows = next((t for t in there if all(n in t for n in form.keys)), there[0] if there else None)
-    if rows is None and values and run.recipe.counted is None:
-        rows = found.train
-    if rows is None or not form.keys:
-        return
-    if not values and found.targets is None:  # the rows are candidates, a line is a list
-        rows = line_keys(form, rows, rows[run.recipe.list_column].group_numbers().cpu())
-    table = rows.select([n for n in form.keys if n in rows]).to_arrow()
-    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
-    RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

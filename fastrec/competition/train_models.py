@@ -57,7 +57,12 @@ class LiveScores:
             folds = self.scores.get(name, (0.0, 0))[1] + 1
             self.scores[name] = self._score(name, fold, oof), folds
             self.stages.below = self.table()
-            self._say(name)
+            now, total = time.perf_counter(), len(self.run.folds)
+            # A log has a line of each model's last fold, and of other folds one in ten seconds.
+            if not self.stages.has_bars and (folds >= total or now - self._last >= limits.PLAIN_EVERY):
+                self._last = now
+                done = f"{self.scores[name][0]:.5f} after {folds} of {total} folds"
+                self.stages.say(f"  {name}: {self.metric.name} {done}")
 
     def _score(self, name: str, fold: int, oof: torch.Tensor) -> float:
         inside, n = self.run.folds[fold][1].cpu(), len(self.run.train)
@@ -77,15 +82,6 @@ class LiveScores:
         for name, (score, folds) in sorted(self.scores.items(), key=lambda s: (s[1][0] != s[1][0], sign * s[1][0])):
             table.add_row(name, f"{score:.5f}", f"{folds} of {len(self.run.folds)}")
         return table
-
-    def _say(self, name: str) -> None:
-        (score, folds), total = self.scores[name], len(self.run.folds)
-        now = time.perf_counter()
-        # A log has a line of each model's last fold, and of other folds one in ten seconds.
-        if self.stages.has_bars or (folds < total and now - self._last < limits.PLAIN_EVERY):
-            return
-        self._last = now
-        self.stages.say(f"  {name}: {self.metric.name} {score:.5f} after {folds} of {total} folds")
 
 
 class FirstFold:

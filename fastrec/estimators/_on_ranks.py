@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -115,27 +115,21 @@ def _launch(count: int, folder: Path) -> None:
     except SignalException as error:
         raise SystemExit(128 + error.sigval) from error
     except ChildFailedError as error:
-        raise _what_ended_it(folder, error) from error
+        told: list[Exception] = [pickle.loads(p.read_bytes()) for p in sorted(folder.glob("error*.pkl"))]
+        own = [e for e in told if not isinstance(e, RankError)]
+        if own or (told and all(f.exitcode >= 0 for f in error.failures.values())):
+            raise (own or told)[0] from error
+        ended = ", ".join(
+            f"rank {r} by {'signal' if f.exitcode < 0 else 'exit code'} {abs(f.exitcode)}"
+            for r, f in sorted(error.failures.items())
+        )
+        raise RankError(
+            f"a process that trained the net has ended: {ended}",
+            remedy="Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches",
+        ) from error
     finally:
         if alone:
             signal.signal(signal.SIGTERM, before)
-
-
-def _what_ended_it(folder: Path, error: Any) -> Exception:
-    told: list[Exception] = [pickle.loads(p.read_bytes()) for p in sorted(folder.glob("error*.pkl"))]
-    own = [e for e in told if not isinstance(e, RankError)]
-    if own:
-        return own[0]
-    if told and all(f.exitcode >= 0 for f in error.failures.values()):
-        return told[0]
-    ended = ", ".join(
-        f"rank {r} by {'signal' if f.exitcode < 0 else 'exit code'} {abs(f.exitcode)}"
-        for r, f in sorted(error.failures.items())
-    )
-    return RankError(
-        f"a process that trained the net has ended: {ended}",
-        remedy="Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches",
-    )
 
 
 def told(error: Exception) -> bytes:

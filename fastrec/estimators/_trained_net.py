@@ -64,8 +64,7 @@ class TrainedNet:
 
         Returns what else ``read`` needs, as JSON values.
         """
-        weights = {n: w.contiguous() for n, w in self.net.state_dict().items()}
-        save_file(weights, folder / "model.safetensors")
+        save_file({n: w.contiguous() for n, w in self.net.state_dict().items()}, folder / "model.safetensors")
         self.architecture.save(folder / "net", self.plan)
         procs = {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")}
         save_state(folder / "procs", procs)
@@ -189,7 +188,15 @@ class NetStart:
             if isinstance(net, EventNet):
                 by_value |= {n for n in net.state_dict() if n == "item.weight" or n.startswith("kinds.")}
                 items = new[frame.cat_names[-1]], old[self._trained.frame.cat_names[-1]]
-                _give_events(self._trained.net, net, items, self._events, events or {})
+                old_net = self._trained.net
+                if isinstance(old_net, EventNet) and old_net.width == net.width:
+                    if old_net.item is not None and net.item is not None:
+                        _give_rows(net.item.weight, old_net.item.weight, *items)
+                    # the vectors of the events' categories, column by column, that both nets know
+                    known = dict(zip(self._events, old_net.kinds, strict=True))
+                    for name, table in zip(events or {}, net.kinds, strict=True):
+                        if name in known:
+                            _give_rows(table.weight, known[name].weight, events[name], self._events[name])
             unchanged, given = [], self._trained.net.state_dict()
             for name, values in net.state_dict().items():
                 if name in by_value:
@@ -199,20 +206,6 @@ class NetStart:
                 else:
                     unchanged.append(name)
         return unchanged
-
-
-def _give_events(
-    old: nn.Module, new: EventNet, items: tuple[list[Any], list[Any]], before: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
-    """Copy the vectors of items, and of the events' categories column by column, that both nets know."""
-    if not isinstance(old, EventNet) or old.width != new.width:
-        return
-    if old.item is not None and new.item is not None:
-        _give_rows(new.item.weight, old.item.weight, *items)
-    known = dict(zip(before, old.kinds, strict=True))
-    for name, table in zip(now, new.kinds, strict=True):
-        if name in known:
-            _give_rows(table.weight, known[name].weight, now[name], before[name])
 
 
 def _give_rows(

@@ -130,9 +130,8 @@ class NetRanker(Ranker):
         tfms, more = self._event_inputs(train, frame)
         dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"), **tfms)
         # After _event_inputs, which learns the codes of events.
-        events = self._event_values()
         self._trained = TrainedNet.begin(
-            self.architecture, dls, frame, flags, start=self._start, more=more, events=events
+            self.architecture, dls, frame, flags, start=self._start, more=more, events=self._event_values()
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
         epochs = epochs if self._start is None else self._start.epochs(epochs)

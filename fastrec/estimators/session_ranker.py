@@ -112,8 +112,7 @@ class EventCoder:
         table = items.encode(ITEM, Coded(torch.arange(len(coded.keys) + 1), coded.keys))
         theirs = rows.table[events.item].coded().recode(coded.keys).cpu()
         listed = _place_in_list(theirs, torch.repeat_interleave(sizes), coded.codes[back], of_list, sizes)
-        codes = table[coded.codes][back].long()
-        return CodedEvents(codes, frame.x_cat[back].long(), conts, listed, offsets)
+        return CodedEvents(table[coded.codes][back].long(), frame.x_cat[back].long(), conts, listed, offsets)
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write what was learned; the inverse is ``read``."""
@@ -281,7 +280,6 @@ def _items(frame: TabularFrame) -> Categorify:
 def _blocks(sizes: Tensor) -> list[int]:
     """Return sizes of blocks of whole lists, each of about ``limits.ROWS_AT_ONCE`` candidates."""
     ends = sizes.cumsum(0)
-    block = (ends - 1) // limits.ROWS_AT_ONCE
-    _, lists = torch.unique_consecutive(block, return_counts=True)
+    _, lists = torch.unique_consecutive((ends - 1) // limits.ROWS_AT_ONCE, return_counts=True)
     stops = ends[lists.cumsum(0) - 1]
     return torch.diff(stops, prepend=stops.new_zeros(1)).tolist()

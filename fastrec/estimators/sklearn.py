@@ -228,7 +228,13 @@ class SKModel(Estimator):
             untrained = self._untrained(train.task, seed, device)
             parts.append(self._learned(values, label, weight, untrained, train.task, deadline))
         self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
-        self.trace = Trace(importance=self._importance())
+        owners = inputs.owners if isinstance(inputs, DenseInputs) else inputs.names
+        importance: dict[str, float] = {}
+        for part in parts:
+            gains = getattr(part, "feature_importances_", None)
+            for name, value in zip(owners, () if gains is None else gains):
+                importance[name] = importance.get(name, 0.0) + float(value)
+        self.trace = Trace(importance=importance)
         return self
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
@@ -316,16 +322,6 @@ class SKModel(Estimator):
             return {f"{prefix}sample_weight": weight.numpy()}
         warn(f"{self.name}: {type(last).__name__} takes no weights: all rows of a weight above 0 count alike")
         return {}
-
-    def _importance(self) -> dict[str, float]:
-        assert self._inputs is not None
-        owners = self._inputs.owners if isinstance(self._inputs, DenseInputs) else self._inputs.names
-        importance: dict[str, float] = {}
-        for part in self._parts:
-            values = getattr(part, "feature_importances_", None)
-            for name, value in zip(owners, () if values is None else values):
-                importance[name] = importance.get(name, 0.0) + float(value)
-        return importance
 
     def predict(self, data: Rows) -> torch.Tensor:
         """Return probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""

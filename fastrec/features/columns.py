@@ -102,8 +102,7 @@ class _Joined(Selector):
         return {"|": a | b, "&": a & b, "-": a - b}[self.how["sign"]]
 
     def config(self) -> dict[str, Any]:
-        parts = [self.first.config(), self.second.config()]
-        return {**super().config(), "parts": parts}
+        return {**super().config(), "parts": [self.first.config(), self.second.config()]}
 
     def __repr__(self) -> str:
         return f"({self.first!r} {self.how['sign']} {self.second!r})"

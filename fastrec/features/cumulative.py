@@ -79,8 +79,7 @@ class CumStat(OfColumns, Grouped):
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
     """Return the largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one."""
-    n = len(values)
-    if not n:
+    if not len(values):
         return values
     # Values become ranks, in a block per group above those of the groups before: one running maximum over all rows
     # then restarts in every group.
@@ -108,8 +107,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
         return groups.unsort(before.tril_(-1).sum(1))
     _, rank = torch.unique(torch.where(known, values, torch.inf), return_inverse=True)
     rank, known = groups.sort(rank), groups.sort(known)
-    levels = int(place.max()).bit_length()
-    for level in range(levels):
+    for level in range(int(place.max()).bit_length()):
         is_right = (place >> level) & 1
         # Of equal values those of the right half come first, so that they do not count each other.
         block = place >> (level + 1)

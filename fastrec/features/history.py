@@ -308,8 +308,7 @@ class TimeSince(KeepsRows):
         result = {}
         for event in self._events:
             known = self._marks(table, event) & ~outside
-            since = groups.unsort(self._since(groups.sort(known), timeline, groups))
-            result[self._name(event)] = since
+            result[self._name(event)] = groups.unsort(self._since(groups.sort(known), timeline, groups))
         return as_columns(result)
 
     def last_rows(self, table: Table) -> torch.Tensor:

@@ -158,8 +158,7 @@ class Lag(OfColumns, KeepsRows):
                 rows = groups.unsort(torch.where(place >= groups.start, at, -1))
             rows = torch.where(outside, -1, rows)
             for col in self.columns:
-                made = self._value(table, col, rows)
-                result[self._name(col, n)] = replace(made, name=self._name(col, n))
+                result[self._name(col, n)] = replace(self._value(table, col, rows), name=self._name(col, n))
         return {n: result[n] for n in self.outputs}
 
     def last_rows(self, table: Table) -> torch.Tensor:

@@ -487,8 +487,7 @@ class TfIdfSimilarity(SumsByKey):
 
     def prepare(self, state: State, table: Table) -> Tensors:
         a, b, coded = self._read(table)
-        codes = coded.recode(state["keys"])
-        own, other = codes.tensor_split([len(a.elements)])
+        own, other = coded.recode(state["keys"]).tensor_split([len(a.elements)])
         missing = a.is_missing() | b.is_missing()
         return {"a": own, "b": other, "a_offsets": a.values, "b_offsets": b.values, "missing": missing}
 

@@ -38,8 +38,7 @@ def _in_lists(scores: Tensor, targets: Tensor, groups: Tensor | None) -> tuple[T
     scores = _flat(scores, "scores")
     if groups is None:
         targets, groups = _split_targets(targets)
-    target = _same_length(targets, scores, "targets")
-    return scores, target, _dense_ids(_same_length(groups, scores, "groups"))
+    return scores, _same_length(targets, scores, "targets"), _dense_ids(_same_length(groups, scores, "groups"))
 
 
 def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:

@@ -237,8 +237,7 @@ def _by_blocks(
     # Lists in their order may be alike: blocks of neighbours would differ too much.
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
-    order = torch.argsort(block, stable=True)
-    pieces = torch.split(order, torch.bincount(block).tolist())
+    pieces = torch.split(torch.argsort(block, stable=True), torch.bincount(block).tolist())
     scores, lists = [], []
     for rows in pieces:
         lists.append(len(torch.unique(groups[rows])))

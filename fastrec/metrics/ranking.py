@@ -344,8 +344,7 @@ def gauc(
     Returns:
         The mean over groups; NaN where no group holds both classes.
     """
-    lists = prepare(scores, labels, groups, sample_weight)
-    area, weight = _auc_by_group(lists)
+    area, weight = _auc_by_group(prepare(scores, labels, groups, sample_weight))
     weight = weight if choice(weights, "weights", ("rows", "equal")) == "rows" else torch.ones_like(weight)
     both = ~area.isnan()
     return float((area * weight)[both].sum() / weight[both].sum())

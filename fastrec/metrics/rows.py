@@ -296,8 +296,7 @@ def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the mean negative log likelihood in nats, mean over a row's labels; clipped at float64's precision."""
     eps = torch.finfo(torch.float64).eps
     if y.ndim == 1 and p.ndim == 2:
-        codes = check_codes(y, "y", p.shape[1])
-        of_true = p.gather(1, codes[:, None])[:, 0] / p.sum(1)
+        of_true = p.gather(1, check_codes(y, "y", p.shape[1])[:, None])[:, 0] / p.sum(1)
         return float(mean_of(-of_true.clamp(eps, 1).log(), weight))
     check_binary(y)
     inside = p.clamp(eps, 1 - eps)
@@ -308,8 +307,7 @@ def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the mean squared error of probabilities (Brier 1950); of classes their sum, of labels their mean."""
     if y.ndim == 1 and p.ndim == 2:
-        codes = check_codes(y, "y", p.shape[1])
-        of_true = p.gather(1, codes[:, None])[:, 0]
+        of_true = p.gather(1, check_codes(y, "y", p.shape[1])[:, None])[:, 0]
         return float(mean_of(p.square().sum(1) - 2 * of_true + 1, weight))
     check_binary(y)
     return float(mean_of((y - p).square(), weight).mean())

@@ -47,8 +47,7 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
     if known in _EXACT:
         places = _EXACT[known](rows)
     else:
-        starts = [find(rows) for find in _EXACT.values()]
-        places = _moved(starts, rows, chosen)
+        places = _moved([find(rows) for find in _EXACT.values()], rows, chosen)
     # a class below the lowest of the targets is never given
     return torch.cat([rows.cuts[:1].expand(rows.lowest), rows.cuts[places]])
 

@@ -119,8 +119,7 @@ def together(
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
     file, train, tables, test = _read(saved, data, where)
-    old = kept.train().to(where)
-    rows, is_new = _joined(saved, old, train, file)
+    rows, is_new = _joined(saved, kept.train().to(where), train, file)
     if time is None:
         time = saved.config.get("recipe", {}).get("time")
     if time is not None and time not in rows:
@@ -190,8 +189,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
     """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
-    needed = _needed(saved, old)
-    absent = next((n for n in needed if n not in new), None)
+    absent = next((n for n in _needed(saved, old) if n not in new), None)
     if absent is not None:
         raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
     numbers = np.arange(len(new))
@@ -204,7 +202,19 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
     rows = concat([old.select(names), new.select(names)])
     is_new = torch.arange(len(rows)) >= len(old)
     if saved.target is not None:
-        _refuse_learned([n for n in saved.config.get("ids", ()) if n in rows], rows, len(old), numbers, file)
+        ids = [n for n in saved.config.get("ids", ()) if n in rows]
+        if not ids:
+            return rows, is_new
+        codes = rows.coded(ids).codes.cpu().numpy()
+        learned = np.bincount(codes[: len(old)], minlength=int(codes.max()) + 1)
+        again = np.flatnonzero((learned[codes[len(old) :]] > 0) & (codes[len(old) :] > 0))
+        # Rows that the run has learned from are refused before anything is trained. Ids that several old rows share
+        # name users or shops, not rows: they may come again.
+        if len(again) and learned.max() == 1:
+            value = ", ".join(f"{n} {rows[n].to_arrow()[len(old) + int(again[0])]}" for n in ids)
+            problem = f"the run has learned from this row already: {value} ({len(again)} such rows in all)"
+            remedy = "Give the rows that are new alone"
+            raise DataError(problem, file=file, column=", ".join(ids), row=int(numbers[again[0]]), remedy=remedy)
         return rows, is_new
     lists = rows[saved.config["list_column"]].group_numbers().cpu()
     both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
@@ -213,25 +223,6 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
         raise DataError(problem, column=saved.config["list_column"], remedy="Give new lists numbers of their own")
     order = torch.argsort(lists, stable=True)
     return rows.take(order.to(rows.device)), is_new[order]
-
-
-def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, file: Path) -> None:
-    """Refuse new rows that the run has learned from, before anything is trained.
-
-    ``rows`` are ``old`` rows, then new ones, of which ``numbers`` are the places in their file; ``ids`` tell rows
-    apart.
-    """
-    if not ids:
-        return
-    codes = rows.coded(ids).codes.cpu().numpy()
-    learned = np.bincount(codes[:old], minlength=int(codes.max()) + 1)
-    again = np.flatnonzero((learned[codes[old:]] > 0) & (codes[old:] > 0))
-    # Ids that several old rows share name users or shops, not rows: they may come again.
-    if len(again) and learned.max() == 1:
-        value = ", ".join(f"{n} {rows[n].to_arrow()[old + int(again[0])]}" for n in ids)
-        problem = f"the run has learned from this row already: {value} ({len(again)} such rows in all)"
-        remedy = "Give the rows that are new alone"
-        raise DataError(problem, file=file, column=", ".join(ids), row=int(numbers[again[0]]), remedy=remedy)
 
 
 def _needed(saved: SavedRun, old: Table) -> list[str]:

@@ -155,8 +155,7 @@ class Registry:
                 raise DataError("there is no version to go back to", file=self.folder, remedy="Promote one by number")
             state.current, state.previous = state.previous, state.current
             self._note(state, "rolled back", state.current, state.previous, why, None)
-            found = self._version(state, state.current)
-        return found
+            return self._version(state, state.current)
 
     def keep(self, *, why: str, about: Mapping[str, Any] | None = None) -> None:
         """Write into the history that a candidate was not promoted, and why.

@@ -211,7 +211,11 @@ class Index:
         wanted = -(-3 * k * len(self) // max(1, 2 * count))  # half as many again as should do
         if count <= limits.INDEX_FEW or wanted > limits.INDEX_FEW // 10:
             return self._exact(queries, k, mask)
-        return self._filtered(queries, k, mask, wanted)
+        # More than ``k`` are looked for, and what is not allowed dropped; exactly where that leaves too few.
+        places, scores = self._found.search(queries, min(wanted, len(self)), wanted)
+        scores = scores.masked_fill(~mask[places.clamp_min(0)] | (places < 0), -torch.inf)
+        best, order = torch.sort(scores, dim=1, descending=True, stable=True)
+        return self._completed(places.gather(1, order)[:, :k], best[:, :k].contiguous(), queries, mask)
 
     def decode(self, places: Tensor) -> Column:
         """Return ids of places, flattened; missing where a place is -1."""
@@ -263,14 +267,6 @@ class Index:
         recall = _RecallTrial(self, queries).tune(found, goal)
         if (recall >= goal and found.pays) or kind != "auto":
             self._found, self.kind, self.recall = found, name, recall
-
-    def _filtered(self, queries: Tensor, k: int, mask: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
-        """Look for more than ``k``, and drop what is not allowed; exactly where that leaves too few."""
-        assert self._found is not None
-        places, scores = self._found.search(queries, min(wanted, len(self)), wanted)
-        scores = scores.masked_fill(~mask[places.clamp_min(0)] | (places < 0), -torch.inf)
-        best, order = torch.sort(scores, dim=1, descending=True, stable=True)
-        return self._completed(places.gather(1, order)[:, :k], best[:, :k].contiguous(), queries, mask)
 
     def _completed(self, places: Tensor, scores: Tensor, queries: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Search exactly for the queries of which fewer were found than there are."""

@@ -483,8 +483,7 @@ class SessionFrame:
         known = (self.target > 0).long()
         offsets = self.offsets + offsets_of(known)
         values = self.values.new_zeros(int(offsets[-1]))
-        places = runs(offsets[:-1], self.lengths)[1]
-        values[places] = self.values
+        values[runs(offsets[:-1], self.lengths)[1]] = self.values
         values[offsets[1:][known > 0] - 1] = self.target[known > 0]
         made = copy.copy(self)
         made.values, made.offsets, made.target, made.times, made.sides = values, offsets, None, None, {}

@@ -349,8 +349,7 @@ def standardised(scores: Tensor, reserved: int) -> Tensor:
     """Return scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
     known = scores[:, reserved:]
     known.clamp_(min=-1e30)
-    mean = known.mean(1, keepdim=True)
-    known.sub_(mean)
+    known.sub_(known.mean(1, keepdim=True))
     deviation = torch.linalg.vector_norm(known, dim=1, keepdim=True) / max(known.shape[1], 1) ** 0.5
     if not bool(deviation.isfinite().all()):  # squares are too large for float32; this takes ten times as long
         deviation = known.std(1, keepdim=True, correction=0)

@@ -55,25 +55,24 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
     parts = [GraphPart("features", "onnx", raw, features)] if features else []
     # the stack computes other columns that it reads, of lists for instance, from the raw ones itself
     parts += [*graph.marks, GraphPart("stack", "onnx", [*predictions, *raw], ends)]
-    return [_write_part(graph, folder, part) for part in parts]
-
-
-def _write_part(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
-    file, inputs = f"parts/{part.name}.{'ubj' if part.kind == 'xgboost' else 'onnx'}", part.inputs
-    files = [Path(file).name]
-    if part.kind == "xgboost":
-        (folder / file).write_bytes(booster_of_margins(part.booster).save_raw("ubj"))
-    else:
-        model, read = graph.part(part.inputs, part.outputs)
-        inputs = [c for c in part.inputs if c.name in read]
-        if not inputs:
-            raise DataError(f"the part {part.name} reads nothing", remedy="Export without parts")
-        files = [f.name for f in graph.save(folder / file, model=model)]
-    sides = {
-        side: [{"name": c.name, "type": c.dtype, "width": c.width} for c in cuts]
-        for side, cuts in (("inputs", inputs), ("outputs", part.outputs))
-    }
-    return {"name": part.name, "kind": part.kind, "file": file, "files": files, **sides}
+    written = []
+    for part in parts:
+        file, inputs = f"parts/{part.name}.{'ubj' if part.kind == 'xgboost' else 'onnx'}", part.inputs
+        files = [Path(file).name]
+        if part.kind == "xgboost":
+            (folder / file).write_bytes(booster_of_margins(part.booster).save_raw("ubj"))
+        else:
+            model, read = graph.part(part.inputs, part.outputs)
+            inputs = [c for c in part.inputs if c.name in read]
+            if not inputs:
+                raise DataError(f"the part {part.name} reads nothing", remedy="Export without parts")
+            files = [f.name for f in graph.save(folder / file, model=model)]
+        sides = {
+            side: [{"name": c.name, "type": c.dtype, "width": c.width} for c in cuts]
+            for side, cuts in (("inputs", inputs), ("outputs", part.outputs))
+        }
+        written.append({"name": part.name, "kind": part.kind, "file": file, "files": files, **sides})
+    return written
 
 
 SAMPLE = "sample.parquet"
@@ -183,8 +182,7 @@ def with_events(
     if isinstance(data, Mapping):
         frames = dict(data)
     else:
-        files = _files(Path(data), saved.reading)
-        frames = {n: saved.read(p, n) for n, p in files.items() if n != "test"}
+        frames = {n: saved.read(p, n) for n, p in _files(Path(data), saved.reading).items() if n != "test"}
     history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
     online = write_online_state(part / "events", saved.features, frames, history, outputs=made)
     types = {**frames, **({} if history is None else {HISTORY: history})}

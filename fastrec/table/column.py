@@ -169,17 +169,22 @@ class Column:
         if self.kind not in ("number", "datetime"):
             raise self._refuse("a key")
         missing = self.is_missing()
-        whole = self.values.to(torch.int64)  # exact wherever it is equal
-        floats = self.values.is_floating_point()
-        is_whole = not floats or bool(((whole.to(self.values.dtype) == self.values) | missing).all())
-        if is_whole:
+        whole = self._as_whole(missing)
+        if whole is not None:
             codes, distinct = code_integers(whole, missing)
             kept = pa.array(distinct.to(self.values.dtype).cpu().numpy())
         else:
             codes, kept = _code_floats(self.values + 0, missing)  # -0.0 and 0.0 are one key
         if self.kind == "datetime":
             kept = kept.cast(pa.timestamp(self.unit, self.zone))
-        return Coded(codes, Keys((kept,), (self.name,)), is_whole)
+        return Coded(codes, Keys((kept,), (self.name,)), whole is not None)
+
+    def _as_whole(self, missing: torch.Tensor) -> torch.Tensor | None:
+        """Return int64 ``[n]``, undefined where missing; None if not all are whole numbers."""
+        if not self.values.is_floating_point():
+            return self.values.to(torch.int64)
+        whole = self.values.to(torch.int64)  # exact wherever it is equal
+        return whole if bool(((whole.to(self.values.dtype) == self.values) | missing).all()) else None
 
     def anew(self) -> Column:
         """Return the same values without caches, in case shared memory was changed in place."""

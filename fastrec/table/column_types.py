@@ -149,8 +149,7 @@ def as_type(
         problem = f"holds {_called(kind, values.type)}, and is {wanted} in the run"
         raise DataError(problem, file=file, column=column, row=_first(values.is_valid()), remedy=_remedy(kind, wanted))
     made = make(values)
-    lost = pc.and_(pc.is_null(made), _is_value(values))
-    row = _first(lost)
+    row = _first(pc.and_(pc.is_null(made), _is_value(values)))
     if row is not None:
         problem = f"{_shown(values[row])} is no {base}, which the column is in the run"
         raise DataError(problem, file=file, column=column, row=row, remedy=_remedy(kind, wanted))

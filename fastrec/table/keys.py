@@ -490,8 +490,7 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
     for part in parts[1:]:
         size = part.size
         pair = joined.codes * size + part.codes
-        gone = (joined.codes == 0) | (part.codes == 0)
-        codes, values = code_integers(pair, gone)
+        codes, values = code_integers(pair, (joined.codes == 0) | (part.codes == 0))
         values = values.cpu()
         rows = torch.div(values, size, rounding_mode="floor"), values % size
         keys = _PairedKeys(joined.keys, part.keys, (rows[0] - 1, rows[1] - 1))

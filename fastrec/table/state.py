@@ -64,8 +64,7 @@ def load_state(folder: str | Path) -> dict[str, Any]:
             raise MissingFileError("there is no such file", file=folder / name, remedy="Save the state again")
     try:
         structure = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        tensors = load_file(folder / "state.safetensors")
-        return _unpack(structure, tensors)
+        return _unpack(structure, load_file(folder / "state.safetensors"))
     except Exception as error:  # safetensors raises a class of its own for a damaged file
         raise UnreadableFileError(
             f"the saved state cannot be read ({error})", file=folder, remedy="Save it again"

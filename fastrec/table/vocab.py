@@ -127,8 +127,7 @@ class Vocab:
             DataError: the column's values cannot be compared with the vocabulary's (strings and numbers, say).
         """
         if isinstance(column, Column) and self.takes(column):
-            codes = self.lookup.numbers(column.values).long()
-            return codes.masked_fill_(column.is_missing(), 0)
+            return self.lookup.numbers(column.values).long().masked_fill_(column.is_missing(), 0)
         coded = column if isinstance(column, Coded) else column.coded()
         return self.codes_of(coded.keys).to(coded.codes.device)[coded.codes]
 

@@ -105,8 +105,7 @@ def space_of(model: Estimator, rows: Rows) -> tuple[Dim, ...]:
         Dim("wd", 0.001, 0.3, log=True),
         Dim("epochs", max(epochs // 2, 1), 2 * epochs, log=True, whole=True),
     )
-    options = (Dim("ps", 0, 0.5, option=True), Dim("embed_p", 0, 0.4, option=True))
-    for option in options:
+    for option in (Dim("ps", 0, 0.5, option=True), Dim("embed_p", 0, 0.4, option=True)):
         with suppress(DataError):  # the architecture has no such option
             Architecture(net, {option.name: option.low})
             dims = (*dims, option)

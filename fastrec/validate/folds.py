@@ -353,8 +353,7 @@ class Folds:
             DataError: there are more folds than half as many as rows, or none.
         """
         given = cuts.given_column(data, column, "folds").plain()
-        coded = given.coded().in_order()
-        codes = coded.codes.cpu()
+        codes = given.coded().in_order().codes.cpu()
         if given.kind == "number":
             codes = torch.where(given.number().cpu() == -1, 0, codes)
         folds, codes = torch.unique(codes, return_inverse=True)

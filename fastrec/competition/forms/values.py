@@ -265,18 +265,14 @@ def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
         made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), sep)
         made = made.append_column(ROW_NUMBER, pa.array(range(len(made))).cast(pa.large_string()))
         return made.select(list(names))
-    if _is_parquet(path):
+    if path.suffix.lower() in (".parquet", ".pq"):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
     return read_text_csv(path, names, sep=_separator(path, sep))
 
 
-def _is_parquet(path: Path) -> bool:
-    return path.suffix.lower() in (".parquet", ".pq")
-
-
 def _names(path: Path, sep: str) -> list[str]:
-    if _is_parquet(path):
+    if path.suffix.lower() in (".parquet", ".pq"):
         return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
     return csv_header(path, sep=_separator(path, sep))
 

@@ -119,8 +119,7 @@ def run_clicks(run: Run) -> None:
     form = ValueForm(values=(target,), probabilities=True)
     with run_folder(run) as part:
         with stages.stage("write"):
-            classes = Vocab(pa.array([0, 1]), name=target)
-            asked = Target(target, "binary", classes=classes)
+            asked = Target(target, "binary", classes=Vocab(pa.array([0, 1]), name=target))
             write_models(part, {n: [m] for n, m in models.items()}, stack, target=asked)
             pq.write_table(recipe.sample(run.data, limits.SAMPLE_ROWS), part / "sample.parquet")
             (part / "test").mkdir()

@@ -251,8 +251,7 @@ def split(run: ListsRun) -> None:
     """Cut the files into parts."""
     folder = run.work.folder / "split"
     with run.stages.stage("parts") as advance:
-        parts = run.recipe.split(run.data, folder, rows=run.rows)
-        lay_out(run.recipe, parts, run.work, advance)
+        lay_out(run.recipe, run.recipe.split(run.data, folder, rows=run.rows), run.work, advance)
     shutil.rmtree(folder)
 
 

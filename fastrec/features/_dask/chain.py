@@ -119,8 +119,7 @@ class DaskChain(Chain):
 
     def look(self, work: Blocks) -> None:
         """Find the values of the columns that hold folds, in one pass over the rows."""
-        columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
-        for column in sorted(columns):
+        for column in sorted({getattr(s, "fold_column", None) for s in self.steps} - {None}):
             keys = [task(lambda t, c: given_fold_keys(t, c)[0], table, column) for table in work.select([column])]
             every = tree(lambda *parts: reduce(lambda a, b: union_keys(a, b)[0], parts), keys)
             self._fold_keys[column] = dask.compute(every)[0]
@@ -165,8 +164,7 @@ class DaskChain(Chain):
             for steps in ([s for s in group.steps if learns(s) and s not in both], both):
                 if not steps:
                     continue
-                jobs = [(s, self._rule(s, hidden)) for s in steps]
-                parts = _collecting(place, steps, jobs, others)
+                parts = _collecting(place, steps, [(s, self._rule(s, hidden)) for s in steps], others)
                 if steps is both:
                     parts += _collecting(more, steps, [(s, None) for s in steps], others)
                 batches.append((steps, parts))

@@ -130,8 +130,7 @@ def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> 
     """Return an empty frame with the columns of the result, by running the steps on no rows."""
     if isinstance(df, SplitTable | PartFiles):  # its result is a table, or Arrow's
         return None
-    steps = [copy.copy(s) for s in fs.steps]
-    chain = Chain(steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
+    chain = Chain([copy.copy(s) for s in fs.steps], key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
     there, given = set(column_names(df._meta)), {} if y is None else {fs._one_target(): y}
     names = [n for n in fs.fit_inputs if n in there and n not in given]
     read = fs._read_tables(tables, lambda t, names: no_rows(t, names) if is_dask(t) else Table.read(t, names))

@@ -99,8 +99,7 @@ def as_frame(
     # whether its rows or the others are wanted. None: all
     own = frame if kept is None else frame[list(kept)]
     parts = partitions(frame, kept)
-    more = [] if fold is None else [OUTER]
-    made = blocks.select([*outputs, *more])
+    made = blocks.select([*outputs, *([] if fold is None else [OUTER])])
     done = [task(_attached, p, m, list(outputs), meta, fold) for p, m in zip(parts, made, strict=True)]
     if isinstance(frame, PartFiles):
         return MadeParts(done, [*(n for n in own.columns if n not in outputs), *outputs])

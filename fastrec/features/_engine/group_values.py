@@ -76,8 +76,7 @@ def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torc
     if len(tally["cell"]) and bool((tally["cell"] != tally["cell"][0]).any()):
         tally = _tally(torch.zeros_like(tally["cell"]), tally["key"], tally["value"], tally["count"])
     total = tally["key"].new_zeros(size).index_add_(0, tally["key"], tally["count"])
-    reached = torch.cumsum(tally["count"], 0)
-    made = _at_shares(tally["value"], total, shares, reached)
+    made = _at_shares(tally["value"], total, shares, torch.cumsum(tally["count"], 0))
     return [torch.cat([m.new_full((1,), torch.nan), m]) for m in made]
 
 
@@ -213,8 +212,7 @@ def end_codes(state: dict[str, Any], end: str, keep: torch.Tensor | None) -> tor
 
 def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
     """Return the values of codes ``[n]``; code 0 is missing."""
-    column = as_column(values.columns[0], name=name).to(codes.device)
-    return take_or_missing(column, codes - 1)
+    return take_or_missing(as_column(values.columns[0], name=name).to(codes.device), codes - 1)
 
 
 # Statistics of whole number columns by cell, merged exactly: value counts (for quantiles, mode) and moments.

@@ -57,7 +57,14 @@ def key_text(values: pa.Array) -> pa.Array:
     if pa.types.is_boolean(kind):
         return values.cast(pa.uint8()).cast(pa.large_string())
     if pa.types.is_timestamp(kind):
-        return _time_text(values.cast(pa.int64()).to_numpy(zero_copy_only=False), UNITS_PER_SECOND[kind.unit])
+        unit = UNITS_PER_SECOND[kind.unit]
+        seconds, rest = np.divmod(values.cast(pa.int64()).to_numpy(zero_copy_only=False), unit)
+        text = pa.array(seconds).cast(pa.large_string())
+        if not rest.any():
+            return text
+        nanoseconds = pa.array(rest * (10**9 // unit)).cast(pa.large_string())
+        parts = pc.binary_join_element_wise(text, nanoseconds, pa.scalar(".", pa.large_string()))
+        return pc.if_else(pa.array(rest > 0), parts, text)
     text = values.cast(pa.large_string())
     if not pa.types.is_floating(kind):
         return text
@@ -72,17 +79,6 @@ def hash_keys(keys: Keys, count: int, seed: int) -> torch.Tensor:
     text = [key_text(c) for c in keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     return torch.from_numpy(hash_codes(joined, count, seed=seed))
-
-
-def _time_text(numbers: np.ndarray, unit: int) -> pa.Array:
-    seconds, rest = np.divmod(numbers, unit)
-    text = pa.array(seconds).cast(pa.large_string())
-    if not rest.any():
-        return text
-    nanoseconds = pa.array(rest * (10**9 // unit)).cast(pa.large_string())
-    return pc.if_else(
-        pa.array(rest > 0), pc.binary_join_element_wise(text, nanoseconds, pa.scalar(".", pa.large_string())), text
-    )
 
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
@@ -134,8 +130,7 @@ def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
 
 def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
     """Return the keys of both, sorted, and the places of those of ``a`` and of ``b`` among them."""
-    both = a.concat(b)
-    codes, distinct = both.distinct()
+    codes, distinct = a.concat(b).distinct()
     order = distinct.sort_order()
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))

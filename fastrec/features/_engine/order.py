@@ -313,8 +313,7 @@ class EarlierRows:
 
     def count(self) -> torch.Tensor:
         """Return the number of earlier rows: float64 ``[n]``."""
-        count = (self.last + 1 - self.groups.start).clamp_min(0)
-        return self.groups.unsort(count.double())
+        return self.groups.unsort((self.last + 1 - self.groups.start).clamp_min(0).double())
 
     def _found(self, totals: torch.Tensor) -> torch.Tensor:
         """Take running sums (``[c, n]`` in sorted order) at each row's last earlier row, in row order."""

@@ -134,8 +134,7 @@ def key_codes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
         if column.kind != "category" and (column.kind != "number" or column.values.is_floating_point()):
             continue
         codes = column.coded().codes
-        counts = torch.bincount(codes)
-        several = int((counts[1:] > 0).sum())
+        several = int((torch.bincount(codes)[1:] > 0).sum())
         if 2 <= several < len(codes):
             found[name] = codes
     return found

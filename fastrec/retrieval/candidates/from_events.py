@@ -47,8 +47,7 @@ class PastFeatures(Saved):
     def fit(self, sessions: SessionFrame) -> PastFeatures:
         """Count the log's items and what follows what; of the log that the sources learn from."""
         codes, values, times = len(sessions.items), sessions.values, sessions.times
-        counts = torch.bincount(values, minlength=codes).float()
-        self._columns = {"item_log_events": counts.log1p()}
+        self._columns = {"item_log_events": torch.bincount(values, minlength=codes).float().log1p()}
         if times is not None and len(times):
             self._end = end = float(times.max())
             first = torch.full((codes,), torch.inf, dtype=torch.float64).scatter_reduce_(0, values, times, "amin")
@@ -164,14 +163,12 @@ class _Log:
         if _LABEL in (self.group, self.item):
             raise DataError("the column of labels has this name", column=_LABEL, remedy="Rename the column")
         table = self._table(events)
-        log = SessionFrame(table, item=self.item, session=self.group, **self._options())
+        kinds = [] if self.kind is None else [self.kind]
+        log = SessionFrame(table, item=self.item, session=self.group, order=self.time or (), features=kinds)
         if not len(log.values):
             problem = "the log has no event" if not len(table) else "no event has an item"
             raise DataError(problem, column=self.item, remedy="Give one event or more, each with its item")
         return self._marked(log)
-
-    def _options(self) -> dict[str, Any]:
-        return {"order": self.time or (), "features": [self.kind] if self.kind is not None else []}
 
     def _table(self, events: Any) -> Table:
         names = [n for n in (self.group, self.item, self.time, self.kind) if n is not None]

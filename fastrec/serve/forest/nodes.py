@@ -92,8 +92,7 @@ def _elements(statistics: Statistics, x: str, graph: Graph) -> str:
     own = graph.op("Gather", x, graph.constant(columns), axis=1)
     above = graph.op("Greater", own, graph.constant(borders))
     if missing.any():
-        gone = graph.op("And", graph.op("IsNaN", own), graph.constant(missing))
-        above = graph.op("Or", above, gone)
+        above = graph.op("Or", above, graph.op("And", graph.op("IsNaN", own), graph.constant(missing)))
     own = graph.op("Gather", x, graph.constant(np.array(statistics.cats)), axis=1)
     known = graph.cast(graph.op("Where", graph.op("IsNaN", own), graph.constant(0.0), own), np.int64)
     code = graph.op("Min", known, graph.constant(np.array(len(statistics.hashes) - 1)))

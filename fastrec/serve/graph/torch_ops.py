@@ -47,15 +47,12 @@ def pick(graph: Graph, value: str, place: int, axis: int) -> str:
 # Handlers of sums, products, powers, roundings and functions of one value.
 
 
-def _binary(kind: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, alpha: Any = 1) -> str:
-        if alpha != 1:
-            b = b * alpha
-        if made.dtype == torch.bool and kind in ("Add", "Mul"):  # ONNX adds no bools: a sum is an or, a product an and
-            return graph.op("Or" if kind == "Add" else "And", *both(graph, a, b, torch.bool)[:2])
-        return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
-
-    return write
+def _binary(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str, alpha: Any = 1) -> str:
+    if alpha != 1:
+        b = b * alpha
+    if made.dtype == torch.bool and kind in ("Add", "Mul"):  # ONNX adds no bools: a sum is an or, a product an and
+        return graph.op("Or" if kind == "Add" else "And", *both(graph, a, b, torch.bool)[:2])
+    return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
 
 
 for _kind, _names in {
@@ -65,7 +62,7 @@ for _kind, _names in {
     "Max": ("maximum", "fmax_"),
     "Min": ("minimum", "fmin_"),
 }.items():
-    handler(*_names)(_binary(_kind))
+    handler(*_names)(partial(_binary, kind=_kind))
 
 
 @handler("div", "true_divide", "divide", "__truediv__")

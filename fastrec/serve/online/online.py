@@ -523,8 +523,7 @@ def write_online_state(
                 continue
             rows = Table.read(frame, online.tables[name], device="cpu")
             for start in range(0, len(rows), 200_000):  # blocks bound the memory
-                block = rows.slice(start, min(start + 200_000, len(rows)))
-                online._observe(block, name, learn=False)
+                online._observe(rows.slice(start, min(start + 200_000, len(rows))), name, learn=False)
         online.snapshot()
         online.close()
         (part / ABOUT).write_text(json.dumps({"format": 1, **settings}, indent=1), encoding="utf-8")

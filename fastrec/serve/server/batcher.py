@@ -243,8 +243,7 @@ class Scorer:
 
     def score_all(self, batch: Sequence[RequestColumns]) -> list[list[np.ndarray]]:
         """Score several requests together; a refused value's row is right only for a single request."""
-        arrays = arrays_together(batch)
-        feeds = {name: values for name, values in arrays.items() if name in self._takes}
+        feeds = {name: values for name, values in arrays_together(batch).items() if name in self._takes}
         if self._listed is not None:
             feeds[self._listed] = lists_together(batch)
         outputs = self.run(feeds)

@@ -89,8 +89,7 @@ def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestCo
     if len(set(names)) != len(names):
         twice = next(n for i, n in enumerate(names) if n in names[:i])
         raise Refusal(422, "two columns have this name", column=twice)
-    columns = dict(zip(names, table.columns))
-    return checked_columns(spec, columns, table.num_rows, from_arrow, _listed)
+    return checked_columns(spec, dict(zip(names, table.columns)), table.num_rows, from_arrow, _listed)
 
 
 def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
