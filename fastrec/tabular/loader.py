@@ -261,7 +261,8 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
     def device(self, device: DeviceLike) -> None:
         found = None if device is None else torch.device(device)
         # shapes alone ("meta") have no number
-        self._device = found if found is None or found.type == "meta" else resolve_device(found)
+        found = found if found is None or found.type == "meta" else resolve_device(found)
+        TabDataLoader.device.fset(self, found)  # the transforms of batches go along
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TabularLoader:
         """Make a loader with the same settings except those given (fastai's ``DataLoader.new``)."""

@@ -296,11 +296,11 @@ class Checkpoint(Callback):
     """Saves the last state of a training, and the best; a killed training goes on from the last.
 
     ``learn.fit_one_cycle(5, 1e-2, cbs=Checkpoint('runs/a'))``, run again with the same data and settings after it was
-    killed, continues where it was last saved and ends with the same weights, on a CPU to the bit (a GPU adds up in no
-    fixed order): weights, optimizer, schedule, the order of batches, random numbers, what the Recorder holds, and the
-    state of fastai's callbacks go on. A callback of your own that changes as it trains names its attributes (numbers,
-    text, tensors, and lists and dicts of these) in ``checkpointed = ('name', …)``. Run again after its end, it is not
-    trained anew.
+    killed, continues where it was last saved. It ends with the same weights: on a CPU to the bit, while a GPU adds up
+    in no fixed order. Weights, optimizer, schedule, the order of batches, random numbers, what the Recorder holds, and
+    the state of fastai's callbacks go on. A callback of your own that changes as it trains names its attributes
+    (numbers, text, tensors, and lists and dicts of these) in ``checkpointed = ('name', …)``. Run again after its end,
+    it is not trained anew.
 
     A state is a folder of JSON and safetensors, without pickle; it is written beside the last one, which goes
     afterwards, so that one is whole at any time.

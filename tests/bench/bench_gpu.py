@@ -207,9 +207,9 @@ def _extreme(options: Options, device: torch.device, floors: Floors | None) -> l
     return programs.extreme(options.device, more=[*small, *options.extreme_args.split()], **how)
 
 
-# name → what runs; the packages that it wants; seconds at the middle and at the small size: those of smoke, floors,
-# suite, copies, loader, steps, embeddings, memory and busy as an H100 with 16 cores took them, rounded up; others are
-# guesses. The order is that of ``--minutes``.
+# name → what runs; the packages that it wants; seconds at the middle and at the small size. At the middle size smoke,
+# floors, copies, loader, steps, embeddings, memory and busy are as an H100 with 16 cores took them, rounded up; the
+# others are guesses. The order is that of ``--minutes``.
 _Part = Callable[[Options, torch.device, Floors | None], list[Record]]
 _NET, _TREES = ("fastai",), ("fastai", "xgboost")
 _PARTS: dict[str, tuple[_Part, tuple[str, ...], float, float]] = {

@@ -15,6 +15,7 @@ from sklearn.metrics import log_loss, ndcg_score
 from sklearn.utils.class_weight import compute_sample_weight
 
 from fastrec import estimators
+from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, MissingPackageError, WriteError
 from fastrec.estimators import (
     CatBoostModel,
@@ -290,7 +291,8 @@ def test_importance_is_by_gain_and_curves_tell_outputs_apart(kind):
     two = replace(rows, label=torch.stack([rows.label, -rows.label], 1), n_outputs=2)
     model = kind("t", rounds=20, early_stopping_rounds=3, eta=0.3).fit(two)
     assert list(model.trace.importance) == ["city", "x[m]", "z"]
-    assert model.trace.importance["z"] < model.trace.importance["x[m]"]  # city's gain beside z's hangs on the sample
+    others = ["city", "x[m]"] if kind is not XGBModel or on_host(resolve_device()) else ["x[m]"]  # a GPU samples others
+    assert model.trace.importance["z"] < min(model.trace.importance[n] for n in others)
     assert {record["output"] for record in model.trace.curves} == {0, 1}
 
 

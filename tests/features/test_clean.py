@@ -183,6 +183,13 @@ def test_digits_survive_a_large_mean(base):
     assert made.to_numpy() == pytest.approx(np.array([-1.0, 1.0] * 5000), abs=1e-6)
 
 
+def test_the_mean_of_numbers_near_the_largest_is_finite():
+    numbers = [1e308, 1.2e308, -1.5e308, 1.1e308, None]
+    feature = FillMissing("x", strategy="mean")
+    made = feature.fit_transform(pd.DataFrame({"x": numbers}))
+    assert made[feature.outputs[0]].tolist()[-1] == pytest.approx(4.5e307, rel=1e-12)
+
+
 def test_the_mean_has_no_rounding_of_a_long_sum():
     made = Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8, 1e8 + 1] * 3001}))["norm_x"]
     assert made.to_numpy() == pytest.approx(np.array([-(1.5**0.5), 0.0, 1.5**0.5] * 3001), rel=1e-13, abs=1e-13)

@@ -14,7 +14,7 @@ import torch
 from fastai.callback.core import Callback
 from fastai.data.load import DataLoader
 from fastai.torch_core import set_seed
-from fasttransform import ItemTransform
+from fasttransform import ItemTransform, Transform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -420,3 +420,23 @@ def test_groups_reach_a_callback_during_training():
     assert {t for t, _, _ in seen} == {True, False}
     assert all(a == b for _, a, b in seen)
     assert sum(a for t, a, _ in seen if t) == 80
+
+
+class Shift(Transform):
+    """A transform of batches that holds a tensor."""
+
+    parameters = "by"
+
+    def __init__(self):
+        self.by, self.moved = torch.ones(1), []
+
+    def to(self, device):
+        self.moved.append(device)
+
+
+def test_transforms_of_batches_go_to_the_loaders_device():
+    shift = Shift()
+    loader = TabularLoader(frame(6), bs=3, after_batch=[shift])
+    loader.to("cpu")
+    assert shift.moved[-1] == torch.device("cpu")
+    assert loader.device == torch.device("cpu")

@@ -429,7 +429,7 @@ fit(learner(Path(sys.argv[2])), [Checkpoint(sys.argv[3], every=1), Slow()])
 def test_a_process_that_is_killed_outright(tmp_path, one_thread):
     folder, here = tmp_path / "ck", Path(__file__).parent
     paths = [str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(here), str(tmp_path), str(folder)], env=env)
     try:
         end = time.monotonic() + 120

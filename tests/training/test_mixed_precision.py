@@ -200,7 +200,7 @@ with warnings.catch_warnings(record=True) as told:
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX512", "AVX2"), reason="no x86 CPU")
 def test_a_cpu_that_is_slow_at_it_goes_on_in_float32(request):
     env = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([str(request.config.rootpath), env.get("PYTHONPATH", "")])
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (str(request.config.rootpath), env.get("PYTHONPATH")) if p)
     done = subprocess.run([sys.executable, "-c", OLD_CPU], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("False False True 1 bfloat16 takes this CPU")
     assert "goes on in float32" in done.stdout

@@ -298,7 +298,8 @@ def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     for part in parts:
         size = torch.tensor(float(len(part)), dtype=torch.float64, device=part.device)
         mean = (part / size).sum()  # divided first: the sum of large numbers would overflow; torch adds in pairs
-        mean = mean + ((part - mean) / size).sum()  # a device adds in another order: its rounding is taken back
+        rounding = ((part - mean) / size).sum()  # a device adds in another order; endless for numbers near the largest
+        mean = torch.where(rounding.isfinite(), mean + rounding, mean)
         rest = part - mean
         ends = torch.aminmax(part) if len(part) else [torch.full_like(size, keyed.EMPTY[n]) for n in ("min", "max")]
         moments.append({"count": size, "mean": mean, "m2": torch.dot(rest, rest), "min": ends[0], "max": ends[1]})
