@@ -172,12 +172,8 @@ class RealMLP(FieldNet):
             self.embeds.reset_parameters(1.0)
         self.n_columns, self._embedded = len(emb_szs), embedded
         found = None if shares is None else [shares[i] for i in one_hot]
-        options = {"shares": found, "check_ids": inputs.get("check_ids", "auto")}
-        self.one_hot = (
-            OneHotTables([emb_szs[i][0] for i in one_hot], one_hot, [names[i] for i in one_hot], **options)
-            if one_hot
-            else None
-        )
+        cells = [emb_szs[i][0] for i in one_hot], one_hot, [names[i] for i in one_hot]
+        self.one_hot = OneHotTables(*cells, found, check_ids=inputs.get("check_ids", "auto")) if one_hot else None
         self.numbers = PBLD(n_cont, frequencies, d_embedding, sigma) if n_cont else None
         n_in = self.n_emb + self.n_dense + (self.one_hot.width if self.one_hot is not None else 0)
         n_in += n_cont * (d_embedding - 1)
