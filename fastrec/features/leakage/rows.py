@@ -79,10 +79,7 @@ class CheckedRows:
         """Return the rows with the two values farthest apart, and each row's value as a number: float64 ``[n]``."""
         column = self.table[name]
         known = ~column.is_missing()
-        if column.kind in ("number", "datetime"):
-            position = column.number()
-        else:
-            position = column.coded().codes.double()
+        position = column.number() if column.kind in ("number", "datetime") else column.coded().codes.double()
         order = torch.where(known, position, torch.nan)
         low = int(torch.where(known, order, torch.inf).argmin()) if len(order) else 0
         high = int(torch.where(known, order, -torch.inf).argmax()) if len(order) else 0
