@@ -333,11 +333,11 @@ class RecLearner(LeanLearner, TabularLearner):
         for metric in self.metrics:
             if hasattr(metric, "check"):  # a mistake should not take an epoch to show
                 metric.check(self)
-        if (device := getattr(self.dls, "device", None)) is not None:
-            self.model.to(device)  # before the optimizer is made: Adagrad begins its state then
         on_cpu = all(on_host(p) for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
+            if (device := getattr(self.dls, "device", None)) is not None:
+                self.model.to(device)  # before the optimizer is made: Adagrad begins its state then
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
     def distrib_ctx(self, sync_bn: bool = True, **kwargs: Any) -> AbstractContextManager[Any]:
