@@ -336,9 +336,15 @@ class RecLearner(LeanLearner, TabularLearner):
         on_cpu = all(on_host(p) for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
-            if (device := getattr(self.dls, "device", None)) is not None:
-                self.model.to(device)  # before the optimizer is made: Adagrad begins its state then
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
+
+    def create_opt(self) -> None:
+        """Make the optimizer as fastai does, of a model on its device: Adagrad begins its state where it is made."""
+        device = getattr(self.dls, "device", None)
+        if device is not None and not on_host(torch.device(device)):
+            with naming_out_of_memory("taking the model to its device", _SMALLER):
+                self.model.to(device)
+        super().create_opt()
 
     def distrib_ctx(self, sync_bn: bool = True, **kwargs: Any) -> AbstractContextManager[Any]:
         """Train on all processes that ``torchrun`` has started, see ``fastrec.scale.distributed``.
