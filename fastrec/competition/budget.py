@@ -31,6 +31,7 @@ class Budget:
 
     Attributes:
         left_out: model → why it is not in the run.
+        threads: how many torch has; each step, and each model, has those of them that have a free core.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Budget:
         self.minutes, self.clock = minutes, clock
         self.began = clock() if began is None else began
         self.left_out: dict[str, str] = {}
+        self.threads = torch.get_num_threads()
         self._end = limits.END_SHARE * minutes * 60
         self._refits: dict[str, float] = {}  # model → what is set aside for its model of all rows
 
