@@ -264,6 +264,7 @@ SNIFFED_TEXTS = 20_000  # distinct texts of a column that are looked at; bounds 
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
 GROUPS_WITH_BOTH = 0.5  # least share of groups with a positive and another row, of a column named as groups are
+PAIRS_BY_CHANCE = 10  # pairs of positives in one group that chance gives; with none in fact (p = e^-10) one is chosen
 GROUPS_IN_ORDER = 20  # fewer groups may have their positives in one place by chance
 SAME_PLACE = 0.98  # share of groups whose positive is the first (or last) row: the file was sorted so; shown lists: .4
 TWICE_IN_GROUP = 0.01  # most rows that may have their group's item again; more: the column names no items
