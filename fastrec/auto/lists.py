@@ -92,8 +92,10 @@ def are_candidates(
     sure = AutoDecision("task", "ranking", f"rows of one {group} are candidates, one of which is chosen")
     number = pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     distinct = 0 if pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
-    # Neither can be learned; of lists of candidates in one row a ranking says how to part them.
-    if not distinct or (distinct == 1 and number) or (rows.max() == 1 and not number):
+    # A ranking says why it cannot be learned: one value, or candidates in one row.
+    if not distinct or (distinct == 1 and number):
+        return sure
+    if not number and any(_offers(known[n], column) for n in known.column_names if n not in (target, group)):
         return sure
     values = column.to_pandas()
     counted = number and bool((values >= 0).all())
