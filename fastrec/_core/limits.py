@@ -252,6 +252,19 @@ NEXT_ITEM_CELLS = 1 << 24  # scores, or padded events of sessions, in memory at 
 FOLD_TABLE_BYTES = 32 << 20  # by which tables multiplied by a net's first layer may grow; not measured: bounds memory
 HASHED_TEXT_BYTES = 1_024  # of a text whose letters a graph hashes: all rows are as wide as the longest; bounds memory
 
+CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of versions 2 and 1
+# Estimator → bytes of its peak, of fitting and predicting beside its rows: a cell (row x column), a row and class, at
+# least. Resident memory on one core: 200,000 and 800,000 rows x 40 numbers, 2 classes, and 200,000 x 10, 20 classes
+# (MiB): LightGBM 206, 515, 134, XGBoost 174, 549, 171, CatBoost 189, 638, 424; net of 100,000 x 10 and 40: 347, 657;
+# 150 extra trees of 30,000 x 20, 2 and 20 classes: 156, 820.
+PEAK_BYTES = {
+    "LGBMModel": (14, 20, 110_000_000),
+    "XGBModel": (17, 34, 55_000_000),
+    "CatBoostModel": (20, 110, 45_000_000),
+    "NetModel": (110, 20, 260_000_000),
+    "SKModel": (8, 1_400, 80_000_000),
+}
+
 # ---- auto
 FIT_MINUTES = 0.05  # least wall time of fit; not measured: the bound of --minutes
 # numbers; from here on their statistics by row are tried, deviations no more: bounds the columns of a trial

@@ -19,6 +19,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, read_json
+from fastrec._core.memory import bytes_of, memory_limit
 from fastrec._core.progress import Stages
 from fastrec.auto.problem import Asked
 from fastrec.auto.workspace import WHICH_GROUP, new_competition
@@ -71,11 +72,16 @@ class Fit:
         return float(self.scores["oof"]["stack"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval."""
+        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval.
+
+        Models that were left out come last, and why: the column ``left_out`` is there if there are some.
+        """
         scores = self.scores
         metric, intervals = scores["metric"], scores["intervals"]
         bounds = {n: intervals.get(n, (None, None, None)) for n in scores["oof"]}
         rows = [{"model": n, metric: s, "low": bounds[n][1], "high": bounds[n][2]} for n, s in scores["oof"].items()]
+        left_out = read_json(self.run / "config.json").get("left_out", {})
+        rows += [{"model": n, "left_out": why} for n, why in left_out.items()]
         up = bool(scores["greater_is_better"])
         return pd.DataFrame(rows).sort_values(metric, ascending=not up, kind="stable", ignore_index=True)
 
@@ -207,6 +213,7 @@ def fit(
     positive: Any = None,
     ids: Sequence[str] = (),
     refit: bool | None = None,
+    memory: str | int | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -245,6 +252,8 @@ def fit(
         positive: of a binary task the class that probabilities and thresholds are of; None: the later in sorted order.
         ids: columns that are not learned from.
         refit: predict by models of all training rows, not by the mean of the folds' models; None: if folds go by time.
+        memory: how much the process may hold, such as ``"4GB"``; models that would take more are left out, and
+            ``leaderboard`` names them. None: the limit of the control group, or all of the machine's.
         folder: where recipe, data and run are kept, without an earlier fit in it; None: a temporary folder that lives
             as long as the result.
         seed: of everything random.
@@ -272,7 +281,7 @@ def fit(
         raise DataError(
             f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {limits.FIT_MINUTES} or more"
         )
-    budget = Budget(minutes)
+    budget = Budget(minutes, memory=memory_limit() if memory is None else bytes_of(memory))
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     tables |= {} if log is None else {"log": _arrow(log)}
     lost = [

@@ -20,23 +20,9 @@ ALONE = "it alone"  # so begins the reason for leaving out a column that gives t
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person says of a competition; None: it is found out.
+    """What a person says of a competition; None: it is found out. ``fastrec.fit`` has the fields as arguments.
 
-    Args:
-        target: the column, or columns, to predict.
-        metric: what it is scored by.
-        task: the task.
-        group: the column whose value the candidates of one group share, or whose groups no fold splits: the label says
-            whether rows are candidates, see ``task``.
-        item: of a ranking the column that names the candidates.
-        time: the column of times that folds go by: earlier rows are learned from, later ones scored.
-        log: of a ranking a file beside the candidates with an event a row, from which features of what was before a
-            list are made. Item, time and session (or user) have the candidates' names.
-        owner: the column of ``log`` and candidates that says whose an event is.
-        weight: the column that says how much a row counts in training, 0 or more; it is not learned from.
-        positive: of a binary task the class that probabilities are of.
-        ids: columns that are not learned from.
-        refit: rows to predict are predicted by models of all training rows; False: by the mean of the folds' models.
+    ``log``: a file beside the candidates.
     """
 
     target: str | Sequence[str] | None = None

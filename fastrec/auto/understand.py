@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -542,10 +541,17 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
 
 
 def _split(made: Problem, known: pa.Table) -> None:
-    """Choose folds as the test was split: in order of time, by group, or at random."""
-    test = made.files.tables.get("test")
+    """Choose folds as was asked for, else as the test was split: in order of time, by group, or at random."""
+    test, found, wrong = made.files.tables.get("test"), None, ""
+    if test is not None:
+        shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
+        try:
+            train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
+            found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
+        except FastrecError as error:
+            wrong = error.problem
     if made.asked.group is not None or made.asked.time is not None:
-        _split_as_asked(made, known)
+        _split_as_asked(made, known, found)
         return
     if test is None:
         notes = ["rows at random, as no test says otherwise"]
@@ -555,46 +561,40 @@ def _split(made: Problem, known: pa.Table) -> None:
             notes.append(f"if they have other values of {n}, give group= (--group), or write fold_key = {n!r}")
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
-    shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
-    try:
-        train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
-        found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
-    except FastrecError as error:
-        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
+    if found is None:
+        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({wrong})", sure=False))
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
-    if found.column in made.ids:
-        made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
+    made.ids = [n for n in made.ids if n != made.time]
     at_random = found.by == "random"
     made.decisions.append(
         _at_random(made, known, [found.why]) if at_random else AutoDecision("folds", found.by, found.why)
     )
 
 
-def _split_as_asked(made: Problem, known: pa.Table) -> None:
-    """Choose folds of whole groups, or forward in time, as was asked for; note it if the test looks cut otherwise."""
-    group, time, test = made.asked.group, made.asked.time, made.files.tables.get("test")
-    name, by = (str(time), "time") if group is None else (group, "group")
-    if group is not None and time is not None:
+def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> None:
+    """Choose folds of whole groups, or forward in time, and note it if the test, ``found``, looks cut otherwise."""
+    made.group, made.time = made.asked.group, made.asked.time
+    name, by = (str(made.time), "time") if made.group is None else (made.group, "group")
+    if made.group is not None and made.time is not None:
         remedy = "Give group= if the rows to predict are of new groups, time= if they are later rows of known ones"
-        raise DataError(
-            "folds go by group= or by time=, and both are given", remedy=f"{remedy}; write folds() for both"
-        )
+        raise DataError("folds go by group= or by time=, and both are given", remedy=remedy)
     refuse_absent(made.files, name, by, ["train"])
-    about: dict[str, Any] = {"file": made.files.folder / made.files.names["train"], "column": name}
-    rows = Table.read(known.select([name]))
+    file, rows = made.files.folder / made.files.names["train"], Table.read(known.select([name]))
     if by == "time":
         try:
             distinct = len(given_times(rows, name, "time").ticks.unique())
         except FastrecError as error:
-            raise error.of_file(about["file"]) from None
+            raise error.of_file(file) from None
         folds, why = min(5, distinct - 1), "as was asked for: each fold learns from earlier rows alone"
         if folds < 2:
             remedy = "Name a column of three times or more, or leave time= (--time) out"
-            raise DataError(f"it has {distinct} different times, too few for folds", **about, remedy=remedy)
-        made.refit = (test is None or None) if made.refit is None else made.refit
+            problem = f"it has {distinct} different times, too few for folds"
+            raise DataError(problem, file=file, column=name, remedy=remedy)
+        if made.refit is None and "test" not in made.files.tables:
+            made.refit = True
     else:
         distinct, why = pc.count_distinct(known[name]).as_py(), f"whole groups of {name}, as was asked for"
         # A trial has three folds: they are filled if five are.
@@ -602,21 +602,15 @@ def _split_as_asked(made: Problem, known: pa.Table) -> None:
         if distinct == len(known) or not folds:
             problem = "every group has one row" if folds else f"its {distinct} groups do not fill three folds"
             remedy = "Name the column whose value several rows, and no row of other groups, have; or leave group= out"
-            raise DataError(problem, **about, remedy=remedy)
+            raise DataError(problem, file=file, column=name, remedy=remedy)
         if made.asked.task is None:
             why += f"; to rank the rows of each {name} ask for task = 'ranking'"
-    made.mirror, sure = Mirror(by, name, why, folds), True
-    if test is not None:
-        shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
-        with suppress(FastrecError):
-            train, to_predict = (Table.read(t.select(shared)) for t in (made.train, test))
-            found = mirror(train, to_predict, target=None, time=AUTO, group=AUTO, folds=folds)
-            sure = found.by == by and found.column == name
-            if by == "time" and name in shared:
-                made.mirror = mirror(train, to_predict, target=None, time=name, group=None, folds=folds)
-            why = made.mirror.why if sure else f"{why}, though the test looks cut otherwise: {found.why}"
-    made.time, made.group = time, group
-    made.ids = [n for n in made.ids if n != time]
+    if sure := found is None or (found.by == by and (by == "time" or found.column == name)):
+        made.mirror = found if found is not None and found.column == name else Mirror(by, name, why, folds)
+        why = made.mirror.why
+    else:
+        made.mirror, why = Mirror(by, name, why, folds), f"{why}, though the test looks cut otherwise: {found.why}"
+    made.ids = [n for n in made.ids if n != made.time]
     made.decisions.append(AutoDecision("folds", by, why, sure=sure))
 
 

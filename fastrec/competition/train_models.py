@@ -168,6 +168,7 @@ def cross_fit_in_time(
             ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
             beside = 0.0
             try:
+                budget.check_memory(model, run.train)
                 for k in range(folds):
                     about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
                     limit = budget.begin(model, ends=ends, beside=beside, **about)  # before rows are made for nothing

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fastrec
+from fastrec._core import limits
+from fastrec._core.memory import bytes_of, held, memory_limit
 from fastrec.auto import new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.problem import Asked
@@ -370,3 +372,42 @@ def test_errors_are_of_the_family(tmp_path):
     with pytest.raises(FastrecError) as error:
         known(tmp_path, holed("stays", 4, -2), weight="stays")
     assert (error.value.column, error.value.row) == ("stays", 4)
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("4GB", 4 * 2**30), ("4 GiB", 4 * 2**30), ("1.5m", 3 * 2**19), ("1,024 bytes", 1024), (7, 7), ("2.5KiB", 2560)],
+)
+def test_sizes_of_memory(text, count):
+    assert bytes_of(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "4 apples", -1, 0, "nan", "1.2.3GB"])
+def test_no_sizes_of_memory(text):
+    with pytest.raises(DataError, match=r"is no size of memory\. Give bytes, or text such as '4GB'"):
+        bytes_of(text)
+
+
+def test_the_limit_of_a_control_group(tmp_path, monkeypatch):
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for text, limit in (("max\n", host), ("123456\n", 123_456), (f"{2**63 - 4096}\n", host)):
+        (tmp_path / "memory.max").write_text(text)
+        monkeypatch.setattr(limits, "CGROUP_FILES", (str(tmp_path / "absent"), str(tmp_path / "memory.max")))
+        assert memory_limit() == limit
+
+
+def test_models_that_would_not_fit_are_left_out_by_name():
+    rows = ROWS.drop(columns="day")
+    memory = held() + 200 * 2**20  # a net takes 250 MiB beside its rows, trees of few rows do not
+    fit = fastrec.fit(rows, "again", minutes=0.2, memory=memory, task="binary", quiet=True)
+    board = fit.leaderboard()
+    left_out = board.dropna(subset="left_out").set_index("model")
+    assert "net" in left_out.index
+    assert "net: it would take about 2" in left_out.loc["net", "left_out"]
+    assert board["model"].iloc[-len(left_out) :].tolist() == left_out.index.tolist()
+    assert {"stack", "xgb"} <= set(board["model"]) - set(left_out.index)
+    with pytest.raises(DataError, match=r"it would take about .* of memory, and 0 bytes of 1\.0 MiB are left"):
+        fastrec.fit(rows, "again", minutes=0.2, memory="1MB", task="binary", quiet=True)
