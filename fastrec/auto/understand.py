@@ -56,6 +56,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         MissingColumnError: the training rows lack a column that was named.
     """
     asked = replace(asked or Asked(), **more)
+    asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
     if asked.owner is not None and files.log is None:
         raise DataError(
             f"owner={asked.owner!r} says whose the events of a log are, and there is no log",
@@ -135,7 +136,7 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     """Refuse columns that were asked for and are not there, are the target, or whose values cannot be used so."""
     for what in ("group", "item", "time", "owner", "weight", "ids"):
         given = getattr(asked, what)
-        for name in [given] if isinstance(given, str) else given or ():
+        for name in given if what == "ids" else filter(None, [given]):
             if name in names:
                 raise DataError(f"the target is {what}=, too", column=name, remedy="Name another column")
             if what in ("group", "weight", "ids"):

@@ -19,11 +19,14 @@ from typer.testing import CliRunner
 import fastrec
 from fastrec._core import limits
 from fastrec._core.memory import bytes_of, held, memory_limit
+from fastrec._core.progress import Stages
 from fastrec.auto import new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.problem import Asked
 from fastrec.auto.understand import understand
 from fastrec.cli import app, load_competition
+from fastrec.competition.budget import Budget
+from fastrec.competition.run import run_competition
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
 from fastrec.table import Table
 
@@ -250,6 +253,7 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path, rows, asked, said):
 
 def test_ids_are_not_learned_from(tmp_path):
     rows = ROWS.assign(number=np.random.default_rng(0).permutation(10 * N)[:N])
+    assert known(tmp_path / "one", rows, ids="patient").drop == {"patient": "as was asked for"}
     made = known(tmp_path, rows, ids=["number", "patient"])
     # One names a row; the other comes again, and could be no key of a submission.
     assert (made.ids, made.drop) == (["number"], {"patient": "as was asked for"})
@@ -399,15 +403,19 @@ def test_the_limit_of_a_control_group(tmp_path, monkeypatch):
         assert memory_limit() == limit
 
 
-def test_models_that_would_not_fit_are_left_out_by_name():
-    rows = ROWS.drop(columns="day")
-    memory = held() + 200 * 2**20  # a net takes 250 MiB beside its rows, trees of few rows do not
-    fit = fastrec.fit(rows, "again", minutes=0.2, memory=memory, task="binary", quiet=True)
-    board = fit.leaderboard()
+def test_models_that_would_not_fit_are_left_out_by_name(fitted, tmp_path):
+    fit, _ = fitted
+    kept = fit.save(tmp_path / "kept")
+    recipe = load_competition(kept / "competitions" / "mine")
+    # A net takes 250 MiB beside its rows, trees of few rows do not.
+    budget = Budget(3, memory=held() + 240 * 2**20)
+    run_competition(recipe, kept / "data", kept / "run", minutes=budget, stages=Stages(quiet=True))
+    board = fastrec.load(kept).leaderboard()
     left_out = board.dropna(subset="left_out").set_index("model")
     assert "net" in left_out.index
     assert "net: it would take about 2" in left_out.loc["net", "left_out"]
     assert board["model"].iloc[-len(left_out) :].tolist() == left_out.index.tolist()
-    assert board["model"][0] not in left_out.index
+    assert {"stack", "lgbm", "xgb"} <= set(board["model"]) - set(left_out.index)
+    budget = Budget(3, memory=bytes_of("1MB"))
     with pytest.raises(DataError, match=r"it would take about .* of memory, and 0 bytes of 1\.0 MiB are left"):
-        fastrec.fit(rows, "again", minutes=0.2, memory="1MB", task="binary", quiet=True)
+        run_competition(recipe, kept / "data", tmp_path / "none", minutes=budget, stages=Stages(quiet=True))
