@@ -78,13 +78,8 @@ def are_candidates(
 
     They are where one row of each group is chosen, or one at most though chance would choose two of some group. With
     several positives in a group they are if candidates are named, or the group is (a session, a query). A label that is
-    one for a group, an amount or one of many texts ranks nothing.
-
-    Args:
-        known: the rows whose target is known.
-        target: its column.
-        group: the column that was asked for.
-        look: says what the columns are.
+    one for a group, an amount or one of many texts ranks nothing. ``known``: the rows whose target is known; ``look``:
+    says what their columns are.
     """
     column = known[target]
     codes = pd.factorize(known[group].to_pandas(), use_na_sentinel=False)[0]
@@ -120,14 +115,9 @@ def are_candidates(
 def refuse_absent(
     files: Files, name: str, what: str, roles: Sequence[str] = ("train", "test"), *, filled: bool = True
 ) -> None:
-    """Refuse rows without a column that was asked for, or without a value in it.
+    """Refuse tables (``roles``) without a column that was asked for, or (``filled``) with a row without its value.
 
-    Args:
-        files: the tables.
-        name: the column.
-        what: what its values are, for messages.
-        roles: the tables that must have it, where they are there.
-        filled: no row may lack a value.
+    ``what``: what its values are, for messages.
 
     Raises:
         DataError: a row has no value.

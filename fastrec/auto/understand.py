@@ -70,13 +70,13 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     names, how = _target(files, asked.target)
     decisions.append(how)
     _refuse_columns(files, names, asked)
-    ranked = asked.task == "ranking" or (asked.metric is not None and get_metric(asked.metric).needs_groups)
-    if given or (ranked and asked.task in (None, "ranking")):
+    of_groups = asked.metric is not None and asked.task is None and get_metric(asked.metric).needs_groups
+    if given or of_groups or asked.task == "ranking":
         return _ranking(files, names, decisions, asked, AutoDecision("task", "ranking", "as asked"))
-    known = None if asked.group is None or asked.task is not None else _with_known_target(files, names)
-    for name in names if known is not None and asked.positive is None else ():
-        why = are_candidates(known, name, str(asked.group), lambda: _look(files, known, names, asked))
-        if why is not None:
+    if asked.group is not None and asked.task is None and asked.positive is None:
+        rows = _with_known_target(files, names)
+        found = (are_candidates(rows, n, asked.group, lambda: _look(files, rows, names, asked)) for n in names)
+        if (why := next(filter(None, found), None)) is not None:
             try:
                 return _ranking(files, names, decisions, asked, why)
             except DataError as error:  # it was a guess
@@ -91,10 +91,10 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     found_task, why_task = _task(files, names, known, asked.task, asked.metric)
     decisions.append(why_task)
     sample = files.tables.get("sample")
-    holds_classes = False
+    usual = None
     if sample is not None and found_task in ("binary", "multiclass") and names[0] in sample.column_names:
         values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
-        holds_classes = len(values) > 1 and values <= classes
+        usual = "accuracy" if len(values) > 1 and values <= classes else None  # it holds classes, not probabilities
     columns = _look(files, known, names, asked)
     lists = None
     # One row of each group may have the rarer class: it was chosen.
@@ -112,11 +112,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
         why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
         why_task.sure = False
-    if asked.metric is None and holds_classes:
-        metric, why = "accuracy", "the sample submission holds classes, not probabilities"
-        decisions.append(AutoDecision("metric", metric, why, sure=False))
-    else:
-        metric = _metric(decisions, found_task, asked.metric)
+    metric = _metric(decisions, found_task, asked.metric, usual)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
@@ -182,7 +178,8 @@ def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual:
     if asked is None:
         metric = usual or default_metric(task)
         others = ", ".join(n for n in metrics_for(task) if n != metric)
-        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
+        why = "as the sample submission holds classes" if metric == "accuracy" else "the usual one"
+        decisions.append(AutoDecision("metric", metric, f"{why}; others are {others}", sure=False))
         return metric
     if task not in get_metric(asked).tasks:
         raise DataError(f"{asked} is no metric of a {task} task", remedy=f"Use {', '.join(metrics_for(task))}")
@@ -191,11 +188,7 @@ def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual:
 
 
 def _ranking(
-    files: Files,
-    names: list[str],
-    decisions: list[AutoDecision],
-    asked: Asked,
-    why_task: AutoDecision,
+    files: Files, names: list[str], decisions: list[AutoDecision], asked: Asked, why_task: AutoDecision
 ) -> Problem:
     """Understand a ranking: which rows are one group, what names the items, what groups have in common."""
     if len(names) > 1:
@@ -317,12 +310,8 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
-        absent = next((n for n in names if n not in train.column_names), None)
-        if absent is not None:
-            raise MissingColumnError(
-                f"there is no such column; there are {', '.join(train.column_names[:20])}",
-                file=files.folder / files.names["train"], column=absent, remedy="Check the spelling of the target",
-            )  # fmt: skip
+        for name in names:
+            refuse_absent(files, name, "target", ["train"], filled=False)
         return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]

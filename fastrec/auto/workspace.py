@@ -151,8 +151,7 @@ def new_competition(
         ask: asked (question, answer that would be taken) what the files cannot say; None: nothing is asked.
         seconds: time for trying features.
         say: told of what is found.
-        more: fields of ``asked`` by their names: target, metric, task, group, item, time, log, owner, weight, positive,
-            ids, refit.
+        more: fields of ``asked`` by their names, as arguments of ``fastrec.fit`` have them.
 
     Returns:
         The workspace: the folder, what was decided and why, and which features paid.
@@ -251,20 +250,11 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         values = d.value if isinstance(d.value, list) else [d.value]
         value = ", ".join(map(str, values[:12])) + (" …" if len(values) > 12 else "")
         decisions.append(replace(d, value=value))
-    readme = _PAGES.get_template("README.md.jinja").render(
-        **about,
-        decisions=decisions,
-        columns=columns[:60],
-        families=tried,
-        trial_rows=f"{chosen.rows:,}",
-        trial_metric=chosen.metric,
-    )
-    return {
-        "competition.py": recipe,
-        "README.md": readme,
-        "notebook.ipynb": _notebook(name, about, problem),
-        "__init__.py": "",
-    }
+    told = {"decisions": decisions, "columns": columns[:60], "families": tried}
+    told |= {"trial_rows": f"{chosen.rows:,}", "trial_metric": chosen.metric}
+    readme = _PAGES.get_template("README.md.jinja").render(**about, **told)
+    notebook = _notebook(name, about, problem)
+    return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": notebook, "__init__.py": ""}
 
 
 def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
