@@ -260,6 +260,13 @@ def test_ids_are_not_learned_from(tmp_path):
     assert {c.name for c in made.learned} == {"age", "pulse", "day", "stays"}
 
 
+def test_neither_weights_nor_groups_are_columns_that_features_are_made_of(tmp_path):
+    made = known(tmp_path, ROWS, group="patient", weight="stays")
+    assert {c.name for c in made.learned} == {"age", "pulse", "day"}
+    ranked = known(tmp_path / "r", CASES["one of each group"][0].assign(w=1.5), group="patient", weight="w")
+    assert (ranked.task, [c.name for c in ranked.learned]) == ("ranking", ["x"])
+
+
 def test_several_targets(tmp_path):
     rows = ROWS.assign(a=np.arange(N) % 2, b=np.arange(N) % 3 == 0)
     made = known(tmp_path / "1", rows, target=["a", "b"], group="patient", task="multilabel")
