@@ -256,13 +256,14 @@ CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit
 # Estimator → bytes of its peak, of fitting and predicting beside its rows: a cell (row x column), a row and class, at
 # least. Resident memory on one core: 200,000 and 800,000 rows x 40 numbers, 2 classes, and 200,000 x 10, 20 classes
 # (MiB): LightGBM 206, 515, 134, XGBoost 174, 549, 171, CatBoost 189, 638, 424; net of 100,000 x 10 and 40: 347, 657;
-# 150 extra trees of 30,000 x 20, 2 and 20 classes: 156, 820.
+# scikit-learn's: 150 extra trees of 30,000 x 20, 2 and 20 classes: 156, 820 (hence 12 for each tree, row and class), a
+# linear model of 400,000 x 5 and 10 texts, a weight for each value: 139, 223.
 PEAK_BYTES = {
     "LGBMModel": (14, 20, 110_000_000),
     "XGBModel": (17, 34, 55_000_000),
     "CatBoostModel": (20, 110, 45_000_000),
     "NetModel": (110, 20, 260_000_000),
-    "SKModel": (8, 1_400, 80_000_000),
+    "SKModel": (60, 12, 20_000_000),
 }
 
 # ---- auto

@@ -128,15 +128,17 @@ class Budget:
         Raises:
             DataError: naming both.
         """
+        if self.memory is None or not model.learns:
+            return
         kind = next((k.__name__ for k in type(model).__mro__ if k.__name__ in limits.PEAK_BYTES), "NetModel")
         cell, output, least = limits.PEAK_BYTES[kind]
+        output *= getattr(getattr(model, "estimator", None), "n_estimators", 1)  # of scikit-learn's forests
         # The rows of a fold are a copy of 8 bytes a cell.
         need = least + len(rows) * ((8 + cell) * len(rows.names) + output * rows.n_scores)
         if kind == "LGBMModel":  # two sums for each bin of each column, for every leaf
             params = {"num_leaves": 31, "max_bin": 255, **model.params}
             need += 16 * params["num_leaves"] * len(rows.names) * min(params["max_bin"], len(rows))
-        left = 0 if self.memory is None else max(self.memory - held(), 0)
-        if self.memory is not None and model.learns and need > left:
+        if need > (left := max(self.memory - held(), 0)):
             told = f"{shown_bytes(need)} of memory, and {shown_bytes(left)} of {shown_bytes(self.memory)} are left"
             raise DataError(f"{model.name}: it would take about {told}", remedy="Give more memory, or fewer rows")
 
