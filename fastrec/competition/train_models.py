@@ -181,6 +181,7 @@ def cross_fit_in_time(
             ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
             beside = last = 0.0
             try:
+                budget.check_memory(model, run.train)
                 with on_free_threads(budget.threads):
                     for k in range(folds):
                         about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()

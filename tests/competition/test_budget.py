@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
 
+from fastrec._core.memory import held
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
-from fastrec.errors import OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
 from fastrec.estimators._tree_model import Deadline, catboost_in_time, seconds_for
 from fastrec.table import Table
@@ -51,6 +53,32 @@ def test_shares_of_what_is_left():
     assert budget.begin(models[1], **about, beside=4.0) == pytest.approx(52 / 4 - 4)
     clock.now += 40
     assert budget.begin(models[1], fold=3, folds=4, ends=150 + 12, needed=False) == pytest.approx(12 * 0.95)
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "columns", "measured"),  # MiB at the peak, by /proc/self/statm
+    [
+        (LGBMModel("m"), 800_000, 40, 515),
+        (LGBMModel("m", num_leaves=1023, max_bin=4095), 100_000, 20, 1340),
+        (XGBModel("m"), 800_000, 40, 549),
+        (CatBoostModel("m"), 800_000, 40, 638),
+        (NetModel("m"), 100_000, 40, 657),
+        (SKModel("m", LogisticRegression(), cats="every"), 400_000, 10, 223),
+    ],
+)
+def test_models_above_the_memory_that_is_left_are_refused(model, rows, columns, measured):
+    """Estimates are near what was measured: a half more is enough, two thirds of it are not."""
+    some = type("Wide", (), {"__len__": lambda _: rows, "names": [f"x{i}" for i in range(columns)], "n_scores": 1})()
+    copied = 8 * rows * columns  # of a fold's rows, beside the model
+    for share, fits in ((1.5, True), (0.66, False)):
+        budget = Budget(1, memory=held() + copied + round(share * measured * 2**20))
+        if fits:
+            budget.check_memory(model, some)
+            continue
+        with pytest.raises(DataError, match=r"m: it would take about [\d.]+ [MG]iB of memory, and .* are left"):
+            budget.check_memory(model, some)
+    Budget(1).check_memory(model, some)
+    Budget(1, memory=1).check_memory(ConstantModel("c"), some)  # nothing is learned
 
 
 def test_a_stack_is_late_before_the_limit():
