@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastrec._core.imports import lazily
 from fastrec.serve.export import Exported, export_run, export_session_ranker
 from fastrec.serve.next_items import NextItemGraph, export_next_items, verify_next_items
-from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
+from fastrec.serve.online import MemoryStore, Online, write_online_state
 from fastrec.serve.triton import write_triton
 from fastrec.serve.verify import Verified, metric_loss, verify_export, verify_session_ranker
 
@@ -30,7 +30,6 @@ __all__ = [
     "MemoryStore",
     "NextItemGraph",
     "Online",
-    "RedisStore",
     "Refusal",
     "Scorer",
     "Verified",
