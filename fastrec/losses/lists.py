@@ -121,14 +121,8 @@ def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
     return torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
 
 
-class BPR(nn.Module):
-    """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
-
-    Pairs are formed within a list, so batches should hold whole lists.
-
-    Args:
-        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
-    """
+class _OverPairs(nn.Module):
+    """A loss of the difference between two scores, over all pairs of a list of which one is more relevant."""
 
     n_out = 1
 
@@ -136,10 +130,14 @@ class BPR(nn.Module):
         super().__init__()
         self.reduction = reduction
 
+    def of_difference(self, difference: Tensor) -> Tensor:
+        """Return the loss of each pair, from the better row's score less the other's."""
+        raise NotImplementedError
+
     def of_pairs(self, better: Tensor, worse: Tensor) -> Tensor:
         """Compute the loss of given pairs, from scores ``[p]`` or ``[p, 1]`` of the more and the less relevant rows."""
         better = _flat(better, "scores")
-        losses = F.softplus(_same_length(worse, better, "scores of worse rows") - better)
+        losses = self.of_difference(better - _same_length(worse, better, "scores of worse rows"))
         return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
@@ -154,7 +152,7 @@ class BPR(nn.Module):
         """
         scores, target, lists = _in_lists(scores, targets, groups)
         better, worse = _pairs(target, lists)
-        losses = F.softplus(scores[worse] - scores[better])
+        losses = self.of_difference(scores[better] - scores[worse])
         if self.reduction == "none":
             return torch.zeros_like(scores).index_add(0, better, losses)
         return losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
@@ -162,6 +160,37 @@ class BPR(nn.Module):
     def activation(self, scores: Tensor) -> Tensor:
         """Return scores unchanged: they rank, and are no probabilities."""
         return scores
+
+
+class BPR(_OverPairs):
+    """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
+
+    Pairs are formed within a list, so batches should hold whole lists.
+
+    Args:
+        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
+    """
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        """Return ``-log σ(d)``."""
+        return F.softplus(-difference)
+
+
+class PairwiseHinge(_OverPairs):
+    """``max(0, margin - (s_i - s_j))`` of a more and a less relevant row of a list.
+
+    Args:
+        margin: difference from which a pair costs nothing.
+        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
+    """
+
+    def __init__(self, margin: float = 1.0, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+    def of_difference(self, difference: Tensor) -> Tensor:
+        """Return ``max(0, margin - d)``."""
+        return F.relu(self.margin - difference)
 
 
 def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
