@@ -126,7 +126,7 @@ def record(case: str, system: str, rows: int, timing: Timing, own: Timing, **mor
 
 def bare(case: str, system: str, rows: int, seconds: float | None = None, **more: Any) -> Record:
     """A record of what no other system is set beside."""
-    speed = round(rows / seconds) if seconds else None
+    speed = round(rows / seconds) if rows and seconds else None
     return {
         "case": case,
         "system": system,
@@ -291,6 +291,7 @@ def run_cases(
     *,
     title: str,
     about: str = "",
+    threads: int | None = None,
     **more: dict[str, Any],
 ) -> None:
     """A benchmark's whole command: read its options, run the cases, print the table, write the files.
@@ -301,11 +302,12 @@ def run_cases(
         name: of the file of results.
         title: of the table.
         about: a line below the heading.
+        threads: that every system may use; None: as many as there are cores.
         more: further options, as ``add_argument`` takes them.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(cases), help=f"of {', '.join(cases)}, with commas between")
-    parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
+    parser.add_argument("--threads", type=int, default=threads or cores(), help="that every system may use")
     parser.add_argument("--out", type=Path, default=Path(f"runs/bench/{name}.json"), help="the file of results")
     for option, how in more.items():
         parser.add_argument(f"--{option.replace('_', '-')}", **how)
