@@ -24,6 +24,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
 from fastrec._version import __version__
+from fastrec.competition.explain import BACKGROUND, background_rows
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.position import click_weights, examination
 from fastrec.competition.recipe import Competition
@@ -178,6 +179,10 @@ def _write_samples(part: Path, run: TableRun) -> None:
         if events is not None:
             before = events.log.take(events.log_rows(table[run.recipe.list_column].group_numbers().cpu()))
             pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
+    if not ranking:  # the rows as they were read, which others are compared with to be explained
+        rows = background_rows(run.predictions["stack"].oof, limits.BACKGROUND_ROWS)
+        plain = run.found.train.take(rows)
+        pq.write_table(plain.drop([n for n in run.target.names if n in plain]).to_arrow(), part / BACKGROUND)
 
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:
