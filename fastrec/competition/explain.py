@@ -56,9 +56,9 @@ class Mixtures:
             The background row that each value of a mixture is of, -1: the row itself, int64 ``[m, columns]``; and the
             planned mixtures' numbers among them, which ``contributions`` takes.
         """
-        taken = np.where(self._own | (background == row)[self._of], -1, self._of[:, None])
-        mixed, numbers = np.unique(taken, axis=0, return_inverse=True)
-        return mixed, numbers.reshape(-1)
+        mixed = np.where(self._own, row, background[self._of])
+        _, first, numbers = np.unique(mixed, axis=0, return_index=True, return_inverse=True)
+        return np.where(self._own, -1, self._of[:, None])[first], numbers.reshape(-1)
 
     def contributions(self, predicted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return contributions, base and prediction of a row, ``[columns + 2, k]``.
@@ -71,7 +71,7 @@ class Mixtures:
 
 
 def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
-    """Choose rows that stand for all: evenly spaced by their predictions, int64 ``[count]`` in ascending order of these.
+    """Choose rows that stand for all: evenly spaced by their predictions, which ascend: int64 ``[count]``.
 
     Args:
         predicted: ``[n]`` or ``[n, k]``; rows without a prediction (NaN) are passed over.
@@ -98,8 +98,8 @@ def contributions(
         seed: of the orders, where there are many columns.
 
     Returns:
-        float64 ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction, which
-        is their sum.
+        float64 ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the sum of these, which is
+        the row's prediction.
     """
     both, count = concat([rows.select(names), background.select(names)]), len(rows)
     opaque = ("list", "vector", "opaque")  # such values are never found equal

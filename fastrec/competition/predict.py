@@ -273,7 +273,7 @@ class SavedRun:
         def predict(mixed: Table) -> torch.Tensor:
             return target.restore(self.predict_rows(self.rows(mixed, given), fold=fold))
 
-        values = contributions(predict, table, self._background(background), names, seed=seed)
+        values = contributions(predict, table, self.background(background), names, seed=seed)
         if target.task == "binary" and target.classes is not None:
             values = np.concatenate([np.eye(len(names) + 2)[-2:].sum(0)[:, None] - values, values], 2)
         chosen = values[:, -1].argmax(1) if likeliest else np.full(len(table), known.index(of))
@@ -281,7 +281,7 @@ class SavedRun:
         made = pd.DataFrame(values, df.index if isinstance(df, pd.DataFrame) else None, [*names, "base", "prediction"])
         return made.assign(**{"class": [known[c] for c in chosen]}) if likeliest else made
 
-    def _background(self, given: Any) -> Table:
+    def background(self, given: Any = None) -> Table:
         """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
         if given is not None and not isinstance(given, int):
             return self.read(given)

@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -129,8 +129,11 @@ def git_revision(recipe: type[Competition]) -> str | None:
     return done.stdout.strip() or None
 
 
-def write_table_run(run: TableRun) -> None:
-    """Write all that was learned and predicted, complete without the recipe's code."""
+def write_table_run(run: TableRun, explained: Callable[[Path], dict[str, Any] | None]) -> None:
+    """Write all that was learned and predicted, complete without the recipe's code.
+
+    ``explained`` returns the contributions that the report shows, by a directory that is complete but for these.
+    """
     run.context.close()  # what workers have taken is free before the run directory is written
     with run_folder(run) as part:
         with run.stages.stage("write"):
@@ -155,6 +158,11 @@ def write_table_run(run: TableRun) -> None:
             _write_samples(part, run)
             write_config(part, run, {**_config(run), **more})
             _write_submission(part / "submission.csv", run)
+        if run.target is not None:
+            with run.stages.stage("explain"):
+                contributions = explained(part)
+            if contributions is not None:
+                write_json(part / "explanation.json", contributions)
         write_scores(part, run, _scores(run))
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import torch
 from fastai.torch_core import set_seed
 
+from fastrec._core import limits
 from fastrec._core.atomic import is_plain_name
 from fastrec._core.messages import nearest
+from fastrec.competition.explain import background_rows
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import ValueForm, relevance
+from fastrec.competition.predict import SavedRun
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.submit import form_of, line_keys
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.scale.dask import tables_on
 from fastrec.table import Table
@@ -86,7 +94,53 @@ def start_workers(run: TableRun) -> None:
     run.split = run.context.enter_context(tables_on(run.scheduler, run.out))
 
 
-TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write_table_run]
+def write(run: TableRun) -> None:
+    """Write the run directory."""
+    write_table_run(run, partial(_explained, run))
+
+
+TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write]
+
+
+def _explained(run: TableRun, part: Path) -> dict[str, Any] | None:
+    """Explain some training rows of low to high predictions by the first fold's models; None: it cannot be done.
+
+    The mean of all folds' models would take as many times as long.
+    """
+    left = math.inf if run.budget is None else run.budget.began + 60 * run.budget.minutes - run.budget.clock()
+    ends, made = time.monotonic() + left / 2, []
+    if left <= 0:
+        return None
+    chosen = background_rows(run.predictions["stack"].oof, limits.EXPLAINED_ROWS)
+    rows, count = run.found.train.take(chosen), len(chosen)
+    # The lowest, the middle and the highest are there however little time is left.
+    order = sorted(range(count), key=lambda i: (i not in (0, count // 2, count - 1), 7 * i % count))
+    try:
+        saved = SavedRun(part)
+        of = run.target.names[0] if len(run.target.names) > 1 else None
+        for i in order:
+            if len(made) > 2 and time.monotonic() > ends:
+                break
+            made.append(saved.explain(rows.slice(i, i + 1), of=of, tables=run.found.tables, fold=0))
+    except FastrecError as error:  # code of one's own, or features that look at other rows
+        run.stages.say(f"not explained: {error.problem}")
+        return None
+    found, names = pd.concat(made), [n for n in made[0].columns if n in saved.inputs]
+    values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
+    about = {n: found[n].tolist() for n in ("base", "prediction", "class") if n in found}
+    about |= {
+        "background": len(saved.background()),
+        "columns": names,
+        "contributions": found[names].to_numpy().tolist(),
+    }
+    return about | {"values": [[_shown(v) for v in row.values()] for row in values]}
+
+
+def _shown(value: Any) -> str:
+    """Write a value for a person, in few digits."""
+    if value is None:
+        return "missing"
+    return f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

@@ -186,6 +186,7 @@ class RunResults:
         transductive: features whose target-free statistics saw the test rows; None: unknown.
         rows: unit (rows, sessions …) → count.
         position: of clicks with known places: click rate and examination by place, scores weighed by them.
+        explanation: contributions of columns to some rows' predictions, the lowest, middle and highest of them first.
         also: other metric → model → its score, out of fold; of next items on the test.
     """
 
@@ -211,6 +212,7 @@ class RunResults:
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
     position: dict[str, Any] = field(default_factory=dict)
+    explanation: dict[str, Any] = field(default_factory=dict)
     also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 
@@ -256,6 +258,7 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         task=str(scores.get("task") or "ranking"),
         permutation=_figures(_read_json(run / "permutation.json")),
         position=_read_json(run / "position.json") or {},
+        explanation=_read_json(run / "explanation.json") or {},
         also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
         greater_is_better=greater,
     )
@@ -400,6 +403,14 @@ _SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a ki
         "weighed": _FIGURES,
         "examination": _FIGURES,
         "clicked": _FIGURES,
+    },
+    "explanation.json": {
+        "background": "a number",
+        "columns": ["text"],
+        **{n: ["a number"] for n in ("base", "prediction")},
+        "class": ["anything"],
+        "contributions": [["a number"]],
+        "values": [["text"]],
     },
     "config.json": {"*": "anything"},
 }
