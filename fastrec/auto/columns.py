@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -149,6 +150,7 @@ _DATE_FORMS = (
     "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S",
 )  # fmt: skip
 _SEPARATORS = ("|", ";", ",", " ")
+_BARE = r"-?\d+"
 _LONG = r"\d{16,}"  # so many digits in one are an id
 _COMMA_DECIMALS = re.compile(r",(?:\d{1,2}|\d{4,})(?:\D|$)|\.\d{3},|(?:^|\D)0,\d")  # no comma between thousands is so
 
@@ -259,7 +261,9 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
         why = "numbers with a decimal comma"
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
     if written and _are_numbers(texts, rows, NUMBER_TEXT, padded):
-        return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
+        whole = bool(texts.str.fullmatch(_BARE).all()) and not padded
+        why = "whole numbers in text" if whole else "numbers with signs around them"
+        return ColumnInfo(name, "number", distinct, missing, why, whole=whole, numeric_text=True)
     letters = texts.str.extract(f"^({LETTERS})", expand=False)
     if PART_NAME.search(name) and distinct > 2 and bool(letters.notna().all() and letters.nunique() == 1):
         why = "numbers with the same letters before them"
@@ -281,6 +285,31 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
             return ColumnInfo(name, "text", distinct, missing, "short texts, hardly one twice")
         return ColumnInfo(name, "id", distinct, missing, "another text in every row")
     return ColumnInfo(name, "category", distinct, missing, f"{distinct} different texts", key=filled / distinct >= 2)
+
+
+def names_something(values: np.ndarray, label: np.ndarray) -> bool:
+    """Tell whether whole numbers name something: a value says of a row what the values next to it do not.
+
+    A row is predicted by the mean of the other rows of its value, and by that of the rows with the nearest other
+    values, both shrunk towards the mean of all. They name something if the first is better by two standard errors,
+    and the second says less than a quarter of it.
+
+    Args:
+        values: float64 ``[n]``.
+        label: float64 ``[n, k]``: flags of classes, or an amount.
+    """
+    _, code, count = np.unique(values, return_inverse=True, return_counts=True)
+    y, smooth = label - label.mean(0), limits.NAMES_SMOOTH
+    total = np.zeros((len(count), y.shape[1]))
+    np.add.at(total, code, y)
+    own = (total[code] - y) / (count[code, None] - 1 + smooth)
+    ends, sums = np.append(0, count.cumsum()), np.vstack([np.zeros(y.shape[1]), total.cumsum(0)])
+    low = np.maximum(np.searchsorted(ends, ends[:-1] - limits.NAMES_NEAR, side="right") - 1, 0)
+    high = np.minimum(np.searchsorted(ends, ends[1:] + limits.NAMES_NEAR), len(count))
+    near = (sums[high] - sums[low] - total) / (ends[high] - ends[low] - count + smooth)[:, None]
+    by_own, by_near = ((y**2 - (y - said) ** 2).sum(1) for said in (own, near[code]))
+    better = by_own - by_near
+    return bool(better.mean() > 2 * better.std() / len(y) ** 0.5 and by_near.sum() < by_own.sum() / 4)
 
 
 def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:

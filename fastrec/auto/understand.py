@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
-from fastrec.auto.columns import ColumnInfo, Files, look_at, numbers_in_text
+from fastrec.auto.columns import ColumnInfo, Files, look_at, names_something, numbers_in_text
 from fastrec.auto.lists import (
     find_groups,
     named_as_groups,
@@ -117,6 +117,7 @@ def understand(
     made = Problem(files, columns, names, found_task, metric, decisions=decisions)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
+    _names(made, known)
     _reading(made)
     known = _with_known_target(files, names)  # its times and numbers as such
     _ids(made)
@@ -376,6 +377,32 @@ def _task(
 
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _names(made: Problem, known: pa.Table) -> None:
+    """Note which whole numbers name something: all in text if others are numbers by type, else what the target says.
+
+    Those in text are categories, others stay numbers that are keys, too.
+    """
+    typed = any(c.kind == "number" and not c.numeric_text for c in made.columns)
+    labels = [known[n].to_pandas() for n in made.target]
+    amounts = [pd.to_numeric(t).rank() for t in labels] if made.task == "regression" else []
+    flags = [(t == v) * 1.0 for t in labels for v in t.value_counts().index[:10]]
+    label = np.stack(amounts or flags, axis=1).astype(float)
+    for c in (c for c in made.columns if c.kind == "number" and c.whole):
+        values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float).to_numpy()
+        there = np.isfinite(values)
+        if not (c.numeric_text and typed) and not (
+            c.distinct >= limits.NAMES_FROM
+            and c.distinct <= there.sum() / 2
+            and names_something(values[there], label[there])
+        ):
+            continue
+        c.key = 2 * c.distinct <= there.sum()
+        if c.numeric_text:
+            c.kind, c.whole, c.numeric_text, c.why = "category", False, False, "whole numbers in text: names"
+        else:
+            c.why = "numbers that name something: values next to one another have little in common"
 
 
 def _reading(made: Problem) -> None:
