@@ -271,3 +271,20 @@ def test_a_fit_explains_its_rows_and_refuses_a_ranking(runs, tmp_path):
     fitted = Fit(folder)
     found = fitted.explain(TEST.head(2), background=4)
     np.testing.assert_allclose(found["prediction"], fitted.predict_proba(TEST.head(2))["Y"], atol=1e-6)
+
+
+def test_an_export_explains_as_its_run_does(runs, tmp_path):
+    serve = pytest.importorskip("fastrec.serve")
+    calls = pytest.importorskip("tests.serve.server.calls")
+    rows = TEST.head(3)
+    for case in ("binary", "multiclass"):
+        serve.export_run(runs[case], tmp_path / case)
+        app = serve.make_app(tmp_path / case)
+        body = {"columns": {n: rows[n].where(rows[n].notna(), None).tolist() for n in RAW}}
+        answer = calls.post(app, "/v1/explain", body).json()
+        app.state.service.close()
+        found = SavedRun(runs[case]).explain(rows)
+        for name in RAW:
+            np.testing.assert_allclose(answer["contributions"][name], found[name], atol=1e-5)
+        np.testing.assert_allclose([answer["base"], answer["predictions"]], found[["base", "prediction"]].T, atol=1e-5)
+        assert answer.get("classes") == (list(found["class"]) if "class" in found else None)
