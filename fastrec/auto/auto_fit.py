@@ -172,6 +172,20 @@ class Fit:
         """
         return self._saved.explain(df, of=of, background=background)
 
+    def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict amounts with intervals that cover the true ones at ``level``: ``low``, ``prediction``, ``high``.
+
+        See :meth:`fastrec.competition.SavedRun.predict_interval`; the report has the coverage, out of fold.
+        """
+        return self._saved.predict_interval(df, level)
+
+    def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict sets of classes that hold the true one at ``level``: bools ``[n, classes]``.
+
+        See :meth:`fastrec.competition.SavedRun.predict_set`; the report has the coverage, out of fold.
+        """
+        return self._saved.predict_set(df, level)
+
     def report(self) -> Path:
         """Return the path of ``report.html``, to be opened in a browser."""
         return self.run / "report.html"

@@ -40,7 +40,8 @@ from fastrec.errors import DataError, MissingColumnError, MissingFileError, Unre
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
-from fastrec.metrics import Metric
+from fastrec.metrics import Metric, conformal_bound, conformal_gaps
+from fastrec.report.data import out_of_fold
 from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table, concat, load_state
 from fastrec.validate import Folds, Lists, Rows, Target
@@ -280,6 +281,64 @@ class SavedRun:
         values = values[np.arange(len(table)), :, chosen]
         made = pd.DataFrame(values, df.index if isinstance(df, pd.DataFrame) else None, [*names, "base", "prediction"])
         return made.assign(**{"class": [known[c] for c in chosen]}) if likeliest else made
+
+    def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict amounts with intervals that hold the true amount with probability ``level`` (split conformal).
+
+        An interval is as wide as the stack's out-of-fold errors on the training rows say, and alike for all rows.
+
+        Args:
+            df: rows of any library.
+            level: the share of rows to cover, between 0 and 1.
+
+        Returns:
+            A DataFrame ``[n, 3]``: ``low``, ``prediction`` and ``high``, with the index of a pandas frame. Of several
+            targets ``[n, 3 targets]``, each name before it: ``price_low``.
+
+        Raises:
+            DataError: the run predicts no amounts, or the level is out of range.
+        """
+        gaps = self._gaps("regression")
+        predicted = self.predict(df).reshape(-1, gaps.shape[1]).cpu().numpy()
+        columns = {}
+        for i, name in enumerate(self.target.names):
+            bound, p = conformal_bound(gaps[:, i], level), predicted[:, i]
+            named = f"{name}_" if len(self.target.names) > 1 else ""
+            columns |= {f"{named}low": p - bound, f"{named}prediction": p, f"{named}high": p + bound}
+        return pd.DataFrame(columns, df.index if isinstance(df, pd.DataFrame) else None)
+
+    def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict sets of classes that hold the true class with probability ``level`` (Sadinle et al. 2019).
+
+        Args:
+            df: rows of any library.
+            level: the share of rows to cover, between 0 and 1.
+
+        Returns:
+            A DataFrame of bools ``[n, classes]``, with the index of a pandas frame: whether a class is in a row's set.
+            The likeliest always is.
+
+        Raises:
+            DataError: the run predicts no class, or the level is out of range.
+        """
+        bound = conformal_bound(self._gaps("binary", "multiclass")[:, 0], level)
+        predicted = self.predict(df).cpu().numpy()
+        wide = np.stack([1 - predicted, predicted], 1) if predicted.ndim == 1 else predicted
+        inside = (1 - wide <= bound) | (np.arange(wide.shape[1]) == wide.argmax(1)[:, None])
+        index = df.index if isinstance(df, pd.DataFrame) else None
+        return pd.DataFrame(inside, index, self.target.classes.values.to_pylist())
+
+    def _gaps(self, *tasks: str) -> np.ndarray:
+        """Return how far the stack was off out of fold, ``[n, k]``; refuse other tasks."""
+        if self.task not in tasks:
+            other = {"regression": "predict_interval", "ranking": "predict", "multilabel": "predict_proba"}
+            what = "intervals" if "regression" in tasks else "sets of classes"
+            raise DataError(f"a {self.task} task has no {what}", remedy=f"Call {other.get(self.task, 'predict_set')}")
+        known = out_of_fold(self.folder, "stack")
+        if known is None:
+            problem = "the run holds no out-of-fold predictions of its rows"
+            raise MissingFileError(problem, file=self.folder / "oof", remedy="Run the recipe again")
+        return conformal_gaps(*known[:2], classes="regression" not in tasks)
 
     def background(self, given: Any = None) -> Table:
         """Return rows to compare with: those given, or evenly spaced ones of the run's own."""

@@ -288,3 +288,74 @@ def test_an_export_explains_as_its_run_does(runs, tmp_path):
             np.testing.assert_allclose(answer["contributions"][name], found[name], atol=1e-5)
         np.testing.assert_allclose([answer["base"], answer["predictions"]], found[["base", "prediction"]].T, atol=1e-5)
         assert answer.get("classes") == (list(found["class"]) if "class" in found else None)
+
+
+def oof_of(run: Path) -> tuple[np.ndarray, pd.DataFrame, np.ndarray]:
+    """The stack's out-of-fold predictions, the rows' labels and folds, as the run's files have them."""
+    rows = pd.read_parquet(run / "rows.parquet")
+    rows = rows[rows.split == "oof"].reset_index(drop=True)
+    predicted = pd.read_parquet(run / "oof" / "stack.parquet").filter(like="prediction").to_numpy()
+    return predicted, rows.filter(like="label_"), rows["fold"].to_numpy()
+
+
+def test_intervals_are_the_out_of_fold_errors_around_a_prediction(runs, tmp_path):
+    saved, rows = SavedRun(runs["regression"]), TEST.set_index("id", drop=False)
+    predicted, label, folds = oof_of(runs["regression"])
+    errors = np.abs(label.to_numpy() - predicted)[:, 0]
+    for level in (0.5, 0.9):
+        found = saved.predict_interval(rows, level)
+        bound = sorted(errors)[int(np.ceil((len(errors) + 1) * level)) - 1]
+        np.testing.assert_allclose(found["prediction"], saved.predict(rows))
+        np.testing.assert_allclose(found["high"] - found["prediction"], bound)
+        np.testing.assert_allclose(found["prediction"] - found["low"], bound)
+        assert list(found.index) == list(rows.index)
+    covered = np.mean(
+        [(errors[i] <= sorted(errors[folds != folds[i]])[int(np.ceil(321 * 0.9)) - 1]) for i in range(400)]
+    )
+    page = (runs["regression"] / "report.html").read_text()
+    assert "Coverage of intervals" in page
+    assert f"{100 * covered:.1f} %" in page
+    both = run_competition(Recipe("regression2"), write(tmp_path / "data", "regression2"), tmp_path / "run")
+    found = SavedRun(both).predict_interval(TEST.head(3), 0.8)
+    assert list(found) == [f"{t}_{n}" for t in ("regression", "other") for n in ("low", "prediction", "high")]
+    predicted, label, _ = oof_of(both)
+    bound = sorted(np.abs(label.to_numpy() - predicted)[:, 1])[int(np.ceil(401 * 0.8)) - 1]
+    np.testing.assert_allclose(found["other_high"] - found["other_low"], 2 * bound)
+    assert len(SavedRun(both).explain(TEST.head(1), of="other", background=2)) == 1
+
+
+@pytest.mark.parametrize("case", ["binary", "multiclass"])
+def test_sets_hold_the_classes_that_are_likely_enough(runs, case):
+    saved = SavedRun(runs[case])
+    predicted, label, _ = oof_of(runs[case])
+    codes = label.to_numpy()[:, 0].astype(int)
+    wide = predicted if case == "multiclass" else np.concatenate([1 - predicted, predicted], 1)
+    gaps = sorted(1 - wide[i, c] for i, c in enumerate(codes))
+    for level in (0.3, 0.95):
+        bound = gaps[int(np.ceil(401 * level)) - 1]
+        found = saved.predict_set(TEST, level)
+        assert list(found) == (["low", "mid", "top"] if case == "multiclass" else ["N", "Y"])
+        p = saved.predict(TEST).numpy()
+        p = p if case == "multiclass" else np.stack([1 - p, p], 1)
+        for row, inside in zip(p, found.to_numpy(), strict=True):
+            assert inside.tolist() == [bool(1 - v <= bound or v == max(row)) for v in row]
+    true = TEST[case].to_numpy()
+    assert np.mean([found[true[i]].iloc[i] for i in range(len(true))]) > 0.85  # of 60 rows, at .95
+    assert "Coverage of sets of classes" in (runs[case] / "report.html").read_text()
+
+
+def test_tasks_without_intervals_or_sets_are_named(runs, tmp_path):
+    with pytest.raises(DataError, match=r"a binary task has no intervals.*Call predict_set"):
+        SavedRun(runs["binary"]).predict_interval(TEST)
+    with pytest.raises(DataError, match=r"a regression task has no sets of classes.*Call predict_interval"):
+        SavedRun(runs["regression"]).predict_set(TEST)
+    with pytest.raises(DataError, match=r"a multilabel task has no sets of classes.*Call predict_proba"):
+        SavedRun(runs["multilabel"]).predict_set(TEST)
+    with pytest.raises(DataError, match=r"level is 1\.5"):
+        SavedRun(runs["regression"]).predict_interval(TEST, 1.5)
+    with pytest.raises(DataError, match=r"400 rows are too few for level 0\.999"):
+        SavedRun(runs["binary"]).predict_set(TEST, 0.999)
+    run = shutil.copytree(runs["binary"], tmp_path / "run")
+    (run / "oof" / "stack.parquet").unlink()
+    with pytest.raises(MissingFileError, match="no out-of-fold predictions"):
+        SavedRun(run).predict_set(TEST)
