@@ -153,22 +153,16 @@ class Fit:
     def explain(self, df: Any, *, of: Any = None, background: Any = None) -> pd.DataFrame:
         """Explain predictions: each raw column's contribution to a row's amount or probability.
 
-        Contributions are Shapley values of features, models and blend as a whole, compared with 64 typical training
-        rows. A row takes about as long as a thousand predictions.
-
-        Args:
-            df: rows of any library, with the columns that were learned from.
-            of: the class or target that is explained; None: the only amount, the second of two classes, or of more
-                classes each row's likeliest, which the column ``class`` names.
-            background: other rows to compare with, or how many of the typical ones.
+        They are Shapley values of features, models and blend as a whole, compared with 64 typical training rows, or
+        with ``background``. A row takes as long as some thousand predictions.
 
         Returns:
             A DataFrame with a column for each raw column, ``base`` (the mean prediction of the rows compared with) and
-            ``prediction``, the sum of all of them.
+            ``prediction``, which is the sum of them all. ``of`` names a class or target other than the second class,
+            the only target, or of more classes each row's likeliest.
 
         Raises:
             DataError: a ranking, features that look at other rows, or an unknown class or target.
-            MissingColumnError: the rows lack a column.
         """
         return self._saved.explain(df, of=of, background=background)
 

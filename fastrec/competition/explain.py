@@ -61,21 +61,14 @@ class Mixtures:
         return np.where(self._own, -1, self._of[:, None])[first], numbers.reshape(-1)
 
     def contributions(self, predicted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return contributions, base and prediction of a row, ``[columns + 2, k]``.
-
-        Args:
-            predicted: predictions of the row's different mixtures, ``[m, k]``.
-            numbers: as ``of`` returned them.
-        """
+        """Return a row's contributions, base and prediction, ``[columns + 2, k]``, by its mixtures' ``[m, k]``."""
         return self._weights @ predicted[numbers]
 
 
 def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
-    """Choose rows that stand for all: evenly spaced by their predictions, which ascend: int64 ``[count]``.
+    """Choose rows that stand for all: evenly spaced by their predictions ``[n]`` or ``[n, k]``, which ascend.
 
-    Args:
-        predicted: ``[n]`` or ``[n, k]``; rows without a prediction (NaN) are passed over.
-        count: how many; fewer if there are fewer.
+    Rows without a prediction (NaN) are passed over. Returns int64 ``[count]``, fewer if there are fewer.
     """
     wide = predicted.reshape(len(predicted), -1)
     known = (~wide.isnan().any(1)).nonzero().squeeze(1)
@@ -92,14 +85,11 @@ def contributions(
     """Compute the Shapley values of columns, compared with background rows.
 
     Args:
-        predict: a table's predictions, float64 ``[n]`` or ``[n, k]``.
-        rows, background: the rows to explain, and those to compare with.
-        names: the columns that ``predict`` reads.
-        seed: of the orders, where there are many columns.
+        predict: a table's predictions, float64 ``[n]`` or ``[n, k]``, from the columns ``names``.
+        rows, background, seed: the rows to explain, and those to compare with; as of ``Mixtures``.
 
     Returns:
-        float64 ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the sum of these, which is
-        the row's prediction.
+        float64 ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction.
     """
     both, count = concat([rows.select(names), background.select(names)]), len(rows)
     opaque = ("list", "vector", "opaque")  # such values are never found equal

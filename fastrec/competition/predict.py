@@ -40,7 +40,8 @@ from fastrec.errors import DataError, MissingColumnError, MissingFileError, Unre
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
-from fastrec.metrics import Metric, conformal_bound, conformal_gaps
+from fastrec.metrics import Metric
+from fastrec.metrics.intervals import conformal_bound, conformal_gaps
 from fastrec.report.data import out_of_fold
 from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table, concat, load_state
@@ -235,8 +236,7 @@ class SavedRun:
             df: rows of any library.
             of: the class or target whose score is explained. None: the only one; of two classes the second; of more
                 each row's likeliest, which the column ``class`` names.
-            background: rows to compare with, or how many of the run's own; None: 64, or fewer if there are very many
-                columns.
+            background: rows to compare with, or how many of the run's own; None: 64, of very wide rows fewer.
             tables: the other tables that features are made from.
             fold: explain this fold's models alone; None: the mean of all.
             seed: of the orders, which are drawn where there are more than 4 columns.
@@ -256,8 +256,8 @@ class SavedRun:
             raise DataError(problem, remedy=f"{read}, or fit with task='binary'")
         steps = [] if self.features is None else self.features.steps
         looking = [n for s in steps if s.online == "history" for n in s.outputs]
-        if looking or self.config["history"]:
-            problem = f"features look at other rows ({', '.join(looking[:3]) or 'earlier ones'}), not at a row alone"
+        if looking:
+            problem = f"features look at other rows than a row alone ({', '.join(looking[:3])})"
             raise DataError(problem, remedy=f"{read}, or leave such features out")
         table = self.read(df)
         self._refuse_absent(table)
@@ -285,15 +285,11 @@ class SavedRun:
     def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
         """Predict amounts with intervals that hold the true amount with probability ``level`` (split conformal).
 
-        An interval is as wide as the stack's out-of-fold errors on the training rows say, and alike for all rows.
-
-        Args:
-            df: rows of any library.
-            level: the share of rows to cover, between 0 and 1.
+        An interval is as wide as the stack's out-of-fold errors on the training rows say, for all rows alike.
 
         Returns:
-            A DataFrame ``[n, 3]``: ``low``, ``prediction`` and ``high``, with the index of a pandas frame. Of several
-            targets ``[n, 3 targets]``, each name before it: ``price_low``.
+            A DataFrame with the index of a pandas frame: ``low``, ``prediction`` and ``high``; of several targets each
+            target's name before them, as in ``price_low``.
 
         Raises:
             DataError: the run predicts no amounts, or the level is out of range.
@@ -309,10 +305,6 @@ class SavedRun:
 
     def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
         """Predict sets of classes that hold the true class with probability ``level`` (Sadinle et al. 2019).
-
-        Args:
-            df: rows of any library.
-            level: the share of rows to cover, between 0 and 1.
 
         Returns:
             A DataFrame of bools ``[n, classes]``, with the index of a pandas frame: whether a class is in a row's set.

@@ -128,19 +128,14 @@ def _explained(run: TableRun, part: Path) -> dict[str, Any] | None:
     found, names = pd.concat(made), [n for n in made[0].columns if n in saved.inputs]
     values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
     about = {n: found[n].tolist() for n in ("base", "prediction", "class") if n in found}
-    about |= {
-        "background": len(saved.background()),
-        "columns": names,
-        "contributions": found[names].to_numpy().tolist(),
-    }
-    return about | {"values": [[_shown(v) for v in row.values()] for row in values]}
+    about |= {"columns": names, "contributions": found[names].to_numpy().tolist()}
+    return about | {"background": len(saved.background()), "values": [[*map(_shown, r.values())] for r in values]}
 
 
 def _shown(value: Any) -> str:
     """Write a value for a person, in few digits."""
-    if value is None:
-        return "missing"
-    return f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
+    text = f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
+    return "missing" if value is None else text
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

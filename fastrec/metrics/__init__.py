@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastrec._core.imports import lazily
 from fastrec.metrics.boosting import catboost_metric, lightgbm_metric, xgboost_metric
-from fastrec.metrics.intervals import (
-    Interval,
-    Resampled,
-    bootstrap_interval,
-    bootstrap_metric,
-    conformal_bound,
-    conformal_gaps,
-    paired_difference,
-)
+from fastrec.metrics.intervals import Interval, Resampled, bootstrap_interval, bootstrap_metric, paired_difference
 from fastrec.metrics.ranking import (
     auc,
     gauc,
@@ -58,8 +50,6 @@ __all__ = [
     "bootstrap_interval",
     "bootstrap_metric",
     "catboost_metric",
-    "conformal_bound",
-    "conformal_gaps",
     "cross_fitted_classes",
     "default_metric",
     "fastai_metric",

@@ -448,12 +448,8 @@ _SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a ki
         "clicked": _FIGURES,
     },
     "explanation.json": {
-        "background": "a number",
-        "columns": ["text"],
-        **{n: ["a number"] for n in ("base", "prediction")},
-        "class": ["anything"],
-        "contributions": [["a number"]],
-        "values": [["text"]],
+        **{"background": "a number", "base": ["a number"], "prediction": ["a number"], "class": ["anything"]},
+        **{"columns": ["text"], "values": [["text"]], "contributions": [["a number"]]},
     },
     "config.json": {"*": "anything"},
 }

@@ -233,7 +233,7 @@ class Looking(Recipe):
 def test_features_that_look_at_other_rows_are_not_explained(tmp_path):
     run = run_competition(Looking("binary"), write(tmp_path / "data", "binary"), tmp_path / "run")
     assert not (run / "explanation.json").exists()
-    with pytest.raises(DataError, match=r"look at other rows \(lag1_x__city\).*permutation importance"):
+    with pytest.raises(DataError, match=r"than a row alone \(lag1_x__city\).*permutation importance"):
         SavedRun(run).explain(TEST.head(1))
 
 

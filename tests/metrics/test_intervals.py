@@ -12,18 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, roc_auc_score
 
 from fastrec.errors import DataError
-from fastrec.metrics import (
-    as_metric,
-    auc,
-    bootstrap_interval,
-    bootstrap_metric,
-    conformal_bound,
-    conformal_gaps,
-    get_metric,
-    mrr,
-    paired_difference,
-)
-from fastrec.metrics.intervals import _sorted_auc, cluster_means, interval_of
+from fastrec.metrics import as_metric, auc, bootstrap_interval, bootstrap_metric, get_metric, mrr, paired_difference
+from fastrec.metrics.intervals import _sorted_auc, cluster_means, conformal_bound, conformal_gaps, interval_of
 
 # -------------------------------------------------------------------------------------------------- independent values
 
