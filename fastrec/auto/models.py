@@ -172,13 +172,20 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
     # Of many classes CatBoost is slow.
     size_of_all = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
+    ids = [c.name for c in problem.kinds("category") if c.distinct >= limits.IDS_FROM]
+    many_ids = len(ids) > 1
     if cat and not (problem.task == "multiclass" and size_of_all > 10e6):
         # Numbers that are text in the files, such as c-8: CatBoost learns more from pairs of categories.
         keys = [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
         named = {"keys": keys} if keys else {}
-        made.append(
-            ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
-        )
+        line = ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
+        made.insert(0 if many_ids else len(made), line)
+    # Of ids by the thousand a weight for each value tells about as much as trees, in seconds, and something else.
+    if many_ids and problem.task in ("binary", "regression"):
+        binary = problem.task == "binary"
+        linear = 'LogisticRegression(C=2.0, solver="liblinear")' if binary else "Ridge()"
+        line = f"from sklearn.linear_model import {linear.split('(')[0]}"
+        made.insert(1, ModelLine("SKModel", f'SKModel("linear", {linear}, columns=OWN, cats="every")', line))
     return made + [m for m in logs if m not in made]
 
 

@@ -382,27 +382,28 @@ def _is_number(kind: pa.DataType) -> bool:
 def _names(made: Problem, known: pa.Table) -> None:
     """Note which whole numbers name something: all in text if others are numbers by type, else what the target says.
 
-    Those in text are categories, others stay numbers that are keys, too.
+    They are categories if they stand in text, or most columns are such; others stay numbers, that are keys, too.
     """
     typed = any(c.kind == "number" and not c.numeric_text for c in made.columns)
     labels = [known[n].to_pandas() for n in made.target]
     amounts = [pd.to_numeric(t).rank() for t in labels] if made.task == "regression" else []
     flags = [(t == v) * 1.0 for t in labels for v in t.value_counts().index[:10]]
     label = np.stack(amounts or flags, axis=1).astype(float)
+    found = []
     for c in (c for c in made.columns if c.kind == "number" and c.whole):
-        values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float).to_numpy()
-        there = np.isfinite(values)
-        if not (c.numeric_text and typed) and not (
-            c.distinct >= limits.NAMES_FROM
-            and c.distinct <= there.sum() / 2
-            and names_something(values[there], label[there])
-        ):
-            continue
-        c.key = 2 * c.distinct <= there.sum()
-        if c.numeric_text:
-            c.kind, c.whole, c.numeric_text, c.why = "category", False, False, "whole numbers in text: names"
-        else:
-            c.why = "numbers that name something: values next to one another have little in common"
+        values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float)
+        there = values.notna().to_numpy()
+        rows = there.sum()
+        told = c.distinct >= limits.NAMES_FROM and 2 * c.distinct <= rows
+        told = told and values.value_counts().iloc[0] <= limits.NAMES_COMMONEST * rows
+        if (c.numeric_text and typed) or (told and names_something(values.to_numpy()[there], label[there])):
+            c.key = 2 * c.distinct <= rows
+            c.why = "whole numbers in text" if c.numeric_text else "numbers that name something"
+            found.append(c)
+    most = 2 * len(found) > len(made.learned)
+    for c in found:
+        if c.numeric_text or most:
+            c.kind, c.whole, c.numeric_text = "category", not c.numeric_text, False
 
 
 def _reading(made: Problem) -> None:

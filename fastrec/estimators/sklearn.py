@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
+import scipy.sparse
 import sklearn
 import torch
 from joblib import effective_n_jobs
@@ -44,7 +45,7 @@ from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
-Cats = Literal["onehot", "code"]
+Cats = Literal["onehot", "code", "every"]
 _FOLDER = "numbers"
 
 
@@ -89,7 +90,8 @@ class DenseInputs:
     """Numbers with the median where they are missing (and a column that says so), of mean 0 and variance 1; categories.
 
     ``'onehot'``: a column of 0 and 1 for each of the 64 most frequent values, one for the others, none for missing and
-    unseen ones. ``'code'``: the value's number in sorted order, 0 for missing and unseen ones.
+    unseen ones. ``'code'``: the value's number in sorted order, 0 for missing and unseen ones. ``'every'``: as
+    ``'onehot'``, for every value of two rows or more, in a sparse matrix.
     """
 
     def __init__(self, inputs: TreeInputs, cats: Cats, numbers: Mapping[str, _Number]) -> None:
@@ -99,32 +101,40 @@ class DenseInputs:
     def fit(cls, rows: Rows, columns: Sequence[str] | None, cats: Cats) -> DenseInputs:
         """Learn from training rows."""
         inputs = TreeInputs.fit(rows, columns)
-        if cats == "onehot":
+        if cats != "code":
             # Rarer values share one column: a column for each would make the matrix too wide.
-            inputs.vocabs = {n: Vocab.fit(rows.table[n], max_size=64) for n in inputs.vocabs}
+            held: dict[str, int] = {"max_size": 64} if cats == "onehot" else {"min_count": 2}
+            inputs.vocabs = {n: Vocab.fit(rows.table[n], **held) for n in inputs.vocabs}
         others = (n for n in inputs.names if n not in inputs.vocabs)
         return cls(inputs, cats, {n: _Number.fit(rows.table[n].number()) for n in others})
 
-    def matrix(self, table: Table) -> torch.Tensor:
-        """Return the columns as float64 ``[n, m]`` on the CPU, every value finite."""
+    def matrix(self, table: Table) -> np.ndarray | scipy.sparse.csr_array:
+        """Return the columns as float64 ``[n, m]``, every value finite; sparse for ``'every'``."""
         blocks = [self._block(table, name) for name in self.inputs.names]
-        return torch.cat(blocks, 1) if blocks else torch.zeros((len(table), 0), dtype=torch.float64)
+        if self.cats == "every" and blocks:
+            return scipy.sparse.hstack(blocks, format="csr")
+        return torch.cat(blocks, 1).numpy() if blocks else np.zeros((len(table), 0))
 
-    def _block(self, table: Table, name: str) -> torch.Tensor:
+    def _block(self, table: Table, name: str) -> Any:
         if name in self.numbers:
             return torch.stack(self.numbers[name].columns(table[name].number().cpu()), 1)
         # code 0, missing or unseen, has no column of its own
         codes = self.inputs.codes(table, name).cpu()
+        if self.cats == "every":
+            known, size = codes > 0, len(self.inputs.vocabs[name]) - 1
+            ends = np.append(0, known.cumsum(0).numpy()).astype(np.int32)  # liblinear wants 32 bits
+            places = (codes[known] - 1).numpy().astype(np.int32)
+            return scipy.sparse.csr_array((np.ones(len(places)), places, ends), shape=(len(codes), size))
         if self.cats == "code":
             return codes.double().unsqueeze(1)
         return torch.nn.functional.one_hot(codes, len(self.inputs.vocabs[name]))[:, 1:].double()
 
     @property
-    def owners(self) -> list[str]:
-        """The table's column that each column of the matrix is made of."""
+    def widths(self) -> dict[str, int]:
+        """How many columns of the matrix are made of each of the table's, in their order."""
         wide = {n: 1 if self.cats == "code" else len(v) - 1 for n, v in self.inputs.vocabs.items()}
         wide |= {n: 1 + number.flag for n, number in self.numbers.items()}
-        return [n for n in self.inputs.names for _ in range(wide[n])]
+        return {n: wide[n] for n in self.inputs.names}
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write vocabularies and numbers, as ``TreeInputs.write``."""
@@ -163,7 +173,8 @@ class SKModel(Estimator):
         class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
         cats: how categories, and text among the numbers, are prepared. ``'onehot'``: a column of 0 and 1 for each of
             the 64 most frequent values, one for the others, none for missing and unseen ones; ``'code'``: the number of
-            the value in sorted order, for estimators of trees.
+            the value in sorted order, for estimators of trees; ``'every'``: as ``'onehot'``, for every value of two
+            rows or more, in a sparse matrix, which linear models of ids take.
         prepare: numbers get the median where they are missing (and a column that says so), then mean 0 and variance 1.
             False: the estimator (a pipeline, say) is given the plain columns in their order, NaN where missing,
             categories by code.
@@ -184,8 +195,9 @@ class SKModel(Estimator):
         cats: Cats = "onehot",
         prepare: bool = True,
     ) -> None:
-        if cats not in ("onehot", "code"):
-            raise DataError(f"{name} cannot prepare categories as {cats!r}", remedy="Give 'onehot' or 'code'")
+        if cats not in get_args(Cats):
+            remedy = "Give 'onehot', 'code' or 'every'"
+            raise DataError(f"{name} cannot prepare categories as {cats!r}", remedy=remedy)
         self.estimator = unpacked(estimator) if isinstance(estimator, Mapping) else estimator
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
             raise DataError(f"{name} was given no estimator", remedy="Give one as scikit-learn has them: Ridge()")
@@ -220,7 +232,7 @@ class SKModel(Estimator):
         )
         self._inputs = inputs
         # one matrix for all outputs
-        values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
+        values, parts = self._matrix(train.table), []
         whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             weight = output_weight(train, label, self.class_weight)
@@ -228,7 +240,8 @@ class SKModel(Estimator):
             untrained = self._untrained(train.task, seed, device)
             parts.append(self._learned(values, label, weight, untrained, train.task, deadline))
         self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
-        owners = inputs.owners if isinstance(inputs, DenseInputs) else inputs.names
+        wide = inputs.widths if isinstance(inputs, DenseInputs) else dict.fromkeys(inputs.names, 1)
+        owners = [n for n, columns in wide.items() for _ in range(columns)]
         importance: dict[str, float] = {}
         for part in parts:
             gains = getattr(part, "feature_importances_", None)
@@ -236,6 +249,10 @@ class SKModel(Estimator):
                 importance[name] = importance.get(name, 0.0) + float(value)
         self.trace = Trace(importance=importance)
         return self
+
+    def _matrix(self, table: Table) -> Any:
+        made = self._inputs.matrix(table)  # type: ignore[union-attr]
+        return made.cpu().numpy() if isinstance(made, torch.Tensor) else made
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
         """Return the estimator that learns one output."""
@@ -281,7 +298,7 @@ class SKModel(Estimator):
     ) -> None:
         """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
         # Rows in their order may be of one class.
-        rows = np.random.default_rng(0).permutation(len(values))
+        rows = np.random.default_rng(0).permutation(values.shape[0])
         jobs = effective_n_jobs(untrained.n_jobs) if few_trees else 1
 
         def fit(n: int) -> None:
@@ -292,7 +309,7 @@ class SKModel(Estimator):
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
-            seconds = seconds_for(len(values), fit, deadline)
+            seconds = seconds_for(values.shape[0], fit, deadline)
         # A forest of fewer than ten trees is not worth beginning.
         seconds *= math.ceil(min(10, untrained.n_estimators) / jobs) if few_trees else 1
         if seconds > deadline.left:
@@ -330,19 +347,19 @@ class SKModel(Estimator):
         task, k = self._task, self._n_outputs
         if not len(data):
             return torch.zeros((0, k) if task != "binary" and k > 1 else 0, dtype=torch.float64)
-        values = self._inputs.matrix(data.table).cpu().numpy()
+        values = self._matrix(data.table)
         with threadpool_limits(torch.get_num_threads()):
             return assembled([self._said(part, values, task, k) for part in self._parts], task)
 
     def _said(self, part: Any, values: np.ndarray, task: Task, k: int) -> torch.Tensor:
         if isinstance(part, float):
-            return torch.full((len(values),), part, dtype=torch.float64)
+            return torch.full((values.shape[0],), part, dtype=torch.float64)
         if task == "regression":
-            return torch.from_numpy(np.asarray(part.predict(values), dtype=np.float64).reshape(len(values)))
+            return torch.from_numpy(np.asarray(part.predict(values), dtype=np.float64).reshape(values.shape[0]))
         probabilities = torch.from_numpy(np.asarray(part.predict_proba(values), dtype=np.float64))
         if task != "multiclass":
             return probabilities[:, 1]
-        result = torch.zeros((len(values), k), dtype=torch.float64)
+        result = torch.zeros((len(probabilities), k), dtype=torch.float64)
         # a class may have had no row
         result[:, torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = probabilities
         return result

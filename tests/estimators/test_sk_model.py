@@ -91,10 +91,28 @@ def test_rare_values_share_a_column_and_infinite_numbers_are_the_largest():
     values = model._inputs.matrix(rows.table)
     assert values.shape == (n, 64 + 1 + 1)
     assert (values[:, :65].sum(1) == 1).all()
-    assert model._inputs.owners == ["id"] * 65 + ["x"]
+    assert model._inputs.widths == {"id": 65, "x": 1}
     ends = Rows(Table({"id": [0, 0], "x": [float("inf"), 399.0]}), "regression", cats=["id"], conts=["x"])
     got = model.predict(ends)
     assert got[0] == got[1]
+
+
+def test_every_value_of_two_rows_or_more_has_a_column():
+    rng, n = np.random.default_rng(0), 600
+    frame = pd.DataFrame({"id": rng.integers(0, 150, n).astype(str), "x": rng.normal(size=n)})
+    frame.loc[::40, "id"], frame.loc[::50, "x"] = None, np.nan
+    label = torch.from_numpy((rng.random(n) < 0.4).astype(float))
+    rows = Rows(Table(frame), "binary", cats=["id"], conts=["x"], label=label)
+    model = SKModel("l", LogisticRegression(solver="liblinear"), cats="every").fit(rows)
+
+    often = frame["id"].value_counts().loc[lambda c: c > 1].index.sort_values()
+    once = frame["id"].notna() & ~frame["id"].isin(often)
+    wanted = pd.DataFrame({"rare": once * 1.0} | {v: (frame["id"] == v) * 1.0 for v in often})
+    filled = frame["x"].fillna(frame["x"].median())
+    wanted = wanted.assign(x=(filled - filled.mean()) / filled.std(ddof=0), hole=frame["x"].isna() * 1.0)
+    told = LogisticRegression(solver="liblinear").fit(wanted.to_numpy(), label)
+    np.testing.assert_allclose(model.predict(rows), told.predict_proba(wanted.to_numpy())[:, 1], atol=1e-4)
+    assert set(model.trace.importance) <= {"id", "x"}
 
 
 def test_without_preparation_a_pipeline_is_given_the_plain_columns():
@@ -249,7 +267,7 @@ def test_a_strangers_estimator_reads_no_pickle(tmp_path):
     rows, steps = rows_of(frame_of()), [("s", StandardScaler()), ("l", LogisticRegression())]
     model = SKModel("m", Pipeline(steps)).fit(rows)
     model.save(tmp_path / "m")
-    values = model._inputs.matrix(rows.table).numpy()
+    values = model._inputs.matrix(rows.table)
     Pipeline(steps, memory=str(tmp_path / "cache")).fit(values, rows.label.long().numpy())
     for cached in (tmp_path / "cache").rglob("output.pkl"):
         cached.write_bytes(pickle.dumps(Run(tmp_path / "ran")))

@@ -34,25 +34,26 @@ _POWERS = (linear_model.PoissonRegressor, linear_model.GammaRegressor, linear_mo
 _REGRESSORS = (LinearModel, linear_model.SGDRegressor, *_POWERS)
 
 
-def linear_prediction(parts: list[Any], matrix: GraphTensor, task: Task, k: int) -> GraphTensor | None:
+def linear_prediction(parts: list[Any], product: Callable[[torch.Tensor], Any], task: Task, k: int) -> Any:
     """Write the prediction of linear estimators, or None if others are among them: float64 ``[rows]`` or ``[rows, k]``.
 
-    ``parts`` has a trained estimator, or a constant, for each output.
+    ``parts`` has a trained estimator, or a constant, for each output; ``product``: multiplies the matrix of inputs with
+    weights ``[columns, outputs]``.
     """
     kinds = _REGRESSORS if task == "regression" else _CLASSIFIERS
     trained = [p for p in parts if not isinstance(p, float)]
     if not trained or not all(isinstance(p, kinds) and type(p).__module__.startswith("sklearn.") for p in trained):
         return None
-    return assembled([_said(part, matrix, task, k) for part in parts], task)
+    width = np.atleast_2d(trained[0].coef_).shape[1]
+    zero = product(torch.zeros((width, 1), dtype=torch.float64))[:, 0]  # of each row: constants have as many
+    return assembled([zero + p if isinstance(p, float) else _said(p, product, task, k) for p in parts], task)
 
 
-def _said(part: Any, matrix: GraphTensor, task: Task, k: int) -> Any:
+def _said(part: Any, product: Callable[[torch.Tensor], Any], task: Task, k: int) -> Any:
     """Write the prediction of one output: ``[rows]``, or ``[rows, k]`` for a multiclass task."""
-    if isinstance(part, float):
-        return (matrix[:, 0] != matrix[:, 0]).double() * 0 + part
-    weights = torch.from_numpy(np.asarray(part.coef_, dtype=np.float64).reshape(-1, matrix.shape[1]).T.copy())
+    weights = torch.from_numpy(np.atleast_2d(np.asarray(part.coef_, dtype=np.float64)).T.copy())
     start = torch.from_numpy(np.array(part.intercept_, dtype=np.float64).reshape(-1))
-    sums = matrix.double() @ weights + start
+    sums = product(weights) + start
     if task == "regression":
         if isinstance(part, linear_model.TweedieRegressor):
             log = part.link == "log" or (part.link == "auto" and part.power > 0)
@@ -194,10 +195,33 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
 
 @writer("SKModel")
 def _sk_model(model: Any, rows: GraphRows) -> Any:
-    dense = isinstance(model._inputs, DenseInputs)
-    matrix = (dense_matrix if dense else tree_matrix)(model._inputs, rows.table)
-    predicted = linear_prediction(model._parts, matrix, model._task, model._n_outputs)
+    inputs = model._inputs
+    if isinstance(inputs, DenseInputs) and inputs.cats == "every":
+        predicted = linear_prediction(model._parts, sparse_product(inputs, rows.table), model._task, model._n_outputs)
+        if predicted is None:
+            why = f"{model.name} is no linear model, and has a column for every value"
+            raise NotInGraphError(why, remedy="Give it cats='onehot' or 'code', or leave the model out")
+        return predicted
+    matrix = (dense_matrix if isinstance(inputs, DenseInputs) else tree_matrix)(inputs, rows.table)
+    predicted = linear_prediction(model._parts, lambda w: matrix.double() @ w, model._task, model._n_outputs)
     return _grown(forests_of(model), matrix, rows) if predicted is None else predicted
+
+
+def sparse_product(inputs: DenseInputs, table: GraphTable) -> Callable[[torch.Tensor], Any]:
+    """Return what multiplies ``inputs.matrix``, which has a column for every value, with weights: it looks them up."""
+
+    def product(weights: torch.Tensor) -> Any:
+        sums: Any = 0
+        for name, own in zip(inputs.widths, weights.split(list(inputs.widths.values())), strict=True):
+            if name in inputs.numbers:
+                columns = inputs.numbers[name].columns(table[name].number())
+                sums += sum(c.double()[:, None] * w for c, w in zip(columns, own, strict=True))
+            else:  # code 0, missing or unseen, has no column
+                codes = encode(inputs.inputs.vocabs[name], as_graph_column(table[name]))
+                sums += torch.cat([torch.zeros((1, own.shape[1]), dtype=torch.float64), own])[codes]
+        return sums
+
+    return product
 
 
 def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:

@@ -49,6 +49,15 @@ REGRESSORS = {
 }
 
 
+EVERY = {
+    "binary": linear_model.LogisticRegression(solver="liblinear"),
+    "multilabel": linear_model.LogisticRegression(),
+    "multiclass": linear_model.LogisticRegression(max_iter=50, tol=1e-2),
+    "regression": linear_model.Ridge(),
+    "several": linear_model.Ridge(),
+}
+
+
 def rows_of(task: str, seed: int, *, unseen: bool = False, holes: bool = True, classes=(0, 1, 2)) -> Rows:
     rng, n = np.random.default_rng(seed), 300
     frame = pd.DataFrame({"x": rng.normal(size=n), "z": rng.normal(size=n) * 40 + 7})
@@ -87,6 +96,17 @@ def check(model: SKModel, train: Rows, rows: Rows, tolerance: float = 1e-10) -> 
     expected = model.predict(rows).numpy()
     np.testing.assert_allclose(served(model, rows), expected, rtol=tolerance, atol=tolerance)
     return expected
+
+
+@pytest.mark.parametrize("task", EVERY)
+def test_a_column_for_every_value_is_looked_up(task):
+    check(SKModel("m", EVERY[task], cats="every"), rows_of(task, 0), rows_of(task, 1, unseen=True))
+
+
+def test_other_models_of_a_column_for_every_value_are_refused():
+    model = SKModel("near", neighbors.KNeighborsClassifier(), cats="every").fit(rows_of("binary", 0))
+    with pytest.raises(DataError, match="no linear model"):
+        served(model, rows_of("binary", 1))
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel"])
