@@ -49,12 +49,8 @@ class Mixtures:
     def of(self, row: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a row's different mixtures.
 
-        Args:
-            row, background: codes of values, ``[columns]`` and ``[rows, columns]``; equal values are interchangeable.
-
-        Returns:
-            The background row that each value of a mixture is of, -1: the row itself, int64 ``[m, columns]``; and the
-            planned mixtures' numbers among them, which ``contributions`` takes.
+        ``row`` and ``background`` have codes of values, ``[columns]`` and ``[rows, columns]``. Returned are the
+        background row that each value is of, -1: the row itself, ``[m, columns]``; and numbers for ``contributions``.
         """
         mixed = np.where(self._own, row, background[self._of])
         _, first, numbers = np.unique(mixed, axis=0, return_index=True, return_inverse=True)

@@ -217,14 +217,7 @@ class SavedRun:
         return self.decision.chances(torch.empty_like(made).index_copy_(0, by_list.to(made.device), made))
 
     def explain(
-        self,
-        df: Any,
-        *,
-        of: Any = None,
-        background: Any = None,
-        tables: dict[str, Any] | None = None,
-        fold: int | None = None,
-        seed: int = 0,
+        self, df: Any, *, of: Any = None, background: Any = None, tables: Any = None, fold: int | None = None
     ) -> pd.DataFrame:
         """Explain predictions by contributions of the raw columns: Shapley values of the run as a whole.
 
@@ -234,12 +227,11 @@ class SavedRun:
 
         Args:
             df: rows of any library.
-            of: the class or target whose score is explained. None: the only one; of two classes the second; of more
-                each row's likeliest, which the column ``class`` names.
+            of: the class or target to explain. None: the only one; of two classes the second; of more each row's
+                likeliest, which the column ``class`` names.
             background: rows to compare with, or how many of the run's own; None: 64, of very wide rows fewer.
             tables: the other tables that features are made from.
             fold: explain this fold's models alone; None: the mean of all.
-            seed: of the orders, which are drawn where there are more than 4 columns.
 
         Returns:
             A DataFrame with the index of a pandas frame: a column for each raw column that the run reads, ``base`` (the
@@ -274,7 +266,7 @@ class SavedRun:
         def predict(mixed: Table) -> torch.Tensor:
             return target.restore(self.predict_rows(self.rows(mixed, given), fold=fold))
 
-        values = contributions(predict, table, self.background(background), names, seed=seed)
+        values = contributions(predict, table, self.background(background), names)
         if target.task == "binary" and target.classes is not None:
             values = np.concatenate([np.eye(len(names) + 2)[-2:].sum(0)[:, None] - values, values], 2)
         chosen = values[:, -1].argmax(1) if likeliest else np.full(len(table), known.index(of))

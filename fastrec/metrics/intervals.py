@@ -299,13 +299,7 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
 def conformal_gaps(label: np.ndarray, predicted: np.ndarray, *, classes: bool) -> np.ndarray:
     """Compute how far predictions are from what came true: absolute errors, or 1 - the true class's probability.
 
-    Args:
-        label: amounts ``[n, k]``, or class numbers ``[n, 1]``.
-        predicted: amounts ``[n, k]``, or probabilities ``[n, classes]``, of two classes also the second's ``[n, 1]``.
-        classes: whether they are classes.
-
-    Returns:
-        float64 ``[n, k]``, or ``[n, 1]``.
+    Amounts are ``[n, k]``; numbers of classes ``[n, 1]``, their probabilities ``[n, classes]``, or the second's ``[n, 1]``.
     """
     if not classes:
         return np.abs(label - predicted)

@@ -101,11 +101,9 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
 
 
 def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Read a model's predictions and the targets of rows where both are known, and these rows' folds.
+    """Read targets ``[n, k]``, a model's predictions ``[n, m]`` and folds ``[n]`` of the rows where these are known.
 
-    Returns:
-        Targets ``[n, k]`` on their own scale, predictions ``[n, m]`` and folds ``[n]``; None: the run has no such file,
-        or one of other rows.
+    Targets are on their own scale. None: the run has no such files, or they are of different rows.
     """
     path, values = run / "rows.parquet", _predictions(run / "oof" / f"{model}.parquet")
     if values is None or not path.exists():
