@@ -237,8 +237,9 @@ ENUMERATED_COLUMNS = 4
 BACKGROUND_ROWS = (
     64  # rows to compare with: evenly spaced by prediction 0.50 off (as above), at random 0.69; of 32: 0.73
 )
-MIXED_CELLS = 1 << 24  # values of a row's mixtures; bounds memory of wide tables, which get fewer background rows
-EXPLAINED_ROWS = 20  # rows that a report explains; not measured: some seconds
+MIXED_CELLS = 1 << 22  # values of a row's mixtures; bounds memory of wide tables, which get fewer background rows
+EXPLAINED_ROWS = 20  # rows that a report explains if there is time; not measured
+EXPLAINED_SECONDS = 30.0  # seconds after which it explains no further row than three; bounds the time
 GRAPH_ROWS = 1 << 20  # rows of all tables together below which a streamed net on CUDA has dense gradients and a CUDA
 # graph; not measured: dense gradients of more rows cost more than the graph saves
 

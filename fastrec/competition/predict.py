@@ -235,7 +235,8 @@ class SavedRun:
 
         Returns:
             A DataFrame with the index of a pandas frame: a column for each raw column that the run reads, ``base`` (the
-            background's mean prediction) and ``prediction``, the sum of contributions and base.
+            background's mean prediction) and ``prediction``, the sum of contributions and base; ``base_`` and so on if
+            a raw column has such a name.
 
         Raises:
             DataError: the run ranks lists, its features look at other rows, or there is no such class or target.
@@ -271,8 +272,11 @@ class SavedRun:
             values = np.concatenate([np.eye(len(names) + 2)[-2:].sum(0)[:, None] - values, values], 2)
         chosen = values[:, -1].argmax(1) if likeliest else np.full(len(table), known.index(of))
         values = values[np.arange(len(table)), :, chosen]
-        made = pd.DataFrame(values, df.index if isinstance(df, pd.DataFrame) else None, [*names, "base", "prediction"])
-        return made.assign(**{"class": [known[c] for c in chosen]}) if likeliest else made
+        ends = ["base", "prediction", "class"]
+        while set(ends) & set(names):
+            ends = [f"{e}_" for e in ends]
+        made = pd.DataFrame(values, df.index if isinstance(df, pd.DataFrame) else None, [*names, *ends[:2]])
+        return made.assign(**{ends[2]: [known[c] for c in chosen]}) if likeliest else made
 
     def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
         """Predict amounts with intervals that hold the true amount with probability ``level`` (split conformal).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.submit import form_of, line_keys
-from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.scale.dask import tables_on
 from fastrec.table import Table
@@ -107,10 +106,12 @@ def _explained(run: TableRun, part: Path) -> dict[str, Any] | None:
 
     The mean of all folds' models would take as many times as long.
     """
-    left = math.inf if run.budget is None else run.budget.began + 60 * run.budget.minutes - run.budget.clock()
-    ends, made = time.monotonic() + left / 2, []
-    if left <= 0:
+    budget, seconds, made = run.budget, limits.EXPLAINED_SECONDS, []
+    if budget is not None:  # half of what is left, as a permutation takes
+        seconds = min(seconds, (budget.began + 60 * budget.minutes - budget.clock()) / 2)
+    if seconds <= 0:
         return None
+    ends = time.monotonic() + seconds
     chosen = background_rows(run.predictions["stack"].oof, limits.EXPLAINED_ROWS)
     rows, count = run.found.train.take(chosen), len(chosen)
     # The lowest, the middle and the highest are there however little time is left.
@@ -122,12 +123,12 @@ def _explained(run: TableRun, part: Path) -> dict[str, Any] | None:
             if len(made) > 2 and time.monotonic() > ends:
                 break
             made.append(saved.explain(rows.slice(i, i + 1), of=of, tables=run.found.tables, fold=0))
-    except FastrecError as error:  # code of one's own, or features that look at other rows
-        run.stages.say(f"not explained: {error.problem}")
+    except Exception as error:  # code of one's own, features that look at other rows: a run is not lost by it
+        run.stages.say(f"not explained: {error}")
         return None
-    found, names = pd.concat(made), [n for n in made[0].columns if n in saved.inputs]
+    found, names = pd.concat(made), list(made[0].columns[: len(saved.inputs)])
     values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
-    about = {n: found[n].tolist() for n in ("base", "prediction", "class") if n in found}
+    about = {n: found[e].tolist() for n, e in zip(("base", "prediction", "class"), found.columns[len(names) :])}
     about |= {"columns": names, "contributions": found[names].to_numpy().tolist()}
     return about | {"background": len(saved.background()), "values": [[*map(_shown, r.values())] for r in values]}
 

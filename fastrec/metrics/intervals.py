@@ -299,7 +299,7 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
 def conformal_gaps(label: np.ndarray, predicted: np.ndarray, *, classes: bool) -> np.ndarray:
     """Compute how far predictions are from what came true: absolute errors, or 1 - the true class's probability.
 
-    Amounts are ``[n, k]``; numbers of classes ``[n, 1]``, their probabilities ``[n, classes]``, or the second's ``[n, 1]``.
+    Amounts are ``[n, k]``; numbers of classes ``[n, 1]``, probabilities ``[n, classes]``, or of the second ``[n, 1]``.
     """
     if not classes:
         return np.abs(label - predicted)

@@ -179,6 +179,25 @@ def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case):
     np.testing.assert_allclose(found["prediction"], own, atol=1e-6)
 
 
+def test_raw_columns_may_have_the_names_of_the_ends(tmp_path):
+    """A column ``class`` is common, and ``base`` may be."""
+    train = TRAIN.rename(columns={"x": "class", "z": "base"})
+    data = tmp_path / "data"
+    data.mkdir()
+    train[["id", "class", "base", "city", "multiclass"]].to_csv(data / "train.csv", index=False)
+
+    class Named(Recipe):
+        plain = ("class", "base")
+
+    run = run_competition(Named("multiclass"), data, tmp_path / "run")
+    found = SavedRun(run).explain(train.head(2), background=4)
+    assert list(found) == ["class", "base", "city", "base_", "prediction_", "class_"]
+    np.testing.assert_allclose(found.iloc[:, :4].sum(axis=1), found["prediction_"], atol=1e-9)
+    kept = json.loads((run / "explanation.json").read_text())
+    assert set(kept["class"]) <= {"low", "mid", "top"}
+    assert kept["columns"] == ["class", "base", "city"]
+
+
 def test_one_class_is_explained_if_it_is_named(runs):
     saved, rows = SavedRun(runs["binary"]), TEST.head(3)
     yes, no = (saved.explain(rows, of=c) for c in ("Y", "N"))
