@@ -236,9 +236,7 @@ SAMPLE_ROWS = 2_000  # rows of a run's sample, by which an export takes its type
 # columns: all subsets of 8 take 17 times the predictions of two orders, and come no nearer to 1,000 background rows
 # (concrete, 32 background rows: 0.87 off a mean of 3.2 by both; 64 and two orders: 0.69); those of 4 take twice as many
 ENUMERATED_COLUMNS = 4
-BACKGROUND_ROWS = (
-    64  # rows to compare with: evenly spaced by prediction 0.50 off (as above), at random 0.69; of 32: 0.73
-)
+BACKGROUND_ROWS = 64  # rows to compare with: evenly spaced by prediction 0.50 off (as above), at random 0.69
 MIXED_CELLS = 1 << 22  # values of a row's mixtures; bounds memory of wide tables, which get fewer background rows
 EXPLAINED_ROWS = 20  # rows that a report explains if there is time; not measured
 EXPLAINED_SECONDS = 30.0  # seconds after which it explains no further row than three; bounds the time

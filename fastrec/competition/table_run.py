@@ -95,13 +95,13 @@ def start_workers(run: TableRun) -> None:
 
 def write(run: TableRun) -> None:
     """Write the run directory."""
-    write_table_run(run, partial(_explained, run))
+    write_table_run(run, partial(explain_some, run))
 
 
 TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write]
 
 
-def _explained(run: TableRun, part: Path) -> dict[str, Any] | None:
+def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
     """Explain some training rows of low to high predictions by the first fold's models; None: it cannot be done.
 
     The mean of all folds' models would take as many times as long.
@@ -127,16 +127,15 @@ def _explained(run: TableRun, part: Path) -> dict[str, Any] | None:
         run.stages.say(f"not explained: {error}")
         return None
     found, names = pd.concat(made), list(made[0].columns[: len(saved.inputs)])
-    values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
     about = {n: found[e].tolist() for n, e in zip(("base", "prediction", "class"), found.columns[len(names) :])}
-    about |= {"columns": names, "contributions": found[names].to_numpy().tolist()}
-    return about | {"background": len(saved.background()), "values": [[*map(_shown, r.values())] for r in values]}
 
+    def text(value: Any) -> str:
+        shown = f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
+        return "missing" if value is None else shown
 
-def _shown(value: Any) -> str:
-    """Write a value for a person, in few digits."""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
-    return "missing" if value is None else text
+    values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
+    about |= {"columns": names, "values": [list(map(text, row.values())) for row in values]}
+    return about | {"background": len(saved.background()), "contributions": found[names].to_numpy().tolist()}
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

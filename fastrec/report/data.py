@@ -79,7 +79,7 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     if known is None:
         return results
     label, values, _ = known
-    results.intervals = _coverage(out_of_fold(run, "stack"), task, results.outputs)
+    results.intervals = cross_coverage(out_of_fold(run, "stack"), task, results.outputs)
     if task == "multiclass":
         classes, likeliest = label[:, 0].astype(int), values.argmax(1)
         right = (likeliest == classes).astype(float)
@@ -118,7 +118,7 @@ def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return label[known], values[known], rows["fold"].to_numpy()[known]
 
 
-def _coverage(
+def cross_coverage(
     known: tuple[np.ndarray, np.ndarray, np.ndarray] | None, task: str, outputs: Sequence[str]
 ) -> dict[str, list[tuple[float, float, float]]]:
     """Return the share of rows covered at each level, and the mean size, by the bounds of the other folds' rows."""

@@ -43,8 +43,17 @@ def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, f
     """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
     sections = []
     made = {"bins": _bins_section, "lift": _lift_section, "confusion": _confusion_section}
-    made |= {"intervals": _coverage_section}
     sections += [section(rows, best) for part, section in made.items() if getattr(rows, part, None)]
+    if rows is not None and rows.intervals:
+        what = ("intervals", "mean width") if rows.task == "regression" else ("sets of classes", "classes in a set")
+        tables = []
+        for name, levels in list(rows.intervals.items())[:6]:  # more targets would fill the page
+            figures = [("covered", [f"{100 * covered:.1f} %" for _, covered, _ in levels])]
+            figures.append((what[1], [f"{size:.4g}" for _, _, size in levels]))
+            heads = [(f"{100 * level:g} %", "asked for") for level, _, _ in levels]
+            tables.append({"title": name, "heads": heads, "rows": figures})
+        note = "Share of rows inside, out of fold: each fold's rows by how far the stack was off in the other folds."
+        sections.append(Section(f"Coverage of {what[0]}", "tables.html", {"tables": tables}, note))
     if permutation:
         top = dict(sorted(permutation.items(), key=lambda item: -item[1])[:25])
         bars = charts.bar_list({n: max(v, 0.0) for n, v in top.items()}, [f"{v:.5f}" for v in top.values()])
@@ -81,18 +90,6 @@ def _bins_section(rows: RowResults, best: str) -> Section:
         ", and the range of 10 % to 90 % of the targets." if amounts else "."
     )
     return Section(title, "slices.html", {"legend": "", "panels": panels, "tables": tables}, note)
-
-
-def _coverage_section(rows: RowResults, best: str) -> Section:
-    amounts, tables = rows.task == "regression", []
-    for name, levels in list(rows.intervals.items())[:6]:
-        heads = [(f"{100 * level:g} %", "asked") for level, _, _ in levels]
-        lines = [("covered", [f"{100 * covered:.1f} %" for _, covered, _ in levels])]
-        lines.append(("mean width" if amounts else "classes in a set", [f"{size:.4g}" for _, _, size in levels]))
-        tables.append({"title": name, "heads": heads, "rows": lines})
-    note = "The share of rows inside, out of fold: each fold's rows by how far the stack was off in the other folds."
-    title = f"Coverage of {'intervals' if amounts else 'sets of classes'}"
-    return Section(title, "tables.html", {"tables": tables}, note)
 
 
 def _lift_section(rows: RowResults, best: str) -> Section:

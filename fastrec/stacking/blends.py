@@ -517,7 +517,7 @@ class RankMean(Estimator):
         self._line = torch.stack([torch.stack([f[0][0] for f in line]), torch.stack([f[1] for f in line])])
         if train.task != "regression":
             by_line = (_on_scale(shares, train) * self._line[0] + self._line[1]).sigmoid()
-            self._curves = [_calibrated(p.contiguous(), t, w) for p, t in zip(by_line.T, y.T, strict=True)]
+            self._curves = [self._calibrated(p.contiguous(), t, w) for p, t in zip(by_line.T, y.T, strict=True)]
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -537,25 +537,25 @@ class RankMean(Estimator):
         ]
         return torch.stack(each, 1).reshape(x.shape).mean(1)
 
+    @staticmethod
+    def _calibrated(p: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        """Return points between which better probabilities lie on lines; empty: those given are as good."""
 
-def _calibrated(p: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
-    """Return points between which better probabilities lie on lines; empty: those given are as good."""
+        def curve(rows: torch.Tensor) -> list[torch.Tensor]:
+            steps = IsotonicRegression(out_of_bounds="clip").fit(*(v[rows].numpy() for v in (p, y, w)))
+            # A step between two rows would be steeper than an exported graph is exact.
+            x = np.unique([0.0, *np.quantile(p[rows].numpy(), np.linspace(0, 1, 21)), 1.0])
+            return [torch.from_numpy(x), torch.from_numpy((x + steps.predict(x)) / 2)]
 
-    def curve(rows: torch.Tensor) -> list[torch.Tensor]:
-        steps = IsotonicRegression(out_of_bounds="clip").fit(*(v[rows].numpy() for v in (p, y, w)))
-        # A step between two rows would be steeper than an exported graph is exact.
-        x = np.unique([0.0, *np.quantile(p[rows].numpy(), np.linspace(0, 1, 21)), 1.0])
-        return [torch.from_numpy(x), torch.from_numpy((x + steps.predict(x)) / 2)]
-
-    part, better = torch.arange(len(p)) % 5, p.clone()
-    for k in range(5):
-        here = part == k
-        if bool(here.any()) and not bool(here.all()):
-            better[here] = interpolated(p[here], *curve(~here))
-    gain = torch.nn.functional.binary_cross_entropy(p, y, reduction="none")
-    gain = gain - torch.nn.functional.binary_cross_entropy(better, y, reduction="none")
-    error = float(gain.std(correction=0)) / len(gain) ** 0.5
-    return curve(part >= 0) if float(gain.mean()) > limits.CHOICE_ERRORS * error else []
+        part, better = torch.arange(len(p)) % 5, p.clone()
+        for k in range(5):
+            here = part == k
+            if bool(here.any()) and not bool(here.all()):
+                better[here] = interpolated(p[here], *curve(~here))
+        gain = torch.nn.functional.binary_cross_entropy(p, y, reduction="none")
+        gain = gain - torch.nn.functional.binary_cross_entropy(better, y, reduction="none")
+        error = float(gain.std(correction=0)) / len(gain) ** 0.5
+        return curve(part >= 0) if float(gain.mean()) > limits.CHOICE_ERRORS * error else []
 
 
 def _on_scale(shares: torch.Tensor, data: Rows) -> torch.Tensor:
