@@ -26,10 +26,9 @@ from fastrec._core.environment import installed_version
 from fastrec._version import __version__
 from fastrec.competition.explain import BACKGROUND, background_rows
 from fastrec.competition.kept_rows import keep_rows
-from fastrec.competition.position import click_weights, examination
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_record import Run, TableRun, now, shown_first
-from fastrec.competition.scoring import Decision, Scorer
+from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import WriteError
 from fastrec.estimators import ConstantModel, Estimator, Trace
