@@ -128,11 +128,8 @@ def git_revision(recipe: type[Competition]) -> str | None:
     return done.stdout.strip() or None
 
 
-def write_table_run(run: TableRun, explained: Callable[[Path], dict[str, Any] | None]) -> None:
-    """Write all that was learned and predicted, complete without the recipe's code.
-
-    ``explained`` returns the contributions that the report shows, by a directory that is complete but for these.
-    """
+def write_table_run(run: TableRun, explained: Callable[[TableRun, Path], dict[str, Any] | None]) -> None:
+    """Write all that was learned and predicted, complete without the recipe's code; ``explained`` by what is there."""
     run.context.close()  # what workers have taken is free before the run directory is written
     with run_folder(run) as part:
         with run.stages.stage("write"):
@@ -159,7 +156,7 @@ def write_table_run(run: TableRun, explained: Callable[[Path], dict[str, Any] | 
             _write_submission(part / "submission.csv", run)
         if run.target is not None:
             with run.stages.stage("explain"):
-                contributions = explained(part)
+                contributions = explained(run, part)
             if contributions is not None:
                 write_json(part / "explanation.json", contributions)
         write_scores(part, run, _scores(run))

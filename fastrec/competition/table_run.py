@@ -93,14 +93,6 @@ def start_workers(run: TableRun) -> None:
     run.split = run.context.enter_context(tables_on(run.scheduler, run.out))
 
 
-def write(run: TableRun) -> None:
-    """Write the run directory."""
-    write_table_run(run, partial(explain_some, run))
-
-
-TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write]
-
-
 def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
     """Explain some training rows of low to high predictions by the first fold's models; None: it cannot be done.
 
@@ -136,6 +128,10 @@ def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
     values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
     about |= {"columns": names, "values": [list(map(text, row.values())) for row in values]}
     return about | {"background": len(saved.background()), "contributions": found[names].to_numpy().tolist()}
+
+
+TABLE = [check, read, start_workers, make_features, fit_models, permute, decide]
+TABLE.append(partial(write_table_run, explained=explain_some))
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

@@ -166,9 +166,9 @@ async def explain(service: Service, call: Call) -> Response:
     def parse() -> tuple[Scorer, Body, RequestColumns]:
         body = parse_body(call.body, call.content_type, EXPLAIN_FIELDS, service.limits)
         scorer = _answering(service, call, body)
-        if scorer.background is None:
-            why = "this export holds no rows to compare with"
-            raise Refusal(422, why, remedy="Export a run that is no ranking and reads no events anew")
+        if scorer.background is None or (scorer.spec.outputs[0].width > 1 and scorer.spec.classes is None):
+            why = "this export is not explained: it ranks, reads events, has several targets or no rows to compare with"
+            raise Refusal(422, why, remedy="Export the run anew, or call SavedRun(run).explain")
         return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
 
     scorer, body, columns = await service.parse(len(call.body), parse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from functools import partial
 from itertools import combinations
 from math import factorial
@@ -356,10 +357,14 @@ def test_contributions_add_up_to_the_score_of_a_class(explained: Any) -> None:
     assert post(app, "/v1/explain", {"columns": columns(0)}).json()["predictions"] == []
 
 
-def test_what_is_not_explained_is_said(explained: Any, apps: Any) -> None:
+def test_what_is_not_explained_is_said(explained: Any, apps: Any, tmp_path: Path) -> None:
     rows = columns(2)
+    folder = write_export(tmp_path / "several", task="multiclass", classes=None)
+    shutil.copy(tmp_path / "multiclass" / "background.parquet", folder)
+    several = serve(folder)
     said = [
         (apps["ranking"], {"columns": {**rows, "list_id": [1, 1]}}, {}, 422, "no rows to compare with"),
+        (several, {"columns": rows}, {}, 422, "has several targets"),
         (explained["binary"], {"columns": rows, "of": "no"}, {}, 422, "of is 'no', which has no score of its own"),
         (explained["multiclass"], {"columns": rows, "of": ["no"]}, {}, 422, "There are no, yes"),
         (explained["binary"], {"columns": {**rows, "price": ["a", 1.0]}}, {}, 422, "price"),
