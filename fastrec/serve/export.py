@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
+from fastrec.competition.explain import BACKGROUND
 from fastrec.competition.predict import SavedRun, _files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
@@ -154,6 +156,11 @@ def export_run(
                 unserved = str(error)
         if made and unserved is None:
             with_events(part, saved, sample, about, {} if data is None else data)
+        if about["events"] is None and (run / BACKGROUND).is_file():
+            background = saved.background()
+            sent = [i for i in about["inputs"] if not i["made"]]
+            columns = {i["name"]: pa.array(column_feed(i, background[i["name"]]), from_pandas=False) for i in sent}
+            pq.write_table(pa.table(columns), part / BACKGROUND)
         write_about(part, about)
     return Exported(out, about, served, unserved)
 
