@@ -77,7 +77,7 @@ bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu: e
 
 bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table and writes runs/bench/<name>.json
 	@mkdir -p runs/bench
-	@for file in $$(ls tests/bench/*.py 2>/dev/null | grep -v -e '/_' -e bench_gpu); do echo "==> $$file"; $(BIN)/python $$file; done
+	@for file in $$(ls tests/bench/bench_*.py | grep -v bench_gpu); do echo "==> $$file"; $(BIN)/python $$file; done
 
 bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and NVTabular (BENCH_ARGS='--cases eight')
 	$(BIN)/python tests/bench/bench_features.py $(BENCH_ARGS)
