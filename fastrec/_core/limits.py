@@ -7,6 +7,8 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 BLOCK = 1 << 22  # numbers of a temporary matrix: bounds memory to tens of MB, and a block stays in a large cache
 LEFTOVER_AGE = 86_400  # seconds; not measured: a hidden file this old is abandoned where no lock can tell
 PARALLEL_ROWS = 100_000  # rows; not measured: below, starting threads costs more than it saves
+LOAD_SAMPLES = 8  # looks at what else runs, LOAD_SECONDS apart: one alone is chance; together .04 s
+LOAD_SECONDS = 0.005
 PLAIN_EVERY = 10.0  # seconds; bounds the plain lines of one stage in a log
 LOOP_NUMBERS_A_THREAD = 1 << 16  # numbers; bounds the threads of a compiled loop: fewer numbers do not pay for a thread
 LOOP_NUMBERS = 1 << 14  # numbers; with fewer nobody should wait for a compiler
@@ -261,6 +263,20 @@ NEXT_ITEM_CELLS = 1 << 24  # scores, or padded events of sessions, in memory at 
 FOLD_TABLE_BYTES = 32 << 20  # by which tables multiplied by a net's first layer may grow; not measured: bounds memory
 HASHED_TEXT_BYTES = 1_024  # of a text whose letters a graph hashes: all rows are as wide as the longest; bounds memory
 
+CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of versions 2 and 1
+# Estimator → bytes of its peak, of fitting and predicting beside its rows: a cell (row x column), a row and class, at
+# least. Resident memory on one core: 200,000 and 800,000 rows x 40 numbers, 2 classes, and 200,000 x 10, 20 classes
+# (MiB): LightGBM 206, 515, 134, XGBoost 174, 549, 171, CatBoost 189, 638, 424; net of 100,000 x 10 and 40: 347, 657;
+# scikit-learn's: 150 extra trees of 30,000 x 20, 2 and 20 classes: 156, 820 (hence 12 for each tree, row and class), a
+# linear model of 400,000 x 5 and 10 texts, a weight for each value: 139, 223.
+PEAK_BYTES = {
+    "LGBMModel": (14, 20, 110_000_000),
+    "XGBModel": (17, 34, 55_000_000),
+    "CatBoostModel": (20, 110, 45_000_000),
+    "NetModel": (110, 20, 260_000_000),
+    "SKModel": (60, 12, 20_000_000),
+}
+
 # ---- auto
 FIT_MINUTES = 0.05  # least wall time of fit; not measured: the bound of --minutes
 # numbers; from here on their statistics by row are tried, deviations no more: bounds the columns of a trial
@@ -275,10 +291,13 @@ NAMES_NEAR = 50  # rows on each side of a value that are its neighbours; not mea
 NAMES_FROM = 30  # different values from which whole numbers may name something: below, trees part them in a few cuts
 NAMES_COMMONEST = 0.25  # share of a value above which a column counts something: most are 0; not measured
 IDS_FROM = 100  # different values of a category; of two such columns CatBoost and a linear model learn most
-TRIAL_REPEATS = 60  # resamples of a trial's gain: its standard error is off by some 9 %; 200 took half of a minute's trial
+TRIAL_REPEATS = (
+    60  # resamples of a trial's gain: its standard error is off by some 9 %; 200 took half of a minute's trial
+)
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
 GROUPS_WITH_BOTH = 0.5  # least share of groups with a positive and another row, of a column named as groups are
+PAIRS_BY_CHANCE = 10  # pairs of positives in one group that chance gives; with none in fact (p = e^-10) one is chosen
 GROUPS_IN_ORDER = 20  # fewer groups may have their positives in one place by chance
 SAME_PLACE = 0.98  # share of groups whose positive is the first (or last) row: the file was sorted so; shown lists: .4
 TWICE_IN_GROUP = 0.01  # most rows that may have their group's item again; more: the column names no items

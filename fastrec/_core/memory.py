@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.device import on_host
-from fastrec.errors import DeviceMemoryError, FastrecError
+from fastrec.errors import DataError, DeviceMemoryError, FastrecError
 
 # Freed memory kept for the next intermediate column, instead of being given back to the system and fetched anew.
 #
@@ -251,6 +252,29 @@ def free_memory(device: torch.device | str) -> tuple[int, int] | None:
         return None
 
 
+def memory_limit() -> int | None:
+    """Return the bytes that this process may hold: its control group's limit, else all of the host's; None: unknown."""
+    host, found = free_memory("cpu"), []
+    for path in map(Path, limits.CGROUP_FILES):
+        with suppress(OSError, ValueError):  # "max": no limit
+            found.append(int(path.read_text(encoding="ascii")))
+    return min([*found, *(() if host is None else (host[1],))], default=None)
+
+
+def bytes_of(text: str | float) -> int:
+    """Return a size in bytes: a number, or text such as ``'4GB'``, of powers of 1024.
+
+    Raises:
+        DataError: it is neither, or not above 0.
+    """
+    found = re.fullmatch(r"\s*([\d.,]+)\s*([KMGTP]?)(i?B|bytes)?\s*", str(text), re.IGNORECASE)
+    with suppress(ValueError):
+        count = float(found[1].rstrip(".,").replace(",", "")) if found is not None else 0.0
+        if found is not None and count > 0:
+            return round(count * 1024 ** (_POWERS.find(found[2].upper()) + 1 if found[2] else 0))
+    raise DataError(f"{text!r} is no size of memory", remedy="Give bytes, or text such as '4GB'")
+
+
 def shown_bytes(count: int) -> str:
     """Format bytes for people: ``'20.0 GiB'``."""
     if count < 1024:
@@ -262,9 +286,8 @@ def shown_bytes(count: int) -> str:
 def _refuse(error: Exception, what: str, remedy: str, device: torch.device, need: int | None) -> NoReturn:
     asked, free, found = None, free_memory(device), _ASKED.search(str(error))
     if found is not None:
-        power = 0 if found[2].upper() == "BYTES" else _POWERS.find(found[2][0].upper()) + 1
-        with suppress(ValueError):
-            asked = round(float(found[1].rstrip(".,").replace(",", "")) * 1024**power)
+        with suppress(DataError):
+            asked = bytes_of(f"{found[1]} {found[2]}")
     wanted = [f"{shown_bytes(need)} needed"] if need is not None else []
     wanted += [f"{shown_bytes(asked)} asked for"] if asked is not None and asked != need else []
     wanted += [f"{shown_bytes(free[0])} free of {shown_bytes(free[1])}"] if free is not None else []

@@ -3,7 +3,7 @@
 In: a folder or a frame. Out: a competition's folder as a person would write it, or a fitted result.
 """
 
-from fastrec.auto.auto_fit import Fit, fit
+from fastrec.auto.auto_fit import Fit, fit, load
 from fastrec.auto.workspace import Workspace, new_competition
 
-__all__ = ["Fit", "Workspace", "fit", "new_competition"]
+__all__ = ["Fit", "Workspace", "fit", "load", "new_competition"]

@@ -18,13 +18,15 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
-from fastrec._core.atomic import read_json
+from fastrec._core.atomic import atomic_folder, read_json
+from fastrec._core.memory import bytes_of, memory_limit
 from fastrec._core.progress import Stages
+from fastrec.auto.problem import Asked
 from fastrec.auto.workspace import WHICH_GROUP, new_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import load_competition, run_competition
-from fastrec.errors import DataError, DataWarning, FastrecError
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
 from fastrec.validate.target import Task
@@ -33,11 +35,14 @@ _FORMS = ("scores", "ranks", "items")  # how a ranking is predicted
 
 
 class Fit:
-    """What ``fastrec.fit`` has learned; ``Fit(folder)`` opens what an earlier call with ``folder=`` left there.
+    """What ``fastrec.fit`` has learned; ``fastrec.load(folder)`` opens what :meth:`save` or ``folder=`` left there.
 
     Args:
         folder: holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``.
         temporary: the folder goes when this does.
+
+    Raises:
+        MissingFileError: there is no fit in the folder.
 
     Attributes:
         run: the run directory: scores, models, report; what ``fastrec predict``, ``try`` and ``report`` take.
@@ -45,6 +50,9 @@ class Fit:
 
     def __init__(self, folder: str | Path, *, temporary: bool = False) -> None:
         self.folder = Path(folder)
+        if not (self.folder / "run" / "config.json").is_file():
+            remedy = "Give the folder that Fit.save has written, or fit(folder=…)"
+            raise MissingFileError("there is no fit in it", file=folder, remedy=remedy)
         if temporary:
             weakref.finalize(self, shutil.rmtree, str(folder), ignore_errors=True)
         self.run = self.folder / "run"
@@ -64,18 +72,26 @@ class Fit:
         return float(self.scores["oof"]["stack"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval."""
+        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval.
+
+        Models that were left out come last, and why: the column ``left_out`` is there if there are some.
+        """
         scores = self.scores
         metric, intervals = scores["metric"], scores["intervals"]
         bounds = {n: intervals.get(n, (None, None, None)) for n in scores["oof"]}
         rows = [{"model": n, metric: s, "low": bounds[n][1], "high": bounds[n][2]} for n, s in scores["oof"].items()]
+        left_out = read_json(self.run / "config.json").get("left_out", {})
+        rows += [{"model": n, "left_out": why} for n, why in left_out.items()]
         up = bool(scores["greater_is_better"])
         return pd.DataFrame(rows).sort_values(metric, ascending=not up, kind="stable", ignore_index=True)
 
     def predict(
         self, df: Any, *, form: Literal["scores", "ranks", "items"] | None = None, log: str | Path | Any = None
     ) -> Any:
-        """Predict rows: classes, amounts, or the order within groups.
+        """Predict rows: classes (their probabilities: ``predict_proba``), amounts, or the order within groups.
+
+        Of two classes it is ``positive`` from a probability of .5 on. Only if a metric of classes was asked for, such
+        as ``f1``, it is so above the threshold that was best by this metric out of fold.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.
@@ -150,6 +166,19 @@ class Fit:
         wide = predicted if predicted.ndim == 2 else torch.stack([1 - predicted, predicted], 1)
         return pd.DataFrame(wide.numpy(), _index(df), target.classes.values.to_pylist())
 
+    def save(self, folder: str | Path) -> Path:
+        """Copy recipe, data (the training rows) and run to a new folder, which ``fastrec.load`` opens; return its path.
+
+        Raises:
+            DataError: there is something in the folder already.
+        """
+        folder = Path(folder)
+        if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+            raise DataError("there is something in the folder already", file=folder, remedy="Choose another folder")
+        with atomic_folder(folder) as part:
+            shutil.copytree(self.folder, part, dirs_exist_ok=True)
+        return folder
+
     def explain(self, df: Any, *, of: Any = None, background: Any = None) -> pd.DataFrame:
         """Explain predictions: each raw column's contribution to a row's amount or probability.
 
@@ -188,6 +217,15 @@ class Fit:
         return f"Fit({self.scores['task']}, {self.scores['metric']} {self.score:.5f} out of fold, {self.run})"
 
 
+def load(folder: str | Path) -> Fit:
+    """Open an earlier fit: a folder that ``Fit.save`` has written, or ``fit(folder=…)``.
+
+    Raises:
+        MissingFileError: there is no fit in the folder.
+    """
+    return Fit(folder)
+
+
 def fit(
     df: Any,
     target: str | Sequence[str],
@@ -201,6 +239,11 @@ def fit(
     time: str | None = None,
     log: str | Path | Any = None,
     owner: str | None = None,
+    weight: str | None = None,
+    positive: Any = None,
+    ids: Sequence[str] = (),
+    refit: bool | None = None,
+    memory: str | int | None = None,
     folder: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -209,28 +252,38 @@ def fit(
     """Learn to predict a column of a frame: features, models and a stack, chosen and scored out of fold.
 
     It is ``fastrec new`` and ``fastrec run`` in one: the recipe that it makes lies in ``fit.folder``, in
-    ``competitions/mine``. Weights, groups that folds must not split, folds by time, class weights, further metrics,
-    features and settings of your own are attributes and methods of a recipe (:class:`fastrec.competition.Competition`):
-    edit that file, then call ``run_competition`` or ``fastrec run``.
+    ``competitions/mine``. Class weights, further metrics, features and settings of your own are attributes and methods
+    of a recipe (:class:`fastrec.competition.Competition`): edit that file, then call ``run_competition`` or
+    ``fastrec run``.
 
     Args:
         df: the rows: a frame of pandas, polars, Arrow, cuDF, or a dict of columns. Rows without a target are passed
             over where ``test`` is given, else they are predicted. A pandas index is not learned from: call
             ``reset_index()`` where it should be.
-        target: the column, or columns, to predict.
+        target: the column to predict; several are multilabel if each is 0 or 1, else a regression.
         metric: what to be good at; None: the task's usual one.
         minutes: wall time for all, .05 at least.
         test: rows to predict, from which it is seen how they were cut (by time, by group, at random). Without them
             rows are taken to come at random, and a warning names columns that say otherwise.
         task: None: what the target's values say; one row of each group is a 1: a ranking.
-        group: of a ranking the column whose value the candidates of one group share, such as a session; with it the
-            task is a ranking, and the target a label: 1 for what was chosen, 0 for the others, or a grade.
+        group: the column whose value several rows share. Rows of a session or the like are candidates, and the task is
+            a ranking, if one of them at most has label 1, the others 0; or if the label is 0, 1 or a grade, and
+            candidates are named, or groups are (``session_id``, ``query``). Else no fold splits a group (a patient, a
+            user), and each row is predicted by itself. ``task`` decides; a doubtful choice is warned of.
         item: of a ranking the column that names the candidates; None: it is looked for, else rows are items.
-        time: of a ranking the column of times that folds go by; None: as ``test`` is cut.
+        time: the column of times that folds go by: each learns from earlier rows alone; None: as ``test`` is cut.
+            Without ``test`` later rows of a table are predicted by models of all rows (``refit``).
         log: of a ranking the events of sessions or users, a file or a frame, from which features of what was before
             each group are made. Item, time and session (or user) have the candidates' names and types; another column
             may say what kind an event is. Events at or after the time of a group are no part of its features.
         owner: the column of ``log`` and candidates that says whose an event is; None: it is looked for.
+        weight: the column that says how much a row counts in training, 0 or more. It is not learned from, and need not
+            be in rows to predict; scores, and trials of features, count all rows alike.
+        positive: of a binary task the class that probabilities and thresholds are of; None: the later in sorted order.
+        ids: columns that are not learned from.
+        refit: predict by models of all training rows, not by the mean of the folds' models; None: if folds go by time.
+        memory: how much the process may hold, such as ``"4GB"``; models that would take more are left out, and
+            ``leaderboard`` names them. None: the limit of the control group, or all of the machine's.
         folder: where recipe, data and run are kept, without an earlier fit in it; None: a temporary folder that lives
             as long as the result.
         seed: of everything random.
@@ -252,12 +305,13 @@ def fit(
         >>> fitted.leaderboard()  # doctest: +SKIP
         >>> fitted = fastrec.fit(clicks, "clicked", group="session_id", metric="mrr")  # doctest: +SKIP
         >>> fitted.predict(new_sessions, form="items")  # doctest: +SKIP
+        >>> fitted = fastrec.fit(visits, "readmitted", group="patient", weight="stays")  # doctest: +SKIP
     """
     if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
         raise DataError(
             f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {limits.FIT_MINUTES} or more"
         )
-    budget = Budget(minutes)
+    budget = Budget(minutes, memory=memory_limit() if memory is None else bytes_of(memory))
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     tables |= {} if log is None else {"log": _arrow(log)}
     lost = [
@@ -272,21 +326,21 @@ def fit(
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
         target = str(target) if target in list(column_names(df)) else [str(t) for t in target]
     check_names(tables["train"].column_names, [target] if isinstance(target, str) else target)
+    own_log = None if log is None else "log.parquet"
+    asked = Asked(target, metric, task, group, item, time, own_log, owner, weight, positive, ids, refit)
     where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
     recipe, data = where / "competitions" / "mine", where / "data"
     if recipe.exists() or data.exists():
-        remedy = "Choose another folder, or remove it; Fit(folder) opens an earlier fit"
+        remedy = "Choose another folder, or remove it; fastrec.load(folder) opens an earlier fit"
         raise DataError("there is something in the folder already", file=where, remedy=remedy)
     stages = Stages(quiet=quiet)
     # A fifth of the time, at most a minute, goes to trying features; of a ranking twice that: they decide most.
-    seconds = min(0.2 * 60 * minutes, 60.0) * (1 + (group is not None or task == "ranking"))
+    seconds = min(0.2 * 60 * minutes, 60.0) * (1 + (task == "ranking" or (group is not None and task is None)))
     try:
         data.mkdir(parents=True)
         for name, table in tables.items():
             pq.write_table(table, data / f"{name}.parquet")
-        what = {"target": target, "metric": metric, "task": task, "group": group, "item": item, "time": time}
-        what |= {"owner": owner, "log": None if log is None else "log.parquet"}
-        made = new_competition(recipe, data, **what, ask=_answer, seconds=seconds, say=stages.say)
+        made = new_competition(recipe, data, asked, ask=_answer, seconds=seconds, say=stages.say)
         for d in made.decisions:
             ranked = d.what == "as_shown" or (d.what == "task" and d.value == "ranking")
             if (d.what == "folds" or ranked) and not d.sure:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ import pyarrow.compute as pc
 
 from fastrec._core import limits
 from fastrec._core.messages import nearest
-from fastrec.auto.columns import _ID_NAME, ColumnInfo
+from fastrec.auto.columns import _ID_NAME, ColumnInfo, Files
 from fastrec.auto.problem import AutoDecision, Problem
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table
@@ -21,6 +23,7 @@ _GROUPS = re.compile(
     r"(?<![a-z])(session|search|srch|query|qid|q|group|list|slate|impressions?|request|user|customer|visitor|visit|"
     rf"display|page_?view|basket|order|auction|race|choice){_WHOSE}"
 )
+_PEOPLE = re.compile(r"user|customer|visitor|group")  # whose rows may be candidates, or samples of one person
 _SIGNS = re.compile(r"\s*[|;,\s]\s*")  # between the candidates of a list in text
 _ITEMS = re.compile(
     r"(?<![a-z])(item|product|prod|article|doc|document|movie|film|song|track|hotel|prop|property|ad|offer|candidate|"
@@ -68,25 +71,65 @@ def find_groups(known: pa.Table, columns: list[ColumnInfo], chosen: np.ndarray) 
     return [n for _, n in found], bool(found and found[0][0][0])
 
 
-def refuse_absent(made: Problem, name: str, what: str) -> None:
-    """Refuse rows without the column of groups or items, or without a value in it.
+def are_candidates(
+    known: pa.Table, target: str, group: str, look: Callable[[], list[ColumnInfo]]
+) -> AutoDecision | None:
+    """Decide whether rows that share a value of ``group`` are candidates; None: each row is predicted by itself.
 
-    Args:
-        made: the problem.
-        name: the column.
-        what: what its values are, for messages.
+    They are where one row of each group is chosen, or one at most though chance would choose two of some group. With
+    several positives in a group they are if candidates are named, or the group is (a session, a query). A label that is
+    one for a group, an amount or one of many texts ranks nothing. ``known``: the rows whose target is known; ``look``:
+    says what their columns are.
+    """
+    column = known[target]
+    codes = pd.factorize(known[group].to_pandas(), use_na_sentinel=False)[0]
+    rows = np.bincount(codes)
+    sure = AutoDecision("task", "ranking", f"rows of one {group} are candidates, one of which is chosen")
+    number = pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    distinct = 0 if pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
+    # A ranking says why it cannot be learned: one value, or candidates in one row.
+    if not distinct or (distinct == 1 and number):
+        return sure
+    if not number and any(_offers(known[n], column) for n in known.column_names if n not in (target, group)):
+        return sure
+    values = column.to_pandas()
+    counted = number and bool((values >= 0).all())
+    if distinct != 2 and not (counted and distinct <= limits.FEW_CLASSES and (values == np.floor(values)).all()):
+        return None
+    chosen = (values > 0 if counted else values == values.value_counts().idxmin()).to_numpy()
+    positives = np.bincount(codes, chosen)
+    if not ((positives > 0) & (positives < rows)).any():
+        return None
+    if (positives == 1).all():
+        return sure
+    one = positives.max() == 1 and (rows * (rows - 1) / 2).sum() * chosen.mean() ** 2 >= limits.PAIRS_BY_CHANCE
+    named = named_as_groups(group) and not _PEOPLE.search(words(group))
+    named = named or any(key[:2] == (True, True) for key, _ in _like_items(known, look(), group))
+    if not one and not (named and counted):
+        return None
+    why = f"rows of one {group} are taken for candidates, of which {'one is' if one else 'some are'} chosen; for a "
+    why += f"prediction of each row by itself, and folds that split no {group}, ask for task = 'binary' (or another)"
+    return AutoDecision("task", "ranking", why, sure=one and named)
+
+
+def refuse_absent(
+    files: Files, name: str, what: str, roles: Sequence[str] = ("train", "test"), *, filled: bool = True
+) -> None:
+    """Refuse tables (``roles``) without a column that was asked for, or (``filled``) with a row without its value.
+
+    ``what``: what its values are, for messages.
 
     Raises:
         DataError: a row has no value.
-        MissingColumnError: train or test lacks the column.
+        MissingColumnError: a table lacks the column.
     """
-    for role in (r for r in ("train", "test") if r in made.files.tables):
-        table, file = made.files.tables[role], made.files.folder / made.files.names[role]
+    for role in (r for r in roles if r in files.tables):
+        table, file = files.tables[role], files.folder / files.names[role]
         if name not in table.column_names:
             near = nearest(name, table.column_names)
             remedy = f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(table.column_names[:20])}"
             raise MissingColumnError(f"the {role} rows lack it", file=file, column=name, remedy=remedy)
-        row = pc.index(table[name].is_null(nan_is_null=True), True).as_py()
+        row = pc.index(table[name].is_null(nan_is_null=True), True).as_py() if filled else -1
         if row >= 0:
             remedy = f"Drop such rows, or give each its {what}"
             raise DataError(f"the row has no {what}", file=file, column=name, row=row, remedy=remedy)
@@ -215,10 +258,10 @@ def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None
             return
 
 
-def _find_item(made: Problem, asked: str | None) -> None:
-    rows = made.train
-    like, groups = [], pd.factorize(rows[made.lists].to_pandas())[0]
-    for c in (c for c in made.columns if asked is None and c.name != made.lists):
+def _like_items(rows: pa.Table, columns: Sequence[ColumnInfo], lists: str) -> list[tuple[tuple[Any, ...], str]]:
+    """Return the columns that may name the candidates; the first of a key: its name says so."""
+    like, groups = [], pd.factorize(rows[lists].to_pandas())[0]
+    for c in (c for c in columns if c.name != lists):
         whole = c.kind in ("category", "id", "text") or (c.kind == "number" and c.whole)
         named = _ITEMS.search(words(c.name)) is not None
         if not whole or c.missing or c.distinct < 2 or not (named or _ID_NAME.search(c.name)):
@@ -227,6 +270,11 @@ def _find_item(made: Problem, asked: str | None) -> None:
         # Of a column that is one for a group, nearly every row has a value again; items come again in other groups.
         if twice <= limits.TWICE_IN_GROUP:
             like.append(((named, c.distinct < len(rows), -twice), c.name))
+    return like
+
+
+def _find_item(made: Problem, asked: str | None) -> None:
+    like = [] if asked is not None else _like_items(made.train, made.columns, str(made.lists))
     found = asked or max(like, default=(None, None))[1]
     if found is None:
         made.decisions.append(AutoDecision("item", None, "no column names what the candidates are: rows are numbered"))

@@ -117,7 +117,7 @@ def _meet(here: pa.Array | pa.ChunkedArray, there: pa.ChunkedArray) -> bool:
 
 def _check(made: Problem, log: pa.Table, name: str, what: str) -> None:
     """Refuse a column that the log or the candidates lack, that differs in type, or has no value in common."""
-    refuse_absent(made, name, what)
+    refuse_absent(made.files, name, what)
     here, file = made.train[name], made.files.log
     if name not in log.column_names:
         same = [n for n in log.column_names if log[n].type == here.type and n not in made.train.column_names]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,27 @@ from fastrec.validate.mirror import Mirror
 from fastrec.validate.target import Task
 
 ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person says of a competition; None: it is found out. ``fastrec.fit`` has the fields as arguments.
+
+    ``log``: a file beside the candidates.
+    """
+
+    target: str | Sequence[str] | None = None
+    metric: str | None = None
+    task: Task | None = None
+    group: str | None = None
+    item: str | None = None
+    time: str | None = None
+    log: str | Path | None = None
+    owner: str | None = None
+    weight: str | None = None
+    positive: Any = None
+    ids: Sequence[str] = ()
+    refit: bool | None = None
 
 
 @dataclass
@@ -48,8 +71,8 @@ class Problem:
     """A competition as it is understood.
 
     ``columns``: what each column but the target is; ``ids``, ``drop``: columns that are not learned from, the latter
-    with the reason; ``mirror``: how the test was cut from the rows, where there is one; ``time``, ``group``: what the
-    folds go by; ``scale``: how amounts are learned.
+    with the reason; ``mirror``: how the test was cut from the rows, or how folds were asked for; ``time``, ``group``:
+    what the folds go by; ``scale``: how amounts are learned; ``refit``: as of a recipe.
 
     Of a ranking: ``target[0]`` is the label, ``lists`` the column of groups, by which the rows of ``train`` stand
     together; ``item``: the column that names the candidates, where there is one; ``shared``: learned columns that have
@@ -78,6 +101,8 @@ class Problem:
     log: LogColumns | None = None
     last_of: str | None = None
     decisions: list[AutoDecision] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
+    refit: bool | None = None
 
     @property
     def train(self) -> pa.Table:
@@ -87,8 +112,8 @@ class Problem:
     @property
     def learned(self) -> list[ColumnInfo]:
         """The columns that are learned from."""
-        apart = {*self.ids, *self.drop, self.lists, self.item}
-        apart |= {self.group} if self.task == "ranking" else set()  # folds of whole users: no model learns from it
+        # Folds of whole groups: rows to predict have other ones, and no model learns from them.
+        apart = {*self.ids, *self.drop, self.lists, self.item, self.group}
         return [c for c in self.columns if c.name not in apart]
 
     @property

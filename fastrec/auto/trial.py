@@ -165,8 +165,9 @@ class QuickTrial:
 
         ``groups``: of a ranking; what is independent are the groups that folds do not split.
         """
-        options = {"groups": groups, "clusters": self.clusters if groups is not None else None}
-        options["repeats"] = limits.TRIAL_REPEATS
+        options: dict[str, Any] = {"groups": groups, "clusters": self.clusters if groups is not None else None}
+        if groups is None:  # means over lists are resampled by blocks, in no time
+            options["repeats"] = limits.TRIAL_REPEATS
         seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0, **options)
         sign = 1.0 if self.metric.greater_is_better else -1.0
         gain = sign * (seen.values["after"] - seen.values["before"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo, Files, look_at, names_something, numbers_in_text
 from fastrec.auto.lists import (
+    are_candidates,
     find_groups,
     named_as_groups,
     refuse_absent,
@@ -22,11 +24,13 @@ from fastrec.auto.lists import (
     understand_groups,
 )
 from fastrec.auto.logs import find_log
-from fastrec.auto.problem import ALONE, AutoDecision, Problem
+from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
 from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
-from fastrec.validate.mirror import AUTO, mirror
+from fastrec.validate.cuts import given_times
+from fastrec.validate.mirror import AUTO, Mirror, mirror
 from fastrec.validate.target import Task
 
 _NAMES = re.compile(
@@ -38,63 +42,63 @@ _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: 
 _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
 
 
-def understand(
-    files: Files,
-    *,
-    target: str | Sequence[str] | None = None,
-    metric: str | None = None,
-    task: Task | None = None,
-    group: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    owner: str | None = None,
-) -> Problem:
-    """Find out what is to be predicted; target, task and metric where they are not given.
+def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem:
+    """Find out what is to be predicted, and what a person has not said of it.
 
-    ``group``, ``item``, ``time``: of a ranking the columns of groups, of items, and of the times that folds go by; with
-    a group, or a log in ``files``, the task is a ranking. ``owner``: the log's column of sessions or users.
+    Args:
+        files: the tables; with a log among them the task is a ranking.
+        asked: what a person says of them.
+        more: fields of ``asked`` by their names.
 
     Raises:
-        DataError: there is no target, or it cannot be one; of a ranking it is not plain what the groups are.
-        MissingColumnError: the training rows lack the column that was named.
+        DataError: there is no target, or it cannot be one; of a ranking it is not plain what the groups are; what was
+            asked for does not fit the rows.
+        MissingColumnError: the training rows lack a column that was named.
     """
-    asked = {"group": group, "item": item, "time": time, "log": files.log, "owner": owner}
-    given = [n for n, v in asked.items() if v is not None]
-    if owner is not None and files.log is None:
+    asked = replace(asked or Asked(), **more)
+    asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
+    if asked.owner is not None and files.log is None:
         raise DataError(
-            f"owner={owner!r} says whose the events of a log are, and there is no log",
+            f"owner={asked.owner!r} says whose the events of a log are, and there is no log",
             remedy="Give the log, log= (--log), or leave owner= (--owner) out",
         )
-    if given and task not in (None, "ranking"):
-        raise DataError(
-            f"{given[0]}= is of a ranking, and the task is {task}",
-            remedy="Leave it out; in the recipe write fold_key = or time = for folds that go by a column",
-        )
+    of_ranking = {"item": asked.item, "log": files.log, "owner": asked.owner}
+    given = [n for n, v in of_ranking.items() if v is not None]
+    if given and asked.task not in (None, "ranking"):
+        raise DataError(f"{given[0]}= is of a ranking, and the task is {asked.task}", remedy="Leave it out")
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
-    names, how = _target(files, target)
+    names, how = _target(files, asked.target)
     decisions.append(how)
-    if metric is not None and get_metric(metric).tasks == ("ranking",) and task is None:
-        task = "ranking"
-    if given or task == "ranking":
-        made = _ranking(files, names, decisions, group, item, time, metric, AutoDecision("task", "ranking", "as asked"))
-        if files.log is not None:
-            made.log = find_log(made, owner=owner, time=time)
-        return made
+    _refuse_columns(files, names, asked)
+    of_groups = asked.metric is not None and asked.task is None and get_metric(asked.metric).needs_groups
+    if given or of_groups or asked.task == "ranking":
+        return _ranking(files, names, decisions, asked, AutoDecision("task", "ranking", "as asked"))
+    if asked.group is not None and asked.task is None and asked.positive is None:
+        rows = _with_known_target(files, names)
+        found = (are_candidates(rows, n, asked.group, lambda: _look(files, rows, names, asked)) for n in names)
+        if (why := next(filter(None, found), None)) is not None:
+            try:
+                return _ranking(files, names, decisions, asked, why)
+            except DataError as error:  # it was a guess
+                remedy = f"{error.remedy}. To predict each row by itself, with folds that split no {asked.group}, give "
+                about = {"file": error.file, "column": error.column, "row": error.row}
+                raise DataError(error.problem, **about, remedy=f"{remedy}task= (--task)") from None
     amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
     amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
     if amounts:
         _read_numbers(files, amounts)
     known = _with_known_target(files, names)
-    found_task, why_task = _task(files, names, known, task, metric)
+    found_task, why_task = _task(files, names, known, asked.task, asked.metric)
     decisions.append(why_task)
     sample = files.tables.get("sample")
-    holds_classes = False
+    usual = None
     if sample is not None and found_task in ("binary", "multiclass") and names[0] in sample.column_names:
         values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
-        holds_classes = len(values) > 1 and values <= classes
-    columns = _look(files, known, names)
+        usual = "accuracy" if len(values) > 1 and values <= classes else None  # it holds classes, not probabilities
+    columns = _look(files, known, names, asked)
     lists = None
-    if found_task == "binary" and task is None:  # one row of each group may have the rarer class: it was chosen
+    # One row of each group may have the rarer class: it was chosen.
+    if found_task == "binary" and asked.task is None and asked.group is None and asked.positive is None:
         counts = pc.value_counts(known[names[0]]).to_pylist()
         rarer = pa.scalar(min(counts, key=lambda c: c["counts"])["values"], known[names[0]].type)
         found, one = find_groups(known, columns, pc.equal(known[names[0]], rarer).to_numpy(zero_copy_only=False))
@@ -102,35 +106,71 @@ def understand(
     if lists is not None:
         chosen = f"one row of each {lists} is chosen"
         flag = set(pc.unique(known[names[0]]).to_pylist()) == {0, 1}
-        if flag and (metric is None or "ranking" in get_metric(metric).tasks):
+        if flag and (asked.metric is None or "ranking" in get_metric(asked.metric).tasks):
             why = f"{chosen}; for a probability of each row by itself ask for task = 'binary'"
-            why_task = AutoDecision("task", "ranking", why, sure=False)
-            return _ranking(files, names, decisions[:-1], None, None, None, metric, why_task)
+            return _ranking(files, names, decisions[:-1], asked, AutoDecision("task", "ranking", why, sure=False))
         chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
         why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
         why_task.sure = False
-    if metric is None and holds_classes:
-        metric, why = "accuracy", "the sample submission holds classes, not probabilities"
-        decisions.append(AutoDecision("metric", metric, why, sure=False))
-    else:
-        metric = _metric(decisions, found_task, metric)
-    made = Problem(files, columns, names, found_task, metric, decisions=decisions)
+    metric = _metric(decisions, found_task, asked.metric, usual)
+    made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
+    if asked.positive is not None:
+        _positive(made, asked.positive)
     _names(made, known)
     _reading(made)
     known = _with_known_target(files, names)  # its times and numbers as such
-    _ids(made)
+    _ids(made, known)
     _drop(made, known)
     _split(made, known)
     made.scale = _scale(made, known)
     return made
 
 
-def _look(files: Files, known: pa.Table, names: list[str]) -> list[ColumnInfo]:
-    test = files.tables.get("test")
-    mixed = [n for n in files.reading.texts if test is not None and n not in names and n in test.column_names]
-    return look_at(known, names, test.select(mixed) if mixed else None)
+def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
+    """Refuse columns that were asked for and are not there, are the target, or whose values cannot be used so."""
+    for what in ("group", "item", "time", "owner", "weight", "ids"):
+        given = getattr(asked, what)
+        for name in given if what == "ids" else filter(None, [given]):
+            if name in names:
+                raise DataError(f"the target is {what}=, too", column=name, remedy="Name another column")
+            if what in ("group", "weight", "ids"):
+                refuse_absent(files, name, what, ["train"], filled=what == "group")
+    if asked.weight is None:
+        return
+    train, file = files.tables["train"], files.folder / files.names["train"]
+    column, known = train[asked.weight], np.ones(len(train), dtype=bool)
+    for n in names:  # rows to predict have no weight
+        known &= train[n].is_valid().to_numpy()
+    number = _is_number(column.type) or pa.types.is_boolean(column.type)
+    weight = column.to_pandas().to_numpy(dtype="float64", na_value=np.nan) if number else np.full(len(train), np.nan)
+    bad = known & ~((weight >= 0) & np.isfinite(weight))
+    if bad.any():
+        row = int(bad.argmax())
+        problem = f"the weight is {column[row].as_py()!r} ({int(bad.sum())} such rows), no number of 0 or more"
+        remedy = "Give a finite number, 0 for rows that are not to count"
+        raise DataError(problem, file=file, column=asked.weight, row=row, remedy=remedy)
+    if not weight[known].any():
+        raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")
+
+
+def _positive(made: Problem, asked: Any) -> None:
+    """Put the class that probabilities are of last; on the command line it is text."""
+    known, column = ", ".join(map(str, made.classes[:12])), made.target[0]
+    if made.task != "binary":
+        remedy = "Leave it out" + f": each of {known} has its probability" * bool(known)
+        raise DataError(f"positive= is of a binary task, and the task is {made.task}", column=column, remedy=remedy)
+    one = next((c for c in made.classes if c == asked or str(c) == str(asked)), None)
+    if one is None:
+        raise DataError(f"no row has the class {asked!r}", column=column, remedy=f"Give one of {known} as positive=")
+    made.positive, made.classes = one, [*(c for c in made.classes if c != one), one]
+
+
+def _look(files: Files, known: pa.Table, names: list[str], asked: Asked) -> list[ColumnInfo]:
+    test, skip = files.tables.get("test"), [*names, *([] if asked.weight is None else [asked.weight])]
+    mixed = [n for n in files.reading.texts if test is not None and n not in skip and n in test.column_names]
+    return look_at(known, skip, test.select(mixed) if mixed else None)
 
 
 def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None = None) -> str:
@@ -138,7 +178,8 @@ def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual:
     if asked is None:
         metric = usual or default_metric(task)
         others = ", ".join(n for n in metrics_for(task) if n != metric)
-        decisions.append(AutoDecision("metric", metric, f"the usual one; others are {others}", sure=False))
+        why = "as the sample submission holds classes" if metric == "accuracy" else "the usual one"
+        decisions.append(AutoDecision("metric", metric, f"{why}; others are {others}", sure=False))
         return metric
     if task not in get_metric(asked).tasks:
         raise DataError(f"{asked} is no metric of a {task} task", remedy=f"Use {', '.join(metrics_for(task))}")
@@ -147,36 +188,34 @@ def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual:
 
 
 def _ranking(
-    files: Files,
-    names: list[str],
-    decisions: list[AutoDecision],
-    group: str | None,
-    item: str | None,
-    time: str | None,
-    metric: str | None,
-    why_task: AutoDecision,
+    files: Files, names: list[str], decisions: list[AutoDecision], asked: Asked, why_task: AutoDecision
 ) -> Problem:
     """Understand a ranking: which rows are one group, what names the items, what groups have in common."""
     if len(names) > 1:
         raise DataError(f"a ranking has one label, and there are {', '.join(names)}", remedy="Name one of them")
     files = replace(files, tables=dict(files.tables))  # its rows are put in order; another look begins with the file's
-    made = Problem(files, [], names, "ranking", "", decisions=[*decisions, why_task])
-    for name, what in ((group, "group"), (item, "item")):
+    decisions = [*decisions, why_task]
+    made = Problem(files, [], names, "ranking", "", decisions=decisions, asked=asked, refit=asked.refit)
+    for name, what in ((asked.group, "group"), (asked.item, "item")):
         if name is not None:
-            refuse_absent(made, name, what)
+            refuse_absent(files, name, what)
+    if asked.positive is not None:
+        _positive(made, asked.positive)
     label = relevance(made)
-    made.columns = _look(files, made.train, names)
-    made.lists, why, sure = _group(made, group, label > 0)
-    refuse_absent(made, made.lists, "group")
+    made.columns = _look(files, made.train, names, asked)
+    made.lists, why, sure = _group(made, asked.group, label > 0)
+    refuse_absent(files, made.lists, "group")
     label = relevance(made, made.lists)  # of the groups that have one
     graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
-    made.metric = _metric(made.decisions, "ranking", metric, "ndcg@10" if graded else None)
-    understand_groups(made, label, item=item, why=why, sure=sure)
+    made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None)
+    understand_groups(made, label, item=asked.item, why=why, sure=sure)
     _reading(made)
-    _ids(made)
+    _ids(made, made.train)
     _drop(made, made.train)
     made.shared = shared_in_groups(made)
-    _split_groups(made, time)
+    _split_groups(made, asked.time)
+    if files.log is not None:
+        made.log = find_log(made, owner=asked.owner, time=asked.time)
     return made
 
 
@@ -271,12 +310,8 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
-        absent = next((n for n in names if n not in train.column_names), None)
-        if absent is not None:
-            raise MissingColumnError(
-                f"there is no such column; there are {', '.join(train.column_names[:20])}",
-                file=files.folder / files.names["train"], column=absent, remedy="Check the spelling of the target",
-            )  # fmt: skip
+        for name in names:
+            refuse_absent(files, name, "target", ["train"], filled=False)
         return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
@@ -339,6 +374,12 @@ def _task(
             )  # fmt: skip
         return asked, AutoDecision("task", asked, "as was asked for")
     if len(names) > 1:
+        odd = next((i for i, n in enumerate(numbers) if not n and not pa.types.is_boolean(columns[i].type)), None)
+        if odd is not None:
+            raise DataError(
+                f"several targets are numbers, or each 0 or 1, and this is of type {columns[odd].type}",
+                column=names[odd], remedy="Fit it by itself, or make 0 and 1 of each of its classes",
+            )  # fmt: skip
         flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
         task: Task = "multilabel" if flags else "regression"
         return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
@@ -390,7 +431,8 @@ def _names(made: Problem, known: pa.Table) -> None:
     flags = [(t == v) * 1.0 for t in labels for v in t.value_counts().index[:10]]
     label = np.stack(amounts or flags, axis=1).astype(float)
     found = []
-    for c in (c for c in made.columns if c.kind == "number" and c.whole):
+    # months such as c-8 are keys already, and have an order
+    for c in (c for c in made.columns if c.kind == "number" and c.whole and not (c.numeric_text and c.key)):
         values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float)
         there = values.notna().to_numpy()
         rows = there.sum()
@@ -418,12 +460,12 @@ def _reading(made: Problem) -> None:
         made.decisions.append(AutoDecision("dates", dates, why, sure=False))
 
 
-def _ids(made: Problem) -> None:
+def _ids(made: Problem, known: pa.Table) -> None:
     test, sample = made.files.tables.get("test"), made.files.tables.get("sample")
     named = [n for n in sample.column_names if n not in made.target] if sample is not None else []
     if test is not None:
         named = [n for n in named if n in test.column_names]
-    found = [c.name for c in made.columns if c.kind == "id"]
+    found = [c.name for c in made.columns if c.kind == "id" or (c.name in made.asked.ids and c.distinct == len(known))]
     submission = [n for n in named if n in made.train.column_names or test is not None]
     if made.task == "ranking":
         found = []  # a candidate is named by its group and its item
@@ -438,7 +480,9 @@ def _drop(made: Problem, known: pa.Table) -> None:
     for c in made.columns:
         if c.name in (*made.ids, made.lists, made.item):
             continue
-        if (made.task == "ranking" and c.kind == "id") or c.kind in ("constant", "duplicate", "other"):
+        if c.name in made.asked.ids:  # not in every row another value: no id of a submission
+            made.drop[c.name] = "as was asked for"
+        elif (made.task == "ranking" and c.kind == "id") or c.kind in ("constant", "duplicate", "other"):
             made.drop[c.name] = c.why
         elif test is not None and c.name not in test.column_names:
             made.drop[c.name] = "the test rows do not have it"
@@ -489,32 +533,77 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
 
 
 def _split(made: Problem, known: pa.Table) -> None:
-    """Choose folds as the test was split: in order of time, by group, or at random."""
-    test = made.files.tables.get("test")
+    """Choose folds as was asked for, else as the test was split: in order of time, by group, or at random."""
+    test, found, wrong = made.files.tables.get("test"), None, ""
+    if test is not None:
+        shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
+        try:
+            train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
+            found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
+        except FastrecError as error:
+            wrong = error.problem
+    if made.asked.group is not None or made.asked.time is not None:
+        _split_as_asked(made, known, found)
+        return
     if test is None:
-        notes, otherwise = ["rows at random, as no test says otherwise"], "give test= or write"
+        notes = ["rows at random, as no test says otherwise"]
         for c in made.kinds("time")[:1]:
-            notes.append(f"if the rows to predict are later ones, {otherwise} time = {c.name!r} in the recipe")
+            notes.append(f"if the rows to predict are later ones, give time= (--time), or write time = {c.name!r}")
         for n in made.keys[:1]:
-            notes.append(f"if they have other values of {n}, {otherwise} fold_key = {n!r} in the recipe")
+            notes.append(f"if they have other values of {n}, give group= (--group), or write fold_key = {n!r}")
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
-    shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
-    try:
-        train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
-        found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
-    except FastrecError as error:
-        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({error.problem})", sure=False))
+    if found is None:
+        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({wrong})", sure=False))
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
-    if found.column in made.ids:
-        made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
+    made.ids = [n for n in made.ids if n != made.time]
     at_random = found.by == "random"
     made.decisions.append(
         _at_random(made, known, [found.why]) if at_random else AutoDecision("folds", found.by, found.why)
     )
+
+
+def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> None:
+    """Choose folds of whole groups, or forward in time, and note it if the test, ``found``, looks cut otherwise."""
+    made.group, made.time = made.asked.group, made.asked.time
+    name, by = (str(made.time), "time") if made.group is None else (made.group, "group")
+    if made.group is not None and made.time is not None:
+        remedy = "Give group= if the rows to predict are of new groups, time= if they are later rows of known ones"
+        raise DataError("folds go by group= or by time=, and both are given", remedy=remedy)
+    refuse_absent(made.files, name, by, ["train"])
+    file, rows = made.files.folder / made.files.names["train"], Table.read(known.select([name]))
+    if by == "time":
+        try:
+            distinct = len(given_times(rows, name, "time").ticks.unique())
+        except FastrecError as error:
+            raise error.of_file(file) from None
+        folds, why = min(5, distinct - 1), "as was asked for: each fold learns from earlier rows alone"
+        if folds < 2:
+            remedy = "Name a column of three times or more, or leave time= (--time) out"
+            problem = f"it has {distinct} different times, too few for folds"
+            raise DataError(problem, file=file, column=name, remedy=remedy)
+        if made.refit is None and "test" not in made.files.tables:
+            made.refit = True
+    else:
+        distinct, why = pc.count_distinct(known[name]).as_py(), f"whole groups of {name}, as was asked for"
+        # A trial has three folds: they are filled if five are.
+        folds = next((n for n in (5, 3) if len(row_folds(rows, [name], n).unique()) == n), 0)
+        if distinct == len(known) or not folds:
+            problem = "every group has one row" if folds else f"its {distinct} groups do not fill three folds"
+            remedy = "Name the column whose value several rows, and no row of other groups, have; or leave group= out"
+            raise DataError(problem, file=file, column=name, remedy=remedy)
+        if made.asked.task is None:
+            why += f"; to rank the rows of each {name} ask for task = 'ranking'"
+    if sure := found is None or (found.by == by and (by == "time" or found.column == name)):
+        made.mirror = found if found is not None and found.column == name else Mirror(by, name, why, folds)
+        why = made.mirror.why
+    else:
+        made.mirror, why = Mirror(by, name, why, folds), f"{why}, though the test looks cut otherwise: {found.why}"
+    made.ids = [n for n in made.ids if n != made.time]
+    made.decisions.append(AutoDecision("folds", by, why, sure=sure))
 
 
 def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:

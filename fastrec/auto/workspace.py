@@ -20,17 +20,17 @@ import pandas as pd
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
+from fastrec._core.threads import on_free_threads
 from fastrec.auto.columns import read_files
 from fastrec.auto.features import Chosen, choose_features
 from fastrec.auto.models import choose_models, choose_trees, own_columns
-from fastrec.auto.problem import AutoDecision, Problem, feature_key
+from fastrec.auto.problem import Asked, AutoDecision, Problem, feature_key
 from fastrec.auto.understand import understand
 from fastrec.competition.reading import ROW_NUMBER, Reading
 from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
 from fastrec.features import FeatureSet
 from fastrec.features.base import Feature
-from fastrec.validate.target import Task
 
 # Text for the pages of a workspace: Python as a person lays it out; names from files, which must not become code.
 
@@ -136,36 +136,23 @@ class Workspace:
 def new_competition(
     folder: str | Path,
     data: str | Path,
+    asked: Asked | None = None,
     *,
-    target: str | Sequence[str] | None = None,
-    metric: str | None = None,
-    task: Task | None = None,
-    group: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    log: str | Path | None = None,
-    owner: str | None = None,
     ask: Ask | None = None,
     seconds: float = 60.0,
     say: Callable[[str], None] | None = None,
+    **more: Any,
 ) -> Workspace:
     """Write a competition's folder from its files: ``competition.py``, ``README.md``, ``notebook.ipynb``.
 
     Args:
         folder: the folder to make, such as ``competitions/flights``.
         data: a folder in Kaggle's manner (train, test, sample submission), one with other names, or one file.
-        target: the column(s) to predict; None: found by what the test lacks, the sample submission, or by name.
-        metric: what it is scored by; None: the task's usual one.
-        task: the task; None: what the target's values say.
-        group: of a ranking the column whose value the candidates of one group share; None: it is looked for.
-        item: of a ranking the column that names the candidates; None: it is looked for.
-        time: of a ranking the column of times that folds go by; None: as the test is cut.
-        log: of a ranking a file in the folder of ``data`` with an event a row, from which features of what was before
-            a list are made. Item, time and session (or user) have the candidates' names.
-        owner: the column of ``log`` and candidates that says whose an event is; None: it is looked for.
+        asked: what a person says of the data.
         ask: asked (question, answer that would be taken) what the files cannot say; None: nothing is asked.
         seconds: time for trying features.
         say: told of what is found.
+        more: fields of ``asked`` by their names, as arguments of ``fastrec.fit`` have them.
 
     Returns:
         The workspace: the folder, what was decided and why, and which features paid.
@@ -179,10 +166,9 @@ def new_competition(
         raise DataError("there is a recipe already", file=folder, remedy="Choose another name, or remove the folder")
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise DataError("this is something else than a competition's folder", file=folder, remedy="Choose another name")
-    files = read_files(Path(data), log)
-    asked = {"target": target, "metric": metric, "task": task, "group": group, "item": item, "time": time}
-    asked |= {"owner": owner}
-    problem = understand(files, **asked)
+    asked = replace(asked or Asked(), **more)
+    files = read_files(Path(data), asked.log)
+    problem = understand(files, asked)
     if ask is not None:
         problem = _asked(problem, ask, asked)
     for d in problem.decisions:
@@ -190,10 +176,10 @@ def new_competition(
     began = monotonic()
     # Of a ranking no sizes of trees are tried.
     share = 1.0 if problem.task == "ranking" else 1 - limits.TREE_TRIAL_TIME
-    chosen = choose_features(problem, seconds=share * seconds, say=say)
-    choose_trees(
-        problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began)), say=say
-    )
+    with on_free_threads():
+        chosen = choose_features(problem, seconds=share * seconds, say=say)
+        left = max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began))
+        choose_trees(problem, chosen, seconds=left, say=say)
     if files.side:  # what no feature is made from need not be read
         steps = FeatureSet(chosen.features).steps if chosen.features else []
         files.reading.tables = sorted({t for s in steps for t in s.table_inputs})
@@ -204,7 +190,7 @@ def new_competition(
     return Workspace(folder, problem, chosen)
 
 
-def _asked(problem: Problem, ask: Ask, asked: dict[str, Any]) -> Problem:
+def _asked(problem: Problem, ask: Ask, asked: Asked) -> Problem:
     """Ask a person about unsure decisions, in the order in which answers depend on each other."""
     unsure = {d.what: d for d in problem.decisions if not d.sure}
     for what, question, usual in (
@@ -213,18 +199,20 @@ def _asked(problem: Problem, ask: Ask, asked: dict[str, Any]) -> Problem:
         ("group", WHICH_GROUP, str(problem.lists)),
         ("metric", "Which metric is it scored by?", problem.metric),
     ):
-        if what not in unsure or (what in ("task", "metric") and asked[what] is not None):
+        if what not in unsure or (what in ("task", "metric") and getattr(asked, what) is not None):
             continue
         said = ask(f"{question} ({unsure[what].why})", usual)
         if said != usual:
-            asked = {**asked, what: said}
-            return _asked(understand(problem.files, **asked), ask, asked)
+            asked = replace(asked, **{what: said})
+            return _asked(understand(problem.files, asked), ask, asked)
     times = [c for c in problem.kinds("time") if problem.lists is None or c.name in problem.shared]
     for which, columns, question in (
         ("time", [c.name for c in times], "Are the rows to predict later ones? Then by which column"),
         ("group", problem.keys, "Do the rows to predict have other users, or the like? Then of which column"),
     ):
-        if columns and any(d.what == "folds" and not d.sure for d in problem.decisions):
+        # Not of folds that were asked for, though the test may look cut otherwise.
+        known = problem.time is not None or problem.group is not None
+        if columns and not known and any(d.what == "folds" and not d.sure for d in problem.decisions):
             said = ask(f"{question}? ({', '.join(columns)} or no)", "no")
             if said in columns:
                 setattr(problem, which, said)
@@ -263,20 +251,11 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         values = d.value if isinstance(d.value, list) else [d.value]
         value = ", ".join(map(str, values[:12])) + (" …" if len(values) > 12 else "")
         decisions.append(replace(d, value=value))
-    readme = _PAGES.get_template("README.md.jinja").render(
-        **about,
-        decisions=decisions,
-        columns=columns[:60],
-        families=tried,
-        trial_rows=f"{chosen.rows:,}",
-        trial_metric=chosen.metric,
-    )
-    return {
-        "competition.py": recipe,
-        "README.md": readme,
-        "notebook.ipynb": _notebook(name, about, problem),
-        "__init__.py": "",
-    }
+    told = {"decisions": decisions, "columns": columns[:60], "families": tried}
+    told |= {"trial_rows": f"{chosen.rows:,}", "trial_metric": chosen.metric}
+    readme = _PAGES.get_template("README.md.jinja").render(**about, **told)
+    notebook = _notebook(name, about, problem)
+    return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": notebook, "__init__.py": ""}
 
 
 def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
@@ -364,20 +343,23 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     hidden = [c.name for c in problem.kinds("list", "text")]
     if problem.drop or hidden:
         add("drop", [*problem.drop, *hidden], "only features are made of the last" if hidden else "")
+    if problem.asked.weight is not None:
+        add("weight", problem.asked.weight, "how much a row counts in training; scores count all rows alike")
     if problem.group is not None:
         add("fold_key", problem.group, reason("folds"))
     elif problem.time is not None:
         add("time", problem.time, reason("folds"))
         if problem.last_of is not None:
             add("last_of", problem.last_of)
-        if problem.mirror is not None and problem.mirror.by == "time":
-            if problem.mirror.horizon is not None:  # else folds are of as many rows
-                add("time_gap", _plain(problem.mirror.gap))
-                add("time_horizon", _plain(problem.mirror.horizon), "folds last as long as the test")
-            if problem.mirror.folds != Competition.n_folds:
-                add("n_folds", problem.mirror.folds)
+        if problem.mirror is not None and problem.mirror.horizon is not None:  # else folds are of as many rows
+            add("time_gap", _plain(problem.mirror.gap))
+            add("time_horizon", _plain(problem.mirror.horizon), "folds last as long as the test")
     else:
         made.extend(comment(f"folds: {reason('folds')}") if reason("folds") else [])
+    if problem.mirror is not None and problem.mirror.folds != Competition.n_folds:
+        add("n_folds", problem.mirror.folds)
+    if problem.refit is not None:
+        add("refit", problem.refit, "by models of all rows, not by the mean of the folds'" if problem.refit else "")
     if repr(problem.files.reading) != repr(Reading()):
         add("reading", problem.files.reading, reason("dates"))
     return made

@@ -40,15 +40,21 @@ def new(
         typer.Option(help="`ranking`, `binary`, `multiclass`, `regression` or `multilabel`; else the target says."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Of a ranking: the column that the candidates of one group share.")
+        str | None, typer.Option(help="The column that candidates of one group share, or whose groups no fold splits.")
     ] = None,
     item: Annotated[str | None, typer.Option(help="Of a ranking: the column that names the candidates.")] = None,
-    time: Annotated[str | None, typer.Option(help="Of a ranking: a column of times that folds go by.")] = None,
+    time: Annotated[str | None, typer.Option(help="A column of times: folds score later rows.")] = None,
     log: Annotated[
         Path | None, typer.Option(help="Of a ranking: a file in `--data` with an event a row, such as `events.csv`.")
     ] = None,
     owner: Annotated[
         str | None, typer.Option(help="The column of log and candidates that says whose an event is.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="A column: how much a row counts in training.")] = None,
+    positive: Annotated[str | None, typer.Option(help="Of two classes the one that probabilities are of.")] = None,
+    ids: Annotated[list[str] | None, typer.Option(help="Column not learned from (several: as `--target`).")] = None,
+    refit: Annotated[
+        bool | None, typer.Option("--refit/--no-refit", help="Predict by models of all rows, or by the folds' models.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="Time for trying features.")] = 60.0,
@@ -57,11 +63,10 @@ def new(
     with readable_errors() as stages:
         from fastrec.auto import new_competition
 
-        asked = (target[0] if len(target) == 1 else target) if target else None
-        options = {"target": asked, "metric": metric, "task": task, "group": group, "item": item, "time": time}
-        options |= {"log": log, "owner": owner}  # type: ignore[dict-item]
-        options["ask"] = None if yes else _ask  # type: ignore[assignment]
-        made = new_competition(name, data, seconds=seconds, say=stages.say, **options)  # type: ignore[arg-type]
+        one = (target[0] if len(target) == 1 else target) if target else None
+        asked = {"target": one, "metric": metric, "task": task, "group": group, "item": item, "time": time, "log": log}
+        asked |= {"owner": owner, "weight": weight, "positive": positive, "ids": ids or (), "refit": refit}
+        made = new_competition(name, data, ask=None if yes else _ask, seconds=seconds, say=stages.say, **asked)
         typer.echo(f"recipe {made.folder / 'competition.py'}")
         where = [str(made.folder), "--data", str(made.problem.files.folder), "--out", f"runs/{made.folder.name}"]
         typer.echo(f"next   {shlex.join(['fastrec', 'run', *where, '--minutes', '5'])}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from fastrec._core import limits
-from fastrec.errors import OutOfTimeError
+from fastrec._core.memory import held, shown_bytes
+from fastrec.errors import DataError, OutOfTimeError
 
 if TYPE_CHECKING:
     from fastrec.estimators import Estimator
@@ -28,17 +29,26 @@ class Budget:
         minutes: wall time.
         began: since when, by the clock; None: from now on.
         clock: tells the seconds.
+        memory: bytes that the process may hold; a model whose estimated peak is above what is left is left out. None:
+            no limit.
 
     Attributes:
         left_out: model → why it is not in the run.
+        threads: how many torch has; each step, and each model, has those of them that have a free core.
     """
 
     def __init__(
-        self, minutes: float, *, began: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        minutes: float,
+        *,
+        began: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        memory: int | None = None,
     ) -> None:
-        self.minutes, self.clock = minutes, clock
+        self.minutes, self.clock, self.memory = minutes, clock, memory
         self.began = clock() if began is None else began
         self.left_out: dict[str, str] = {}
+        self.threads = torch.get_num_threads()
         self._end = limits.END_SHARE * minutes * 60
         self._refits: dict[str, float] = {}  # model → what is set aside for its model of all rows
 
@@ -131,6 +141,26 @@ class Budget:
         own = min(each * limits.FIT_SHARE, each - beside)
         as_before = min(before, more / (folds - fold) - beside)  # models of one kind are to have learned alike
         return max(own, as_before, limits.LEAST_FIT_SECONDS) if model.keeps_time else None
+
+    def check_memory(self, model: Estimator, rows: Rows) -> None:
+        """Refuse a model whose estimated peak is above the memory that is left.
+
+        Raises:
+            DataError: naming both.
+        """
+        if self.memory is None or not model.learns:
+            return
+        kind = next((k.__name__ for k in type(model).__mro__ if k.__name__ in limits.PEAK_BYTES), "NetModel")
+        cell, output, least = limits.PEAK_BYTES[kind]
+        output *= getattr(getattr(model, "estimator", None), "n_estimators", 1)  # of scikit-learn's forests
+        # The rows of a fold are a copy of 8 bytes a cell.
+        need = least + len(rows) * ((8 + cell) * len(rows.names) + output * rows.n_scores)
+        if kind == "LGBMModel":  # two sums for each bin of each column, for every leaf
+            params = {"num_leaves": 31, "max_bin": 255, **model.params}
+            need += 16 * params["num_leaves"] * len(rows.names) * min(params["max_bin"], len(rows))
+        if need > (left := max(self.memory - held(), 0)):
+            told = f"{shown_bytes(need)} of memory, and {shown_bytes(left)} of {shown_bytes(self.memory)} are left"
+            raise DataError(f"{model.name}: it would take about {told}", remedy="Give more memory, or fewer rows")
 
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
         """Return how many rows can be predicted for every column in half of the remaining time, 10,000 at most.

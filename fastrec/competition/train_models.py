@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 
 from fastrec._core import limits
 from fastrec._core.progress import Stages
+from fastrec._core.threads import on_free_threads
 from fastrec.competition.resumable import KeptModels
 from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
@@ -180,21 +181,23 @@ def cross_fit_in_time(
             ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
             beside = last = 0.0
             try:
-                for k in range(folds):
-                    about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
-                    # before rows are made for nothing
-                    limit = budget.begin(model, ends=ends, beside=beside, before=last, **about)
-                    fold = _Fold(run, [model], k, store)
-                    if k == 0:  # the time that rows take is only known for later folds
-                        limit = budget.begin(model, ends=ends, **about)
-                    cross.time_limit, last = limit, limit or 0.0
-                    fold.fit(cross)
-                    del fold  # frees its rows before the next fold's are made
-                    took = budget.clock() - began
-                    beside = max(took - (took if limit is None else limit), 0.0)
-                    budget.check(model, took=took, **about)
-                    if k == 0 and not needed:
-                        first.check(model, rules, done)
+                budget.check_memory(model, run.train)
+                with on_free_threads(budget.threads):
+                    for k in range(folds):
+                        about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
+                        # before rows are made for nothing
+                        limit = budget.begin(model, ends=ends, beside=beside, before=last, **about)
+                        fold = _Fold(run, [model], k, store)
+                        if k == 0:  # the time that rows take is only known for later folds
+                            limit = budget.begin(model, ends=ends, **about)
+                        cross.time_limit, last = limit, limit or 0.0
+                        fold.fit(cross)
+                        del fold  # frees its rows before the next fold's are made
+                        took = budget.clock() - began
+                        beside = max(took - (took if limit is None else limit), 0.0)
+                        budget.check(model, took=took, **about)
+                        if k == 0 and not needed:
+                            first.check(model, rules, done)
             except (OutOfTimeError, DataError) as error:
                 if needed and i + 1 == len(models):
                     raise

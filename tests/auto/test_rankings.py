@@ -285,7 +285,7 @@ def test_a_run_scores_the_last_group_of_each_user(tmp_path):
         (lambda f: f, {"item": "item"}, "column 'item': the train rows lack it. Is 'item_id' meant"),
         (lambda f: f, {"time": "when"}, "column 'when': there is no such column"),
         (lambda f: f, {"metric": "logloss"}, "logloss is no metric of a ranking"),
-        (lambda f: f, {"task": "binary"}, "group= is of a ranking, and the task is binary"),
+        (lambda f: f, {"task": "binary", "item": "item_id"}, "item= is of a ranking, and the task is binary"),
         (lambda f: f, {"target": ["clicked", "price"]}, "a ranking has one label"),
     ],
 )

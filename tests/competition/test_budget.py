@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
 
+from fastrec._core.memory import held
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
-from fastrec.errors import OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
 from fastrec.estimators._tree_model import Deadline, catboost_in_time, seconds_for
 from fastrec.table import Table
@@ -53,6 +55,32 @@ def test_shares_of_what_is_left():
     assert budget.begin(models[1], fold=3, folds=4, ends=150 + 12, needed=False) == pytest.approx(12 * 0.95)
 
 
+@pytest.mark.parametrize(
+    ("model", "rows", "columns", "measured"),  # MiB at the peak, by /proc/self/statm
+    [
+        (LGBMModel("m"), 800_000, 40, 515),
+        (LGBMModel("m", num_leaves=1023, max_bin=4095), 100_000, 20, 1340),
+        (XGBModel("m"), 800_000, 40, 549),
+        (CatBoostModel("m"), 800_000, 40, 638),
+        (NetModel("m"), 100_000, 40, 657),
+        (SKModel("m", LogisticRegression(), cats="every"), 400_000, 10, 223),
+    ],
+)
+def test_models_above_the_memory_that_is_left_are_refused(model, rows, columns, measured):
+    """Estimates are near what was measured: a half more is enough, two thirds of it are not."""
+    some = type("Wide", (), {"__len__": lambda _: rows, "names": [f"x{i}" for i in range(columns)], "n_scores": 1})()
+    copied = 8 * rows * columns  # of a fold's rows, beside the model
+    for share, fits in ((1.5, True), (0.66, False)):
+        budget = Budget(1, memory=held() + copied + round(share * measured * 2**20))
+        if fits:
+            budget.check_memory(model, some)
+            continue
+        with pytest.raises(DataError, match=r"m: it would take about [\d.]+ [MG]iB of memory, and .* are left"):
+            budget.check_memory(model, some)
+    Budget(1).check_memory(model, some)
+    Budget(1, memory=1).check_memory(ConstantModel("c"), some)  # nothing is learned
+
+
 def test_a_stack_is_late_before_the_limit():
     clock = Clock()
     budget = Budget(2, clock=clock)  # 6 s are kept for the end, 1.2 of them for files and report
@@ -75,6 +103,26 @@ def test_the_end_is_longer_for_many_predictions():
     assert budget._end == pytest.approx(180)  # at most three tenths
     budget.keep_for_end(rows=1_000, outputs=1, models=5)
     assert budget._end == pytest.approx(30)
+
+
+def test_the_end_is_longer_where_the_metric_takes_long():
+    budget = Budget(1)
+    budget.keep_for_end(rows=30_000, outputs=1, models=6, metric=0.01)  # 950 times, as other work slows it
+    assert budget._end == pytest.approx(9.5)
+    budget.keep_for_end(rows=30_000, outputs=1, models=6, metric=0.001)
+    assert budget._end == pytest.approx(3)
+
+
+def test_the_last_folds_may_take_from_the_models_after_them():
+    clock = Clock()
+    budget = Budget(1, clock=clock)  # 57 s for models
+    model, ends = Timed("a"), clock.now + 10
+    clock.now += 10  # four folds took its share: 4 s were for the fourth, and a second more to predict
+    about = {"fold": 4, "folds": 5, "ends": ends, "needed": False}
+    assert budget.begin(model, **about, beside=1.0, before=4.0) == pytest.approx(4)
+    assert budget.begin(model, **about, beside=1.0, before=400.0) == pytest.approx(47 * 4 / 5 - 1)
+    with pytest.raises(OutOfTimeError, match="38 s beside"):
+        budget.begin(model, **about, beside=38.0, before=4.0)
 
 
 def test_no_model_is_begun_without_time():
