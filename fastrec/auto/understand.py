@@ -495,7 +495,8 @@ def _drop(made: Problem, known: pa.Table) -> None:
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
         made.decisions.append(AutoDecision("columns", told, why, sure=False))
     if made.drop:
-        why = "nothing can be learned from them, or they tell too much"
+        why = "as was asked for, or " if made.asked.ids else ""
+        why += "nothing can be learned from them, or they tell too much"
         made.decisions.append(AutoDecision("drop", list(made.drop), why))
 
 

@@ -356,9 +356,9 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     else:
         made.extend(comment(f"folds: {reason('folds')}") if reason("folds") else [])
     if problem.mirror is not None and problem.mirror.folds != Competition.n_folds:
-        add("n_folds", problem.mirror.folds)
+        add("n_folds", problem.mirror.folds, "more would lack rows")
     if problem.refit is not None:
-        add("refit", problem.refit, "by models of all rows, not by the mean of the folds'" if problem.refit else "")
+        add("refit", problem.refit, "predicted by models of all rows" if problem.refit else "as was asked for")
     if repr(problem.files.reading) != repr(Reading()):
         add("reading", problem.files.reading, reason("dates"))
     return made
