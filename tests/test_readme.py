@@ -31,7 +31,6 @@ OPTIONAL |= {
     "mlflow",
     "orjson",
     "polars",
-    "redis",
     "rmm",
     "sentence_transformers",
     "timm",

@@ -70,7 +70,6 @@ PARTS = (
         {"httptools": "0.6", "onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"},
         "fastrec serve",
     ),
-    OptionalPart("redis", {"redis": "5.0"}, "events kept in Redis"),
     OptionalPart("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
     OptionalPart("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
     OptionalPart("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),

@@ -7,6 +7,8 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 BLOCK = 1 << 22  # numbers of a temporary matrix: bounds memory to tens of MB, and a block stays in a large cache
 LEFTOVER_AGE = 86_400  # seconds; not measured: a hidden file this old is abandoned where no lock can tell
 PARALLEL_ROWS = 100_000  # rows; not measured: below, starting threads costs more than it saves
+LOAD_SAMPLES = 8  # looks at what else runs, LOAD_SECONDS apart: one alone is chance; together .04 s
+LOAD_SECONDS = 0.005
 PLAIN_EVERY = 10.0  # seconds; bounds the plain lines of one stage in a log
 LOOP_NUMBERS_A_THREAD = 1 << 16  # numbers; bounds the threads of a compiled loop: fewer numbers do not pay for a thread
 LOOP_NUMBERS = 1 << 14  # numbers; with fewer nobody should wait for a compiler
@@ -227,10 +229,19 @@ BATCH_ROWS = 65_536  # rows that XGBoost or a model gets at once; bounds memory
 END_SHARE = 0.05  # share of the minutes for stack, files and report, at least; more for many rows
 END_SECONDS_PER_MILLION = 13.0  # seconds of the end for a million predictions that a stack's blends learn from
 END_SECONDS_PER_FURTHER_MILLION = 2.0  # seconds for a million predictions that they do not learn from
+END_METRICS = 350  # times the metric that the end takes beside the climbs: 320 of 33,000 rows, by a profile
+END_METRICS_OF_A_MODEL = 100  # times the metric that climbs take for each model: 82 there
 FIT_SHARE = 0.95  # share of a fold's time that fit gets: predicting and caching take the rest
 LEAST_FIT_SECONDS = 0.5  # seconds below which no model is begun
 MARKED_BYTES = 1 << 16  # bytes at either end of a file that its mark depends on; bounds the time for many GiB
 SAMPLE_ROWS = 2_000  # rows of a run's sample, by which an export takes its types and is verified
+# columns: all subsets of 8 take 17 times the predictions of two orders, and come no nearer to 1,000 background rows
+# (concrete, 32 background rows: 0.87 off a mean of 3.2 by both; 64 and two orders: 0.69); those of 4 take twice as many
+ENUMERATED_COLUMNS = 4
+BACKGROUND_ROWS = 64  # rows to compare with: evenly spaced by prediction 0.50 off (as above), at random 0.69
+MIXED_CELLS = 1 << 22  # values of a row's mixtures; bounds memory of wide tables, which get fewer background rows
+EXPLAINED_ROWS = 20  # rows that a report explains if there is time; not measured
+EXPLAINED_SECONDS = 30.0  # seconds after which it explains no further row than three; bounds the time
 GRAPH_ROWS = 1 << 20  # rows of all tables together below which a streamed net on CUDA has dense gradients and a CUDA
 # graph; not measured: dense gradients of more rows cost more than the graph saves
 
@@ -280,6 +291,9 @@ NAMES_NEAR = 50  # rows on each side of a value that are its neighbours; not mea
 NAMES_FROM = 30  # different values from which whole numbers may name something: below, trees part them in a few cuts
 NAMES_COMMONEST = 0.25  # share of a value above which a column counts something: most are 0; not measured
 IDS_FROM = 100  # different values of a category; of two such columns CatBoost and a linear model learn most
+TRIAL_REPEATS = (
+    60  # resamples of a trial's gain: its standard error is off by some 9 %; 200 took half of a minute's trial
+)
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
 GROUPS_WITH_BOTH = 0.5  # least share of groups with a positive and another row, of a column named as groups are

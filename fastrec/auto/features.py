@@ -207,8 +207,10 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
 
     # what was kept joins the base: the next idea has to pay beside it
     ideas = logs.ideas(problem) if ranking else _IDEAS
+    took = 0.0
     for i, (name, make) in enumerate(ideas):
-        if time.monotonic() > ends:
+        began = time.monotonic()
+        if began + took > ends:  # the next idea is taken to last as long as the one before it
             break
         if ranking:  # features of owners are dear, others cheap: what one leaves goes to those after it
             trial.time_limit = (ends - time.monotonic()) / (trial.n_folds * (len(ideas) - i + 2))
@@ -220,6 +222,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         known = set(map(repr, trial.base))  # ideas share what they are made from
         if features := [f for f in features if repr(f) not in known]:
             note(trial.family(name, features))
+            took = time.monotonic() - began
     shared = shared_columns(problem) if ranking else []
     for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
         if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:

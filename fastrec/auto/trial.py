@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem, feature_key
 from fastrec.estimators import LGBMModel, XGBModel
@@ -164,12 +165,13 @@ class QuickTrial:
 
         ``groups``: of a ranking; what is independent are the groups that folds do not split.
         """
-        options = {"groups": groups, "clusters": self.clusters if groups is not None else None}
+        options: dict[str, Any] = {"groups": groups, "clusters": self.clusters if groups is not None else None}
+        if groups is None:  # means over lists are resampled by blocks, in no time
+            options["repeats"] = limits.TRIAL_REPEATS
         seen = bootstrap_metric(self.metric, label, {"after": after, "before": before}, seed=0, **options)
-        apart = seen.difference("after", "before")
         sign = 1.0 if self.metric.greater_is_better else -1.0
-        gain = sign * (self.metric(label, after, groups=groups) - self.metric(label, before, groups=groups))
-        return gain, (apart.high - apart.low) / 3.92
+        gain = sign * (seen.values["after"] - seen.values["before"])
+        return gain, float((seen.draws["after"] - seen.draws["before"]).std(ddof=1))
 
     @property
     def clusters(self) -> torch.Tensor | None:

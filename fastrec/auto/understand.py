@@ -431,7 +431,8 @@ def _names(made: Problem, known: pa.Table) -> None:
     flags = [(t == v) * 1.0 for t in labels for v in t.value_counts().index[:10]]
     label = np.stack(amounts or flags, axis=1).astype(float)
     found = []
-    for c in (c for c in made.columns if c.kind == "number" and c.whole):
+    # months such as c-8 are keys already, and have an order
+    for c in (c for c in made.columns if c.kind == "number" and c.whole and not (c.numeric_text and c.key)):
         values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float)
         there = values.notna().to_numpy()
         rows = there.sum()

@@ -20,6 +20,7 @@ import pandas as pd
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
+from fastrec._core.threads import on_free_threads
 from fastrec.auto.columns import read_files
 from fastrec.auto.features import Chosen, choose_features
 from fastrec.auto.models import choose_models, choose_trees, own_columns
@@ -175,10 +176,10 @@ def new_competition(
     began = monotonic()
     # Of a ranking no sizes of trees are tried.
     share = 1.0 if problem.task == "ranking" else 1 - limits.TREE_TRIAL_TIME
-    chosen = choose_features(problem, seconds=share * seconds, say=say)
-    choose_trees(
-        problem, chosen, seconds=max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began)), say=say
-    )
+    with on_free_threads():
+        chosen = choose_features(problem, seconds=share * seconds, say=say)
+        left = max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began))
+        choose_trees(problem, chosen, seconds=left, say=say)
     if files.side:  # what no feature is made from need not be read
         steps = FeatureSet(chosen.features).steps if chosen.features else []
         files.reading.tables = sorted({t for s in steps for t in s.table_inputs})

@@ -34,6 +34,7 @@ class Budget:
 
     Attributes:
         left_out: model → why it is not in the run.
+        threads: how many torch has; each step, and each model, has those of them that have a free core.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Budget:
         self.minutes, self.clock, self.memory = minutes, clock, memory
         self.began = clock() if began is None else began
         self.left_out: dict[str, str] = {}
+        self.threads = torch.get_num_threads()
         self._end = limits.END_SHARE * minutes * 60
         self._refits: dict[str, float] = {}  # model → what is set aside for its model of all rows
 
@@ -80,14 +82,19 @@ class Budget:
             )
         return seconds
 
-    def keep_for_end(self, rows: int, outputs: int, models: int) -> None:
-        """Set aside what stacking and writing will take, by rows, numbers in a prediction, and base models."""
+    def keep_for_end(self, rows: int, outputs: int, models: int, metric: float = 0.0) -> None:
+        """Set aside what stacking and writing will take, by rows, numbers in a prediction, and base models.
+
+        ``metric``: seconds that the metric takes now of as many rows as a stack learns from: on a machine with other
+        work it tells what the end will take better than the rows do.
+        """
         from fastrec.stacking.stack import rows_of_a_blend  # imports all estimators
 
         whole = self.minutes * 60
         learned = min(rows, rows_of_a_blend(outputs))
         seconds = limits.END_SECONDS_PER_MILLION * learned + limits.END_SECONDS_PER_FURTHER_MILLION * (rows - learned)
         stack = seconds * outputs * models / 1e6
+        stack = max(stack, metric * (limits.END_METRICS + limits.END_METRICS_OF_A_MODEL * models))
         wanted = max(limits.END_SHARE * whole, 3.0, stack)
         self._end = min(wanted, 0.3 * whole)
 
@@ -100,12 +107,22 @@ class Budget:
         return self.left / sum(2 / (2 + i) for i in range(max(len(left_models), 1)))
 
     def begin(
-        self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool, beside: float = 0.0
+        self,
+        model: Estimator,
+        *,
+        fold: int,
+        folds: int,
+        ends: float,
+        needed: bool,
+        beside: float = 0.0,
+        before: float = 0.0,
     ) -> float | None:
         """Return the seconds that the fit of the next ``fold`` of ``folds`` may take; None: the model keeps no limit.
 
         Its share ends at ``ends``, by the clock. If nothing else has been fitted yet it is ``needed``, whatever it
-        takes. The fold before took ``beside`` seconds beyond its limit, to make its rows, to predict and to keep.
+        takes. The fold before had ``before`` seconds, and took ``beside`` seconds more, to make its rows, to predict
+        and to keep. The more folds are done, the more of the other models' time may go into the rest: without it they
+        were for nothing.
 
         Raises:
             OutOfTimeError: there is too little time.
@@ -114,13 +131,16 @@ class Budget:
         each = left / (folds - fold)
         if each < limits.LEAST_FIT_SECONDS and fold == 0 and not needed:
             raise OutOfTimeError(f"{model.name}: {max(left, 0):.0f} s are left for {folds} folds")
+        more = max(self.left, 0.0) * fold / folds
         # What is not learning may exceed the share by a quarter.
-        if model.keeps_time and not needed and beside * (folds - fold) > 1.25 * left:
+        if model.keeps_time and not needed and beside * (folds - fold) > max(1.25 * left, more):
             raise OutOfTimeError(
                 f"{model.name}: a fold takes {beside:.0f} s beside its learning, and {max(left, 0):.0f} s are left for "
                 f"{folds - fold} more"
             )
-        return max(min(each * limits.FIT_SHARE, each - beside), limits.LEAST_FIT_SECONDS) if model.keeps_time else None
+        own = min(each * limits.FIT_SHARE, each - beside)
+        as_before = min(before, more / (folds - fold) - beside)  # models of one kind are to have learned alike
+        return max(own, as_before, limits.LEAST_FIT_SECONDS) if model.keeps_time else None
 
     def check_memory(self, model: Estimator, rows: Rows) -> None:
         """Refuse a model whose estimated peak is above the memory that is left.

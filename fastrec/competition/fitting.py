@@ -198,7 +198,9 @@ def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | 
     recipe = run.recipe
     columns = (getattr(recipe, n) for n in ("position", "label", "weight", "time", "fold_key", "list_column"))
     names = [n for n in (str(recipe.position_as) if recipe.position else None, *columns) if n]
-    minutes = None if run.budget is None else run.budget.minutes
+    minutes, threads = None, torch.get_num_threads()
+    if run.budget is not None:
+        minutes, threads = run.budget.minutes, run.budget.threads
     about = (__version__, run.prepared.digest, run.cats, run.conts, names, run.seed, run.device.type, str(run.target))
     about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))
     try:
@@ -210,7 +212,7 @@ def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | 
         with suppress(NoDigestError, DataError):  # it is trained in every run, the others are cached
             own = (class_digest(type(model)), str(_settings(model)), *([recipe.events] if model.reads_events else []))
             # Sums on several threads differ in their last bits.
-            keys[model.name] = digest(rows, torch.get_num_threads(), *map(str, about), *own)[:20]
+            keys[model.name] = digest(rows, threads, *map(str, about), *own)[:20]
     return keys
 
 

@@ -8,15 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.messages import nearest
 from fastrec._core.progress import Stages
 from fastrec._core.warn import warn
+from fastrec.competition.explain import BACKGROUND, contributions
 from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
 from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.next_items import (
@@ -37,6 +41,8 @@ from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
 from fastrec.metrics import Metric
+from fastrec.metrics.intervals import conformal_bound, conformal_gaps
+from fastrec.report.data import out_of_fold
 from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table, concat, load_state
 from fastrec.validate import Folds, Lists, Rows, Target
@@ -209,6 +215,133 @@ class SavedRun:
         if self.target is not None:
             return self.target.restore(made)
         return self.decision.chances(torch.empty_like(made).index_copy_(0, by_list.to(made.device), made))
+
+    def explain(
+        self, df: Any, *, of: Any = None, background: Any = None, tables: Any = None, fold: int | None = None
+    ) -> pd.DataFrame:
+        """Explain predictions by contributions of the raw columns: Shapley values of the run as a whole.
+
+        A column's contribution is how its value, instead of the background rows' values, changes the prediction, on
+        average over the orders in which a row's columns are filled in (interventional Shapley values, Lundberg and Lee
+        2017). Features, encodings, models and blend are a part of what is explained: contributions are of raw columns.
+
+        Args:
+            df: rows of any library.
+            of: the class or target to explain. None: the only one; of two classes the second; of more each row's
+                likeliest, which the column ``class`` names.
+            background: rows to compare with, or how many of the run's own; None: 64, of very wide rows fewer.
+            tables: the other tables that features are made from.
+            fold: explain this fold's models alone; None: the mean of all.
+
+        Returns:
+            A DataFrame with the index of a pandas frame: a column for each raw column that the run reads, ``base`` (the
+            background's mean prediction) and ``prediction``, the sum of contributions and base; ``base_`` and so on if
+            a raw column has such a name.
+
+        Raises:
+            DataError: the run ranks lists, its features look at other rows, or there is no such class or target.
+            MissingColumnError: the rows lack a column.
+            MissingFileError: the run holds no background rows, and none are given.
+        """
+        target, read = self.target, "Read the permutation importance in the report"
+        if target is None:
+            problem = "a ranking orders rows within groups, and no row has a score of its own to explain"
+            raise DataError(problem, remedy=f"{read}, or fit with task='binary'")
+        steps = [] if self.features is None else self.features.steps
+        looking = [n for s in steps if s.online == "history" for n in s.outputs]
+        if looking:
+            problem = f"features look at other rows than a row alone ({', '.join(looking[:3])})"
+            raise DataError(problem, remedy=f"{read}, or leave such features out")
+        table = self.read(df)
+        self._refuse_absent(table)
+        names = [n for n in table.names if n in set(self.inputs)]
+        given = {n: self.read(t, n) for n, t in (tables or {}).items()}
+        known: list[Any] = target.names if target.classes is None else target.classes.values.to_pylist()
+        likeliest = of is None and target.task == "multiclass"
+        if of is None and (target.task == "binary" or len(known) == 1):
+            of = known[-1]
+        if not likeliest and of not in known:
+            problem = f"there are {len(known)} targets" if of is None else f"{of!r} is not predicted"
+            raise DataError(problem, remedy=f"Give of=, one of {', '.join(map(str, known[:10]))}")
+
+        def predict(mixed: Table) -> torch.Tensor:
+            return target.restore(self.predict_rows(self.rows(mixed, given), fold=fold))
+
+        values = contributions(predict, table, self.background(background), names)
+        if target.task == "binary" and target.classes is not None:
+            values = np.concatenate([np.eye(len(names) + 2)[-2:].sum(0)[:, None] - values, values], 2)
+        chosen = values[:, -1].argmax(1) if likeliest else np.full(len(table), known.index(of))
+        values = values[np.arange(len(table)), :, chosen]
+        ends = ["base", "prediction", "class"]
+        while set(ends) & set(names):
+            ends = [f"{e}_" for e in ends]
+        made = pd.DataFrame(values, df.index if isinstance(df, pd.DataFrame) else None, [*names, *ends[:2]])
+        return made.assign(**{ends[2]: [known[c] for c in chosen]}) if likeliest else made
+
+    def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict amounts with intervals that hold the true amount with probability ``level`` (split conformal).
+
+        An interval is as wide as the stack's out-of-fold errors on the training rows say, for all rows alike.
+
+        Returns:
+            A DataFrame with the index of a pandas frame: ``low``, ``prediction`` and ``high``; of several targets each
+            target's name before them, as in ``price_low``.
+
+        Raises:
+            DataError: the run predicts no amounts, or the level is out of range.
+        """
+        gaps = self._gaps("regression")
+        predicted = self.predict(df).reshape(-1, gaps.shape[1]).cpu().numpy()
+        columns = {}
+        for i, name in enumerate(self.target.names):
+            bound, p = conformal_bound(gaps[:, i], level), predicted[:, i]
+            named = f"{name}_" if len(self.target.names) > 1 else ""
+            columns |= {f"{named}low": p - bound, f"{named}prediction": p, f"{named}high": p + bound}
+        return pd.DataFrame(columns, df.index if isinstance(df, pd.DataFrame) else None)
+
+    def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict sets of classes that hold the true class with probability ``level`` (Sadinle et al. 2019).
+
+        Returns:
+            A DataFrame of bools ``[n, classes]``, with the index of a pandas frame: whether a class is in a row's set.
+            The likeliest always is.
+
+        Raises:
+            DataError: the run predicts no class, or the level is out of range.
+        """
+        bound = conformal_bound(self._gaps("binary", "multiclass")[:, 0], level)
+        predicted = self.predict(df).cpu().numpy()
+        wide = np.stack([1 - predicted, predicted], 1) if predicted.ndim == 1 else predicted
+        inside = (1 - wide <= bound) | (np.arange(wide.shape[1]) == wide.argmax(1)[:, None])
+        index = df.index if isinstance(df, pd.DataFrame) else None
+        return pd.DataFrame(inside, index, self.target.classes.values.to_pylist())
+
+    def _gaps(self, *tasks: str) -> np.ndarray:
+        """Return how far the stack was off out of fold, ``[n, k]``; refuse other tasks."""
+        if self.task not in tasks:
+            other = {"regression": "predict_interval", "ranking": "predict", "multilabel": "predict_proba"}
+            what = "intervals" if "regression" in tasks else "sets of classes"
+            raise DataError(f"a {self.task} task has no {what}", remedy=f"Call {other.get(self.task, 'predict_set')}")
+        known = out_of_fold(self.folder, "stack")
+        if known is None:
+            problem = "the run holds no out-of-fold predictions of its rows"
+            raise MissingFileError(problem, file=self.folder / "oof", remedy="Run the recipe again")
+        return conformal_gaps(*known[:2], classes="regression" not in tasks)
+
+    def background(self, given: Any = None) -> Table:
+        """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
+        if given is not None and not isinstance(given, int):
+            return self.read(given)
+        path, columns = self.folder / BACKGROUND, len(self.inputs)
+        if not path.is_file():
+            raise MissingFileError("there are no rows to compare with", file=path, remedy="Give them as background=")
+        own = Table.read(path)
+        # A wide table's mixtures are many, and each is wide.
+        most = max(limits.MIXED_CELLS // (2 * columns * (columns + 1)), 1) if given is None else given
+        if most < 1:
+            raise DataError(f"{most} rows to compare with", remedy="Give background=1 or more")
+        count = min(most, len(own))
+        return own.take(((torch.arange(count) + 0.5) * len(own) / count).long())
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
         """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""

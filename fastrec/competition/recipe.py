@@ -92,7 +92,7 @@ class Competition(ABC):
         position: ranking: a column of the training rows, the place (1, 2, …) at which a row was shown; None: its effect
             on clicks is not modelled. Predicted rows need no such column: they are all scored as if shown first.
         position_as: ranking: ``'feature'`` learns from the place; ``'weights'`` weighs lists by the inverse examination
-            of their clicks' places (``fastrec.competition.position``).
+            of their clicks' places (``fastrec.competition.scoring``).
         calibrate: ranking: scores become chances of being relevant: ``'platt'``, which keeps every order, or
             ``'isotonic'``, which may make scores equal; learned on out-of-fold scores. None: they stay scores.
         events: ranking: what rankers that read the session (``SessionRanker``) are given of it; None: nothing.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
 from fastrec._core.atomic import alone_at
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
+from fastrec._core.threads import on_free_threads
 from fastrec.competition.budget import Budget
 from fastrec.competition.recipe import Competition, check_recipe
 from fastrec.competition.resumable import Parts
@@ -140,7 +142,8 @@ def run_competition(
         raise DataError(f"{competition.name}: {useless[0]} is of no use to it", remedy=f"Run it without --{useless[0]}")
     with alone_at(out), run.context:
         for step in steps:
-            step(run)
+            with nullcontext() if run.budget is None else on_free_threads(run.budget.threads):
+                step(run)
         if run.parts is not None:
             run.parts.clear()
     return out

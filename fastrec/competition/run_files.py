@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,11 +24,11 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.environment import installed_version
 from fastrec._version import __version__
+from fastrec.competition.explain import BACKGROUND, background_rows
 from fastrec.competition.kept_rows import keep_rows
-from fastrec.competition.position import click_weights, examination
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_record import Run, TableRun, now, shown_first
-from fastrec.competition.scoring import Decision, Scorer
+from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import WriteError
 from fastrec.estimators import ConstantModel, Estimator, Trace
@@ -128,8 +128,8 @@ def git_revision(recipe: type[Competition]) -> str | None:
     return done.stdout.strip() or None
 
 
-def write_table_run(run: TableRun) -> None:
-    """Write all that was learned and predicted, complete without the recipe's code."""
+def write_table_run(run: TableRun, explained: Callable[[TableRun, Path], dict[str, Any] | None]) -> None:
+    """Write all that was learned and predicted, complete without the recipe's code; ``explained`` by what is there."""
     run.context.close()  # what workers have taken is free before the run directory is written
     with run_folder(run) as part:
         with run.stages.stage("write"):
@@ -154,6 +154,11 @@ def write_table_run(run: TableRun) -> None:
             _write_samples(part, run)
             write_config(part, run, {**_config(run), **more})
             _write_submission(part / "submission.csv", run)
+        if run.target is not None:
+            with run.stages.stage("explain"):
+                contributions = explained(run, part)
+            if contributions is not None:
+                write_json(part / "explanation.json", contributions)
         write_scores(part, run, _scores(run))
 
 
@@ -178,6 +183,10 @@ def _write_samples(part: Path, run: TableRun) -> None:
         if events is not None:
             before = events.log.take(events.log_rows(table[run.recipe.list_column].group_numbers().cpu()))
             pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
+    if not ranking:  # the rows as they were read, which others are compared with to be explained
+        rows = background_rows(run.predictions["stack"].oof, limits.BACKGROUND_ROWS)
+        plain = run.found.train.take(rows)
+        pq.write_table(plain.drop([n for n in run.target.names if n in plain]).to_arrow(), part / BACKGROUND)
 
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:

@@ -13,10 +13,9 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.position import click_weights, examination
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.resumable import Parts, RunFeatures
-from fastrec.competition.scoring import Decision, Scorer
+from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
 from fastrec.competition.submit import Form
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target

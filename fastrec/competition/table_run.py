@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import torch
 from fastai.torch_core import set_seed
 
+from fastrec._core import limits
 from fastrec._core.atomic import is_plain_name
 from fastrec._core.messages import nearest
+from fastrec.competition.explain import background_rows
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import ValueForm, relevance
+from fastrec.competition.predict import SavedRun
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
@@ -86,7 +93,45 @@ def start_workers(run: TableRun) -> None:
     run.split = run.context.enter_context(tables_on(run.scheduler, run.out))
 
 
-TABLE = [check, read, start_workers, make_features, fit_models, permute, decide, write_table_run]
+def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
+    """Explain some training rows of low to high predictions by the first fold's models; None: it cannot be done.
+
+    The mean of all folds' models would take as many times as long.
+    """
+    budget, seconds, made = run.budget, limits.EXPLAINED_SECONDS, []
+    if budget is not None:  # half of what is left, as a permutation takes
+        seconds = min(seconds, (budget.began + 60 * budget.minutes - budget.clock()) / 2)
+    if seconds <= 0:
+        return None
+    ends = time.monotonic() + seconds
+    chosen = background_rows(run.predictions["stack"].oof, limits.EXPLAINED_ROWS)
+    rows, count = run.found.train.take(chosen), len(chosen)
+    # The lowest, the middle and the highest are there however little time is left.
+    order = sorted(range(count), key=lambda i: (i not in (0, count // 2, count - 1), 7 * i % count))
+    try:
+        saved = SavedRun(part)
+        of = run.target.names[0] if len(run.target.names) > 1 else None
+        for i in order:
+            if len(made) > 2 and time.monotonic() > ends:
+                break
+            made.append(saved.explain(rows.slice(i, i + 1), of=of, tables=run.found.tables, fold=0))
+    except Exception as error:  # code of one's own, features that look at other rows: a run is not lost by it
+        run.stages.say(f"not explained: {error}")
+        return None
+    found, names = pd.concat(made), list(made[0].columns[: len(saved.inputs)])
+    about = {n: found[e].tolist() for n, e in zip(("base", "prediction", "class"), found.columns[len(names) :])}
+
+    def text(value: Any) -> str:
+        shown = f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
+        return "missing" if value is None else shown
+
+    values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
+    about |= {"columns": names, "values": [list(map(text, row.values())) for row in values]}
+    return about | {"background": len(saved.background()), "contributions": found[names].to_numpy().tolist()}
+
+
+TABLE = [check, read, start_workers, make_features, fit_models, permute, decide]
+TABLE.append(partial(write_table_run, explained=explain_some))
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:

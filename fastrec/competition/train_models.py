@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 
 from fastrec._core import limits
 from fastrec._core.progress import Stages
+from fastrec._core.threads import on_free_threads
 from fastrec.competition.resumable import KeptModels
 from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
@@ -105,6 +106,18 @@ class FirstFold:
         if not math.isnan(score):
             self.scores[name] = score
 
+    def seconds(self) -> float:
+        """Return how long the metric takes of as many rows as a stack learns from."""
+        from fastrec.stacking.stack import rows_of_a_blend
+
+        n, k = len(self.run.train), self.run.train.n_scores
+        rows = self.run.counted.nonzero().squeeze(1).cpu()[: rows_of_a_blend(k)]
+        drawn = torch.rand((n, k) if k > 1 else n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        drawn = drawn / drawn.sum(1, keepdim=True) if self.run.train.task == "multiclass" else drawn
+        began = time.perf_counter()
+        score_of(self.run, self.metric, rows, drawn[rows])
+        return time.perf_counter() - began
+
     def check(self, model: Estimator, rules: Collection[Estimator], done: Collection[str]) -> None:
         """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``.
 
@@ -147,7 +160,6 @@ def cross_fit_in_time(
     budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
     total = len(models) * sum(len(outside) for outside, _ in run.folds)
     rows = len(run.train) + (0 if run.test is None else len(run.test))
-    budget.keep_for_end(rows, run.train.n_scores, len(models))
     watch, first = LiveScores(run, run.stages), FirstFold(run)
 
     def note(name: str, fold: int, oof: torch.Tensor) -> None:
@@ -163,26 +175,29 @@ def cross_fit_in_time(
             done |= cross.finish()
         for i, model in enumerate(models):
             needed = not any(m.name in done for m in models)
+            budget.keep_for_end(rows, run.train.n_scores, len(models), first.seconds())
             cross = _cross_fit(run, [model], store)
             cross.advance, cross.watch = advance, note
             ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
-            beside = 0.0
+            beside = last = 0.0
             try:
                 budget.check_memory(model, run.train)
-                for k in range(folds):
-                    about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
-                    limit = budget.begin(model, ends=ends, beside=beside, **about)  # before rows are made for nothing
-                    fold = _Fold(run, [model], k, store)
-                    if k == 0:  # the time that rows take is only known for later folds
-                        limit = budget.begin(model, ends=ends, **about)
-                    cross.time_limit = limit
-                    fold.fit(cross)
-                    del fold  # frees its rows before the next fold's are made
-                    took = budget.clock() - began
-                    beside = max(took - (took if limit is None else limit), 0.0)
-                    budget.check(model, took=took, **about)
-                    if k == 0 and not needed:
-                        first.check(model, rules, done)
+                with on_free_threads(budget.threads):
+                    for k in range(folds):
+                        about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
+                        # before rows are made for nothing
+                        limit = budget.begin(model, ends=ends, beside=beside, before=last, **about)
+                        fold = _Fold(run, [model], k, store)
+                        if k == 0:  # the time that rows take is only known for later folds
+                            limit = budget.begin(model, ends=ends, **about)
+                        cross.time_limit, last = limit, limit or 0.0
+                        fold.fit(cross)
+                        del fold  # frees its rows before the next fold's are made
+                        took = budget.clock() - began
+                        beside = max(took - (took if limit is None else limit), 0.0)
+                        budget.check(model, took=took, **about)
+                        if k == 0 and not needed:
+                            first.check(model, rules, done)
             except (OutOfTimeError, DataError) as error:
                 if needed and i + 1 == len(models):
                     raise

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fastrec.features.lists import ListLength, ListSlice, MultiHot
     from fastrec.features.rows import Bucketize, Combine, Digits, RoundTo, RowStats, Where
     from fastrec.features.target import BayesianRate, TargetEncode
-    from fastrec.features.text import NgramHash, TextSvd, TfIdfSimilarity, Tokens
+    from fastrec.features.text import TextSvd, TfIdfSimilarity, Tokens
     from fastrec.features.time import Cyclic, DateOf, DatePart
     from fastrec.features.vectors import Pca, SvdEncode, VectorColumns
 
@@ -45,7 +45,7 @@ _HOMES = {
     "HashEncode": "encode", "History": "history", "ImageEmbed": "embed", "JaccardToHistory": "co_visit",
     "JoinTable": "join", "Lag": "lagged", "LastAction": "history", "LastKnown": "cumulative",
     "ListLength": "lists", "ListSlice": "lists", "Log1p": "clean", "MultiHot": "lists",
-    "NUnique": "group", "NaNPattern": "encode", "Neighbours": "group", "NgramHash": "text",
+    "NUnique": "group", "NaNPattern": "encode", "Neighbours": "group",
     "Normalize": "clean", "Pca": "vectors", "PctChange": "lagged", "RankByCount": "encode",
     "Rolling": "lagged", "RoundTo": "rows", "RowFunction": "function", "RowStats": "rows", "SvdEncode": "vectors",
     "TargetEncode": "target", "TextEmbed": "embed", "TextSvd": "text", "TfIdfSimilarity": "text",
@@ -60,7 +60,7 @@ __all__ = [
     "CumCount", "CumStat", "CumTarget", "Cyclic", "DateOf", "DatePart", "DeviationFromGroup", "Diff", "Digits", "Ewm",
     "Explode", "FeatureCache", "FeatureSet", "FillMissing", "GroupFunction", "GroupPick", "GroupRank", "GroupStats",
     "HashEncode", "History", "ImageEmbed", "JaccardToHistory", "JoinTable", "Lag", "LastAction", "LastKnown",
-    "ListLength", "ListSlice", "Log1p", "MultiHot", "NUnique", "NaNPattern", "Neighbours", "NgramHash", "Normalize",
+    "ListLength", "ListSlice", "Log1p", "MultiHot", "NUnique", "NaNPattern", "Neighbours", "Normalize",
     "Pca", "PctChange", "RankByCount", "Rolling", "RoundTo", "RowFunction", "RowStats", "SvdEncode", "TargetEncode",
     "TextEmbed", "TextSvd", "TfIdfSimilarity", "TimeSince", "Tokens", "VectorColumns", "Where", "category",
     "check_leakage", "explode", "feature", "matching", "number", "search_crosses", "temporal",

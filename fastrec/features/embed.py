@@ -28,13 +28,13 @@ from fastrec._core.device import resolve_device
 from fastrec._core.imports import require
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError, FastrecError, MissingFileError, MissingPackageError, UnreadableFileError
-from fastrec.features.base import Col, Tensors
-from fastrec.features.columns import name_of
-from fastrec.features.vectors import VectorsOfTexts, distinct_texts
-from fastrec.table import Table
+from fastrec.features.base import Col, RowWise, Tensors
+from fastrec.features.columns import masked, name_of
+from fastrec.features.vectors import distinct_texts, unit
+from fastrec.table import Column, Table
 
 
-class Embedded(VectorsOfTexts):
+class Embedded(RowWise):
     """A generator of unit-length vectors that a net computes from a text column's distinct values, each once.
 
     Subclasses define the net's input (``item``) and the bytes that identify it in the cache (``content``).
@@ -79,6 +79,13 @@ class Embedded(VectorsOfTexts):
         zero = made.new_zeros(1, made.shape[1])
         rows = torch.where(missing, 0, place + (1 if len(chosen) == len(used) else 0))
         return {"vectors": torch.cat([zero, made]), "row": rows.to(table.device), "missing": missing.to(table.device)}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
 
     def _vectors(self, values: list[str], chosen: torch.Tensor, codes: torch.Tensor) -> np.ndarray:
         encoder = load_encoder(str(self.model), self.encodes, str(resolve_device(self.device)))

@@ -13,7 +13,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.options import OfColumns, coded_elements, float64, list_of, row_weights
-from fastrec.features.base import Cells, Col, Feature, Fitted, RowWise, Scope, State, Tensors
+from fastrec.features.base import Cells, Col, Feature, Fitted, Scope, State, Tensors
 from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
 from fastrec.table import Column, Table
 from fastrec.table.column import lengths_of, rows_of
@@ -173,17 +173,6 @@ def unit(values: torch.Tensor) -> torch.Tensor:
         length = torch.linalg.vector_norm(scaled, dim=1, keepdim=True, dtype=torch.float64)
         result[odd] = (scaled / torch.where(length > 0, length, 1)).to(values.dtype)
     return result
-
-
-class VectorsOfTexts(RowWise):
-    """A generator of unit vectors of a text column's distinct values: ``prepare`` gives these and each row's place."""
-
-    def apply(self, tensors: Tensors) -> Tensors:
-        return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
-
-    def compute(self, table: Table) -> dict[str, Column]:
-        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
-        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
 
 
 def distinct_texts(table: Table, name: str, needs: str, remedy: str) -> tuple[pa.Array, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -290,6 +291,38 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
         return metric(y[rows], p[rows], groups=again)
 
     return repeated
+
+
+# Conformal prediction: how far out-of-fold predictions were off bounds how far new ones are.
+
+
+def conformal_gaps(label: np.ndarray, predicted: np.ndarray, *, classes: bool) -> np.ndarray:
+    """Compute how far predictions are from what came true: absolute errors, or 1 - the true class's probability.
+
+    Amounts are ``[n, k]``; numbers of classes ``[n, 1]``, probabilities ``[n, classes]``, or of the second ``[n, 1]``.
+    """
+    if not classes:
+        return np.abs(label - predicted)
+    wide = np.concatenate([1 - predicted, predicted], 1) if predicted.shape[1] == 1 else predicted
+    return 1 - np.take_along_axis(wide, label.astype(np.int64), 1)
+
+
+def conformal_bound(gaps: np.ndarray, level: float) -> float:
+    """Return what a new row's gap does not exceed with probability ``level`` at least (split conformal prediction).
+
+    It is the ``ceil((n + 1) level)``-th smallest of ``gaps`` ``[n]`` (Lei et al. 2018, algorithm 2), if rows come from
+    one distribution in any order.
+
+    Raises:
+        DataError: the level is not between 0 and 1, or there are too few gaps for it.
+    """
+    if not 0 < level < 1:
+        raise DataError(f"level is {level}", remedy="Give a share between 0 and 1, such as 0.9")
+    place = math.ceil((len(gaps) + 1) * level)
+    if place > len(gaps):
+        most = len(gaps) / (len(gaps) + 1)
+        raise DataError(f"{len(gaps)} rows are too few for level {level}", remedy=f"Give {most:.3g} or less")
+    return float(np.partition(gaps, place - 1)[place - 1])
 
 
 def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:

@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.metrics import rows as row_metrics
 from fastrec.metrics.ranking import flat_tensor, plain_tensor, refuse_rows
 from fastrec.metrics.registry import Metric, OwnFunction, get_metric
-from fastrec.metrics.rows import between, check_binary, last_of_runs, mean_of, one_column, paired, row_weights
+from fastrec.metrics.rows import between, check_binary, last_of_runs, mean_of, one_column, row_weights
 
 
 def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", *, weight: Any = None) -> Tensor:
@@ -259,44 +259,39 @@ def _best_cut(cuts: Tensor, values: Tensor) -> float:
     return float(cuts[good][(cuts[good] - 0.5).abs().argmin()])
 
 
-def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric, *, weight: Any = None) -> Tensor:
+def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric) -> Tensor:
     """Turn out-of-fold predictions into classes, each fold by cuts that were learned on the other folds.
 
     A metric of these classes is honest: no row's own target has a part in its cuts.
 
     Args:
-        y: targets ``[n]``: 0 and 1 (a threshold is learned), ordered classes (cuts between values); or labels
-            ``[n, k]`` of 0 and 1 (a threshold each for f1_macro, one for all for f1_micro).
-        prediction: ``[n]``; of two classes also ``[n, 2]``, of labels ``[n, k]``. Of more classes ``[n, k]`` there is
-            nothing to learn: the highest is taken.
+        y: targets ``[n]``: 0 and 1 (a threshold is learned), or ordered classes (cuts between values).
+        prediction: ``[n]``.
         folds: ``[n]`` integers, the fold of each row (``folds.codes``).
-        metric, weight: one that wants classes, or its name; ``[n]`` weights >= 0, or None.
+        metric: one that wants classes, or its name.
 
     Returns:
-        int64 ``[n]``, or ``[n, k]`` of labels.
+        int64 ``[n]``.
 
     Raises:
         DataError: fewer than two folds, a metric that does not want classes, or inputs as for a metric.
     """
-    target, p = paired(y, prediction)
+    target, p = one_column(y, prediction)
     codes = flat_tensor(folds, "folds").to(p.device)
-    w = row_weights(weight, p)
     if len(codes) != len(p) or len(codes.unique()) < 2:
         raise DataError(
             f"{len(codes)} rows in {len(codes.unique())} folds, for {len(p)} predictions",
             column="folds",
             remedy="Give the fold of each predicted row, of two folds or more",
         )
-    if p.ndim == 2 and target.ndim == 1:
-        if p.shape[1] > 2:
-            return p.argmax(1)
-        p = p[:, 1]
-    learn = _learner_of(target, metric)
-    classes = torch.zeros(p.shape, dtype=torch.int64, device=p.device)
+    two = bool(((target == 0) | (target == 1)).all())
+    classes = torch.zeros(len(p), dtype=torch.int64, device=p.device)
     for fold in codes.unique():
         rest, inside = codes != fold, codes == fold
-        cut = learn(target[rest], p[rest], None if w is None else w[rest])
-        classes[inside] = cut(p[inside])
+        if two:
+            classes[inside] = (p[inside] > best_threshold(target[rest], p[rest], metric)).long()
+        else:
+            classes[inside] = apply_cuts(p[inside], best_rounding(target[rest], p[rest], metric))
     return classes
 
 
@@ -327,34 +322,3 @@ def loss_of(metric: str | Metric, task: str) -> Metric:
     if chosen.wants != "classes" or task in ("ranking", "multilabel"):
         return chosen
     return get_metric("rmse" if task == "regression" else "logloss")
-
-
-_Cut = Callable[[Tensor], Tensor]
-
-
-def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tensor, Tensor | None], _Cut]:
-    """Return a function that learns cuts from targets, predictions and weights, and returns one that applies them."""
-    if target.ndim == 2:
-        name = of_classes(metric, "multilabel").name
-        if name not in ("f1_macro", "f1_micro"):
-            raise DataError(f"{name} has no thresholds of labels", remedy="Take f1_macro or f1_micro")
-
-        def by_label(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-            if name == "f1_macro":  # the mean over labels is highest where each label's own F1 is
-                each = [best_threshold(y[:, j], p[:, j], "f1", weight=w) for j in range(y.shape[1])]
-            else:
-                times = None if w is None else w.repeat_interleave(y.shape[1])
-                each = [best_threshold(y.flatten(), p.flatten(), "f1", weight=times)]
-            return lambda rows: (rows > torch.tensor(each).to(rows)).long()
-
-        return by_label
-    two = bool(((target == 0) | (target == 1)).all())
-
-    def by_cuts(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
-        if two:
-            threshold = best_threshold(y, p, metric, weight=w)
-            return lambda rows: (rows > threshold).long()
-        cuts = best_rounding(y, p, metric, weight=w)
-        return lambda rows: apply_cuts(rows, cuts)
-
-    return by_cuts

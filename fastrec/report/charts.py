@@ -206,14 +206,17 @@ def bar_list(
 ) -> Markup:
     """Draw horizontal bars with their names and texts, as HTML: its text keeps its size on a phone.
 
-    No value is below 0; ``whole`` is the value of a bar of full length, None: the largest.
+    Values below 0 go to the left, in another colour. ``whole`` is the value of a bar of full length, None: the largest.
     """
-    longest = whole or max(values.values(), default=0.0) or 1.0
+    low, high = min(values.values(), default=0.0), whole or max(values.values(), default=0.0)
+    low = min(low, 0.0)
+    length = (max(high, 0.0) - low) or 1.0
     bars = [
-        {"name": name, "percent": 100 * max(value, 0.0) / longest, "text": text}
-        for (name, value), text in zip(values.items(), texts, strict=True)
+        {"name": name, "text": text, "from": 100 * (min(v, 0.0) - low) / length, "percent": 100 * abs(v) / length}
+        | {"colour": colour if v >= 0 else "var(--c1)"}
+        for (name, v), text in zip(values.items(), texts, strict=True)
     ]
-    return render("bars.html", bars=bars, colour=colour)
+    return render("bars.html", bars=bars)
 
 
 def legend(names: Sequence[str], colours: Mapping[str, str]) -> Markup:

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 from fastrec._core.atomic import atomic_file, file_digest, recover
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
-from fastrec.metrics.intervals import cluster_means, interval_of
+from fastrec.metrics.intervals import cluster_means, conformal_bound, conformal_gaps, interval_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class RowResults:
         bins: output → bins of ascending prediction (multiclass: of each row's likeliest class).
         lift: share of rows, from the highest prediction down → share of class 1; empty for other tasks.
         confusion: actual class → predicted class → rows; empty without classes, or with too many.
+        intervals: target → level, share of rows covered at it, and mean width (of classes: mean number in a set).
         correlations: model → model → rank correlation of their predictions.
     """
 
@@ -52,6 +53,7 @@ class RowResults:
     bins: dict[str, list[Bin]] = field(default_factory=dict)
     lift: list[tuple[float, float]] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
+    intervals: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
     correlations: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
@@ -71,18 +73,13 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
             known = np.isfinite(chance)
             results.bins["chances of the stack"] = _bins(chance[known], (label > 0)[known].astype(float), spread=False)
             return results
-    path = run / "rows.parquet"
-    if task == "ranking" or not path.exists() or best not in predicted:
+    if task == "ranking" or best not in predicted or not (run / "rows.parquet").exists():
         return results if results.correlations else None
-    rows = read_table(path)
-    rows = rows.filter(pc.equal(rows["split"], "oof"))
-    label = np.column_stack([rows[n].to_numpy() for n in rows.column_names if n.startswith("label_")])
-    values = predicted[best]
-    if len(values) != len(label):
+    known = out_of_fold(run, best)
+    if known is None:
         return results
-    # Folds in order of time leave the first rows without predictions.
-    known = np.isfinite(values).all(1) & np.isfinite(label).all(1)
-    label, values = label[known], values[known]
+    label, values, _ = known
+    results.intervals = cross_coverage(out_of_fold(run, "stack"), task, results.outputs)
     if task == "multiclass":
         classes, likeliest = label[:, 0].astype(int), values.argmax(1)
         right = (likeliest == classes).astype(float)
@@ -101,6 +98,50 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
             results.lift = [(float(p / len(actual)), float(positives[p] / positives[-1])) for p in places]
         results.confusion = _confusion(actual.astype(int), (scores > 1 - scores).astype(int), 2)
     return results
+
+
+def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Read targets ``[n, k]``, a model's predictions ``[n, m]`` and folds ``[n]`` of the rows where these are known.
+
+    Targets are on their own scale. None: the run has no such files, or they are of different rows.
+    """
+    path, values = run / "rows.parquet", _predictions(run / "oof" / f"{model}.parquet")
+    if values is None or not path.exists():
+        return None
+    rows = read_table(path)
+    rows = rows.filter(pc.equal(rows["split"], "oof"))
+    label = np.column_stack([rows[n].to_numpy() for n in rows.column_names if n.startswith("label_")])
+    if len(values) != len(label):
+        return None
+    # Folds in order of time leave the first rows without predictions.
+    known = np.isfinite(values).all(1) & np.isfinite(label).all(1)
+    return label[known], values[known], rows["fold"].to_numpy()[known]
+
+
+def cross_coverage(
+    known: tuple[np.ndarray, np.ndarray, np.ndarray] | None, task: str, outputs: Sequence[str]
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Return the share of rows covered at each level, and the mean size, by the bounds of the other folds' rows."""
+    if known is None or task == "multilabel":
+        return {}
+    label, values, folds = known
+    amounts, found = task == "regression", {}
+    gaps = conformal_gaps(label, values, classes=not amounts)
+    wide = np.concatenate([1 - values, values], 1) if task == "binary" else values
+    for i, name in enumerate(outputs if amounts else ["the classes"]):
+        found[name] = []
+        for level in (0.5, 0.8, 0.9, 0.95):
+            inside, size = 0, 0.0
+            for fold in np.unique(folds):
+                here = folds == fold
+                try:
+                    bound = conformal_bound(gaps[~here, i], level)
+                except DataError:  # too few rows
+                    return {}
+                inside += int((gaps[here, i] <= bound).sum())
+                size += 2 * bound * here.sum() if amounts else np.maximum((1 - wide[here] <= bound).sum(1), 1).sum()
+            found[name].append((level, inside / len(folds), float(size) / len(folds)))
+    return found
 
 
 def _bins(predicted: np.ndarray, actual: np.ndarray, *, spread: bool) -> list[Bin]:
@@ -186,6 +227,7 @@ class RunResults:
         transductive: features whose target-free statistics saw the test rows; None: unknown.
         rows: unit (rows, sessions …) → count.
         position: of clicks with known places: click rate and examination by place, scores weighed by them.
+        explanation: contributions of columns to some rows' predictions, the lowest, middle and highest of them first.
         also: other metric → model → its score, out of fold; of next items on the test.
     """
 
@@ -211,6 +253,7 @@ class RunResults:
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
     position: dict[str, Any] = field(default_factory=dict)
+    explanation: dict[str, Any] = field(default_factory=dict)
     also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 
@@ -256,6 +299,7 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         task=str(scores.get("task") or "ranking"),
         permutation=_figures(_read_json(run / "permutation.json")),
         position=_read_json(run / "position.json") or {},
+        explanation=_read_json(run / "explanation.json") or {},
         also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
         greater_is_better=greater,
     )
@@ -400,6 +444,10 @@ _SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a ki
         "weighed": _FIGURES,
         "examination": _FIGURES,
         "clicked": _FIGURES,
+    },
+    "explanation.json": {
+        **{"background": "a number", "base": ["a number"], "prediction": ["a number"], "class": ["anything"]},
+        **{"columns": ["text"], "values": [["text"]], "contributions": [["a number"]]},
     },
     "config.json": {"*": "anything"},
 }

@@ -44,6 +44,16 @@ def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, f
     sections = []
     made = {"bins": _bins_section, "lift": _lift_section, "confusion": _confusion_section}
     sections += [section(rows, best) for part, section in made.items() if getattr(rows, part, None)]
+    if rows is not None and rows.intervals:
+        what = ("intervals", "mean width") if rows.task == "regression" else ("sets of classes", "classes in a set")
+        tables = []
+        for name, levels in list(rows.intervals.items())[:6]:  # more targets would fill the page
+            figures = [("covered", [f"{100 * covered:.1f} %" for _, covered, _ in levels])]
+            figures.append((what[1], [f"{size:.4g}" for _, _, size in levels]))
+            heads = [(f"{100 * level:g} %", "asked for") for level, _, _ in levels]
+            tables.append({"title": name, "heads": heads, "rows": figures})
+        note = "Share of rows inside, out of fold: each fold's rows by how far the stack was off in the other folds."
+        sections.append(Section(f"Coverage of {what[0]}", "tables.html", {"tables": tables}, note))
     if permutation:
         top = dict(sorted(permutation.items(), key=lambda item: -item[1])[:25])
         bars = charts.bar_list({n: max(v, 0.0) for n, v in top.items()}, [f"{v:.5f}" for v in top.values()])
@@ -168,6 +178,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         *_groups_section(results),
         *(s for which in _SLICES if results.task == "ranking" for s in _slices(results, colours, which)),
         *_position_section(results),
+        *_explanation_section(results.explanation),
         *row_sections(results.of_rows, results.best or "", results.permutation),
         *_importance_section(results, colours),
     ]
@@ -352,6 +363,31 @@ def _position_section(results: RunResults) -> list[Section]:
         "inverse examination of its place."
     )
     return [Section("Places", "tables.html", {"tables": tables}, note)]
+
+
+def _explanation_section(found: Mapping[str, Any]) -> list[Section]:
+    if not found:
+        return []
+    contributions, names = np.array(found["contributions"]), found["columns"]
+    mean = dict(sorted(zip(names, np.abs(contributions).mean(0).tolist(), strict=True), key=lambda item: -item[1])[:25])
+    bars = charts.bar_list(mean, [f"{v:.4g}" for v in mean.values()])
+    panels = [Panel(f"all {len(contributions)} rows: mean size", bars)]
+    for i, which in enumerate(("low", "middle", "high")[: len(contributions)]):
+        row, base, prediction = contributions[i], found["base"][i], found["prediction"][i]
+        decimals = int(np.clip(3 - np.floor(np.log10(np.abs([*row, base, prediction]).max() or 1.0)), 0, 9))
+        largest = np.argsort(-np.abs(row), kind="stable")[:10]
+        shown = {f"{names[j]} = {found['values'][i][j]}": float(row[j]) for j in largest}
+        rest = float(row.sum() - sum(shown.values()))
+        shown |= {f"{len(row) - len(largest)} other columns": rest} if len(row) > len(largest) else {}
+        what = f"a row of {found['class'][i]}" if "class" in found else f"a {which} prediction"
+        sides = (f"{base:.{decimals}f} {signed(prediction - base, decimals)}", f"{prediction:.{decimals}f}")
+        bars = charts.bar_list(shown, [signed(v, decimals) for v in shown.values()])
+        panels.append(Panel(f"{what}: {' = '.join(sides)}", bars))
+    note = (
+        f"How a row's raw columns move its prediction from the mean of {found['background']} typical training rows: "
+        "Shapley values, which add up to the prediction, by the first fold's models."
+    )
+    return [Section("Contributions of columns", "curves.html", {"panels": panels}, note)]
 
 
 # Slices of the lists → their title, and what they are.

@@ -7,11 +7,11 @@ that features look back to.
 from typing import TYPE_CHECKING
 
 from fastrec._core.imports import lazily
-from fastrec.serve.export import Exported, export_run, export_session_ranker
+from fastrec.serve.export import Exported, export_run
 from fastrec.serve.next_items import NextItemGraph, export_next_items, verify_next_items
-from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
+from fastrec.serve.online import MemoryStore, Online, write_online_state
 from fastrec.serve.triton import write_triton
-from fastrec.serve.verify import Verified, metric_loss, verify_export, verify_session_ranker
+from fastrec.serve.verify import Verified, metric_loss, verify_export
 
 if TYPE_CHECKING:
     from fastrec.serve.server.app import make_app
@@ -30,18 +30,15 @@ __all__ = [
     "MemoryStore",
     "NextItemGraph",
     "Online",
-    "RedisStore",
     "Refusal",
     "Scorer",
     "Verified",
     "export_next_items",
     "export_run",
-    "export_session_ranker",
     "make_app",
     "metric_loss",
     "verify_export",
     "verify_next_items",
-    "verify_session_ranker",
     "write_online_state",
     "write_triton",
 ]

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
+from fastrec.competition.explain import BACKGROUND
 from fastrec.competition.predict import SavedRun, _files
 from fastrec.errors import DataError, MissingFileError
-from fastrec.estimators import Estimator, SessionRanker
-from fastrec.estimators.session_ranker import ITEM, known_events, with_items
+from fastrec.estimators import Estimator
 from fastrec.serve.forest.libraries import booster_of_margins
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
@@ -29,10 +30,10 @@ from fastrec.serve.graph.lists import COUNT, PREFIX, events_of
 from fastrec.serve.graph.nets import Compress, compressed
 from fastrec.serve.online import Online, write_online_state
 from fastrec.serve.online.plan import HISTORY
-from fastrec.serve.onnx_builder import Graph, GraphCut, GraphPart, GraphTensor, N, value_of
+from fastrec.serve.onnx_builder import Graph, GraphCut, GraphPart, value_of
 from fastrec.serve.session import FILE, write_about
 from fastrec.table import Column, Table
-from fastrec.validate import ListEvents, Lists
+from fastrec.validate import ListEvents
 
 
 def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
@@ -155,6 +156,11 @@ def export_run(
                 unserved = str(error)
         if made and unserved is None:
             with_events(part, saved, sample, about, {} if data is None else data)
+        if about["events"] is None and (run / BACKGROUND).is_file():
+            background = saved.background()
+            sent = [i for i in about["inputs"] if not i["made"]]
+            columns = {i["name"]: pa.array(column_feed(i, background[i["name"]]), from_pandas=False) for i in sent}
+            pq.write_table(pa.table(columns), part / BACKGROUND)
         write_about(part, about)
     return Exported(out, about, served, unserved)
 
@@ -355,66 +361,6 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
         whole = column.integer().cpu().numpy()
         return whole if about["missing"] is None else np.where(missing, about["missing"], whole)
     return column.number().cpu().numpy().astype(kind)
-
-
-def export_session_ranker(model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list") -> Exported:
-    """Write a ranker that reads the session as a graph: raw columns of candidates and raw events → scores.
-
-    The graph takes the candidates' columns, ``lists`` (equal in the rows of one list), ``events.<column>``
-    ``[rows, events]`` for every column of events that is read, padded at the end, and ``events.count`` ``[rows]``. A
-    row has the events of its list, the oldest first; the last ``most_events`` of a list's first row are read.
-    ``fastrec serve`` takes each ``events.<column>`` as a list per row, and counts itself.
-
-    Args:
-        model: the trained ranker.
-        rows: some lists with their events, for the columns' names and types.
-        out: the folder to create; an earlier export there is replaced when this one is complete.
-        lists: name of the input that tells lists apart.
-
-    Raises:
-        DataError: it was not trained, the rows come without events, or a column has no form in a graph.
-    """
-    out = Path(out)
-    check_replaceable(out, FILE)
-    events = known_events(rows)
-    if model._trained is None or model._events is None:
-        raise model.not_fitted()
-    coder, frame = model._events, model._trained.frame
-    if coder.aged and (events.time is None or events.time not in rows.table):
-        why = "candidates lack the time at which they were shown"
-        raise DataError(why, column=events.time, remedy="Keep it in their table")
-    graph = Graph()
-    inputs: dict[str, dict[str, Any]] = {}
-    if lists in rows.table:
-        raise DataError("candidates have a column of this name", column=lists, remedy="Name the lists otherwise")
-
-    @cache
-    def given(column: str) -> Column:
-        example = with_items(rows).table[column]
-        inputs[column] = described(column, example)
-        return input_column(graph, column, example, no_text=no_text_of(example))
-
-    table = GraphTable({}, later={n: (lambda n=n: given(n)) for n in rows.table.names})
-    number = graph.input(lists, np.int64)
-    groups = GraphGroups(GraphTensor(graph, number, torch.empty(N, dtype=torch.int64, device="meta")))
-    before, about_events = events_of(graph, [model], events.log, events.item, events.time)
-    cats = [n for n in frame.cat_names if n != ITEM]
-    score = prediction(model, GraphRows(table, "ranking", cats, list(frame.cont_names), 1, groups, before))
-    graph.output(SCORE, value_of(graph, score, torch.float64), np.float64)
-    used = graph.drop_unread_inputs()
-    about_inputs = [d for n, d in inputs.items() if n in used]
-    about_list = {"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False}
-    about = {
-        "format": 1, "fastrec": __version__, "name": model.name, "task": "ranking",
-        "inputs": [*about_inputs, about_list, *about_events], "events_count": COUNT,
-        "outputs": [{"name": SCORE, "type": "float64", "width": 1}], "classes": None, "target": None,
-        "list": lists, "item": events.item, "events": None,
-        "ignored": {n: None for n in rows.table.names if n not in used},
-    }  # fmt: skip
-    with atomic_folder(out) as part:
-        graph.export(part, about)
-        write_about(part, about)
-    return Exported(out, about)
 
 
 # The events before lists as an exported graph takes them.

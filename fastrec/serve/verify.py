@@ -16,11 +16,9 @@ from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError
-from fastrec.estimators import SessionRanker
-from fastrec.estimators.session_ranker import known_events
 from fastrec.serve.export import LABELLED, SAMPLE, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
 from fastrec.serve.session import check_hash, open_session, read_about
-from fastrec.table import Table, as_column
+from fastrec.table import Table
 from fastrec.validate import ListEvents, Lists, Rows
 
 
@@ -85,23 +83,6 @@ def verify_export(
     wanted = saved.predict_rows(rows, stages, fold=fold)
     wanted = wanted if saved.target is None else saved.target.restore(wanted)
     return compare_scores(scores, wanted.numpy(), rows.groups if saved.target is None else None)
-
-
-def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists) -> Verified:
-    """Score lists by an exported graph and by its ranker, and compare.
-
-    Args:
-        folder: the export.
-        model: the ranker.
-        rows: whole lists with their events.
-
-    Raises:
-        FastrecError: something is not there, or cannot be read.
-    """
-    about = read_about(folder)
-    table = rows.table.with_columns({about["list"]: as_column(rows.groups, name=about["list"])})
-    scores = score_rows(folder, table, events=known_events(rows))
-    return compare_scores(scores, model.predict(rows).numpy(), rows.groups)
 
 
 def compare_scores(scores: np.ndarray, wanted: np.ndarray, groups: torch.Tensor | None) -> Verified:

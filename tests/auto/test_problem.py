@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastrec.auto.columns import read_files
+from fastrec.auto.columns import Files, names_something, read_files
 from fastrec.auto.understand import understand
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 
@@ -267,3 +268,77 @@ def test_texts_of_which_one_in_each_list_is_rarer_stay_classes(tmp_path):
     (task,) = [d for d in understand(read_files(tmp_path)).decisions if d.what == "task"]
     assert (task.value, task.sure) == ("binary", False)
     assert "one row of each search is chosen (make the label 1 for it, and 0 for the others): to rank" in task.why
+
+
+# Whole numbers that name something
+
+
+def of_ids(n=3_000, ids=150, seed=0):
+    """Ids in text and as numbers, each with an effect of its own, beside an amount with a smooth one."""
+    rng = np.random.default_rng(seed)
+    who, amount, shop = rng.integers(0, ids, n), rng.integers(0, ids, n), rng.integers(0, ids, n)
+    effect = rng.normal(size=ids)
+    chance = 1 / (1 + np.exp(-1.5 * effect[who] - effect[shop] - 0.03 * (amount - ids / 2)))
+    names = rng.permutation(10 * ids)[:ids] + 1_000
+    columns = {"who": names[who], "amount": amount, "shop": names[shop]}
+    return pd.DataFrame(columns).assign(y=(rng.random(n) < chance).astype(int))
+
+
+def kinds(frame, **asked):
+    files = Files(Path(), {}, {"train": pa.Table.from_pandas(frame)})
+    return {c.name: c for c in understand(files, target="y", **asked).columns}
+
+
+def test_whole_numbers_in_text_are_categories_where_others_are_numbers():
+    frame = of_ids()
+    found = kinds(frame.assign(who=frame.who.astype(str), few=(frame.amount % 4).astype(str)))
+    assert (found["who"].kind, found["few"].kind, found["amount"].kind) == ("category", "category", "number")
+    assert found["who"].key
+
+
+def test_where_all_is_text_the_target_says_which_numbers_name_something():
+    found = kinds(of_ids().astype({"who": str, "amount": str, "shop": str}))
+    assert {n: c.kind for n, c in found.items()} == {"who": "category", "amount": "number", "shop": "category"}
+
+
+def test_numbers_by_type_stay_numbers_that_are_keys_unless_most_columns_name_something():
+    frame = of_ids()
+    most = kinds(frame)
+    assert {n: c.kind for n, c in most.items()} == {"who": "category", "amount": "number", "shop": "category"}
+    few = kinds(frame.assign(x=np.arange(3_000) % 7 / 3, z=np.arange(3_000) % 11 / 3))
+    assert few["who"].kind == few["shop"].kind == "number"
+    assert few["who"].why == "numbers that name something"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_numbers_name_something_as_a_plain_loop_says(seed):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 40, 400).astype(float)
+    label = (rng.normal(size=40)[values.astype(int)] * (seed + 0.3) + values / 20 + rng.normal(size=400))[:, None]
+    mean, own, near = label.mean(), [], []
+    ordered = np.unique(values)
+    for i, v in enumerate(values):
+        rows = [j for j in range(400) if values[j] == v and j != i]
+        own.append(sum(label[j, 0] - mean for j in rows) / (len(rows) + 10))
+        at, sides = np.searchsorted(ordered, v), []
+        for side in (ordered[:at][::-1], ordered[at + 1 :]):
+            taken = 0
+            for other in side:  # whole values, until 50 rows or more are there
+                if taken >= 50:
+                    break
+                sides += list(label[values == other, 0] - mean)
+                taken += (values == other).sum()
+        near.append(sum(sides) / (len(sides) + 10))
+    y = label[:, 0] - mean
+    by_own, by_near = (y**2 - (y - np.array(said)) ** 2 for said in (own, near))
+    apart = by_own - by_near
+    wanted = apart.mean() > 2 * apart.std() / 20 and by_near.sum() < by_own.sum() / 4
+    assert names_something(values, label) == wanted
+
+
+@pytest.mark.parametrize("target", ["smooth", "noise"])
+def test_a_smooth_effect_or_none_names_nothing(target):
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 200, 4_000).astype(float)
+    y = (values / 50 if target == "smooth" else 0) + rng.normal(size=4_000)
+    assert not names_something(values, y[:, None])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import torch
 from _e2e_data import CONTS, LAYERS
 from _e2e_train import BATCH, EMB_SZS, PHASES, UPDATES, Settings
-from _timing import Record
+from _timing import Record, product_speed
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -133,13 +131,7 @@ def _floor(records: Sequence[Record], rows: int) -> str:
     """What bounds the figure: the products of the dense layers at the speed that this machine reaches with them."""
     sizes = [sum(EMB_SZS[n] for n in EMB_SZS) + len(CONTS), *LAYERS, 2]
     flop = 6 * rows * sum(a * b for a, b in pairwise(sizes))
-    x, w = torch.randn(BATCH, sizes[0]), torch.randn(sizes[1], sizes[0])
-    times = []
-    for _ in range(50):
-        start = time.perf_counter()
-        torch.nn.functional.linear(x, w)
-        times.append(time.perf_counter() - start)
-    rate = 2 * BATCH * sizes[0] * sizes[1] / min(times)
+    rate = product_speed(BATCH, *sizes[:2])
     last = records[-1]
     shares = ", ".join(f"{s} {last['stages'][s] / last['seconds']:.0%}" for s in STAGES)
     return (

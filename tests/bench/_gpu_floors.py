@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from _gpu_trace import seconds_of
-from _timing import Record
+from _timing import Record, bare
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -77,17 +77,7 @@ def _products(device: torch.device, n: int, repeats: int) -> Iterator[Record]:
 def _record(system: str, count: int, seconds: float, unit: str) -> Record:
     rate = count / seconds
     shown = f"{rate / 1e9:,.1f} G{unit}" if rate > 1e9 else f"{rate:,.0f} {unit}"
-    return {
-        "case": "floors",
-        "system": system,
-        "rows": count,
-        "seconds": seconds,
-        "rows_per_s": round(rate),
-        "ratio": None,
-        "per_second": rate,
-        "unit": unit,
-        "notes": shown,
-    }
+    return bare("floors", system, count, seconds, per_second=rate, unit=unit, notes=shown)
 
 
 def share(record: Record, floor: float | None, what: str) -> Record:

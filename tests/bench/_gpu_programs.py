@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _timing import ROOT, Record
+from _timing import ROOT, Record, bare
 
 _LISTED = 20  # failures, and messages of them, that a record names
 OVER_LIMIT, INTERRUPTED = STOPPED = 124, 130  # as timeout(1) and a shell have it
@@ -126,20 +126,12 @@ def suite_record(found: Sequence[tuple[str, str, str]], device: str, status: int
     names = [name for kind, name, _ in found if kind == "failed"]
     counts = {kind: sum(one[0] == kind for one in found) for kind in ("passed", "failed", "skipped")}
     why = Counter(message.splitlines()[0][:160] for kind, _, message in found if kind == "failed" and message)
-    return {
-        "case": "test-suite",
-        "system": f"FASTREC_DEVICE={device}",
-        "rows": len(found),
-        "seconds": round(seconds, 1),
-        "rows_per_s": round(len(found) / seconds) if seconds else None,
-        "ratio": None,
-        **counts,
-        "status": status,
-        "failures": names[:_LISTED],
-        "messages": dict(why.most_common(_LISTED)),
-        "cudf": importlib.util.find_spec("cudf") is not None,
-        "notes": f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped",
-    }
+    return bare(
+        "test-suite", f"FASTREC_DEVICE={device}", len(found), round(seconds, 1), **counts,
+        status=status, failures=names[:_LISTED], messages=dict(why.most_common(_LISTED)),
+        cudf=importlib.util.find_spec("cudf") is not None,
+        notes=f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped",
+    )  # fmt: skip
 
 
 # The other benchmarks ------------------------------------------------------------------------------------------------
@@ -205,18 +197,8 @@ def out_of_memory(device: torch.device) -> list[Record]:
     except DeviceMemoryError as error:
         said = error
     named = said is not None and f"{rows:,} packed rows" in str(said) and bool(said.remedy)
-    return [
-        {
-            "case": "out of memory",
-            "system": "fastrec",
-            "rows": rows,
-            "seconds": round(time.perf_counter() - begun, 4),
-            "rows_per_s": None,
-            "ratio": None,
-            "named": named,
-            "notes": str(said),
-        }
-    ]
+    seconds = time.perf_counter() - begun
+    return [bare("out of memory", "fastrec", rows, seconds, named=named, notes=str(said)) | {"rows_per_s": None}]
 
 
 def machine(device: torch.device, command: str, date: str, host: str) -> Record:
@@ -232,17 +214,7 @@ def machine(device: torch.device, command: str, date: str, host: str) -> Record:
         found = torch.cuda.get_device_properties(device)
         about |= {"device": f"{found.name}, {found.total_memory / 2**30:.0f} GiB", "on_gpu": True, "driver": _driver()}
         about["capability"] = f"{found.major}.{found.minor}"
-    return {
-        "case": "machine",
-        "system": about["device"],
-        "rows": 0,
-        **dict.fromkeys(("seconds", "rows_per_s", "ratio")),
-        **about,
-        "host": host,
-        "versions": versions,
-        "command": command,
-        "date": date,
-    }
+    return bare("machine", about["device"], 0, **about, host=host, versions=versions, command=command, date=date)
 
 
 def _driver() -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from _gpu_floors import Floors, share
-from _timing import Record
+from _timing import Record, bare
 from bench_serving import Planted, planted
 
 from fastrec._core.progress import Stages
@@ -85,5 +85,4 @@ def _times(call: Callable[[], Any], calls: int) -> np.ndarray:
 
 def _record(system: str, batch: int, times: np.ndarray) -> Record:
     seconds, p99 = float(np.median(times)), float(np.quantile(times, 0.99))
-    known: Record = {"case": f"serving, batch {batch:,}", "system": system, "rows": batch, "seconds": seconds}
-    return known | {"rows_per_s": round(batch / seconds), "ratio": None, "batch": batch, "p99_seconds": p99}
+    return bare(f"serving, batch {batch:,}", system, batch, seconds, batch=batch, p99_seconds=p99)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from _gpu_trace import synchronize
-from _timing import Record
+from _timing import Record, bare
 
 from fastrec.sequences import NextItemNet, SessionFrame
 
@@ -33,9 +33,9 @@ def measure(device: torch.device, *, sessions: int, items: int) -> Iterator[Reco
             events = len(log.values) - len(log)  # the first of a session is nobody's target
             seconds = _seconds(lambda model=model: model.fit(log, seed=0), device)
             name = f"{net}, {'bf16 logits' if half else 'float32'}"
-            yield _record("sessions, an epoch", name, events, seconds)
+            yield bare("sessions, an epoch", name, events, seconds)
         seconds = _seconds(lambda model=model: model.recommend(log, 20), device)
-        yield _record("sessions, the best 20 items", net, len(log), seconds)
+        yield bare("sessions, the best 20 items", net, len(log), seconds)
 
 
 def _sessions(count: int, items: int) -> SessionFrame:
@@ -52,8 +52,3 @@ def _seconds(run: object, device: torch.device) -> float:
     run()  # type: ignore[operator]
     synchronize(device)
     return time.perf_counter() - begun
-
-
-def _record(case: str, system: str, rows: int, seconds: float) -> Record:
-    known: Record = {"case": case, "system": system, "rows": rows, "seconds": round(seconds, 4)}
-    return known | {"rows_per_s": round(rows / seconds), "ratio": None}

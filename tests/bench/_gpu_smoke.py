@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from _gpu_trace import synchronize
-from _timing import Record
+from _timing import Record, bare
 
 
 def measure(device: torch.device, *, rows: int) -> Iterator[Record]:
@@ -34,8 +34,8 @@ def measure(device: torch.device, *, rows: int) -> Iterator[Record]:
             wrong = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})".replace("\n", " ")
         synchronize(device)
         seconds = round(time.perf_counter() - begun, 3)
-        one = {"case": "smoke", "system": name, "rows": rows, "seconds": seconds, "rows_per_s": None, "ratio": None}
-        yield {**one, "wrong": bool(wrong), "notes": wrong[:300] or "as on the CPU"}
+        more = {"wrong": bool(wrong), "notes": wrong[:300] or "as on the CPU", "rows_per_s": None}
+        yield bare("smoke", name, rows, seconds) | more
 
 
 def _differs(here: np.ndarray, there: np.ndarray, tolerance: float) -> str:

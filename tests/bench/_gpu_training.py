@@ -13,7 +13,7 @@ import torch
 from _gpu_floors import Floors, share
 from _gpu_trace import Profile, busy, seconds_of, synchronize
 from _tabular import tabular, with_fastrec
-from _timing import Record, Timing
+from _timing import Record, Timing, bare
 from _timing import record as timed
 from fastai.callback.core import Callback, CancelFitException, CancelValidException
 from fastai.torch_core import set_seed
@@ -206,18 +206,10 @@ def embeddings(to: Any, device: torch.device, *, batches: Sequence[int], count: 
         train(to, bs, device, count, profile=profile)
         nodes = profile.backward(lambda name: bool(_TABLES.search(name)))
         seconds = sum(nodes.values()) / count
-        yield {
-            "case": f"embedding backward, batch {bs:,}",
-            "system": "fastrec",
-            "rows": bs,
-            "seconds": seconds,
-            "rows_per_s": round(bs / seconds) if seconds else None,
-            "ratio": None,
-            "batch": bs,
-            "step_seconds": step,
-            "share": round(seconds / step, 4) if nodes else None,
-            "notes": ", ".join(sorted(nodes)) or "no such node in the backward pass",
-        }
+        notes = ", ".join(sorted(nodes)) or "no such node in the backward pass"
+        part = round(seconds / step, 4) if nodes else None
+        more = {"batch": bs, "step_seconds": step, "share": part, "notes": notes}
+        yield bare(f"embedding backward, batch {bs:,}", "fastrec", bs, seconds, **more)
 
 
 def business(

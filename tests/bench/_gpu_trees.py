@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from _gpu_trace import seconds_of
 from _logs import event_log
-from _timing import Record
+from _timing import Record, bare
 
 from fastrec.estimators import XGBModel
 from fastrec.table import Table
@@ -30,6 +30,4 @@ def measure(device: torch.device, *, rows: int, rounds: int) -> Iterator[Record]
         ("trees, training", lambda: model.fit(data, seed=0, device=device)),
         ("trees, predicting", lambda: model.predict(data)),
     ):
-        seconds = seconds_of(run, device, 1)
-        one = {"case": case, "system": f"XGBoost, {rounds} rounds", "rows": rows, "seconds": round(seconds, 4)}
-        yield {**one, "rows_per_s": round(rows / seconds), "ratio": None}
+        yield bare(case, f"XGBoost, {rounds} rounds", rows, seconds_of(run, device, 1))

@@ -8,6 +8,7 @@ besides, since wall times waver on a busy machine, and some cases have fields of
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import importlib.metadata
@@ -19,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 Record = dict[str, Any]
+Options = argparse.Namespace
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ("torch", "pyarrow", "pandas", "polars", "duckdb", "numpy", "numba")
 
@@ -50,6 +52,10 @@ class Timing:
     def of(cls, walls: Sequence[float], cpus: Sequence[float] = ()) -> Timing:
         """The medians of several runs."""
         return cls(statistics.median(walls), statistics.median(cpus) if cpus else None)
+
+    def over(self, often: int) -> Timing:
+        """Of one of so many calls that were timed together."""
+        return Timing(self.seconds / often, None if self.cpu_seconds is None else self.cpu_seconds / often)
 
 
 def cores() -> int:
@@ -118,6 +124,20 @@ def record(case: str, system: str, rows: int, timing: Timing, own: Timing, **mor
     }
 
 
+def bare(case: str, system: str, rows: int, seconds: float | None = None, **more: Any) -> Record:
+    """A record of what no other system is set beside."""
+    speed = round(rows / seconds) if rows and seconds else None
+    return {
+        "case": case,
+        "system": system,
+        "rows": rows,
+        "seconds": seconds,
+        "rows_per_s": speed,
+        "ratio": None,
+        **more,
+    }
+
+
 def check_same(case: str, expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray], *, system: str) -> None:
     """Stop the benchmark where two systems did not do the same work: values to nine digits, missing ones alike.
 
@@ -165,6 +185,19 @@ def child(command: Sequence[str], folder: str, threads: int, *, own: bool = True
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def product_speed(rows: int, inputs: int, outputs: int) -> float:
+    """Operations a second that a layer's product of float32 matrices reaches here, the fastest of fifty."""
+    import torch
+
+    x, w = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        torch.nn.functional.linear(x, w)
+        times.append(time.perf_counter() - start)
+    return 2 * rows * inputs * outputs / min(times)
 
 
 # Memory --------------------------------------------------------------------------------------------------------------
@@ -217,7 +250,7 @@ def _processor() -> str:
     return found or platform.processor() or "unknown processor"
 
 
-def show(console: Console, records: Sequence[Record], *, title: str = "fastrec's features beside others") -> None:
+def show(console: Console, records: Sequence[Record], *, title: str) -> None:
     """Print records as a table, the cases apart."""
     grid = Grid(title=title, title_justify="left")
     for name, side in (("case", "left"), ("system", "left"), *((n, "right") for n in _NUMBERS)):
@@ -249,6 +282,71 @@ def write(path: Path, records: Sequence[Record], text: str) -> None:
         part = target.with_name(target.name + ".part")
         part.write_text(content, encoding="utf-8")
         os.replace(part, target)
+
+
+def run_cases(
+    doc: str | None,
+    cases: Mapping[str, Callable[[Options], Iterable[Record]]],
+    name: str,
+    *,
+    title: str,
+    about: str = "",
+    threads: int | None = None,
+    **more: dict[str, Any],
+) -> None:
+    """A benchmark's whole command: read its options, run the cases, print the table, write the files.
+
+    Args:
+        doc: of the program.
+        cases: name → what yields the records; called with the options.
+        name: of the file of results.
+        title: of the table.
+        about: a line below the heading.
+        threads: that every system may use; None: as many as there are cores.
+        more: further options, as ``add_argument`` takes them.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(cases), help=f"of {', '.join(cases)}, with commas between")
+    parser.add_argument("--threads", type=int, default=threads or cores(), help="that every system may use")
+    parser.add_argument("--out", type=Path, default=Path(f"runs/bench/{name}.json"), help="the file of results")
+    for option, how in more.items():
+        parser.add_argument(f"--{option.replace('_', '-')}", **how)
+    options = parser.parse_args()
+    names = [c for c in options.cases.split(",") if c]
+    if unknown := [c for c in names if c not in cases]:
+        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(cases)}")
+    use_threads(options.threads)
+    console = Console(record=True, width=180)
+    console.print(heading(command_line()) + (f"\n{about}" if about else ""), highlight=False)
+    records: list[Record] = []
+    for case in names:
+        for one in cases[case](options):
+            records.append(one)
+            seconds = "" if one["seconds"] is None else f"{one['seconds']:9.3f} s"
+            print(f"  {one['case']:36s} {one['system']:28s} {seconds}  {one.get('notes', '')}", flush=True)
+    if records:
+        show(console, records, title=title)
+        write(options.out, records, console.export_text())
+        print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
+
+
+NVTABULAR: dict[str, Any] = {
+    "default": os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python")),
+    "help": "the Python that has NVTabular (or NVTABULAR_PYTHON)",
+}
+
+
+def nvtabular(python: str) -> list[str] | None:
+    """The command that starts NVTabular's peer script; None, and a message, where it or its Python is not there."""
+    script = Path(os.environ.get("FASTREC_PEERS", ROOT.parent / "shared" / "peers")) / "nvtabular" / "run.py"
+    command = [Path(python).absolute(), script.absolute()]
+    absent = next((path for path in command if not path.exists()), None)
+    if absent is not None:
+        print(
+            f"NVTabular: left out, there is no {absent} (FASTREC_PEERS, --peer-python or NVTABULAR_PYTHON name others)"
+        )
+        return None
+    return [str(path) for path in command]
 
 
 def command_line() -> list[str]:

@@ -15,7 +15,6 @@ import argparse
 import itertools
 import json
 import os
-import resource
 import subprocess
 import tempfile
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _timing import cpu_time
 from auto_tables import TABLES, write_folder
 from rich.console import Console
 from rich.table import Table as Lines
@@ -55,13 +55,18 @@ def ours(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
     return fitted.predict(test) if metric == "rmse" else fitted.predict_proba(test).to_numpy()
 
 
+def read(folder: Path, target: str) -> tuple[pd.DataFrame, pd.Series, pd.DataFrame]:
+    """Training rows, their known targets and test rows, without the column of row numbers."""
+    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
+    train = train[train[target].notna()]
+    return train.drop(columns=[target, "row_id"]), train[target], test.drop(columns="row_id")
+
+
 def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
     """LightGBM as most people first use it."""
     import lightgbm as lgb
 
-    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
-    train = train[train[target].notna()]
-    y, train, test = train[target], train.drop(columns=[target, "row_id"]), test.drop(columns="row_id")
+    train, y, test = read(folder, target)
     for c in train.columns[[not pd.api.types.is_numeric_dtype(t) for t in train.dtypes]]:
         if c.lower() == "date":
             train[c], test[c] = (pd.to_datetime(f[c]).astype("int64") for f in (train, test))
@@ -79,9 +84,7 @@ def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarr
     """CatBoost with its own settings, text and missing categories as texts, stopped early on an eighth of the rows."""
     import catboost as cb
 
-    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
-    train = train[train[target].notna()]
-    y, train, test = train[target], train.drop(columns=[target, "row_id"]), test.drop(columns="row_id")
+    train, y, test = read(folder, target)
     texts = [c for c in train if not pd.api.types.is_numeric_dtype(train[c])]
     for c in texts:
         train[c], test[c] = (f[c].astype(object).fillna("missing").astype(str) for f in (train, test))
@@ -106,11 +109,6 @@ def peer(folder: Path, target: str, metric: str, minutes: float, *, python: str,
         print(done.stdout[-1500:])
         made = pd.read_csv(out, index_col=0)
     return made.to_numpy()
-
-
-def cpu() -> float:
-    """CPU seconds of this process and its children."""
-    return sum(sum(resource.getrusage(w)[:2]) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def main() -> None:
@@ -141,9 +139,9 @@ def main() -> None:
             folder, truth_file, target, metric = _table(a, name, seed, Path(place)) if left else (None,) * 4
             for system in left:
                 truth = pd.read_csv(truth_file)[target]
-                began, used = time.perf_counter(), cpu()
+                began, used = time.perf_counter(), cpu_time()
                 said = systems[system](folder, target, metric, a.minutes)
-                seconds, used = time.perf_counter() - began, cpu() - used
+                seconds, used = time.perf_counter() - began, cpu_time() - used
                 line = {"case": name, "seed": seed, "system": system, "metric": metric, "rows": len(truth)}
                 line |= {"score": score(metric, truth, said), "seconds": seconds, "cpu_seconds": used}
                 found.append(line | {"rows_per_s": len(truth) / seconds, "ratio": None})

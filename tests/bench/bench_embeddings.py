@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _timing import ROOT, command_line, forget_peak, heading, resident
+from _timing import ROOT, child, command_line, cores, forget_peak, heading, resident
 
 from fastrec.errors import DeviceMemoryError
 from fastrec.models import Embeddings, TabularNet, plan_embeddings
@@ -67,11 +66,12 @@ def train(args: argparse.Namespace) -> dict:
         caches = list(net.embeds.placed.values())
         if caches:  # as rec_learner does it with the training rows
             net.count_rows(power_law(args.rows, args.rows, args.skew, 3)[:, None])
-        seconds, cpu, own, losses, before = [], [], [], [], (0, 0)
+        clocks = {"seconds": time.perf_counter, "cpu_seconds": time.process_time, "thread_seconds": time.thread_time}
+        taken, losses, before = [], [], (0, 0)
         for i, batch in enumerate(ids):
             if i == args.warm and caches:
                 before = (caches[0].looked_up, caches[0].found)
-            began, cpu_began, own_began = time.perf_counter(), time.process_time(), time.thread_time()
+            began = [clock() for clock in clocks.values()]
             pred = net(batch, x)
             if caches and i + 1 < len(ids):
                 net.fetch_ahead(ids[i + 1])
@@ -80,13 +80,10 @@ def train(args: argparse.Namespace) -> dict:
             opt.step()
             opt.zero_grad()
             losses.append(loss.item())
-            seconds.append(time.perf_counter() - began)
-            cpu.append(time.process_time() - cpu_began)
-            own.append(time.thread_time() - own_began)
-        found = {"system": args.system, "seconds": float(np.median(seconds[args.warm :])), "losses": losses}
-        found["mean_seconds"] = float(np.mean(seconds[args.warm :]))
-        found["cpu_seconds"] = float(np.mean(cpu[args.warm :]))
-        found["thread_seconds"] = float(np.mean(own[args.warm :]))
+            taken.append([clock() - a for clock, a in zip(clocks.values(), began)])
+        taken = np.array(taken[args.warm :])
+        found = {"system": args.system, **dict(zip(clocks, taken.mean(0).tolist())), "losses": losses}
+        found |= {"mean_seconds": found["seconds"], "seconds": float(np.median(taken[:, 0]))}
         found["peak_bytes"] = resident(peak=True)
         if caches:
             found["slots"] = caches[0].slots
@@ -106,7 +103,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1, help="each system so often, by turns")
     parser.add_argument("--device", default="cpu", help="where the nets are trained")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--folder", help="where the files lie; by default the system's temporary folder")
     parser.add_argument("--systems", nargs="*", default=SYSTEMS, choices=SYSTEMS)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/bench/embeddings.json")
@@ -125,15 +122,15 @@ def main() -> None:
         print(f"a plain model: {error}")
     options = {"batch_size": args.bs, "placement": "cached"}
     plan = plan_embeddings({"id": args.rows}, WIDTH, limit, args.skew, **options)
-    runs = [measured(s) for _ in range(args.rounds) for s in args.systems]
+    own = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:]]
+    runs = [child([*own, "--system", s], str(ROOT), args.threads) for _ in range(args.rounds) for s in args.systems]
     records = []
     base = [r for r in runs if r["system"] == SYSTEMS[0]]
     for system in args.systems:
         own = [r for r in runs if r["system"] == system]
         seconds = float(np.median([r["seconds"] for r in own]))
-        record = {"case": "train", "system": system, "rows": args.rows, "batch": args.bs, "seconds": round(seconds, 5)}
-        record["mean_seconds"] = round(float(np.median([r["mean_seconds"] for r in own])), 5)
-        for name in ("cpu_seconds", "thread_seconds"):
+        record = {"case": "train", "system": system, "rows": args.rows, "batch": args.bs}
+        for name in ("seconds", "mean_seconds", "cpu_seconds", "thread_seconds"):
             record[name] = round(float(np.median([r[name] for r in own])), 5)
         record["peak_bytes"] = own[0]["peak_bytes"]
         if base:
@@ -148,15 +145,6 @@ def main() -> None:
         print(record)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(records, indent=1) + "\n")
-
-
-def measured(system: str) -> dict:
-    """One system in a process of its own."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--system", system]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        raise SystemExit(done.stderr[-3000:])
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import _extreme
-from _timing import ROOT, Record, command_line, cores, heading, use_threads, write
+from _timing import ROOT, Record, bare, command_line, cores, heading, use_threads, write
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -110,26 +110,8 @@ def cells(case: _extreme.Case, rule: str, lrs: list[float], results: Results, ho
 
 
 def _record(key: Record, run: _extreme.Run, *, ratio: float | None = None, auc_lost: float | None = None) -> Record:
-    rows = run.steps * key["batch"]
-    return {
-        "case": key["case"],
-        "system": key["system"],
-        "rows": rows,
-        "seconds": round(run.seconds, 3),
-        "rows_per_s": round(rows / run.seconds),
-        "ratio": ratio,
-        "auc": round(run.auc, 6),
-        "auc_lost": auc_lost,
-        "lr": key["lr"],
-        "batch": key["batch"],
-        "steps": run.steps,
-        "seed": key["seed"],
-        "loss": round(run.loss, 6),
-        **{name: value for name, value in key.items() if name not in _FIRST},
-    }
-
-
-_FIRST = ("case", "system", "lr", "batch", "seed")
+    more = {"auc": round(run.auc, 6), "auc_lost": auc_lost, "steps": run.steps, "loss": round(run.loss, 6), **key}
+    return bare(rows=run.steps * key["batch"], seconds=round(run.seconds, 3), **more) | {"ratio": ratio}
 
 
 # The table -----------------------------------------------------------------------------------------------------------

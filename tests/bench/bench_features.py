@@ -16,58 +16,34 @@ Cases of single generators, of ten times the rows and of peak memory are in the 
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import _eight
 import _nvtabular
 import numpy as np
 from _logs import event_log
-from _timing import (
-    ROOT,
-    Record,
-    check_same,
-    command_line,
-    cores,
-    heading,
-    race,
-    record,
-    show,
-    use_threads,
-    write,
-)
-from rich.console import Console
+from _timing import NVTABULAR, Options, Record, check_same, race, record, run_cases
+from _timing import nvtabular as nvtabular_command
 
-Options = argparse.Namespace
 System = tuple[str, Callable[[], Any]]  # the fastrec system that it is measured by, and what to run
 
 
 def nvtabular(options: Options) -> Iterator[Record]:
     """Fit and transform from Parquet."""
-    rows = options.rows or 2_000_000
-    script = Path(os.environ.get("FASTREC_PEERS", ROOT.parent / "shared" / "peers")) / "nvtabular" / "run.py"
-    python = Path(options.peer_python).absolute()
-    absent = next((path for path in (script, python) if not path.exists()), None)
-    if absent is not None:
-        print(
-            f"nvtabular: left out, there is no {absent} (FASTREC_PEERS, --peer-python or NVTABULAR_PYTHON name others)"
-        )
-        return
-    stages = _nvtabular.compare(rows, options.repeats, options.threads, [str(python), str(script.absolute())])
+    peer = nvtabular_command(options.peer_python)
+    stages = {} if peer is None else _nvtabular.compare(options.rows, options.repeats, options.threads, peer)
     for stage, timings in stages.items():
         for system, timing in timings.items():
-            yield record(f"nvtabular, {stage}", system, rows, timing, timings["fastrec"])
+            yield record(f"nvtabular, {stage}", system, options.rows, timing, timings["fastrec"])
 
 
 def eight(options: Options) -> Iterator[Record]:
     """Eight features on shared keys, from every frame."""
-    rows = options.rows or 2_000_000
+    rows = options.rows
     for keys, ordered in itertools.product(("int", "str"), (True, False)):
         log = event_log(rows, keys=keys, ordered=ordered)
         # Each library's frame in memory of its own, with the fastrec system that runs on the same frame.
@@ -87,7 +63,8 @@ def eight(options: Options) -> Iterator[Record]:
         if has("duckdb"):
             connection = _eight.duckdb_log(log, options.threads)
             systems["DuckDB"] = ("fastrec, Arrow", partial(_eight.with_duckdb, connection))
-        yield from _beside(f"eight, {keys}, {in_order(ordered)}", rows, systems, _eight.NAMES, options)
+        case = f"eight, {keys}, {'sorted' if ordered else 'unsorted'}"
+        yield from _beside(case, rows, systems, _eight.NAMES, options)
 
 
 def _beside(
@@ -117,57 +94,15 @@ def as_floats(frame: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {n: c.to_numpy(dtype=np.float64, na_value=np.nan)[place] for n, c in columns.items()}
 
 
-def in_order(ordered: bool) -> str:
-    """A word for a case's name."""
-    return "sorted" if ordered else "unsorted"
-
-
 def has(module: str) -> bool:
     """Whether an optional library is there; what needs it is left out otherwise."""
     return find_spec(module) is not None
 
 
-CASES: dict[str, Callable[[Options], Iterator[Record]]] = {
-    "nvtabular": nvtabular,
-    "eight": eight,
-}
-
-
-def parse() -> Options:
-    """The command line."""
-    peer = os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, help="rows of every case (default: each case's own, 1 or 2 million)")
-    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}, with commas between")
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs of every system")
-    parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/features.json"), help="the file of results")
-    parser.add_argument("--peer-python", default=peer, help="the Python that has NVTabular (or NVTABULAR_PYTHON)")
-    options = parser.parse_args()
-    options.cases = [c for c in options.cases.split(",") if c]
-    unknown = set(options.cases) - set(CASES)
-    if unknown:
-        parser.error(f"there is no case {unknown.pop()!r}; there are {', '.join(CASES)}")
-    return options
-
-
-def main() -> None:
-    """Run the cases, print the table, write the files."""
-    options = parse()
-    use_threads(options.threads)
-    console = Console(record=True, width=150)
-    console.print(heading(command_line()), highlight=False)
-    records: list[Record] = []
-    for name in options.cases:
-        for one in CASES[name](options):
-            records.append(one)
-            print(f"  {one['case']:32s} {one['system']:22s} {one['seconds']:9.3f} s", flush=True)
-    if not records:
-        return
-    show(console, records)
-    write(options.out, records, console.export_text())
-    print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(
+        __doc__, {"nvtabular": nvtabular, "eight": eight}, "features", title="fastrec's features beside others",
+        rows={"type": int, "default": 2_000_000, "help": "of every case"},
+        repeats={"type": int, "default": 5, "help": "timed runs of every system"},
+        peer_python=NVTABULAR,
+    )  # fmt: skip

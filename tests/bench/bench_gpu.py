@@ -32,7 +32,7 @@ import _gpu_programs as programs
 import _gpu_report as report
 import torch
 from _gpu_floors import Floors
-from _timing import ROOT, Record, command_line, cores, heading
+from _timing import ROOT, Record, bare, command_line, cores, heading
 
 Options = argparse.Namespace
 NO_GPU = (
@@ -255,13 +255,12 @@ def in_child(name: str, options: Options, limit: float, size: str) -> list[Recor
     if status == 0 and found:
         return found
     ended = f"was stopped after {seconds:.0f} s" if status in programs.STOPPED else f"ended with {status}"
-    failed = {**_blank(name, seconds), "error": f"{ended}: {programs.last_lines(log)}", "status": status}
+    failed = _blank(name, seconds, error=f"{ended}: {programs.last_lines(log)}", status=status)
     return [*found, failed]
 
 
-def _blank(name: str, seconds: float | None = None) -> Record:
-    one = {"case": name, "system": "fastrec", "rows": 0, "seconds": seconds, **dict.fromkeys(("rows_per_s", "ratio"))}
-    return {**one, "part": name}
+def _blank(name: str, seconds: float | None = None, **more: Any) -> Record:
+    return bare(name, "fastrec", 0, seconds, part=name, **more)
 
 
 def _why_not(name: str, options: Options, left: float | None, estimate: float) -> str | None:
@@ -413,12 +412,12 @@ def _all(options: Options) -> int:
             continue
         if why := _why_not(name, options, left, estimate):
             if not there:
-                _write(options, about, name, [{**_blank(name), "skipped": why}])
+                _write(options, about, name, [_blank(name, skipped=why)])
             print(f"  {name:10s} skipped: {why}", flush=True)
             continue
         limit = options.limit if left is None else min(options.limit, max(30.0, 3 * estimate), left)
         if not good:
-            _write(options, about, name, [{**_blank(name), "error": "the check was stopped while it ran"}])
+            _write(options, about, name, [_blank(name, error="the check was stopped while it ran")])
         found = in_child(name, options, limit, size)
         say(name, found)
         errors = any(r.get("error") for r in found)

@@ -18,8 +18,6 @@ Systems are timed by turns in one run. The table goes to the screen and beside t
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -31,45 +29,38 @@ from typing import Any
 import _stream
 import _tabular
 import torch
-from _timing import ROOT, Record, Timing, child, command_line, cores, heading, race, record, show, use_threads, write
+from _timing import NVTABULAR, Options, Record, Timing, bare, child, nvtabular, race, record, run_cases
 from fastai.data.transforms import RandomSplitter
 from fastai.tabular.core import range_of
-from rich.console import Console
-
-Options = argparse.Namespace
 
 
 def prepare(options: Options) -> Iterator[Record]:
     """Raw frame to ready tensors; ``words`` is text of several widths."""
     for keys in ("int", "str", "words"):
-        df = _tabular.tabular(options.rows, keys)
-        systems = {"fastrec": partial(_tabular.with_fastrec, df), "TabularPandas": partial(_tabular.with_fastai, df)}
-        timings, made = race(systems, options.repeats)
-        _tabular.check_equal(made["fastrec"], made["TabularPandas"])
-        for system, timing in timings.items():
-            yield record(f"prepare, {keys}", system, options.rows, timing, timings["fastrec"])
+        yield from _beside(f"prepare, {keys}", _tabular.tabular(options.rows, keys), None, options.repeats)
 
 
 def random(options: Options) -> Iterator[Record]:
     """Rows split at random, as most people split them."""
     for keys in ("int", "str", "words"):
-        yield from _split(f"random splits, {keys}", _tabular.tabular(options.rows, keys), options.repeats)
+        df = _tabular.tabular(options.rows, keys)
+        yield from _beside(f"random splits, {keys}", df, RandomSplitter(seed=0)(range_of(df)), options.repeats)
 
 
 def wide(options: Options) -> Iterator[Record]:
     """Many columns of numbers, split at random."""
     for rows, count in ((62_000, 93), (61_000, 369)):
-        yield from _split(f"wide, {count} numbers", _tabular.wide(rows, count), options.repeats)
+        df = _tabular.wide(rows, count)
+        yield from _beside(f"wide, {count} numbers", df, RandomSplitter(seed=0)(range_of(df)), options.repeats)
 
 
-def _split(case: str, df: Any, repeats: int) -> Iterator[Record]:
-    splits = RandomSplitter(seed=0)(range_of(df))
+def _beside(case: str, df: Any, splits: Any, repeats: int) -> Iterator[Record]:
     systems = {
         "fastrec": partial(_tabular.with_fastrec, df, splits),
         "TabularPandas": partial(_tabular.with_fastai, df, splits),
     }
     timings, made = race(systems, repeats)
-    _tabular.check_equal(made["fastrec"], made["TabularPandas"], split=True)
+    _tabular.check_equal(made["fastrec"], made["TabularPandas"], split=splits is not None)
     for system, timing in timings.items():
         yield record(case, system, len(df), timing, timings["fastrec"])
 
@@ -124,13 +115,9 @@ def _count(loader: Any) -> int:
 
 def stream(options: Options) -> Iterator[Record]:
     """Shuffled epochs from files."""
-    script = Path(os.environ.get("FASTREC_PEERS", ROOT.parent / "shared" / "peers")) / "nvtabular" / "run.py"
-    python = Path(options.peer_python).absolute()
-    absent = next((path for path in (script, python) if not path.exists()), None)
-    if absent is not None:
-        print(f"stream: left out, there is no {absent} (FASTREC_PEERS, --peer-python or NVTABULAR_PYTHON name others)")
+    peer = nvtabular(options.peer_python)
+    if peer is None:
         return
-    peer = [str(python), str(script.absolute())]
     found = list(
         _stream.compare(options.rows, options.repeats, options.threads, peer, batch=65_536, buffer=options.rows // 4)
     )
@@ -149,22 +136,19 @@ def memory(options: Options) -> Iterator[Record]:
             command = [sys.executable, _tabular.__file__, "--keys", keys, "--rows", str(options.rows)]
             seen = child(command, folder, options.threads)
             share = seen["grown"] / seen["packed"]
-            notes = f"peak {share:.2f}× of {seen['packed'] / 2**20:,.0f} MiB packed"
-            yield _peak(f"memory, TabularFrame, {keys}", options.rows, seen, memory_ratio=round(share, 2), notes=notes)
+            more = {"grown_bytes": seen["grown"], "memory_ratio": round(share, 2)}
+            more["notes"] = f"peak {share:.2f}× of {seen['packed'] / 2**20:,.0f} MiB packed"
+            yield bare(f"memory, TabularFrame, {keys}", "fastrec", options.rows, **more)
         (Path(folder) / "pq").mkdir()
         _stream.write_wide(Path(folder) / "pq", options.rows, max(options.rows // 100, 1))
-        for more in ([], ["--cache", f"{folder}/cache"]):
-            command = [sys.executable, _stream.__file__, "memory", "--files", f"{folder}/pq", *more]
+        for cache in ([], ["--cache", f"{folder}/cache"]):
+            command = [sys.executable, _stream.__file__, "memory", "--files", f"{folder}/pq", *cache]
             seen = child([*command, "--buffer", str(options.rows // 10)], folder, options.threads)
             beyond = (seen["grown"] - seen["buffer"]) / 2**20
             notes = f"{beyond:,.0f} MiB beyond a buffer of {seen['buffer'] / 2**20:,.0f} MiB"
-            case = f"memory, stream from {'the packed cache' if more else 'Parquet'}"
-            yield _peak(case, options.rows, seen, beyond_buffer_mib=round(beyond), notes=notes)
-
-
-def _peak(case: str, rows: int, seen: dict[str, Any], **more: Any) -> Record:
-    empty = {"seconds": None, "rows_per_s": None, "ratio": None, "cpu_seconds": None, "cpu_ratio": None}
-    return {"case": case, "system": "fastrec", "rows": rows, **empty, "grown_bytes": seen["grown"], **more}
+            case = f"memory, stream from {'the packed cache' if cache else 'Parquet'}"
+            more = {"grown_bytes": seen["grown"], "beyond_buffer_mib": round(beyond), "notes": notes}
+            yield bare(case, "fastrec", options.rows, **more)
 
 
 def converge(options: Options) -> Iterator[Record]:
@@ -178,58 +162,15 @@ def converge(options: Options) -> Iterator[Record]:
             notes = f"AUC {mean:.4f} ± {sd:.4f} (sd of {options.seeds})"
             case = f"converge, sorted by {order}"
             more = {"auc_mean": round(mean, 5), "auc_sd": round(sd, 5), "notes": notes}
-            yield {**_peak(case, 9_000, {"grown": None}, **more), "system": f"fastrec, {name}"}
-
-
-CASES: dict[str, Callable[[Options], Iterator[Record]]] = {
-    "prepare": prepare,
-    "random": random,
-    "wide": wide,
-    "epoch": epoch,
-    "stream": stream,
-    "memory": memory,
-    "converge": converge,
-}
-
-
-def parse() -> Options:
-    """The command line."""
-    peer = os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of every case but wide and converge")
-    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}, with commas between")
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs of every system")
-    parser.add_argument("--seeds", type=int, default=20, help="nets that converge trains of each kind")
-    parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/loaders.json"), help="the file of results")
-    parser.add_argument("--peer-python", default=peer, help="the Python that has NVTabular (or NVTABULAR_PYTHON)")
-    options = parser.parse_args()
-    options.cases = [c for c in options.cases.split(",") if c]
-    unknown = set(options.cases) - set(CASES)
-    if unknown:
-        parser.error(f"there is no case {unknown.pop()!r}; there are {', '.join(CASES)}")
-    return options
-
-
-def main() -> None:
-    """Run the cases, print the table, write the files."""
-    options = parse()
-    use_threads(options.threads)
-    console = Console(record=True, width=180)
-    console.print(heading(command_line()), highlight=False)
-    console.print(f"frame    {_tabular.ABOUT}", highlight=False)
-    records: list[Record] = []
-    for name in options.cases:
-        for one in CASES[name](options):
-            records.append(one)
-            shown = one.get("notes") or f"{one['seconds']:9.3f} s"
-            print(f"  {one['case']:36s} {one['system']:28s} {shown}", flush=True)
-    if not records:
-        return
-    show(console, records, title="fastrec's TabularFrame and loaders beside others")
-    write(options.out, records, console.export_text())
-    print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
+            yield bare(case, f"fastrec, {name}", 9_000, **more)
 
 
 if __name__ == "__main__":
-    main()
+    run_cases(
+        __doc__, {c.__name__: c for c in (prepare, random, wide, epoch, stream, memory, converge)}, "loaders",
+        title="fastrec's TabularFrame and loaders beside others", about=f"frame    {_tabular.ABOUT}",
+        rows={"type": int, "default": 2_000_000, "help": "of every case but wide and converge"},
+        repeats={"type": int, "default": 5, "help": "timed runs of every system"},
+        seeds={"type": int, "default": 20, "help": "nets that converge trains of each kind"},
+        peer_python=NVTABULAR,
+    )  # fmt: skip

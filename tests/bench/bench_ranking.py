@@ -18,7 +18,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,15 @@ def candidates(lists: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     return rows.assign(timestamp=pd.to_datetime(rows.timestamp, unit="s"))
 
 
+def _trivago_files(data: Path) -> Iterator[pd.DataFrame]:
+    """Its train, test and truth."""
+    for name in ("train", "test", "ground_truth"):
+        yield pd.read_csv(data / "trivago2019" / f"{name}.csv", dtype={"reference": str})
+
+
 def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
     """The clicked lists of the log, without the log: those of the test whose clicks were withheld, and all others."""
-    train, test, truth = (
-        pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
-        for n in ("train", "test", "ground_truth")
-    )
+    train, test, truth = _trivago_files(data)
     train = pd.concat([train, test[test.reference.notna()]])
     train = train[train.action_type == "clickout item"]
     inside = [r in i.split("|") for r, i in zip(train.reference, train.impressions)]
@@ -65,10 +68,7 @@ def trivago(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
 
 def trivago_log(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, Columns]:
     """The clicked lists of train's and test's log beside both logs; of the lists to predict the click is in none."""
-    train, test, truth = (
-        pd.read_csv(data / "trivago2019" / f"{n}.csv", dtype={"reference": str})
-        for n in ("train", "test", "ground_truth")
-    )
+    train, test, truth = _trivago_files(data)
     log = pd.concat([train, test], ignore_index=True)
     lists = log[log.action_type == "clickout item"].assign(list=np.arange((log.action_type == "clickout item").sum()))
     known = lists[[r in i.split("|") for r, i in zip(lists.reference.fillna(""), lists.impressions)]]

@@ -1,25 +1,32 @@
-"""An exported graph beside fastai's ``predict`` and XGBoost's own: seconds of CPU in one process, one thread.
+"""An exported graph beside fastai's ``predict`` and XGBoost's own, and what the server costs beside the graph.
 
 ``python tests/bench/bench_serving.py [--rows 20000] [--repeats 30]`` trains a net and 200 trees of depth 5 on a planted
-table of 60 columns (12 of text, 8 of whole numbers, 40 numbers; 21 target encodings), exports the run and scores
-batches of 1, 64 and 1,024 rows; then it loads vocabularies of 1,000,000 keys. Writes ``runs/bench/serving.json``.
+table of 60 columns (12 of text, 8 of whole numbers, 40 numbers; 21 target encodings) and exports the run.
+
+Cases, all in one process and one thread:
+  score   batches of 1, 64 and 1,024 rows, raw columns to scores.
+  server  requests of 1,024 rows through the application: CPU time in all; ``beyond`` is that beyond the graph's own.
+  load    vocabularies of 1,000,000 keys, until they can answer.
+
+``--folder DIR`` leaves the export in ``DIR/export``, for ``fastrec serve`` and ``load_server.py``.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import json
 import subprocess
 import sys
 import tempfile
 import warnings
-from functools import partial
+from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -30,6 +37,7 @@ from fastrec.competition import Competition, run_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.estimators import Estimator, NetModel, XGBModel
 from fastrec.features import Cross, FeatureSet, TargetEncode
+from fastrec.serve import Limits, Scorer, make_app
 from fastrec.serve.export import export_run, feeds_of, read_sample
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, encode, input_column
 from fastrec.serve.onnx_builder import Graph, value_of
@@ -76,33 +84,24 @@ def planted(rows: int, seed: int) -> pd.DataFrame:
     return frame
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--keys", type=int, default=1_000_000, help="keys of the vocabularies whose loading is timed")
-    args = parser.parse_args()
-    _timing.use_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        measured = [*measure(Path(folder), args.rows, args.repeats), *vocabularies(Path(folder), args.keys)]
-    console = Console(record=True, width=160)
-    console.print(_timing.heading(_timing.command_line()))
-    _timing.show(console, measured, title="serving, one thread: raw columns to score")
-    _timing.write(Path("runs/bench/serving.json"), measured, console.export_text())
-
-
-def measure(folder: Path, rows: int, repeats: int) -> list[_timing.Record]:
-    """The exported graph beside fastai, XGBoost and torch: batches of 1, 64 and 1,024 rows."""
-    data = folder / "data"
-    data.mkdir()
-    frame = planted(rows, 0)
-    frame.to_parquet(data / "train.parquet")
+@cache
+def exported(folder: str, rows: int) -> tuple[Path, Path]:
+    """The run and its export, made once."""
+    data = Path(folder) / "data"
+    data.mkdir(parents=True)
+    planted(rows, 0).to_parquet(data / "train.parquet")
     planted(4_096, 1).drop(columns="y").to_parquet(data / "test.parquet")
-    run = run_competition(Planted(), data, folder / "run")
-    made = export_run(run, folder / "export", fold=0)
-    session = open_session(made.folder / "model.onnx")
-    sample = read_sample(Path(run))
-    feeds = feeds_of(read_about(made.folder), sample)
+    run = run_competition(Planted(), data, Path(folder) / "run")
+    return run, export_run(run, Path(folder) / "export", fold=0).folder
+
+
+def score(options: _timing.Options) -> Iterator[_timing.Record]:
+    """The exported graph beside fastai, XGBoost and torch: batches of 1, 64 and 1,024 rows."""
+    run, export = exported(options.folder, options.rows)
+    frame = planted(options.rows, 0)
+    session = open_session(export / "model.onnx")
+    sample = read_sample(run)
+    feeds = feeds_of(read_about(export), sample)
     saved = SavedRun(run)
     models = {n: Estimator.load(saved.folder / "models" / n / "fold0") for n in ("net", "xgb")}
     made_rows = saved.rows(sample.drop(list(saved.features.outputs)))
@@ -115,7 +114,6 @@ def measure(folder: Path, rows: int, repeats: int) -> list[_timing.Record]:
         "the net in torch, codes to score": lambda n: torched(net, made_rows, n),
     }
     learner = fastais(frame)
-    found = []
     for n in (1, 64, 1_024):
         own = (
             systems
@@ -123,10 +121,46 @@ def measure(folder: Path, rows: int, repeats: int) -> list[_timing.Record]:
             else {**systems, "fastai learn.predict, its net alone": lambda n: predicted(learner, frame)}
         )
         often = max(4, 64 // n)  # calls of milliseconds are timed several at a time: not what the system before left
-        timings, _ = _timing.race({name: partial(repeated, call, n, often) for name, call in own.items()}, repeats)
-        timings = {name: _timing.Timing(t.seconds / often, t.cpu_seconds / often) for name, t in timings.items()}
-        found += [_timing.record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items()]
-    return found
+        timings, _ = _timing.race(
+            {name: partial(repeated, call, n, often) for name, call in own.items()}, options.repeats
+        )
+        timings = {name: t.over(often) for name, t in timings.items()}
+        yield from (_timing.record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items())
+
+
+def server(options: _timing.Options) -> Iterator[_timing.Record]:
+    """A request of 1,024 rows through the application, in each form, beside the graph alone."""
+    from tests.serve.server.calls import request
+
+    _, export = exported(options.folder, options.rows)
+    rows = planted(1_024, 1).drop(columns="y").astype(object)
+    columns = rows.where(rows.notna(), None).to_dict("list")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, (table := pa.table(columns)).schema) as writer:
+        writer.write_table(table)
+    as_rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    bodies = {
+        "Arrow": (sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream"),
+        "JSON columns": (json.dumps({"columns": columns}).encode(), "application/json"),
+        "JSON rows": (json.dumps({"rows": as_rows}).encode(), "application/json"),
+    }
+    scorer = Scorer(export)
+    feeds = feeds_of(read_about(export), Table.read(table))
+    app, loop = make_app(export, limits=Limits(workers=1)), asyncio.new_event_loop()
+
+    def ask(body: bytes, kind: str) -> None:
+        headers = {"content-type": kind, "content-length": str(len(body))}
+        answer = loop.run_until_complete(request(app, "POST", "/v1/score", body, headers))
+        assert answer.status == 200, answer.body
+
+    calls = {f"fastrec, {name}": partial(ask, *body) for name, body in bodies.items()}
+    timings, _ = _timing.race({"graph alone": partial(scorer.run, feeds), **calls}, options.repeats)
+    app.state.service.close()
+    loop.close()
+    graph = timings["graph alone"]
+    for name, timing in timings.items():
+        notes = f"{1000 * (timing.cpu_seconds - graph.cpu_seconds):.2f} CPU ms beyond the graph"
+        yield _timing.record("request of 1,024 rows", name, 1_024, timing, graph, notes=notes)
 
 
 def repeated(call, n: int, often: int) -> None:
@@ -160,9 +194,9 @@ def predicted(learner, frame: pd.DataFrame):
         return learner.predict(frame.iloc[0])
 
 
-def vocabularies(folder: Path, keys: int) -> list[_timing.Record]:
+def load(options: _timing.Options) -> Iterator[_timing.Record]:
     """A file whose only work is to find keys: seconds and bytes until it can answer, each in a process of its own."""
-    found = []
+    keys = options.keys
     for kind, goal in (("int64", 0.5), ("string", 2.5)):
         table = Table.read({"key": np.arange(keys) * 7919 + (1 << 53)}) if kind == "int64" else None
         table = table or Table.read({"key": [f"key-{i * 7919}" for i in range(keys)]})
@@ -170,7 +204,7 @@ def vocabularies(folder: Path, keys: int) -> list[_timing.Record]:
         column = input_column(graph, "key", table["key"], no_text=OTHER_NO_TEXT)
         codes = encode(Vocab.fit(table["key"]), column)
         graph.output("code", value_of(graph, codes, torch.int64), np.int64)
-        path = folder / f"{kind}.onnx"
+        path = Path(options.folder) / f"{kind}.onnx"
         path.write_bytes(graph.model().SerializeToString())
         program = (
             "import json, sys, time; import onnxruntime as ort;"
@@ -182,11 +216,10 @@ def vocabularies(folder: Path, keys: int) -> list[_timing.Record]:
         runs = [json.loads(subprocess.check_output([sys.executable, "-c", program, str(path)])) for _ in range(3)]
         timing = _timing.Timing.of([seconds for seconds, _ in runs])
         memory = max(m for _, m in runs)
-        case = f"load {keys:,} {kind} keys"
-        found.append(_timing.record(case, "fastrec", keys, timing, timing, bytes=memory, goal_seconds=goal))
         megabytes = [round(b / 1e6) for b in (memory, path.stat().st_size)]
-        print(f"{case}: {timing.seconds:.2f} s (goal {goal}), {megabytes[0]} MB, file {megabytes[1]} MB")
-    return found
+        notes = f"goal {goal} s; {megabytes[0]} MB, file {megabytes[1]} MB"
+        more = {"bytes": memory, "goal_seconds": goal, "notes": notes}
+        yield _timing.record(f"load {keys:,} {kind} keys", "fastrec", keys, timing, timing, **more)
 
 
 def torched(net, rows, n):
@@ -207,4 +240,12 @@ def prepared(net, rows):
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as made:
+        _timing.run_cases(
+            __doc__, {"score": score, "server": server, "load": load}, "serving",
+            title="serving, one thread", threads=1,
+            rows={"type": int, "default": 20_000, "help": "of the planted table"},
+            repeats={"type": int, "default": 30, "help": "timed calls of every system"},
+            keys={"type": int, "default": 1_000_000, "help": "of the vocabularies whose loading is timed"},
+            folder={"default": made, "help": "where the run and its export are left (default: nowhere)"},
+        )  # fmt: skip

@@ -15,27 +15,24 @@ one large product. Prints a table and writes runs/bench/training.json.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from _tabular import CARDINALITIES, CATS, CONTS, tabular
-from _timing import Record, Timing, command_line, cores, cpu_time, heading, record, show, use_threads, write
+from _timing import Options, Record, Timing, cpu_time, product_speed, race, record, run_cases
 from fastai.callback.core import Callback, CancelTrainException
 from fastai.data.block import CategoryBlock
-from rich.console import Console
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-LAYERS, LARGE, ROWS = (200, 100), 65_536, 1_000_000
+LAYERS, LARGE, ROWS, STEPS = (200, 100), 65_536, 1_000_000, 5
 
 
 class Clock(Callback):
@@ -137,19 +134,13 @@ def floor(case: str, rows: int, bs: int, own: Timing) -> Record:
     widths = [min(600, round(1.6 * (n + 1) ** 0.56)) for n in CARDINALITIES] + [min(600, round(1.6 * 3**0.56))] * 3
     sizes = [sum(widths) + len(CONTS), *LAYERS, 2]
     flop = 6 * rows * sum(a * b for a, b in pairwise(sizes))
-    x, w = torch.randn(bs, sizes[0]), torch.randn(sizes[1], sizes[0])
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        x @ w.T
-        times.append(time.perf_counter() - start)
-    rate = 2 * bs * sizes[0] * sizes[1] / min(times)
+    rate = product_speed(bs, *sizes[:2])
     seconds = Timing(flop / rate)
     notes = f"floor: {flop / 1e9:,.0f} GFLOP at {rate / 1e9:.0f} GFLOP/s, where every row is multiplied"
     return record(case, "products alone, float32", rows, seconds, own, notes=notes)
 
 
-def optimizer(repeats: int) -> Iterator[Record]:
+def optimizer(options: Options) -> Iterator[Record]:
     """A step of LAMB and of torch's fused AdamW."""
     from fastrec._core.kernels import without_compiled
     from fastrec.optim import Lamb
@@ -161,61 +152,42 @@ def optimizer(repeats: int) -> Iterator[Record]:
         "an article-sized net": [(50_000, 16), (20_000, 8), (64, 80), (64,), (32, 64), (32,), (1, 32), (1,)],
     }
     for name, shapes in nets.items():
-        systems = ("AdamW, fused", "LAMB", "LAMB, no numba")
-        params = {s: [nn.Parameter(torch.randn(*z) * 0.05) for z in shapes] for s in systems}
-        for ps in params.values():
-            for p in ps:
-                p.grad = torch.randn_like(p)
-        opts = {
-            s: Lamb(ps, lr=1e-4, weight_decay=0.01) if "LAMB" in s else torch.optim.AdamW(ps, lr=1e-4, fused=True)
-            for s, ps in params.items()
-        }
-        rows, steps = sum(p.numel() for p in params["LAMB"]), 5
-        walls: dict[str, list[float]] = {s: [] for s in opts}
-        cpus: dict[str, list[float]] = {s: [] for s in opts}
-        for turn in range(2 * repeats + 1):
-            for s, opt in opts.items():
-                start, cpu = time.perf_counter(), cpu_time()
-                with without_compiled() if "no numba" in s else nullcontext():
-                    for _ in range(steps):
-                        opt.step()
-                if turn:
-                    walls[s].append((time.perf_counter() - start) / steps)
-                    cpus[s].append((cpu_time() - cpu) / steps)
-        timings = {s: Timing.of(w, cpus[s]) for s, w in walls.items()}
+        ours, fused = partial(Lamb, lr=1e-4, weight_decay=0.01), partial(torch.optim.AdamW, lr=1e-4, fused=True)
+        opts = {"AdamW, fused": fused, "LAMB": ours, "LAMB, no numba": ours}
+        systems = {s: partial(_steps, opt([_parameter(z) for z in shapes])) for s, opt in opts.items()}
+        systems["LAMB, no numba"] = without_compiled()(systems["LAMB, no numba"])
+        timings = {n: t.over(STEPS) for n, t in race(systems, 2 * options.repeats)[0].items()}
         for s, timing in timings.items():
-            times = statistics.median(cpus[s]) / statistics.median(cpus["AdamW, fused"])
+            times = timing.cpu_seconds / timings["AdamW, fused"].cpu_seconds
             notes = f"{times:.2f} × fused AdamW's CPU time" if "LAMB" in s else "rows: numbers"
+            rows = sum(int(np.prod(z)) for z in shapes)
             yield record(f"optimizer, {name}", s, rows, timing, timings["LAMB"], notes=notes)
 
 
-def main() -> None:
-    """Run the cases, print the table, write the files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="small,large,optimizer", help="with commas between")
-    parser.add_argument("--repeats", type=int, default=3, help="timed runs of every system")
-    parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/training.json"), help="the file of results")
-    options = parser.parse_args()
-    use_threads(options.threads)
-    cases: dict[str, Callable[[], Iterator[Record]]] = {
-        "small": lambda: training("train, batch 4,096", 4_096, 40, options.repeats, 2e-3),
-        "large": lambda: training("train, batch 65,536", LARGE, 15, options.repeats, 8e-3),
-        "optimizer": lambda: optimizer(options.repeats),
-    }
-    console = Console(record=True, width=180)
-    console.print(heading(command_line()), highlight=False)
-    records: list[Record] = []
-    for name in options.cases.split(","):
-        for one in cases[name]():
-            records.append(one)
-            print(
-                f"  {one['case']:36s} {one['system']:28s} {one['seconds']:9.3f} s  {one.get('notes', '')}", flush=True
-            )
-    show(console, records, title="fastrec's training beside others")
-    write(options.out, records, console.export_text())
-    print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
+def _parameter(shape: tuple[int, ...]) -> nn.Parameter:
+    made = nn.Parameter(torch.randn(*shape) * 0.05)
+    made.grad = torch.randn_like(made)
+    return made
+
+
+def _steps(opt: torch.optim.Optimizer) -> None:
+    for _ in range(STEPS):
+        opt.step()
+
+
+def small(options: Options) -> Iterator[Record]:
+    """Batches of 4,096."""
+    return training("train, batch 4,096", 4_096, 40, options.repeats, 2e-3)
+
+
+def large(options: Options) -> Iterator[Record]:
+    """Batches of 65,536."""
+    return training("train, batch 65,536", LARGE, 15, options.repeats, 8e-3)
 
 
 if __name__ == "__main__":
-    main()
+    run_cases(
+        __doc__, {"small": small, "large": large, "optimizer": optimizer}, "training",
+        title="fastrec's training beside others",
+        repeats={"type": int, "default": 3, "help": "timed runs of every system"},
+    )  # fmt: skip

@@ -13,8 +13,10 @@ import ipaddress
 import json
 import math
 import os
-from collections import Counter, deque
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -112,153 +114,64 @@ def made_up_body(url: str, token: str | None, rows: int, *, arrow: bool) -> tupl
     return sink.getvalue().to_pybytes(), ARROW
 
 
-async def send_at_rate(host: str, port: int, request: bytes, *, rate: float, seconds: float, connections: int) -> _Load:
+@dataclass
+class Load:
+    """The seconds of good answers, how many answers have each status (0: none came), and the seconds of it all."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    took: float = 1e-9
+
+
+async def send_at_rate(host: str, port: int, request: bytes, *, rate: float, seconds: float, connections: int) -> Load:
     """Send ``rate`` requests a second; one for which no connection is free waits for one, and its waiting counts."""
     await asyncio.sleep(0.2)  # the server comes to rest between rates
-    load, loop = _Load(host, port, request, connections), asyncio.get_running_loop()
+    load, loop, room = Load(), asyncio.get_running_loop(), asyncio.Semaphore(connections)
+    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     begin = loop.time() + 0.05
+
+    async def send(due: float) -> None:
+        status = 0
+        try:
+            async with room:
+                while idle and idle[-1][0].at_eof():  # the server has closed it
+                    idle.pop()[1].close()
+                reader, writer = idle.pop() if idle else await asyncio.open_connection(host, port)
+                try:
+                    writer.write(request)
+                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                    length = re.search(rb"content-length: *(\d+)", head)
+                    await reader.readexactly(int(length[1]) if length else 0)
+                    status = int(head[9:12])
+                finally:
+                    if status and b"connection: close" not in head:
+                        idle.append((reader, writer))
+                    else:
+                        writer.close()
+        except (OSError, EOFError):
+            pass
+        finally:
+            load.statuses[status] += 1
+            load.took = max(load.took, loop.time() - begin)
+            if status == 200:
+                load.seconds.append(loop.time() - due)
+
+    sent = set()
     for number in range(max(1, round(rate * seconds))):
         due = begin + number / rate
         wait = due - loop.time()
         if wait > 0.0005:  # what is due within a tick goes now
             await asyncio.sleep(wait)
-        load.send(due)
+        sent.add(loop.create_task(send(due)))
         if number % 64 == 63:
             await asyncio.sleep(0)  # answers are read even where the rate cannot be kept up
-    try:
-        await asyncio.wait_for(load.all_answered(), 35)  # the server's own limit is 30 s by default
-    except TimeoutError:
-        load.give_up()
-    load.took = max(load.last - begin, 1e-9)
+    _, late = await asyncio.wait(sent, timeout=35)  # the server's own limit is 30 s by default
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    for _, writer in idle:
+        writer.close()
     return load
-
-
-class _Load:
-    """Requests that are due, the connections that they go out by, and the answers; status 0 is none."""
-
-    def __init__(self, host: str, port: int, request: bytes, connections: int) -> None:
-        self._host, self._port, self._request, self._left = host, port, request, connections
-        self._due: deque[float] = deque()
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection] = set()
-        self._opening: set[asyncio.Task[None]] = set()
-        self._on_way, self._done = 0, asyncio.Event()
-        self.seconds: list[float] = []
-        self.statuses: Counter[int] = Counter()
-        self.last = self.took = 0.0
-
-    def send(self, due: float) -> None:
-        self._on_way += 1
-        self._due.append(due)
-        self._pass_on()
-
-    async def all_answered(self) -> None:
-        while self._on_way:
-            self._done.clear()
-            await self._done.wait()
-        self._close()
-
-    def give_up(self) -> None:
-        for _ in range(self._on_way):
-            self._count(0, None)
-        self._close()
-
-    def answered(self, connection: _Connection, status: int, due: float, *, open_still: bool) -> None:
-        self._count(status, due)
-        if open_still:
-            self._idle.append(connection)
-        else:
-            self.lost(connection)
-        self._pass_on()
-
-    def lost(self, connection: _Connection) -> None:
-        """Drop a connection that is gone; another may be opened for it."""
-        if connection in self._open:
-            self._open.discard(connection)
-            self._left += 1
-            if connection in self._idle:
-                self._idle.remove(connection)
-
-    def _pass_on(self) -> None:
-        while self._due and self._idle:
-            self._idle.pop().send(self._request, self._due.popleft())
-        while self._left and len(self._opening) < len(self._due):
-            self._left -= 1
-            task = asyncio.get_running_loop().create_task(self._connect())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            _, connection = await loop.create_connection(lambda: _Connection(self), self._host, self._port)
-        except OSError:
-            self._left += 1
-            if self._due:
-                self._due.popleft()
-                self._count(0, None)
-            return
-        self._open.add(connection)
-        self._idle.append(connection)
-        self._pass_on()
-
-    def _count(self, status: int, due: float | None) -> None:
-        self.last = asyncio.get_running_loop().time()
-        self.statuses[status] += 1
-        if status == 200 and due is not None:
-            self.seconds.append(self.last - due)
-        self._on_way -= 1
-        if not self._on_way:
-            self._done.set()
-
-    def _close(self) -> None:
-        for connection in list(self._open):
-            connection.close()
-
-
-class _Connection(asyncio.Protocol):
-    """A connection with at most one request on its way; it reads answers that state their length."""
-
-    def __init__(self, load: _Load) -> None:
-        self._load, self._buffer = load, bytearray()
-        self._due: float | None = None
-        self._size = -1  # bytes of the answer, head and body; -1: not known yet
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def send(self, request: bytes, due: float) -> None:
-        self._due = due
-        self._transport.write(request)
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if self._size < 0:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            head = bytes(self._buffer[:end]).lower()
-            at = head.find(b"content-length:")
-            length = 0 if at < 0 else int(head[at + 15 :].split(b"\r\n", 1)[0])
-            self._size, self._status = end + 4 + length, int(head[9:12])
-            self._stays = b"connection: close" not in head
-        if len(self._buffer) >= self._size and self._due is not None:
-            due, self._due = self._due, None
-            self._buffer.clear()
-            self._size = -1
-            if not self._stays:
-                self._transport.close()
-            self._load.answered(self, self._status, due, open_still=self._stays)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        due, self._due = self._due, None
-        self._load.lost(self)
-        if due is not None:
-            self._load.answered(self, 0, due, open_still=False)
 
 
 def main() -> None:

@@ -14,8 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, SavedRun, predict_run, run_competition
-from fastrec.competition.position import click_weights, examination
-from fastrec.competition.scoring import Decision
+from fastrec.competition.scoring import Decision, click_weights, examination
 from fastrec.errors import DataError
 from fastrec.estimators import LGBMModel
 from fastrec.report import write_report

@@ -13,7 +13,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
-from fastrec.features import FeatureSet, ImageEmbed, NgramHash, Pca, TextEmbed
+from fastrec.features import FeatureSet, ImageEmbed, Pca, TextEmbed
 from fastrec.features import embed as encoders
 from fastrec.features.embed import VectorStore, digest_of
 from tests.features.tiny_nets import pictures, sentence_net, text_net, timm_net, vision_net
@@ -220,34 +220,6 @@ def test_a_net_takes_the_vectors_and_trees_their_components():
     few = FeatureSet([Pca(TextEmbed("t", text_net()), 3)]).fit_transform(df)
     assert list(few.columns) == ["t", "y", "pca0_embed_t", "pca1_embed_t", "pca2_embed_t"]
     assert few.iloc[:, 2:].notna().all().all()
-
-
-@pytest.mark.parametrize(("of", "least", "most"), [("words", 1, 2), ("letters", 3, 4)])
-def test_ngrams_are_those_of_scikit_learns_count_but_for_their_places(of, least, most):
-    """So many places that hardly two n-grams share one: products of vectors are then those of plain counts."""
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    texts = ["Red shoe, red boots", "red boots", "a hat", "naïve 日本 shoe", "boots red"]
-    plan = {"analyzer": "word", "token_pattern": r"\w+"} if of == "words" else {"analyzer": "char"}
-    given = texts if of == "words" else [f" {t} " for t in texts]
-    counts = CountVectorizer(ngram_range=(least, most), **plan).fit_transform(given).toarray()
-    made = NgramHash("t", 1 << 20, least=least, most=most, of=of).transform(pd.DataFrame({"t": texts}))
-    ours = np.stack(made["ngrams_t"].tolist())
-    np.testing.assert_allclose(ours @ ours.T, unit(counts) @ unit(counts).T, atol=1e-6)
-
-
-def test_ngrams_of_nothing_are_zeros_and_of_a_missing_text_missing():
-    made = NgramHash("t", 4).transform(pd.DataFrame({"t": ["!", None, "", "a"]}))["ngrams_t"].tolist()
-    assert made[1] is None
-    assert made[0].tolist() == made[2].tolist() == [0.0] * 4
-    assert np.linalg.norm(made[3]) == pytest.approx(1)
-    many = NgramHash("t", 4, seed=1).transform(pd.DataFrame({"t": ["a b c d e f"]}))["ngrams_t"][0]
-    other = NgramHash("t", 4, seed=2).transform(pd.DataFrame({"t": ["a b c d e f"]}))["ngrams_t"][0]
-    assert many.tolist() != other.tolist()
-    long = NgramHash("t", 32, most=1).transform(pd.DataFrame({"t": [" ".join(map(str, range(2_000)))]}))["ngrams_t"][0]
-    assert 8 < (np.array(long) < 0).sum() < 24  # n-grams of one place cancel out, they do not add up
-    with pytest.raises(DataError, match="2 to 1 words"):
-        NgramHash("t", least=2, most=1)
 
 
 @pytest.mark.parametrize("whiten", [False, True])

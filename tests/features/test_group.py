@@ -272,21 +272,6 @@ def test_names_say_which_row_is_picked():
     assert names == ["first_x__g", "first2_x__g", "last_x__g", "w_x__g"]
 
 
-METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
-
-
-@some
-@given(rows, st.sampled_from(sorted(METHODS)), st.booleans(), st.booleans())
-def test_ranks_equal_pandas(data, method, descending, normalise):
-    frame = frame_of(data)
-    rank = GroupRank("x", by="g", method=method, descending=descending, normalise=normalise)
-    expected = frame.groupby("g")["x"].rank(method=METHODS[method], ascending=not descending)
-    if normalise:
-        size = frame.groupby("g")["x"].transform("count").astype("float64")
-        expected = ((expected - 1) / (size - 1)).where(size > 1, expected * 0)
-    close(rank.fit_transform(frame)[rank.outputs[0]], expected)
-
-
 def test_ranks_of_wide_integers_and_times_are_exact():
     frame = pd.DataFrame(
         {

@@ -92,25 +92,6 @@ def test_lags_equal_a_loop(data, n, grouped, ordered):
         assert plain(made[word.format(name)]) == lagged(data, field, n, grouped=grouped, ordered=ordered)
 
 
-@settings(max_examples=40, deadline=None)
-@given(rows, st.sampled_from([1, 2, -1]))
-def test_differences_equal_a_loop(data, n):
-    made = Diff("v", by="g", order="t", n=n).fit_transform(frame_of(data))
-    there = lagged(data, 2, n)
-    expected = [r[2] - b if r[2] is not None and b is not None else None for r, b in zip(data, there, strict=True)]
-    assert plain(made[f"diff{n}_v__g"]) == expected
-
-
-def test_lags_equal_pandas_over_several_columns_of_group_and_order():
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.integers(0, 4, (200, 4)), columns=["a", "b", "t", "u"]).assign(x=rng.normal(size=200))
-    made = Lag("x", by=["a", "b"], order=["t", "u"], n=[1, 3]).fit_transform(frame)
-    ordered = frame.sort_values(["t", "u"], kind="stable")
-    for n in (1, 3):
-        expected = ordered.groupby(["a", "b"])["x"].shift(n).sort_index()
-        assert made[f"lag{n}_x__a__b"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
-
-
 def test_test_rows_see_the_tail_of_the_past():
     past = pd.DataFrame({"g": [1, 1, 2], "t": [1, 2, 1], "x": [10.0, 20.0, 30.0]})
     new = pd.DataFrame({"g": [2, 1, 1], "t": [9, 9, 8], "x": [1.0, 2.0, 3.0]}, index=["p", "q", "r"])
@@ -237,17 +218,6 @@ def test_a_horizon_reaches_into_the_past():
     assert made["pct1_4_x__g"].tolist() == pytest.approx([-29 / 30, -0.9, -0.7])
 
 
-@settings(max_examples=40, deadline=None)
-@given(rows, st.sampled_from([1, 2, -1]))
-def test_shares_equal_pandas_where_they_are_finite(data, n):
-    frame = frame_of(data)
-    made = PctChange("v", by="g", order="t", n=n).fit_transform(frame)[f"pct{n}_v__g"]
-    ordered = frame.astype({"v": "float64"}).sort_values("t", kind="stable")
-    expected = ordered.groupby("g")["v"].pct_change(n, fill_method=None).replace([math.inf, -math.inf], math.nan)
-    expected = expected.where(ordered["g"].notna()).sort_index()
-    assert made.tolist() == pytest.approx(expected.tolist(), nan_ok=True)
-
-
 def test_shares_are_exact_and_finite():
     frame = pd.DataFrame({"i": [2**53, 2**53 + 1, 0, 5], "f": [0.0, 1.0, math.inf, 2.0], "g": [1e-300, 1e300, -2, 1]})
     made = PctChange(["i", "f", "g"]).fit_transform(frame)
@@ -371,20 +341,6 @@ def test_rows_without_a_group_have_no_past():
     assert made["rollcount2_x__g"].tolist() == [0, 0, 0, 1]
     zero = Rolling("x", "sum", by="g", window=2, min_count=0).fit_transform(frame)
     assert zero["rollsum2_x__g"].fillna(-1).tolist() == [-1, -1, 0, 3]
-
-
-@pytest.mark.parametrize("closed", CLOSED)
-@pytest.mark.parametrize("min_count", [0, 1, 2])
-def test_missing_groups_are_missing_as_in_pandas(closed, min_count):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"g": rng.choice(["a", "b", None], 60), "x": rng.normal(size=60)})
-    frame.loc[rng.random(60) < 0.3, "x"] = np.nan
-    stats = ["mean", "sum", "std", "min", "max", "median"]
-    made = Rolling("x", stats, by="g", window=3, min_count=min_count, closed=closed).fit_transform(frame)
-    for stat, name in zip(stats, Rolling("x", stats, by="g", window=3, closed=closed).outputs, strict=True):
-        windows = frame.groupby("g")["x"].rolling(3, min_periods=min_count, closed=closed)
-        expected = getattr(windows, stat)().droplevel(0).reindex(frame.index)
-        assert made[name].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
 
 
 @pytest.mark.parametrize("window", [3, "40s"])

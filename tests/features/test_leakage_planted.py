@@ -251,37 +251,30 @@ STATISTICS = {
 }
 
 
+def told(df, values):
+    """What is said of a column that has one value for each key."""
+    column, codes = Table({"x": df["k"].map(values).to_numpy()})["x"], torch.from_numpy(df["k"].to_numpy() + 1)
+    target = held(df["y"].to_numpy())
+    return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
+
+
 @pytest.mark.parametrize("how", STATISTICS)
 def test_statistics_by_key_are_told_and_near_ones_are_not(how):
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"k": rng.integers(0, 40, 800), "y": rng.normal(size=800)})
     stat = STATISTICS[how](df.groupby("k")["y"])
-    codes = torch.from_numpy(df["k"].to_numpy() + 1)
-
-    def told(values):
-        column = Table({"x": df["k"].map(values).to_numpy()})["x"]
-        target = held(df["y"].to_numpy())
-        return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
-
-    assert told(stat)
-    assert not told(stat + pd.Series(rng.normal(size=40), index=stat.index) * 0.05)
-    assert not told(df.groupby("k")["y"].count().astype(float))
-    assert not told(pd.Series(rng.integers(0, 2, 40), index=stat.index))
+    assert told(df, stat)
+    assert not told(df, stat + pd.Series(rng.normal(size=40), index=stat.index) * 0.05)
+    assert not told(df, df.groupby("k")["y"].count().astype(float))
+    assert not told(df, pd.Series(rng.integers(0, 2, 40), index=stat.index))
 
 
 def test_a_function_of_count_and_sum_is_told_and_one_of_the_count_is_not():
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"k": rng.integers(0, 300, 1500), "y": rng.integers(0, 2, 1500)})
     stats = df.groupby("k")["y"].agg(["sum", "count"])
-    codes = torch.from_numpy(df["k"].to_numpy() + 1)
-
-    def told(values):
-        column = Table({"x": df["k"].map(values).to_numpy()})["x"]
-        target = held(df["y"].to_numpy())
-        return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
-
     woe = np.log((stats["sum"] + 0.5) / (stats["count"] - stats["sum"] + 0.5))
-    assert "count and the sum" in told(woe)
-    assert "count and the sum" in told((woe * 2).round(0))
-    assert not told(np.log(stats["count"]))
-    assert not told(woe.where(stats.index % 50 != 0, 0.123))
+    assert "count and the sum" in told(df, woe)
+    assert "count and the sum" in told(df, (woe * 2).round(0))
+    assert not told(df, np.log(stats["count"]))
+    assert not told(df, woe.where(stats.index % 50 != 0, 0.123))

@@ -105,19 +105,28 @@ def test_statistics_of_groups_of_text_and_float_equal_pandas(data):
         assert made[name].fillna(-1).tolist() == [0 if stat in ("sum", "count", "nunique") else -1] * 3
 
 
-@some
-@example(MANY, "average", False)
-@given(rows, st.sampled_from(["min", "max", "average", "dense"]), st.booleans())
-def test_ranks_in_groups_of_text_and_float_equal_pandas(data, method, descending):
+METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
+
+
+@settings(max_examples=40, deadline=None)
+@example(MANY, "average", False, False, "x")
+@given(rows, st.sampled_from(sorted(METHODS)), st.booleans(), st.booleans(), st.sampled_from("xf"))
+def test_ranks_in_groups_of_text_and_float_equal_pandas(data, method, descending, normalise, ranked):
     frame = frame_of(data)
-    feature = GroupRank("x", by=BY, method=method, descending=descending)
-    expected = frame.dropna(subset=BY).groupby(BY)["x"].rank(method=method, ascending=not descending)
+    frame["w"] = -frame[ranked]  # of f infinities, and numbers that differ in the ninth digit
+    by = BY if ranked == "x" else ["s"]
+    groups = frame.dropna(subset=by).groupby(by)["w"]
+    feature = GroupRank("w", by=by, method=method, descending=descending, normalise=normalise)
+    expected = groups.rank(method=METHODS[method], ascending=not descending)
+    if normalise:
+        size = groups.transform("count").astype("float64")
+        expected = ((expected - 1) / (size - 1)).where(size > 1, expected * 0)
     same(feature.fit_transform(frame)[feature.outputs[0]], expected)
 
 
 @some
 @example(MANY, 1)
-@given(rows, st.sampled_from([1, 2, -1]))
+@given(rows, st.sampled_from([1, 2, 3, -1]))
 def test_shifts_equal_pandas_over_two_groups_and_orders(data, n):
     frame = frame_of(data)
     frame["w"] = frame["x"].map(lambda v: None if math.isnan(v) else f"w{v}").astype(object)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastrec.features import Categorify, TargetEncode
+from fastrec.features import TargetEncode
 
 
 def frame(seed=0, n=300):
@@ -44,32 +44,3 @@ def test_leave_one_out_is_a_fold_for_every_row():
     small = pd.DataFrame({"k": list("xxxy"), "y": [1.0, 2.0, 6.0, 5.0], "row": range(4)})
     made = TargetEncode("k", "y", smooth=0, fold_column="row").fit_transform(small)["te_k__y"]
     assert made.tolist() == pytest.approx([4, 3.5, 1.5, 3])
-
-
-@pytest.mark.parametrize("least", [1, 2, 20, 50, 400])
-def test_rare_values_are_those_that_scikit_learn_calls_infrequent(least):
-    from sklearn.preprocessing import OneHotEncoder
-
-    data = frame()
-    encoder = OneHotEncoder(min_frequency=least).fit(data[["k"]])
-    theirs = encoder.infrequent_categories_[0]
-    codes = Categorify("k", min_count=least)
-    made = codes.fit_transform(data)["code_k"]
-    classes = codes.vocabs["k"].classes
-    rare = sorted(set(data["k"][made == classes.index("#rare#")])) if "#rare#" in classes else []
-    assert rare == ([] if theirs is None else sorted(theirs))
-    kept = [c for c in classes if not str(c).startswith("#")]
-    assert kept == sorted(set(data["k"]) - set(rare))
-
-
-@pytest.mark.parametrize("most", [2, 4, 8])
-def test_the_most_frequent_values_are_scikit_learns(most):
-    from sklearn.preprocessing import OneHotEncoder
-
-    data = frame()
-    assert data["k"].value_counts().is_unique  # ties would be broken otherwise
-    encoder = OneHotEncoder(max_categories=most + 1).fit(data[["k"]])  # it counts the one of the others
-    codes = Categorify("k", max_size=most).fit(data)
-    theirs = encoder.infrequent_categories_[0]
-    kept = [c for c in codes.vocabs["k"].classes if not str(c).startswith("#")]
-    assert kept == sorted(set(data["k"]) - set([] if theirs is None else theirs))

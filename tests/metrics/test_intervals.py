@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from fastrec.errors import DataError
 from fastrec.metrics import as_metric, auc, bootstrap_interval, bootstrap_metric, get_metric, mrr, paired_difference
-from fastrec.metrics.intervals import _sorted_auc, cluster_means, interval_of
+from fastrec.metrics.intervals import _sorted_auc, cluster_means, conformal_bound, conformal_gaps, interval_of
 
 # -------------------------------------------------------------------------------------------------- independent values
 
@@ -296,3 +296,39 @@ TWO = ([0, 1], {"a": [0.1, 0.2]})
 def test_bad_values_are_named(call, says):
     with pytest.raises(DataError, match=says):
         call()
+
+
+# ------------------------------------------------------------------------------------------------------------ conformal
+
+
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=40), st.integers(1, 99))
+@settings(max_examples=60, deadline=None)
+def test_a_conformal_bound_is_the_smallest_gap_that_enough_others_do_not_exceed(gaps, percent):
+    level, needed = percent / 100, None
+    for gap in sorted(gaps):  # a new row is one of n + 1: at least level of them may not exceed the bound
+        if sum(g <= gap for g in gaps) >= (len(gaps) + 1) * level - 1e-9:
+            needed = gap
+            break
+    if needed is None:
+        with pytest.raises(DataError, match=rf"{len(gaps)} rows are too few for level"):
+            conformal_bound(np.array(gaps), level)
+    else:
+        assert conformal_bound(np.array(gaps), level) == needed
+
+
+def test_new_rows_are_covered_as_often_as_promised():
+    rng = np.random.default_rng(0)
+    inside = [rng.gamma(1, size=100) <= conformal_bound(rng.gamma(1, size=19), 0.9) for _ in range(400)]
+    assert np.mean(inside) == pytest.approx(18 / 20, abs=0.012)  # exactly ceil(20 * .9) of 20 places
+
+
+def test_conformal_gaps_by_hand():
+    amounts = conformal_gaps(np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([[1.5, 2.0], [1.0, 4.0]]), classes=False)
+    assert amounts.tolist() == [[0.5, 0.0], [2.0, 4.0]]
+    two = conformal_gaps(np.array([[0.0], [1.0]]), np.array([[0.25], [0.75]]), classes=True)
+    assert two.tolist() == [[0.25], [0.25]]
+    three = conformal_gaps(np.array([[2.0], [0.0]]), np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]]), classes=True)
+    np.testing.assert_allclose(three, [[0.3], [0.5]])
+    for level in (0, 1, -0.1, 1.5, float("nan")):
+        with pytest.raises(DataError, match="level is"):
+            conformal_bound(np.arange(9.0), level)

@@ -137,14 +137,13 @@ def test_the_lowest_class_above_zero():
 @given(given=rows(most=14), seed=st.integers(0, 99))
 @quick
 def test_classes_of_a_fold_are_cut_by_the_others(given, seed):
-    y, p, w = given
+    y, p, _ = given
     folds = np.random.default_rng(seed).permutation(np.arange(len(y)) % 2) * 7
-    got = m.cross_fitted_classes(y, p, folds, "f1", weight=w)
+    got = m.cross_fitted_classes(y, p, folds, "f1")
     for fold in (0, 7):
         rest = folds != fold
-        threshold = m.best_threshold(y[rest], p[rest], "f1", weight=None if w is None else w[rest])
+        threshold = m.best_threshold(y[rest], p[rest], "f1")
         assert got[~rest].tolist() == (p[~rest] > threshold).tolist()
-    assert m.cross_fitted_classes(y, np.column_stack([1 - p, p]), folds, "f1", weight=w).tolist() == got.tolist()
 
 
 def test_a_rows_target_never_moves_its_own_class():
@@ -173,23 +172,6 @@ def test_what_is_scored_is_classes_where_a_metric_wants_them():
     assert m.loss_of("f1_macro", "multilabel").name == "f1_macro"
 
 
-def test_cross_fitted_shapes():
-    rng = np.random.default_rng(2)
-    folds = torch.arange(90) % 3
-    p = rng.dirichlet(np.ones(4), 90)
-    assert (m.cross_fitted_classes(rng.integers(0, 4, 90), p, folds, "f1_macro").tolist() == p.argmax(1)).all()
-    truth = rng.random((90, 3)) * [0.5, 0.8, 1]
-    y = (rng.random((90, 3)) < truth).astype(int)
-    each = m.cross_fitted_classes(y, truth, folds, "f1_macro").cpu()
-    one = m.cross_fitted_classes(y, truth, folds, "f1_micro", weight=np.ones(90)).cpu()
-    for fold in range(3):
-        rest = folds.numpy() != fold
-        thresholds = [m.best_threshold(y[rest, j], truth[rest, j], "f1") for j in range(3)]
-        assert (each[~rest].numpy() == (truth[~rest] > thresholds)).all()
-        threshold = m.best_threshold(y[rest].ravel(), truth[rest].ravel(), "f1")
-        assert (one[~rest].numpy() == (truth[~rest] > threshold)).all()
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [
@@ -205,7 +187,6 @@ def test_cross_fitted_shapes():
         (lambda: m.apply_cuts([0.1], [0.5, 0.4]), "do not ascend"),
         (lambda: m.cross_fitted_classes([0, 1], [0.1, 0.2], [3, 3], "f1"), "2 rows in 1 folds, for 2 predictions"),
         (lambda: m.cross_fitted_classes([0, 1], [0.1, 0.2], [0, 1, 1], "f1"), "3 rows in 2 folds"),
-        (lambda: m.cross_fitted_classes([[0, 1]] * 2, [[0.1, 0.2]] * 2, [0, 1], "accuracy"), "no thresholds of labels"),
     ],
 )
 def test_refused(call, match):

@@ -375,12 +375,15 @@ class Sales(Competition):
         return [XGBModel("xgb", **TREES)]
 
 
+def eight_days():
+    """Amounts of sixty shops, each of which drifts from day to day."""
+    amounts = np.random.default_rng(0).normal(size=(8, 60)).cumsum(0) * 3
+    return pd.DataFrame({"day": np.arange(8).repeat(60), "shop": np.tile(np.arange(60), 8), "amount": amounts.ravel()})
+
+
 def test_the_serving_run_looks_back_to_all_that_was_known(tmp_path):
     """Also to rows that a window cuts off, and to new rows of the days before."""
-    rng = np.random.default_rng(0)
-    amounts = rng.normal(size=(8, 60)).cumsum(0) * 3
-    rows = pd.DataFrame({"day": np.repeat(np.arange(8), 60), "shop": np.tile(np.arange(60), 8)})
-    rows["amount"] = amounts.ravel()
+    rows = eight_days()
     (tmp_path / "data").mkdir()
     rows[rows["day"] < 6].to_csv(tmp_path / "data" / "train.csv", index=False)
     run = run_competition(Sales(), tmp_path / "data", tmp_path / "run", resume=True)
@@ -399,10 +402,7 @@ def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(
     pytest.importorskip("onnxruntime")
     from fastrec.serve import Online, export_run
 
-    rng = np.random.default_rng(0)
-    amounts = rng.normal(size=(8, 60)).cumsum(0) * 3
-    rows = pd.DataFrame({"day": np.repeat(np.arange(8), 60), "shop": np.tile(np.arange(60), 8)})
-    rows["amount"] = amounts.ravel()
+    rows = eight_days()
     rows.loc[(rows["shop"] == 7) & (rows["day"] > 2), "shop"] = 61  # the window has no row of shop 7
     (tmp_path / "data").mkdir()
     rows[rows["day"] < 6].to_csv(tmp_path / "data" / "train.csv", index=False)

@@ -36,25 +36,14 @@ from tests.features.frames import columns, tables, to_pandas  # noqa: E402
 from tests.features.partitions import events  # noqa: E402
 from tests.features.test_contract import assert_equal, outputs_of  # noqa: E402
 from tests.features.test_partitions import chained  # noqa: E402
+from tests.scale.dask_parts import parted  # noqa: E402
 
 pytestmark = [
+    pytest.mark.usefixtures("in_this_thread"),
     pytest.mark.filterwarnings("ignore:.*come together on one worker"),
     # pandas, of the way in which Dask puts partitions with categories and many columns together
     pytest.mark.filterwarnings("ignore:DataFrame is highly fragmented"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _in_this_thread():
-    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
-        yield
-
-
-def parted(frame, ends):
-    """A Dask frame whose partitions end at these rows; some may hold none."""
-    ends = [*sorted(ends), len(frame)]
-    parts = [frame.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends)]
-    return dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
 
 
 def in_files(frame, ends, folder):

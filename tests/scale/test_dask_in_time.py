@@ -19,19 +19,15 @@ from fastrec.features import Combine, CumTarget, FeatureSet, TargetEncode  # noq
 from fastrec.features._dask.files import spilled  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
 from fastrec.features._dask.gathered import ByTime  # noqa: E402
+from tests.scale.dask_parts import assert_near, of_parts  # noqa: E402
+from tests.scale.dask_parts import parted as parted_at  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _in_this_thread():
-    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
-        yield
+pytestmark = pytest.mark.usefixtures("in_this_thread")
 
 
 def parted(frame, parts):
-    """A Dask frame of so many partitions, one of them without a row."""
-    ends = [len(frame) * i // (parts - 1) for i in range(1, parts - 1)] + [len(frame)] * 2
-    cut = [frame.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends)]
-    return dd.from_delayed([dask.delayed(p) for p in cut], meta=frame.iloc[:0], verify_meta=False)
+    """A Dask frame of so many partitions, the last of them without a row."""
+    return parted_at(frame, [len(frame) * i // (parts - 1) for i in range(1, parts)])
 
 
 def log(n, seed=0, times=50):
@@ -111,18 +107,13 @@ def test_hidden_folds_and_generators_after_it(spills, tmp_path):
     ours = parted(frame, 4)
     if not spills:
         done, mine = parts.fit_transform_folds(ours, "outer")
-        assert_near(wanted, done.compute(), whole.outputs)
+        assert_near(wanted, done.compute(), whole.outputs, near=1e-12)
         for pair, got in zip(pairs, mine, strict=True):
             for side, own in zip(pair, got, strict=True):
-                assert_near(side, own.compute(), whole.outputs)
+                assert_near(side, own.compute(), whole.outputs, near=1e-12)
     else:
         with spilled(tmp_path):
-            assert_near(wanted, parts.fit_transform(ours).compute(), whole.outputs)
-
-
-def assert_near(wanted, made, names):
-    for name in names:
-        assert made[name].tolist() == pytest.approx(wanted[name].tolist(), abs=1e-12, nan_ok=True), name
+            assert_near(wanted, parts.fit_transform(ours).compute(), whole.outputs, near=1e-12)
 
 
 @pytest.mark.parametrize("ranges", [1, 2, 5])
@@ -141,8 +132,7 @@ def test_ranges_are_even_in_order_and_keep_ties_together(ranges):
 def test_times_of_other_units_are_one_order():
     frame = log(40)
     parts = [frame.iloc[:20].assign(t=frame["t"][:20].astype("datetime64[s]")), frame.iloc[20:]]
-    ours = dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
-    made = CumTarget("user", "y", order="t").fit_transform(ours).compute()["cumte_user__y"].tolist()
+    made = CumTarget("user", "y", order="t").fit_transform(of_parts(parts)).compute()["cumte_user__y"].tolist()
     assert made == pytest.approx(CumTarget("user", "y", order="t").fit_transform(frame)["cumte_user__y"].tolist())
 
 

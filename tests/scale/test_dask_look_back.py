@@ -17,19 +17,9 @@ from hypothesis import strategies as st  # noqa: E402
 import fastrec.features as ff  # noqa: E402
 from fastrec.errors import DataWarning  # noqa: E402
 from fastrec.features._dask.files import spilled  # noqa: E402
+from tests.scale.dask_parts import assert_near, parted  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _in_this_thread():
-    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
-        yield
-
-
-def parted(frame, cuts):
-    """A Dask frame cut at these rows."""
-    ends = [*sorted(cuts), len(frame)]
-    parts = [frame.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends)]
-    return dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
+pytestmark = pytest.mark.usefixtures("in_this_thread")
 
 
 def log(n, seed=0):
@@ -67,16 +57,6 @@ def every_one(order):
             ff.TimeSince(order=order),
         ]
     return ff.FeatureSet(made)
-
-
-def assert_near(wanted, made, names):
-    for name in names:
-        a, b = wanted[name].tolist(), made[name].tolist()
-        if wanted[name].dtype == object or str(wanted[name].dtype) in ("category", "str"):
-            assert [None if pd.isna(v) else v for v in a] == [None if pd.isna(v) else v for v in b], name
-        else:
-            a, b = (pd.to_numeric(pd.Series(v), errors="coerce").astype(float).tolist() for v in (a, b))
-            assert b == pytest.approx(a, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
 @settings(max_examples=15, deadline=None)

@@ -121,43 +121,11 @@ def test_what_is_exactly_as_late_as_allowed_is_answered(kind: pa.DataType) -> No
         online.features({"item": ["a"], "t": pa.array([16 * unit - 1]).cast(kind)})
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**20), keep=st.integers(1, 5), late=st.integers(0, 3), smooth=st.sampled_from([0, 2.5]))
-def test_cum_target_goes_on_learning(seed: int, keep: int, late: int, smooth: float) -> None:
-    """A row gets what ``fit_transform`` of it and all rows before it gives it."""
-    rng = np.random.default_rng(seed)
-
-    def unfitted() -> FeatureSet:
-        step = CumTarget(["item", "user"], ["y", "x"], order=["t", "u"], smooth=smooth, weight="w")
-        return FeatureSet([step], keep="outputs")
-
-    def more(n: int, times: tuple[int, int]) -> pa.Table:
-        rows = random_rows(rng, n, times)
-        rows = rows.append_column("y", pa.array(rng.integers(0, 2, n).astype(float)))
-        rows = rows.append_column("u", pa.array(rng.integers(0, 2, n)))
-        return rows.append_column("w", pa.array(rng.integers(0, 3, n).astype(float)))
-
-    known = more(20, (0, 10))
-    online = Online(unfitted().fit(known), tables={"history": known}, keep=keep, late=late, learn=True)
-    newest = 10
-    for _ in range(5):
-        rows = more(int(rng.integers(1, 12)), (max(newest - late, 10), newest + 3))
-        online.observe(rows)
-        known = pa.concat_tables([known, rows])
-        newest = max(newest, *rows["t"].to_pylist())
-        asked = more(3, (newest - late if newest - late > 10 else 10, newest + 3))
-        want = unfitted().fit_transform(pa.concat_tables([known, asked.slice(0, 1)]))
-        got = online.features(asked.slice(0, 1).drop_columns(["y", "w"]))
-        equal(got, want.slice(len(known)))
-
-
-def test_cum_target_that_does_not_learn_is_that_of_training() -> None:
+def test_cum_target_is_that_of_training() -> None:
     rows = pa.table({"item": ["a", "b"], "t": [1, 2], "y": [1.0, 0.0]})
     fs = FeatureSet([CumTarget("item", "y", order="t")], keep="outputs").fit(rows)
     online = Online(fs, outputs=fs.outputs)
     equal(online.features(rows), fs.transform(rows))
-    with pytest.raises(DataError, match=r"CumTarget \(cumte_item__y\) cannot go on learning: its sums decay"):
-        Online(FeatureSet([CumTarget("item", "y", order="t", half_life=3)]).fit(rows), learn=True)
 
 
 def test_late_events_count_and_late_requests_are_refused() -> None:

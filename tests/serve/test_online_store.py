@@ -1,16 +1,14 @@
-"""Stores: what was acknowledged is there after a crash, a torn end is cut off, damage is refused; Redis likewise."""
+"""Stores: what was acknowledged is there after a crash, a torn end is cut off, damage is refused."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +17,7 @@ import pytest
 
 from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
 from fastrec.features import CumCount, FeatureSet, History
-from fastrec.serve import MemoryStore, Online, RedisStore, write_online_state
-from fastrec.serve.online.store import EventStore
+from fastrec.serve import MemoryStore, Online, write_online_state
 from tests.serve.online_frames import ITEMS, SCHEMA, batch, equal, fitted, from_log, from_rows, random_rows
 
 ASKED = pa.table({"user": ["u", "v", "?"], "item": ["a", "b", "a"], "t": [99] * 3}).cast(pa.schema(list(SCHEMA)[:3]))
@@ -192,37 +189,8 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
         acknowledged = stored
 
 
-# Redis ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    pytest.importorskip("redis")
-    if shutil.which("redis-server") is None:
-        pytest.skip("there is no redis-server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("redis")
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    url = f"redis://127.0.0.1:{port}/0"
-    try:
-        for _ in range(1200):
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def test_all_stores_do_the_same(tmp_path: Path, redis_url: str) -> None:
-    stores: list[EventStore] = [MemoryStore(), MemoryStore(tmp_path / "store"), RedisStore(redis_url, name="same")]
-    for store in stores:
+def test_in_memory_and_in_a_folder_stores_do_the_same(tmp_path: Path) -> None:
+    for store in (MemoryStore(), MemoryStore(tmp_path / "store")):
         assert store.write({b"a": b"12", b"b": b"3"}, {b"s": b"set"}) == {b"a": 2, b"b": 1}
         assert store.write({b"a": b"45"}, {b"s": b"again"}) == {b"a": 4}
         assert store.get([b"a", b"none", b"b", b"s"]) == [b"1245", None, b"3", b"again"]
@@ -236,25 +204,10 @@ def test_all_stores_do_the_same(tmp_path: Path, redis_url: str) -> None:
         store.close()
 
 
-def test_features_from_redis_equal_the_batch(redis_url: str) -> None:
-    fs, rng = fitted([*from_log(), *from_rows()]), np.random.default_rng(5)
-    options = {"tables": {"log": SCHEMA, "items": ITEMS, "history": SCHEMA}, "keep": 3, "late": 0}
-    writers = [Online(fs, store=RedisStore(redis_url, name="batch"), **options) for _ in range(2)]
-    writers[0].observe(ITEMS, "items")
-    log, past = random_rows(rng, 60, (0, 20)), random_rows(rng, 40, (0, 20))
-    for i in range(6):  # two processes at work on one state
-        writers[i % 2].observe(log.slice(10 * i, 10), "log")
-        writers[i % 2].observe(past.slice(10 * i, 10))
-    asked = random_rows(rng, 4, (20, 22))
-    for online in writers:
-        equal(online.features(asked), batch(fs, asked, log, past))
-        online.close()
-
-
 # Folders of state ----------------------------------------------------------------------------------------------------
 
 
-def test_the_state_of_a_run_is_written_and_loaded(tmp_path: Path, redis_url: str) -> None:
+def test_the_state_of_a_run_is_written_and_loaded(tmp_path: Path) -> None:
     fs, rng = fitted([*from_log(), *from_rows()]), np.random.default_rng(6)
     log, past = random_rows(rng, 80, (0, 20)), random_rows(rng, 40, (0, 20))
     fs.save(tmp_path / "features")
@@ -263,13 +216,12 @@ def test_the_state_of_a_run_is_written_and_loaded(tmp_path: Path, redis_url: str
     assert set(made.tables) == {"log", "items", "history"}
     assert set(made.inputs) <= set(SCHEMA.names)
     asked = random_rows(rng, 4, (20, 22))
-    elsewhere = Online.load(tmp_path / "events", store=RedisStore(redis_url, name="loaded"))
-    for online in (Online.load(tmp_path / "events"), elsewhere):
-        equal(online.features(asked), batch(fs, asked, log.slice(0, 60), past.slice(0, 30)))
-        online.observe(log.slice(60), "log")
-        online.observe(past.slice(30))
-        equal(online.features(asked), batch(fs, asked, log, past))
-        online.close()
+    online = Online.load(tmp_path / "events")
+    equal(online.features(asked), batch(fs, asked, log.slice(0, 60), past.slice(0, 30)))
+    online.observe(log.slice(60), "log")
+    online.observe(past.slice(30))
+    equal(online.features(asked), batch(fs, asked, log, past))
+    online.close()
     again = Online.load(tmp_path / "events", fs)
     assert (again.observed("log"), again.observed()) == (80, 40)
     equal(again.features(asked), batch(fs, asked, log, past))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,20 @@ import torch
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import SessionRanker
-from fastrec.table import Table
+from fastrec.table import Table, as_column
 from fastrec.validate import ListEvents, Lists
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from fastrec.serve import Refusal, Scorer, export_session_ranker, make_app, verify_session_ranker
+from fastrec.serve import Refusal, Scorer, make_app
+from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
+from fastrec.serve.graph.estimators import GraphRows, prediction
+from fastrec.serve.graph.features import GraphGroups
+from fastrec.serve.graph.lists import COUNT, events_of
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N, value_of
+from fastrec.serve.session import write_about
+from fastrec.serve.verify import Verified, compare_scores, score_rows
 
 KINDS = ["DIN", "BST"]
 NAMES = {"session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"], "time": "t"}
@@ -61,11 +69,41 @@ def lists_of(frame: pd.DataFrame, log: pd.DataFrame, **names: Any) -> Lists:
     return Lists(table, table["list_id"].integer(), cats=["colour"], conts=["price"], label=label, events=events)
 
 
+def write(model: SessionRanker, rows: Lists, folder: Path, lists: str = "request") -> None:
+    """Write a ranker alone as ``export_run`` writes one of a run: raw columns and raw events to scores."""
+    graph, inputs, table = Graph(), {}, rows.table
+
+    def given(name: str) -> Any:
+        inputs[name] = described(name, table[name])
+        return input_column(graph, name, table[name], no_text=no_text_of(table[name]))
+
+    later = GraphTable({}, later={n: (lambda n=n: given(n)) for n in table.names})
+    number = torch.empty(N, dtype=torch.int64, device="meta")
+    groups = GraphGroups(GraphTensor(graph, graph.input(lists, np.int64), number))
+    before, of_events = events_of(graph, [model], rows.events.log, rows.events.item, rows.events.time)
+    score = prediction(model, GraphRows(later, "ranking", rows.cats, rows.conts, 1, groups, before))
+    graph.output("score", value_of(graph, score, torch.float64), np.float64)
+    used = graph.drop_unread_inputs()
+    of_list = {"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False}
+    about = {"format": 1, "name": model.name, "task": "ranking", "list": lists, "item": rows.events.item}
+    about |= {"inputs": [*(d for n, d in inputs.items() if n in used), of_list, *of_events], "events_count": COUNT}
+    about |= {"outputs": [{"name": "score", "type": "float64", "width": 1}], "classes": None, "events": None}
+    about["ignored"] = {n: None for n in table.names if n not in used}
+    folder.mkdir(parents=True)
+    graph.export(folder, about)
+    write_about(folder, about)
+
+
+def verify(folder: str | Path, model: SessionRanker, rows: Lists) -> Verified:
+    table = rows.table.with_columns({"request": as_column(rows.groups, name="request")})
+    return compare_scores(score_rows(folder, table, events=rows.events), model.predict(rows).numpy(), rows.groups)
+
+
 @cache
 def exported(kind: str, folder: str) -> tuple[SessionRanker, str]:
     model = SessionRanker(kind, model=kind, layers=[16], epochs=2, bs=256, lr=1e-2, most_events=5)
     model.fit(lists_of(*logs(0, 600)), None, seed=1)
-    export_session_ranker(model, lists_of(*logs(1, 50)), f"{folder}/{kind}", lists="request")
+    write(model, lists_of(*logs(1, 50)), Path(f"{folder}/{kind}"))
     return model, f"{folder}/{kind}"
 
 
@@ -81,10 +119,10 @@ def test_the_file_says_what_the_net_says(kind, rows, folder):
     model, path = exported(kind, folder)
     frame, log = logs(2, ROWS)
     frame = frame.iloc[:rows]
-    found = verify_session_ranker(path, model, lists_of(frame, log))
+    found = verify(path, model, lists_of(frame, log))
     assert found.holds, found
     assert found.rows == rows
-    nothing = verify_session_ranker(path, model, lists_of(frame, log.iloc[:0]))
+    nothing = verify(path, model, lists_of(frame, log.iloc[:0]))
     assert nothing.holds, nothing
 
 
@@ -93,12 +131,12 @@ def test_integers_above_2_to_the_53_events_of_items_alone_and_no_columns_of_cand
     rows = lists_of(frame, log, cats=[], conts=[], time=None)
     rows = Lists(rows.table, rows.groups, label=rows.label, conts=["price"], events=rows.events)
     model = SessionRanker("din", layers=[8], epochs=1, bs=128, most_events=3).fit(rows, None, seed=1)
-    export_session_ranker(model, rows, tmp_path / "export")
-    found = verify_session_ranker(tmp_path / "export", model, rows)
+    write(model, rows, tmp_path / "export")
+    found = verify(tmp_path / "export", model, rows)
     assert found.holds, found
     assert found.rows == 400
     other = model.fresh().fit(rows, None, seed=2)
-    assert not verify_session_ranker(tmp_path / "export", other, rows).holds
+    assert not verify(tmp_path / "export", other, rows).holds
 
 
 def columns(frame: pd.DataFrame, log: pd.DataFrame) -> dict[str, list[Any]]:
@@ -192,11 +230,6 @@ def test_what_cannot_be_exported_is_said(tmp_path, folder):
     frame, log = logs(5, 20)
     rows = lists_of(frame, log)
     with pytest.raises(NotFittedError):
-        export_session_ranker(model.fresh(), rows, tmp_path / "x")
-    with pytest.raises(DataError, match="without the events before them"):
-        export_session_ranker(model, Lists(rows.table, rows.groups, ["colour"], ["price"]), tmp_path / "x")
-    with pytest.raises(DataError, match="a column of this name"):
-        export_session_ranker(model, rows, tmp_path / "x", lists="list_id")
-    with pytest.raises(DataError, match="time at which they were shown"):
-        export_session_ranker(model, rows.with_table(rows.table.drop(["t"])), tmp_path / "x")
-    assert not (tmp_path / "x").exists()
+        write(model.fresh(), rows, tmp_path / "x")
+    with pytest.raises(DataError, match="reads the events before a list"):
+        prediction(model, GraphRows(GraphTable({}), "ranking", ["colour"], ["price"]))

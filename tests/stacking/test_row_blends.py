@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import isotonic_regression, minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 
@@ -227,6 +227,35 @@ def test_mean_rank_keeps_the_order_of_many_rows_and_ignores_scales():
     torch.testing.assert_close(RankMean(["m0", "m1"]).fit(squeezed).predict(squeezed), got, rtol=0, atol=2e-3)
     alone = torch.cat([blend.predict(two.take(torch.tensor([i]))) for i in range(20)])
     torch.testing.assert_close(alone, got[:20], rtol=0, atol=1e-12)  # whatever rows stand beside
+
+
+def test_mean_rank_is_calibrated_where_a_line_does_not_fit(tmp_path):
+    rng = np.random.default_rng(0)
+    place = rng.permutation(2000)
+    chance = np.where(place > 1700, 0.9, 0.02)  # a step that no line through the logit of ranks has
+    label = torch.from_numpy((rng.random(2000) < chance).astype(float))
+    data = Rows(Table({"x": torch.zeros(2000)}), "binary", label=label)
+    two = by_row({"a": torch.from_numpy(place / 2000.0), "b": torch.from_numpy(place / 2000.0)}, data)
+    blend = RankMean(["a", "b"]).fit(two)
+    got, (x, y) = blend.predict(two).numpy(), (v.numpy() for v in blend._curves[0])
+    shares = (place + 0.5) / 2000
+    by_line = 1 / (1 + np.exp(-(float(blend._line[0]) * np.log(shares / (1 - shares)) + float(blend._line[1]))))
+    steps = isotonic_regression(label.numpy()[np.argsort(by_line)]).x
+    np.testing.assert_allclose(y, (x + np.interp(x, np.sort(by_line), steps)) / 2, atol=1e-9)
+    np.testing.assert_allclose(got, np.interp(by_line, x, y), atol=1e-6)
+    assert (np.diff(got[np.argsort(place)]) > 0).all()  # no order changes
+    assert log_loss(label, got) < 0.9 * log_loss(label, by_line)
+    blend.save(tmp_path / "b")
+    kept = Estimator.load(tmp_path / "b")
+    torch.testing.assert_close(kept.predict(two), blend.predict(two), rtol=0, atol=0)
+    straight = torch.from_numpy((rng.random(2000) < shares).astype(float))  # the line is right
+    assert RankMean(["a", "b"]).fit(
+        by_row(
+            {"a": torch.from_numpy(shares), "b": torch.from_numpy(shares)}, Rows(data.table, "binary", label=straight)
+        )
+    )._curves == [[]]
+    few = Rows(Table({"x": torch.zeros(1)}), "binary", label=torch.ones(1))
+    assert RankMean(["a"]).fit(by_row({"a": torch.ones(1).double()}, few))._curves == [[]]
 
 
 # Trees, and keeping --------------------------------------------------------------------------------------------------

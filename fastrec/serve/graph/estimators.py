@@ -134,8 +134,7 @@ def _session_ranker(model: Any, rows: GraphRows) -> Any:
     if rows is None or rows.events is None:  # without events it would score like another model
         kind = f"{type(model).__name__}, {model.architecture.model.__name__}"
         why = f"{model.name} ({kind}) reads the events before a list, which the graph of a run has not"
-        remedy = "Leave the model out of the recipe, or write it alone (fastrec.serve.export_session_ranker)"
-        raise NotInGraphError(why, remedy=remedy)
+        raise NotInGraphError(why, remedy="Leave the model out of the recipe")
     return session_outputs(model, rows)
 
 

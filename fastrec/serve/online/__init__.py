@@ -5,6 +5,6 @@ events so far.
 """
 
 from fastrec.serve.online.online import Online, write_online_state
-from fastrec.serve.online.store import MemoryStore, RedisStore
+from fastrec.serve.online.store import MemoryStore
 
-__all__ = ["MemoryStore", "Online", "RedisStore", "write_online_state"]
+__all__ = ["MemoryStore", "Online", "write_online_state"]

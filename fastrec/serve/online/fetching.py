@@ -15,7 +15,7 @@ from fastrec.features.base import Feature
 from fastrec.features.columns import order_keys
 from fastrec.serve.online.fold import CUT, base_type, first_order, is_old, kept, span_of, summed, sums
 from fastrec.serve.online.plan import HISTORY, ROW, EventIndex, EventLookup, Plan, RecordLayout, Values, union
-from fastrec.serve.online.store import EventStore, row_keys
+from fastrec.serve.online.store import MemoryStore, row_keys
 from fastrec.table import Column, Table, concat
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 from fastrec.table.table import concat_columns
@@ -54,7 +54,7 @@ class Request:
     """
 
     def __init__(
-        self, plan: Plan, store: EventStore, values: Values, layouts: Mapping[str, RecordLayout], asked: Table
+        self, plan: Plan, store: MemoryStore, values: Values, layouts: Mapping[str, RecordLayout], asked: Table
     ) -> None:
         self.plan, self.store, self.values, self.layouts = plan, store, values, layouts
         self._bases: dict[bytes, bytes | None] = {}  # of the frame's history, as of the moment that its rows were read
@@ -99,14 +99,6 @@ class Request:
                 self._fetch([(index, lookup, more)])
             found[lookup.table] = self._fetched[key]
         return found
-
-    def on_asked(self, do: Callable[[Table], Made]) -> Made:
-        """Compute on the requested rows only and pad to all rows; values of earlier rows are undefined."""
-        if not self.past:
-            return do(self.rows)
-        made = do(self.rows.take(torch.arange(self.past, len(self.rows))))
-        back = (torch.arange(len(self.rows)) - self.past).clamp_min(0)
-        return {n: c.take(back) for n, c in made.items()}
 
     def on_own_rows(self, place: int, do: Callable[[Table], Made]) -> Made:
         """Compute on a step's earlier rows and the requested ones, and pad to all rows."""
@@ -285,7 +277,7 @@ class Folder:
     A request may be ``late`` behind the newest event, in seconds or the order's unit.
     """
 
-    def __init__(self, plan: Plan, store: EventStore, values: Values, keep: int, late: Fraction) -> None:
+    def __init__(self, plan: Plan, store: MemoryStore, values: Values, keep: int, late: Fraction) -> None:
         if keep < 1 or late < 0:
             raise DataError(f"Online cannot keep {keep} events, {late} s late", remedy="Use keep >= 1 and late >= 0")
         self.plan, self.store, self.values, self.keep, self.late = plan, store, values, keep, late

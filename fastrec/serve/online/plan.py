@@ -14,11 +14,11 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.features import CoVisit, CumTarget, FeatureSet, JaccardToHistory, JoinTable
+from fastrec.features import CoVisit, FeatureSet, JaccardToHistory, JoinTable
 from fastrec.features.base import Feature, Fitted, Grouped
 from fastrec.features.columns import as_list
 from fastrec.serve.online.fold import can_fold
-from fastrec.serve.online.store import EventStore
+from fastrec.serve.online.store import MemoryStore
 from fastrec.table import Column, Table, as_column
 from fastrec.table.keys import is_numeric, is_text
 
@@ -32,7 +32,7 @@ ROW = "\x00row"  # the number of a row of the frame's own history, by which one 
 class Values:
     """Text and lists by 64-bit names; each is in the store once."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self._known: dict[int, str] = {}  # read once from the store
         self._lists: dict[int, list[Any] | None] = {}
@@ -338,11 +338,11 @@ def looks_back(step: Feature) -> bool:
     return isinstance(step, Grouped | CoVisit) or (isinstance(step, Fitted) and step.within is not None)
 
 
-def history_outputs(features: FeatureSet, *, learn: bool = False) -> list[str]:
-    """List the outputs that look at other rows or events (or learn), and those made from such ones."""
+def history_outputs(features: FeatureSet) -> list[str]:
+    """List the outputs that look at other rows or events, and those made from such ones."""
     made: set[str] = set()
     for step in features.steps:
-        if looks_back(step) or (learn and isinstance(step, CumTarget)) or made & set(step.inputs):
+        if looks_back(step) or made & set(step.inputs):
             made.update(step.outputs)
     return [n for n in features.outputs if n in made]
 

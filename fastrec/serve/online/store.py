@@ -1,4 +1,4 @@
-"""What keeps the events: a few methods that memory and Redis share."""
+"""What keeps the events."""
 
 from __future__ import annotations
 
@@ -10,50 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
-from fastrec._core.imports import require
 from fastrec.errors import DataError, DataWarning, UnreadableFileError, WriteError
 from fastrec.features._engine.keyed import key_text
 from fastrec.table import Table
 from fastrec.table.keys import is_text
-
-
-class EventStore(Protocol):
-    """Byte strings by key, to which bytes are appended.
-
-    What ``write`` and ``replace`` have returned from is kept; what they do is done whole or not at all.
-    """
-
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the value of each key, all as of one moment; None if there is none."""
-
-    def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
-        """Append to some keys' values and set others'; return the new length of each that was appended to."""
-
-    def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
-        """Replace ``old``, the beginning of the key's value, by ``new``, and set other keys.
-
-        False: it begins with something else, and nothing was done.
-        """
-
-    def first(self, key: bytes, value: bytes) -> bytes:
-        """Set a key that has no value yet; return its value now: the first one that anybody gave."""
-
-    def count(self, name: bytes, n: int) -> int:
-        """Add ``n`` to a counter, which the next ``write`` stores, and return its value before."""
-
-    def snapshot(self) -> None:
-        """Write everything in a form that loads quickly."""
-
-    def close(self) -> None:
-        """Release files and connections."""
-
 
 # A file that grows by records and is whole after a crash: what was synced is there, a torn end is cut off.
 
@@ -173,8 +140,9 @@ _LENGTH = struct.Struct("<I")  # of the beginning that is replaced
 
 
 class MemoryStore:
-    """Events in memory; with a folder they outlive the process, kill -9 included.
+    """Byte strings by key, to which bytes are appended; with a folder they outlive the process, kill -9 included.
 
+    A call does its work whole or not at all; when ``write`` and ``replace`` return, the change is stored.
     Every change is one record of an append-only log. A snapshot (an Arrow file, put in place in one step) holds all
     that there is, and the log before it is dropped; one is made by itself when the log has outgrown the last one.
 
@@ -208,12 +176,12 @@ class MemoryStore:
                 raise
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``EventStore``."""
+        """Return the value of each key, all as of one moment; None if there is none."""
         with self._lock:
             return [bytes(self._data[key]) if key in self._data else None for key in keys]
 
     def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
-        """See ``EventStore``."""
+        """Append to some keys' values and set others'; return the new length of each that was appended to."""
         with self._lock:
             parts = [(_COUNT, name, self._counts[name].to_bytes(8, "little")) for name in self._changed]
             parts += [(_SET, key, value) for key, value in sets.items()]
@@ -225,7 +193,10 @@ class MemoryStore:
         return lengths
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
-        """See ``EventStore``."""
+        """Replace ``old``, the beginning of the key's value, by ``new``, and set other keys.
+
+        False: it begins with something else, and nothing was done.
+        """
         with self._lock:
             if not self._data.get(key, b"").startswith(old):
                 return False
@@ -235,14 +206,14 @@ class MemoryStore:
         return True
 
     def first(self, key: bytes, value: bytes) -> bytes:
-        """See ``EventStore``."""
+        """Set a key that has no value yet; return its value now: the first one that anybody gave."""
         with self._lock:
             if key not in self._data:
                 self.write({}, {key: value})
             return bytes(self._data[key])
 
     def count(self, name: bytes, n: int) -> int:
-        """See ``EventStore``."""
+        """Add ``n`` to a counter, which the next ``write`` stores, and return its value before."""
         with self._lock:
             before = self._counts.get(name, 0)
             if n:
@@ -251,7 +222,7 @@ class MemoryStore:
             return before
 
     def snapshot(self) -> None:
-        """See ``EventStore``."""
+        """Write everything in a form that loads quickly."""
         if self.folder is None:
             return
         with self._maintenance, self._lock:
@@ -279,21 +250,11 @@ class MemoryStore:
                     file.unlink()
 
     def close(self) -> None:
-        """See ``EventStore``."""
+        """Release the files."""
         if self._log is not None:
             self._log.close()
             self._hold.close()
             self._log = None
-
-    def copy_to(self, store: EventStore) -> None:
-        """Copy everything into another store."""
-        with self._lock:
-            keys = list(self._data)
-            for start in range(0, len(keys), 10_000):  # a write each, which a store does whole
-                store.write({}, {k: bytes(self._data[k]) for k in keys[start : start + 10_000]})
-            for name, number in self._counts.items():
-                store.count(name, number)
-            store.write({}, {})
 
     def nbytes(self) -> int:
         """Count the bytes of keys and values, without Python's overhead."""
@@ -369,7 +330,7 @@ def _hold(folder: Path) -> BinaryIO:
     except OSError as error:
         handle.close()
         why = f"another process keeps its events in {str(folder)!r}"
-        raise DataError(why, remedy="Stop it, or use a store for several (Redis)") from error
+        raise DataError(why, remedy="Stop it") from error
     return handle
 
 
@@ -386,72 +347,6 @@ def _unpack(payload: bytes, path: Path) -> Iterator[tuple[int, bytes, bytes]]:
 
 def _number(path: Path) -> int:
     return int(path.stem.partition("-")[2])
-
-
-# ``RedisStore``: events in a Redis server, which several processes share.
-
-# The value's beginning is compared and exchanged in one step, whoever appends meanwhile.
-_REPLACE_REDIS_STORE = """
-if redis.call('GETRANGE', KEYS[1], 0, #ARGV[1] - 1) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[2] .. redis.call('GETRANGE', KEYS[1], #ARGV[1], -1))
-for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 1]) end
-return 1
-"""
-
-
-class RedisStore:
-    """Events in Redis under the same few methods; what outlives a crash is as the server is set (``appendfsync``).
-
-    Args:
-        url: the server: ``redis://127.0.0.1:6379/0``.
-        name: what all keys begin with, so that several models share a server.
-        **options: passed to ``redis.Redis.from_url`` (timeouts, TLS …).
-
-    Raises:
-        MissingPackageError: redis is not installed.
-    """
-
-    def __init__(self, url: str, *, name: str = "fastrec", **options: Any) -> None:
-        redis = require("redis", "redis", "pip install 'fastrec-tabular[redis]'")
-        self.client = redis.Redis.from_url(url, **options)
-        self._prefix = name.encode() + b":"
-        self._replace = self.client.register_script(_REPLACE_REDIS_STORE)
-
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Store``."""
-        return self.client.mget([self._prefix + k for k in keys]) if keys else []
-
-    def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
-        """See ``Store``."""
-        with self.client.pipeline(transaction=True) as pipe:
-            for key, value in sets.items():
-                pipe.set(self._prefix + key, value)
-            for key, value in appends.items():
-                pipe.append(self._prefix + key, value)
-            made = pipe.execute()
-        return dict(zip(appends, made[len(sets) :], strict=True))
-
-    def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
-        """See ``Store``."""
-        keys = [self._prefix + k for k in (key, *sets)]
-        return bool(self._replace(keys=keys, args=[old, new, *sets.values()]))
-
-    def first(self, key: bytes, value: bytes) -> bytes:
-        """See ``Store``."""
-        self.client.set(self._prefix + key, value, nx=True)
-        return self.client.get(self._prefix + key)
-
-    def count(self, name: bytes, n: int) -> int:
-        """See ``Store``; kept at once."""
-        key = self._prefix + b"count:" + name
-        return int(self.client.incrby(key, n)) - n if n else int(self.client.get(key) or 0)
-
-    def snapshot(self) -> None:
-        """See ``Store``: the server does so itself."""
-
-    def close(self) -> None:
-        """See ``Store``."""
-        self.client.close()
 
 
 # Keys of rows as bytes: the same for equal values, whatever type a frame gave them.

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow.parquet as pq
 
+from fastrec.competition.explain import BACKGROUND
 from fastrec.errors import UnreadableFileError
 from fastrec.serve.server.bodies import columns_of_arrays
 from fastrec.serve.server.call import Refusal
@@ -207,6 +209,9 @@ class Scorer:
         self.version: int | None = None  # its number in a registry
         self.events: Any = None  # what makes its columns from events (see ``service.Events``)
         self.spec: Spec = read_spec(folder)
+        path = self.folder / BACKGROUND  # rows that others are compared with to be explained
+        table = pq.read_table(path) if path.is_file() else None
+        self.background = table and {n: table[n].to_numpy() for n in table.column_names}
         self._session = open_session(self.spec.model, threads=threads, device=device)
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
         self._gives = [o.name for o in self.spec.outputs]

@@ -37,6 +37,10 @@ SCORE_FIELDS: dict[str, Any] = {
     "context": {"type": "object", "description": "Values that hold for every row."},
     "request_id": {"description": "By it requests are split among versions, as by the header X-Request-Id."},
 }
+EXPLAIN_FIELDS: dict[str, Any] = {
+    **SCORE_FIELDS,
+    "of": {"description": "The class that is explained; each row's likeliest without it."},
+}
 RANK_FIELDS: dict[str, Any] = {
     **SCORE_FIELDS,
     "k": {"type": "integer", "minimum": 1, "description": "How many to give; all without it."},

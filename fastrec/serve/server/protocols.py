@@ -16,6 +16,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fastrec._version import __version__
+from fastrec.competition.explain import Mixtures
 from fastrec.serve.server.batcher import Scorer
 from fastrec.serve.server.bodies import (
     JSON,
@@ -29,7 +30,7 @@ from fastrec.serve.server.bodies import (
 )
 from fastrec.serve.server.call import Call, Refusal, shortened
 from fastrec.serve.server.columns import RequestColumns, from_array, from_values
-from fastrec.serve.server.pages import RANK_FIELDS, SCORE_FIELDS, Address, of_events, of_rows
+from fastrec.serve.server.pages import EXPLAIN_FIELDS, RANK_FIELDS, SCORE_FIELDS, Address, of_events, of_rows
 from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import Input, Output, Spec
 
@@ -157,6 +158,43 @@ async def rank(service: Service, call: Call) -> Response:
     positions = order.tolist()
     ids = positions if columns.items is None else [columns.items[i] for i in positions]
     return json_response({"ids": ids, "scores": scores[order].tolist(), "positions": positions})
+
+
+async def explain(service: Service, call: Call) -> Response:
+    """Answer rows with the contributions of their columns; the mixtures of each row wait in the queue as rows do."""
+
+    def parse() -> tuple[Scorer, Body, RequestColumns]:
+        body = parse_body(call.body, call.content_type, EXPLAIN_FIELDS, service.limits)
+        scorer = _answering(service, call, body)
+        if scorer.background is None or (scorer.spec.outputs[0].width > 1 and scorer.spec.classes is None):
+            why = "this export is not explained: it ranks, reads events, has several targets or no rows to compare with"
+            raise Refusal(422, why, remedy="Export the run anew, or call SavedRun(run).explain")
+        return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
+
+    scorer, body, columns = await service.parse(len(call.body), parse)
+    of, classes, arrays = body.fields.get("of", call.query("of")), scorer.spec.classes, columns.arrays()
+    width, n = scorer.spec.outputs[0].width, columns.rows
+    if of is not None and (width == 1 or classes is None or of not in classes):
+        known = f"There are {', '.join(map(str, classes))}" if classes is not None and width > 1 else "Leave it out"
+        raise Refusal(422, f"of is {shortened(of)!r}, which has no score of its own", remedy=known)
+    names = [i.name for i in scorer.spec.sent]
+    both = {name: np.concatenate([arrays[name], scorer.background[name]]) for name in names}
+    codes = np.stack([np.unique(both[name], return_inverse=True)[1] for name in names], 1)
+    mixtures, explained = Mixtures(len(names), len(codes) - n), []
+    for i in range(n):
+        taken, numbers = await asyncio.to_thread(mixtures.of, codes[i], codes[n:])
+        place = np.where(taken < 0, i, taken + n)
+        sent = {name: both[name][place[:, j]] for j, name in enumerate(names)}
+        mixed = RequestColumns(scorer.spec, sent, len(place), from_array)
+        scores = (await service.score(scorer, mixed, call.timeout, call.came))[0]
+        explained.append(mixtures.contributions(scores.reshape(len(place), -1), numbers))
+    values = np.stack(explained) if n else np.zeros((0, len(names) + 2, width))
+    chosen = values[:, -1].argmax(1) if of is None else np.full(n, classes.index(of))
+    values = values[np.arange(n), :, chosen].T.tolist()
+    answer = {"contributions": dict(zip(names, values)), "base": values[-2], "predictions": values[-1]}
+    if classes is not None and width > 1:
+        answer["classes"] = [classes[c] for c in chosen]
+    return json_response(answer)
 
 
 async def events(service: Service, call: Call) -> Response:
@@ -394,6 +432,12 @@ ADDRESSES = [
     Address(
         "/v1/rank", rank, "The candidates of one list, the best first.", "POST",
         post=of_rows(RANK_FIELDS, lambda spec: {n: {"type": "array"} for n in ("ids", "scores", "positions")}),
+    ),
+    Address(
+        "/v1/explain", explain, "The contributions of columns to the scores of rows.", "POST",
+        post=lambda spec: None if spec.list is not None else of_rows(EXPLAIN_FIELDS, lambda spec: {
+            "contributions": {"type": "object"}, **{n: {"type": "array"} for n in ("base", "predictions")}
+        })(spec),
     ),
     Address("/v1/events", events, "Take events in; the answer comes when they are on disk.", "POST", post=of_events),
     Address("/v2", server, "Open Inference Protocol: the server."),

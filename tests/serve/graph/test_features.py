@@ -32,7 +32,6 @@ OUTSIDE = {
     "ListLength": "list|cumsum",
     "ListSlice": "list|cumsum",
     "MultiHot": "list|cumsum",
-    "NgramHash": "no form",
     "Pca": "list|vector",
     "RowFunction": "no form",
     "SvdEncode": "list|cumsum|bool",

@@ -38,7 +38,7 @@ def test_an_app_without_an_export(tmp_path: Path) -> None:
 def test_the_token_is_asked_for_everywhere_but_for_health(exports: dict[str, Path]) -> None:
     app = serve(exports["binary"], token="s3cret")
     gets = ("/metrics", "/openapi.json", "/", "/v2", "/v2/models/Toy", "/v2/models/Toy/ready")
-    posts = ("/v1/score", "/v1/rank", "/v1/events", "/v1/reload", "/v2/models/Toy/infer")
+    posts = ("/v1/score", "/v1/rank", "/v1/explain", "/v1/events", "/v1/reload", "/v2/models/Toy/infer")
     for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"}, {"authorization": "s3cret"}):
         for path in gets:
             assert get(app, path, sent).status == 401, path

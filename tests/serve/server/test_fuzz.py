@@ -24,7 +24,7 @@ from tests.serve.server.test_v2 import INFER, in_binary, in_json, tensor_rows
 EXAMPLES = 1500 if os.environ.get("FUZZ") == "all" else 45
 fuzz = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 ROWS = columns(4)
-PATHS = st.sampled_from(["/v1/score", "/v1/rank", "/v1/events", INFER])
+PATHS = st.sampled_from(["/v1/score", "/v1/rank", "/v1/explain", "/v1/events", INFER])
 KINDS = st.sampled_from(["application/json", "application/vnd.apache.arrow.stream", "", "text/html;a"])
 NUMBERS = st.one_of(
     st.integers(), st.sampled_from([2**63, 2**63 - 1, -(2**63), -(2**63) - 1, 2**64, 10**400, 2**53 + 1]), st.floats()

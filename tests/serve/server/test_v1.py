@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from functools import partial
+from itertools import combinations
+from math import factorial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from fastrec._core import limits
 from fastrec.serve import Limits
+from fastrec.serve.server.bodies import columns_of_arrays
+from fastrec.serve.server.spec import read_spec
 from tests.serve.server.calls import Answer, get, post, request, serve
 from tests.serve.server.exports import by_hand, columns, write_export
 
@@ -301,3 +308,73 @@ def test_rows_of_all_batches_count(exports: Any) -> None:
     assert post(app, "/v1/score", bytes(raw), ARROW).status in (400, 413)
     empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes stand for a million missing values
     assert post(app, "/v1/score", stream_whole(empty), ARROW).status == 413
+
+
+@pytest.fixture
+def explained(tmp_path: Path) -> dict[str, Any]:
+    """Applications whose exports hold rows to compare with, two of one class and several."""
+    made = {}
+    for task in ("binary", "multiclass"):
+        folder = write_export(tmp_path / task, task=task)
+        arrays = columns_of_arrays(read_spec(folder), columns(3, seed=9)).arrays()
+        pq.write_table(pa.table(arrays), folder / "background.parquet")
+        made[task] = serve(folder)
+    return made
+
+
+def test_contributions_are_those_of_enumeration(explained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ENUMERATED_COLUMNS", 7)
+    rows, background, names = columns(2), columns(3, seed=9), list(columns(1))
+    answer = post(explained["binary"], "/v1/explain", {"rows": as_rows(rows)}).json()
+    assert list(answer["contributions"]) == names
+    for i in range(2):
+
+        def value(own: set[str], i: int = i) -> float:
+            mixed = {n: [rows[n][i]] * 3 if n in own else background[n] for n in names}
+            return float(np.mean(by_hand(mixed)))
+
+        for name in names:
+            others, total = [n for n in names if n != name], 0.0
+            for size in range(7):
+                share = factorial(size) * factorial(6 - size) / factorial(7)
+                for subset in combinations(others, size):
+                    total += share * (value({*subset, name}) - value(set(subset)))
+            assert answer["contributions"][name][i] == pytest.approx(total, abs=1e-6)
+        assert answer["base"][i] == pytest.approx(value(set()), abs=1e-6)
+    np.testing.assert_allclose(answer["predictions"], by_hand(rows), atol=1e-6)
+
+
+def test_contributions_add_up_to_the_score_of_a_class(explained: Any) -> None:
+    rows = columns(4)
+    app = explained["multiclass"]
+    score = np.array(post(app, "/v1/score", {"columns": rows}).json()["scores"])
+    for body, at, query in (({"of": "yes"}, [1] * 4, ""), ({}, score.argmax(1), ""), ({}, [0] * 4, "?of=no")):
+        answer = post(app, f"/v1/explain{query}", {"columns": rows, **body}).json()
+        assert answer["classes"] == [["no", "yes"][c] for c in at]
+        total = np.sum([*answer["contributions"].values(), answer["base"]], axis=0)
+        np.testing.assert_allclose(total, answer["predictions"], atol=1e-9)
+        np.testing.assert_allclose(answer["predictions"], score[np.arange(4), at], atol=1e-6)
+    assert post(app, "/v1/explain", {"columns": columns(0)}).json()["predictions"] == []
+
+
+def test_what_is_not_explained_is_said(explained: Any, apps: Any, tmp_path: Path) -> None:
+    rows = columns(2)
+    folder = write_export(tmp_path / "several", task="multiclass", classes=None)
+    shutil.copy(tmp_path / "multiclass" / "background.parquet", folder)
+    several = serve(folder)
+    said = [
+        (apps["ranking"], {"columns": {**rows, "list_id": [1, 1]}}, {}, 422, "no rows to compare with"),
+        (several, {"columns": rows}, {}, 422, "has several targets"),
+        (explained["binary"], {"columns": rows, "of": "no"}, {}, 422, "of is 'no', which has no score of its own"),
+        (explained["multiclass"], {"columns": rows, "of": ["no"]}, {}, 422, "There are no, yes"),
+        (explained["binary"], {"columns": {**rows, "price": ["a", 1.0]}}, {}, 422, "price"),
+        (explained["binary"], {"columns": columns(20_000)}, {}, 413, "20000 rows"),
+        (explained["binary"], {"columns": columns(900)}, {"x-timeout-ms": "200"}, 504, "no answer within 0.2 s"),
+    ]
+    for app, body, headers, status, text in said:
+        answer = post(app, "/v1/explain", body, headers)
+        assert answer.status == status, answer.body
+        assert text in answer.json()["error"]
+    assert "/v1/explain" not in get(apps["ranking"], "/openapi.json").json()["paths"]
+    described = get(explained["multiclass"], "/openapi.json").json()["paths"]["/v1/explain"]["post"]
+    assert "of" in described["requestBody"]["content"]["application/json"]["schema"]["properties"]
