@@ -124,7 +124,7 @@ def refuse_absent(
         MissingColumnError: a table lacks the column.
     """
     for role in (r for r in roles if r in files.tables):
-        table, file = files.tables[role], files.folder / files.names[role]
+        table, file = files.tables[role], files.folder / files.names.get(role, role)
         if name not in table.column_names:
             near = nearest(name, table.column_names)
             remedy = f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(table.column_names[:20])}"
