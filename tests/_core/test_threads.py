@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 import torch
 
-from fastrec._core.threads import run_parallel, shared_out
+from fastrec._core.threads import on_free_threads, run_parallel, shared_out
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +53,25 @@ def test_results_are_in_the_order_of_what_was_given(rows: int) -> None:
 
     assert run_parallel(square, iter(range(6)), rows=rows) == [x * x for x in range(6)]
     assert torch.get_num_threads() == 4
+
+
+@pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="this system does not say what else runs")
+def test_neighbours_leave_fewer_threads():
+    """Processes that only count keep cores busy: as many threads as are left, one at least."""
+    cores, before = os.cpu_count() or 1, torch.get_num_threads()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores + 1)]
+    try:
+        time.sleep(1)  # they start
+        with on_free_threads(cores + 1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == before
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_there_are_no_more_threads_than_asked_for(most):
+    with on_free_threads(most):
+        assert 1 <= torch.get_num_threads() <= most

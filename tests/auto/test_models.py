@@ -44,6 +44,23 @@ def test_many_rows_get_larger_trees_and_none_that_learn_slowly():
         assert not any(slow in t for t in many)
 
 
+@pytest.mark.parametrize(("task", "linear"), [("binary", "LogisticRegression"), ("regression", "Ridge")])
+def test_tables_of_ids_begin_with_catboost_and_a_linear_model_with_a_weight_for_every_value(task, linear):
+    names = ["shop", "item", "x"]
+    infos = [ColumnInfo("shop", "category", 400, 0.0), ColumnInfo("item", "category", 900, 0.0)]
+    infos.append(ColumnInfo("x", "number", 9, 0.0))
+    train = pa.table(dict.fromkeys(names, np.arange(5_000) * 1.0))
+    problem = Problem(Files(Path(), {}, {"train": train}), infos, ["y"], task, "auc")
+    first, second, *rest = choose_models(problem, Chosen())
+    assert first.cls == "CatBoostModel"
+    assert linear in second.text
+    assert linear in second.imports
+    assert 'cats="every"' in second.text
+    assert not any(m.cls == "CatBoostModel" or "every" in m.text for m in rest)
+    problem.task, problem.classes = "multiclass", [0, 1, 2]
+    assert not any("every" in m.text for m in choose_models(problem, Chosen()))
+
+
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_a_forest_works_in_as_many_threads_as_torch(task):
     line = next(t for t in texts(1_000, task=task) if "ExtraTrees" in t)

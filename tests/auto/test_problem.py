@@ -284,9 +284,9 @@ def of_ids(n=3_000, ids=150, seed=0):
     return pd.DataFrame(columns).assign(y=(rng.random(n) < chance).astype(int))
 
 
-def kinds(frame, **asked):
-    files = Files(Path(), {}, {"train": pa.Table.from_pandas(frame)})
-    return {c.name: c for c in understand(files, target="y", **asked).columns}
+def kinds(frame):
+    files = Files(Path(), {"train": "train.csv"}, {"train": pa.Table.from_pandas(frame)}, why={"train": ""})
+    return {c.name: c for c in understand(files, target="y").columns}
 
 
 def test_whole_numbers_in_text_are_categories_where_others_are_numbers():

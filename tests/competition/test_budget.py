@@ -105,6 +105,26 @@ def test_the_end_is_longer_for_many_predictions():
     assert budget._end == pytest.approx(30)
 
 
+def test_the_end_is_longer_where_the_metric_takes_long():
+    budget = Budget(1)
+    budget.keep_for_end(rows=30_000, outputs=1, models=6, metric=0.01)  # 950 times, as other work slows it
+    assert budget._end == pytest.approx(9.5)
+    budget.keep_for_end(rows=30_000, outputs=1, models=6, metric=0.001)
+    assert budget._end == pytest.approx(3)
+
+
+def test_the_last_folds_may_take_from_the_models_after_them():
+    clock = Clock()
+    budget = Budget(1, clock=clock)  # 57 s for models
+    model, ends = Timed("a"), clock.now + 10
+    clock.now += 10  # four folds took its share: 4 s were for the fourth, and a second more to predict
+    about = {"fold": 4, "folds": 5, "ends": ends, "needed": False}
+    assert budget.begin(model, **about, beside=1.0, before=4.0) == pytest.approx(4)
+    assert budget.begin(model, **about, beside=1.0, before=400.0) == pytest.approx(47 * 4 / 5 - 1)
+    with pytest.raises(OutOfTimeError, match="38 s beside"):
+        budget.begin(model, **about, beside=38.0, before=4.0)
+
+
 def test_no_model_is_begun_without_time():
     clock = Clock()
     budget = Budget(1, clock=clock)
