@@ -228,14 +228,9 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     """Return the files of a workspace: name → text."""
     name, label = folder.name, " and ".join(map(as_code, problem.target))
     ranking = problem.task == "ranking"
-    about = {
-        "title": name,
-        "folder": folder.name if folder.is_absolute() else str(folder),
-        "target_words": f"which rows of each {as_code(str(problem.lists))} have {label}" if ranking else label,
-        "ranking": ranking,
-        "task": problem.task,
-        "metric": problem.metric,
-    }
+    about = {"title": name, "ranking": ranking, "task": problem.task, "metric": problem.metric}
+    about["folder"] = folder.name if folder.is_absolute() else str(folder)
+    about["target_words"] = f"which rows of each {as_code(str(problem.lists))} have {label}" if ranking else label
     recipe = _PAGES.get_template("competition.py.jinja").render(**about, **_recipe(name, problem, chosen))
     columns = [
         {**vars(c), "missing": f"{c.missing:.1%}" if c.missing else "", "name": as_code(c.name)}
@@ -374,11 +369,9 @@ def _plain(value: Any) -> Any:
 
 def _notebook(name: str, about: dict[str, Any], problem: Problem) -> str:
     shown = f'pd.read_csv(f"{{RUN}}/submission.csv").sort_values([{problem.lists!r}, "score"], ascending=[True, False])'
+    title = f"# {one_line(name)}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}."
     cells = [
-        (
-            "markdown",
-            f"# {one_line(name)}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}.",
-        ),
+        ("markdown", title),
         ("code", "from fastrec.cli import load_competition\nfrom fastrec.competition import run_competition, SavedRun"),
         ("code", 'DATA, RUN = "data", "run"  # the folder of the files, the run directory to make'),
         ("code", 'run_competition(load_competition("."), DATA, RUN, resume=True, minutes=5)'),
