@@ -316,17 +316,13 @@ def fit(
         raise DataError(f"preset={preset!r} is {told}", remedy=f"Give one of {', '.join(_PRESETS)}, or minutes=")
     minutes = _PRESETS.get(str(preset), 5.0) if minutes is None else minutes
     if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
-        raise DataError(
-            f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {limits.FIT_MINUTES} or more"
-        )
+        remedy = f"Give {limits.FIT_MINUTES} or more"
+        raise DataError(f"minutes is {minutes}, which is too little to learn in", remedy=remedy)
     budget = Budget(minutes, memory=memory_limit() if memory is None else bytes_of(memory))
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     tables |= {} if log is None else {"log": _arrow(log)}
-    lost = [
-        d.index
-        for d in (df, test)
-        if isinstance(d, pd.DataFrame) and (any(n is not None for n in d.index.names) or d.index.nlevels > 1)
-    ]
+    indices = [d.index for d in (df, test) if isinstance(d, pd.DataFrame)]
+    lost = [i for i in indices if i.nlevels > 1 or i.name is not None]
     if lost:  # said once, not for each frame
         named = ", ".join(str(n) for n in lost[0].names if n is not None) or "of several levels"
         what = f"the frame's index ({named}) is not learned from; call reset_index() if it should be"
