@@ -32,6 +32,8 @@ from fastrec.table.read import check_names
 from fastrec.validate.target import Task
 
 _FORMS = ("scores", "ranks", "items")  # how a ranking is predicted
+Preset = Literal["quick", "good", "best"]
+_PRESETS: dict[str, float] = {"quick": 2.0, "good": 10.0, "best": 60.0}  # minutes
 
 
 class Fit:
@@ -231,7 +233,8 @@ def fit(
     target: str | Sequence[str],
     *,
     metric: str | None = None,
-    minutes: float = 5.0,
+    minutes: float | None = None,
+    preset: Preset | None = None,
     test: Any = None,
     task: Task | None = None,
     group: str | None = None,
@@ -262,7 +265,8 @@ def fit(
             ``reset_index()`` where it should be.
         target: the column to predict; several are multilabel if each is 0 or 1, else a regression.
         metric: what to be good at; None: the task's usual one.
-        minutes: wall time for all, .05 at least.
+        minutes: wall time for all, .05 at least; None: 5, or what ``preset`` says.
+        preset: minutes by name: ``'quick'`` 2, ``'good'`` 10, ``'best'`` 60.
         test: rows to predict, from which it is seen how they were cut (by time, by group, at random). Without them
             rows are taken to come at random, and a warning names columns that say otherwise.
         task: None: what the target's values say; one row of each group is a 1: a ranking.
@@ -307,18 +311,18 @@ def fit(
         >>> fitted.predict(new_sessions, form="items")  # doctest: +SKIP
         >>> fitted = fastrec.fit(visits, "readmitted", group="patient", weight="stays")  # doctest: +SKIP
     """
+    if preset is not None and (preset not in _PRESETS or minutes is not None):
+        told = "a name of minutes, and minutes are given, too" if preset in _PRESETS else "no name of minutes"
+        raise DataError(f"preset={preset!r} is {told}", remedy=f"Give one of {', '.join(_PRESETS)}, or minutes=")
+    minutes = _PRESETS.get(str(preset), 5.0) if minutes is None else minutes
     if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
-        raise DataError(
-            f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {limits.FIT_MINUTES} or more"
-        )
+        remedy = f"Give {limits.FIT_MINUTES} or more"
+        raise DataError(f"minutes is {minutes}, which is too little to learn in", remedy=remedy)
     budget = Budget(minutes, memory=memory_limit() if memory is None else bytes_of(memory))
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     tables |= {} if log is None else {"log": _arrow(log)}
-    lost = [
-        d.index
-        for d in (df, test)
-        if isinstance(d, pd.DataFrame) and (any(n is not None for n in d.index.names) or d.index.nlevels > 1)
-    ]
+    indices = [d.index for d in (df, test) if isinstance(d, pd.DataFrame)]
+    lost = [i for i in indices if i.nlevels > 1 or i.name is not None]
     if lost:  # said once, not for each frame
         named = ", ".join(str(n) for n in lost[0].names if n is not None) or "of several levels"
         what = f"the frame's index ({named}) is not learned from; call reset_index() if it should be"

@@ -42,16 +42,10 @@ def named_as_groups(name: str) -> bool:
 
 
 def find_groups(known: pa.Table, columns: list[ColumnInfo], chosen: np.ndarray) -> tuple[list[str], bool]:
-    """Find the columns whose values may be the groups of candidates.
+    """Find the columns of ``known`` whose values may be the groups of candidates, the likeliest first.
 
-    Args:
-        known: the rows whose label is known.
-        columns: what its columns are.
-        chosen: bool ``[n]``: whether the label is above 0.
-
-    Returns:
-        The columns, the likeliest first; whether one row of each group of the first one is chosen, which is so of
-        hardly any other column.
+    ``chosen``: bool ``[n]``: whether the label is above 0. Returned is, too, whether one row of each group of the first
+    column is chosen, which is so of hardly any other.
     """
     found = []
     for c in columns:
@@ -124,7 +118,7 @@ def refuse_absent(
         MissingColumnError: a table lacks the column.
     """
     for role in (r for r in roles if r in files.tables):
-        table, file = files.tables[role], files.folder / files.names[role]
+        table, file = files.tables[role], files.folder / files.names.get(role, role)
         if name not in table.column_names:
             near = nearest(name, table.column_names)
             remedy = f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(table.column_names[:20])}"

@@ -58,12 +58,9 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
     if asked.owner is not None and files.log is None:
-        raise DataError(
-            f"owner={asked.owner!r} says whose the events of a log are, and there is no log",
-            remedy="Give the log, log= (--log), or leave owner= (--owner) out",
-        )
-    of_ranking = {"item": asked.item, "log": files.log, "owner": asked.owner}
-    given = [n for n, v in of_ranking.items() if v is not None]
+        problem = f"owner={asked.owner!r} says whose the events of a log are, and there is no log"
+        raise DataError(problem, remedy="Give the log, log= (--log), or leave owner= (--owner) out")
+    given = [n for n, v in (("item", asked.item), ("log", files.log), ("owner", asked.owner)) if v is not None]
     if given and asked.task not in (None, "ranking"):
         raise DataError(f"{given[0]}= is of a ranking, and the task is {asked.task}", remedy="Leave it out")
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
@@ -496,7 +493,8 @@ def _drop(made: Problem, known: pa.Table) -> None:
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
         made.decisions.append(AutoDecision("columns", told, why, sure=False))
     if made.drop:
-        why = "nothing can be learned from them, or they tell too much"
+        why = "as was asked for, or " if made.asked.ids else ""
+        why += "nothing can be learned from them, or they tell too much"
         made.decisions.append(AutoDecision("drop", list(made.drop), why))
 
 

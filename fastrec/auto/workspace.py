@@ -228,14 +228,9 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     """Return the files of a workspace: name → text."""
     name, label = folder.name, " and ".join(map(as_code, problem.target))
     ranking = problem.task == "ranking"
-    about = {
-        "title": name,
-        "folder": folder.name if folder.is_absolute() else str(folder),
-        "target_words": f"which rows of each {as_code(str(problem.lists))} have {label}" if ranking else label,
-        "ranking": ranking,
-        "task": problem.task,
-        "metric": problem.metric,
-    }
+    about = {"title": name, "ranking": ranking, "task": problem.task, "metric": problem.metric}
+    about["folder"] = folder.name if folder.is_absolute() else str(folder)
+    about["target_words"] = f"which rows of each {as_code(str(problem.lists))} have {label}" if ranking else label
     recipe = _PAGES.get_template("competition.py.jinja").render(**about, **_recipe(name, problem, chosen))
     columns = [
         {**vars(c), "missing": f"{c.missing:.1%}" if c.missing else "", "name": as_code(c.name)}
@@ -357,9 +352,9 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     else:
         made.extend(comment(f"folds: {reason('folds')}") if reason("folds") else [])
     if problem.mirror is not None and problem.mirror.folds != Competition.n_folds:
-        add("n_folds", problem.mirror.folds)
+        add("n_folds", problem.mirror.folds, "more would lack rows")
     if problem.refit is not None:
-        add("refit", problem.refit, "by models of all rows, not by the mean of the folds'" if problem.refit else "")
+        add("refit", problem.refit, "predicted by models of all rows" if problem.refit else "as was asked for")
     if repr(problem.files.reading) != repr(Reading()):
         add("reading", problem.files.reading, reason("dates"))
     return made
@@ -374,11 +369,9 @@ def _plain(value: Any) -> Any:
 
 def _notebook(name: str, about: dict[str, Any], problem: Problem) -> str:
     shown = f'pd.read_csv(f"{{RUN}}/submission.csv").sort_values([{problem.lists!r}, "score"], ascending=[True, False])'
+    title = f"# {one_line(name)}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}."
     cells = [
-        (
-            "markdown",
-            f"# {one_line(name)}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}.",
-        ),
+        ("markdown", title),
         ("code", "from fastrec.cli import load_competition\nfrom fastrec.competition import run_competition, SavedRun"),
         ("code", 'DATA, RUN = "data", "run"  # the folder of the files, the run directory to make'),
         ("code", 'run_competition(load_competition("."), DATA, RUN, resume=True, minutes=5)'),

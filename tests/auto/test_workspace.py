@@ -185,6 +185,29 @@ def test_fit_needs_time(minutes):
         fastrec.fit(NOISE, "y", minutes=minutes, quiet=True)
 
 
+@pytest.mark.parametrize(
+    ("asked", "minutes"),
+    [({}, 5), ({"preset": "quick"}, 2), ({"preset": "good"}, 10), ({"preset": "best"}, 60), ({"minutes": 0.5}, 0.5)],
+)
+def test_a_preset_is_a_name_of_minutes(asked, minutes, monkeypatch):
+    class Begun(Exception):
+        pass
+
+    def begin(given, **more):
+        assert given == minutes
+        raise Begun
+
+    monkeypatch.setattr(auto_fit, "Budget", begin)
+    with pytest.raises(Begun):
+        fastrec.fit(NOISE, "y", **asked)
+
+
+@pytest.mark.parametrize("asked", [{"preset": "fast"}, {"preset": "good", "minutes": 5}])
+def test_presets_are_one_of_three_and_instead_of_minutes(asked):
+    with pytest.raises(DataError, match=r"quick, good, best, or minutes="):
+        fastrec.fit(NOISE, "y", **asked)
+
+
 def test_fit_that_fails_leaves_no_data(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(MissingColumnError, match="'z'") as absent:
