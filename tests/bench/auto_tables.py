@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -72,3 +75,22 @@ TABLES = {
     "wide": (lambda _: wide()[0], "TARGET", "auc"),
     "counts": (lambda _: counts(), "target", "logloss"),
 }
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of the folder ``tables``; categories that are written as numbers get a letter, to stay so in a CSV."""
+    frame = pd.read_parquet(path)
+    for name in frame.columns[[not pd.api.types.is_numeric_dtype(t) for t in frame.dtypes]]:
+        if frame[name].dropna().astype(str).str.fullmatch(r"-?[\d.]+").all():
+            frame[name] = ("v" + frame[name].astype(str)).where(frame[name].notna())
+    return frame
+
+
+def tables_of(data: Path) -> dict[str, tuple[Callable[[Path], pd.DataFrame], str, str]]:
+    """The tables that ``tables/index.json`` lists: name → reader, target and metric; none where it is absent."""
+    index = data / "tables" / "index.json"
+    listed: list[dict[str, Any]] = json.loads(index.read_text()) if index.is_file() else []
+    return {
+        t["name"]: (lambda data, n=t["name"]: read_table(data / "tables" / f"{n}.parquet"), t["target"], t["metric"])
+        for t in listed
+    }
