@@ -289,6 +289,7 @@ SNIFFED_TEXTS = 20_000  # distinct texts of a column that are looked at; bounds 
 NAMES_SMOOTH = 10  # rows of the overall mean beside those of a value; not measured
 NAMES_NEAR = 50  # rows on each side of a value that are its neighbours; not measured
 NAMES_FROM = 30  # different values from which whole numbers may name something: below, trees part them in a few cuts
+NAMES_ROWS = 200_000  # rows by which numbers name something: bounds its time to some seconds
 NAMES_COMMONEST = 0.25  # share of a value above which a column counts something: most are 0; not measured
 IDS_FROM = 100  # different values of a category; of two such columns CatBoost and a linear model learn most
 TRIAL_REPEATS = (

@@ -267,9 +267,10 @@ def bytes_of(text: str | float) -> int:
     Raises:
         DataError: it is neither, or not above 0.
     """
-    found = re.fullmatch(r"\s*([\d.,]+)\s*([KMGTP]?)(i?B|bytes)?\s*", str(text), re.IGNORECASE)
+    size = r"\s*([\d.]+|\d{1,3}(?:,\d{3})+)\s*([KMGTP]?)(i?B|bytes)?\s*"
+    found = re.fullmatch(size, str(text), re.IGNORECASE)
     with suppress(ValueError):
-        count = float(found[1].rstrip(".,").replace(",", "")) if found is not None else 0.0
+        count = float(found[1].rstrip(".").replace(",", "")) if found is not None else 0.0
         if found is not None and count > 0:
             return round(count * 1024 ** (_POWERS.find(found[2].upper()) + 1 if found[2] else 0))
     raise DataError(f"{text!r} is no size of memory", remedy="Give bytes, or text such as '4GB'")

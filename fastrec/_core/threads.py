@@ -48,6 +48,8 @@ def on_free_threads(most: int | None = None) -> Iterator[None]:
 
 def _others() -> int:
     """Return how many threads but this one run or wait for a core now; 0 where the system does not say."""
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) != os.cpu_count():
+        return 0  # others may be on other cores than ours
     try:
         seen = []
         for _ in range(limits.LOAD_SAMPLES):

@@ -92,8 +92,8 @@ class Fit:
     ) -> Any:
         """Predict rows: classes (their probabilities: ``predict_proba``), amounts, or the order within groups.
 
-        Of two classes it is ``positive`` from a probability of .5 on. Only if a metric of classes was asked for, such
-        as ``f1``, it is so above the threshold that was best by this metric out of fold.
+        Of two classes it is ``positive`` from a probability of .5 on. With a metric of classes, such as ``f1``, the
+        threshold is the one that was best by this metric out of fold.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.

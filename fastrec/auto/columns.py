@@ -261,7 +261,9 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
         why = "numbers with a decimal comma"
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
     if written and _are_numbers(texts, rows, NUMBER_TEXT, padded):
-        whole = bool(texts.str.fullmatch(_BARE).all()) and not padded
+        # A blank among numbers made the column text: nobody meant it to be.
+        blank = len(texts) < len(counted)
+        whole = bool(texts.str.fullmatch(_BARE).all()) and not padded and not blank
         why = "whole numbers in text" if whole else "numbers with signs around them"
         return ColumnInfo(name, "number", distinct, missing, why, whole=whole, numeric_text=True)
     letters = texts.str.extract(f"^({LETTERS})", expand=False)

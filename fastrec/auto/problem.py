@@ -20,7 +20,7 @@ ALONE = "it alone"  # so begins the reason for leaving out a column that gives t
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person says of a competition; None: it is found out. ``fastrec.fit`` has the fields as arguments.
+    """A person's words about a competition; None: it is found out. ``fastrec.fit`` has the fields as arguments.
 
     ``log``: a file beside the candidates.
     """

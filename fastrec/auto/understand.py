@@ -70,7 +70,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     of_groups = asked.metric is not None and asked.task is None and get_metric(asked.metric).needs_groups
     if given or of_groups or asked.task == "ranking":
         return _ranking(files, names, decisions, asked, AutoDecision("task", "ranking", "as asked"))
-    if asked.group is not None and asked.task is None and asked.positive is None:
+    if asked.group is not None and asked.task is None and asked.positive is None and len(names) == 1:
         rows = _with_known_target(files, names)
         found = (are_candidates(rows, n, asked.group, lambda: _look(files, rows, names, asked)) for n in names)
         if (why := next(filter(None, found), None)) is not None:
@@ -418,11 +418,13 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _names(made: Problem, known: pa.Table) -> None:
-    """Note which whole numbers name something: all in text if others are numbers by type, else what the target says.
+    """Note which whole numbers name something: few in text if others are numbers by type, else what the target says.
 
     They are categories if they stand in text, or most columns are such; others stay numbers, that are keys, too.
     """
     typed = any(c.kind == "number" and not c.numeric_text for c in made.columns)
+    if len(known) > limits.NAMES_ROWS:
+        known = known.take(np.linspace(0, len(known) - 1, limits.NAMES_ROWS).astype(np.int64))
     labels = [known[n].to_pandas() for n in made.target]
     amounts = [pd.to_numeric(t).rank() for t in labels] if made.task == "regression" else []
     flags = [(t == v) * 1.0 for t in labels for v in t.value_counts().index[:10]]
@@ -430,13 +432,13 @@ def _names(made: Problem, known: pa.Table) -> None:
     found = []
     # months such as c-8 are keys already, and have an order
     for c in (c for c in made.columns if c.kind == "number" and c.whole and not (c.numeric_text and c.key)):
-        values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float)
-        there = values.notna().to_numpy()
-        rows = there.sum()
-        told = c.distinct >= limits.NAMES_FROM and 2 * c.distinct <= rows
-        told = told and values.value_counts().iloc[0] <= limits.NAMES_COMMONEST * rows
-        if (c.numeric_text and typed) or (told and names_something(values.to_numpy()[there], label[there])):
-            c.key = 2 * c.distinct <= rows
+        few = c.numeric_text and typed and c.distinct < limits.NAMES_FROM
+        values = pd.to_numeric(known[c.name].to_pandas(), errors="coerce").astype(float).dropna()
+        counts = values.value_counts()
+        come_again = limits.NAMES_FROM <= len(counts) <= len(values) / 2
+        rare = len(counts) and counts.iloc[0] <= limits.NAMES_COMMONEST * len(values)
+        if few or (come_again and rare and names_something(values.to_numpy(), label[values.index])):
+            c.key = 2 * len(counts) <= len(values)
             c.why = "whole numbers in text" if c.numeric_text else "numbers that name something"
             found.append(c)
     most = 2 * len(found) > len(made.learned)
@@ -462,7 +464,9 @@ def _ids(made: Problem, known: pa.Table) -> None:
     named = [n for n in sample.column_names if n not in made.target] if sample is not None else []
     if test is not None:
         named = [n for n in named if n in test.column_names]
-    found = [c.name for c in made.columns if c.kind == "id" or (c.name in made.asked.ids and c.distinct == len(known))]
+    own = [c for c in made.columns if c.name in made.asked.ids and c.distinct == len(known)]
+    # a fraction has no exact text, by which a submission would name the row
+    found = [c.name for c in made.columns if c.kind == "id" or (c in own and (c.kind != "number" or c.whole))]
     submission = [n for n in named if n in made.train.column_names or test is not None]
     if made.task == "ranking":
         found = []  # a candidate is named by its group and its item
@@ -591,7 +595,7 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
         folds = next((n for n in (5, 3) if len(row_folds(rows, [name], n).unique()) == n), 0)
         if distinct == len(known) or not folds:
             problem = "every group has one row" if folds else f"its {distinct} groups do not fill three folds"
-            remedy = "Name the column whose value several rows, and no row of other groups, have; or leave group= out"
+            remedy = "Name the column whose value the rows of one group share, or leave group= out"
             raise DataError(problem, file=file, column=name, remedy=remedy)
         if made.asked.task is None:
             why += f"; to rank the rows of each {name} ask for task = 'ranking'"

@@ -328,7 +328,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     else:
         add("target", problem.target if len(problem.target) > 1 else problem.target[0], reason("target"))
     if problem.task == "binary":
-        add("positive", problem.classes[-1], "class 1: what probabilities are of")
+        add("positive", problem.classes[-1], "the class that probabilities are of")
     if problem.scale is not None:
         add("scale", problem.scale, f"{problem.metric} counts relative errors")
     if problem.ids:

@@ -254,7 +254,8 @@ class SavedRun:
             raise DataError(problem, remedy=f"{read}, or leave such features out")
         table = self.read(df)
         self._refuse_absent(table)
-        names = [n for n in table.names if n in set(self.inputs)]
+        # sorted: orders of columns are drawn, and must not depend on the frame's
+        names = sorted(n for n in table.names if n in set(self.inputs))
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
         known: list[Any] = target.names if target.classes is None else target.classes.values.to_pylist()
         likeliest = of is None and target.task == "multiclass"
@@ -276,6 +277,7 @@ class SavedRun:
         while set(ends) & set(names):
             ends = [f"{e}_" for e in ends]
         made = pd.DataFrame(values, df.index if isinstance(df, pd.DataFrame) else None, [*names, *ends[:2]])
+        made = made[[*(n for n in table.names if n in names), *ends[:2]]]
         return made.assign(**{ends[2]: [known[c] for c in chosen]}) if likeliest else made
 
     def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
@@ -330,7 +332,7 @@ class SavedRun:
 
     def background(self, given: Any = None) -> Table:
         """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
-        if given is not None and not isinstance(given, int):
+        if given is not None and not isinstance(given, int | np.integer):
             return self.read(given)
         path, columns = self.folder / BACKGROUND, len(self.inputs)
         if not path.is_file():

@@ -201,6 +201,10 @@ class SKModel(Estimator):
         self.estimator = unpacked(estimator) if isinstance(estimator, Mapping) else estimator
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
             raise DataError(f"{name} was given no estimator", remedy="Give one as scikit-learn has them: Ridge()")
+        linear = any(k.__module__.startswith("sklearn.linear_model") for k in type(self.estimator).__mro__)
+        if cats == "every" and not (prepare and linear):
+            problem = f"{name} is to have a column for every value, and is no linear model with prepare=True"
+            raise DataError(problem, remedy="Give 'onehot' or 'code'")
         self.name, self.cats, self.prepare, self.tasks = name, cats, prepare, (*_CLASSES, "regression")
         with suppress(AttributeError, TypeError, ValueError):  # others' estimators may not say
             if is_classifier(self.estimator):

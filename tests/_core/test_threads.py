@@ -71,6 +71,21 @@ def test_neighbours_leave_fewer_threads():
             process.wait()
 
 
+@pytest.mark.parametrize(("others", "threads"), [(0, 3), (2, 2), (3, 1), (9, 1)])
+def test_each_neighbour_takes_a_core_and_errors_give_the_threads_back(others, threads, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("fastrec._core.threads._others", lambda: others)
+
+    def fail() -> None:
+        with on_free_threads(3):
+            assert torch.get_num_threads() == threads
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.get_num_threads() == 4
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_there_are_no_more_threads_than_asked_for(most):
     with on_free_threads(most):

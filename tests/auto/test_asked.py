@@ -257,6 +257,8 @@ def test_ids_are_not_learned_from(tmp_path):
     made = known(tmp_path, rows, ids=["number", "patient"])
     # One names a row; the other comes again, and could be no key of a submission.
     assert (made.ids, made.drop) == (["number"], {"patient": "as was asked for"})
+    spread = known(tmp_path / "fractions", rows.assign(place=np.arange(N) / 7), ids="place")
+    assert (spread.ids, spread.drop) == ([], {"place": "as was asked for"})  # fractions have no exact text
     assert {c.name for c in made.learned} == {"age", "pulse", "day", "stays"}
 
 
@@ -396,7 +398,7 @@ def test_sizes_of_memory(text, count):
     assert bytes_of(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "GB", "4 apples", -1, 0, "nan", "1.2.3GB"])
+@pytest.mark.parametrize("text", ["", "GB", "4 apples", -1, 0, "nan", "1.2.3GB", "4,5GB", "1,0240"])
 def test_no_sizes_of_memory(text):
     with pytest.raises(DataError, match=r"is no size of memory\. Give bytes, or text such as '4GB'"):
         bytes_of(text)

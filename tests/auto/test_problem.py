@@ -296,6 +296,15 @@ def test_whole_numbers_in_text_are_categories_where_others_are_numbers():
     assert found["who"].key
 
 
+def test_amounts_in_text_stay_numbers_and_so_do_columns_with_blanks():
+    frame = of_ids()
+    income, x = np.arange(3_000) * 7 % 2_999, np.linspace(0, 1, 3_000)
+    found = kinds(frame[["y"]].assign(income=income.astype(str), amount=frame.amount.astype(str), x=x))
+    assert {n: c.kind for n, c in found.items()} == {"income": "number", "amount": "number", "x": "number"}
+    few = (frame.amount % 4).astype(str).mask(frame.index == 5, " ")
+    assert kinds(frame.assign(few=few))["few"].kind == "number"
+
+
 def test_where_all_is_text_the_target_says_which_numbers_name_something():
     found = kinds(of_ids().astype({"who": str, "amount": str, "shop": str}))
     assert {n: c.kind for n, c in found.items()} == {"who": "category", "amount": "number", "shop": "category"}

@@ -3,11 +3,11 @@
     python tests/bench/bench_auto.py --data DIR --minutes 5 --seeds 1 --peer AUTOGLUON/bin/python --peer-script run.py
 
 Each system gets the same training file, in the same minutes of wall time on all cores; scored are the same test rows.
-LightGBM and CatBoost are stopped early on an eighth of the rows, fastai's stock learner trains for five epochs: they take
-what they take. ``--tables`` takes the names of ``tables/index.json`` in ``--data``, too: a third of their rows is the test. AutoGluon lives in an
-environment of its own. On one core (``taskset -c 1``, ``OMP_NUM_THREADS=1``, ``--cpus 1``) ten minutes of wall time are
-600 seconds of CPU time for all. What is in the file of
-``--out`` is not run again: a long comparison can be gone on with.
+LightGBM and CatBoost are stopped early on an eighth of the rows, fastai's stock learner trains for five epochs: they
+take what they take. AutoGluon lives in an environment of its own. On one core (``taskset -c 1``, ``OMP_NUM_THREADS=1``,
+``--cpus 1``) ten minutes of wall time are 600 seconds of CPU time for all. ``--tables`` takes the names in
+``tables/index.json`` of ``--data``, too: a third of their rows is the test. Results in the file of ``--out`` are not
+run again: a long comparison can be gone on with.
 """
 
 from __future__ import annotations

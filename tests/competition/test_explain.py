@@ -220,6 +220,9 @@ def test_a_background_of_ones_own_and_orders(runs, monkeypatch):
     drawn = saved.explain(rows, background=8)
     np.testing.assert_allclose(drawn[RAW].sum(axis=1) + drawn["base"], drawn["prediction"], atol=1e-9)
     np.testing.assert_allclose(drawn["prediction"], few["prediction"], atol=1e-6)
+    turned = saved.explain(rows[rows.columns[::-1]], background=8)  # orders are not those of the frame's columns
+    pd.testing.assert_frame_equal(turned[drawn.columns], drawn)
+    assert list(turned.columns[: len(RAW)]) == [n for n in rows.columns[::-1] if n in RAW]
     monkeypatch.setattr(limits, "MIXED_CELLS", 5 * 2 * 3 * 4)
     assert len(saved.background()) == 5
     assert len(saved.explain(rows.head(0))) == 0
@@ -282,6 +285,12 @@ def test_a_limit_of_time_leaves_three_rows_or_none(tmp_path):
     assert "Contributions of columns" not in (run / "report.html").read_text()
 
 
+def test_rows_that_would_take_too_long_are_not_explained(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "EXPLAINED_SECONDS", 1e-3)  # three rows take more
+    run = run_competition(Recipe("binary"), write(tmp_path / "data", "binary"), tmp_path / "run")
+    assert not (run / "explanation.json").exists()
+
+
 def test_a_fit_explains_its_rows_and_refuses_a_ranking(runs, tmp_path):
     folder = tmp_path / "fit"
     folder.mkdir()
@@ -291,7 +300,7 @@ def test_a_fit_explains_its_rows_and_refuses_a_ranking(runs, tmp_path):
     np.testing.assert_allclose(found["prediction"], fitted.predict_proba(TEST.head(2))["Y"], atol=1e-6)
 
 
-def test_an_export_explains_as_its_run_does(runs, tmp_path):
+def test_an_export_explains_as_its_run_does(runs, tmp_path, monkeypatch):
     serve = pytest.importorskip("fastrec.serve")
     calls = pytest.importorskip("tests.serve.server.calls")
     rows = TEST.head(3)
@@ -300,6 +309,11 @@ def test_an_export_explains_as_its_run_does(runs, tmp_path):
         app = serve.make_app(tmp_path / case)
         body = {"columns": {n: rows[n].where(rows[n].notna(), None).tolist() for n in RAW}}
         answer = calls.post(app, "/v1/explain", body).json()
+        monkeypatch.setattr(limits, "ENUMERATED_COLUMNS", 0)
+        drawn, orders = calls.post(app, "/v1/explain", body).json(), SavedRun(runs[case]).explain(rows)
+        for name in RAW:  # both draw the same orders of columns
+            np.testing.assert_allclose(drawn["contributions"][name], orders[name], atol=1e-5)
+        monkeypatch.undo()
         app.state.service.close()
         found = SavedRun(runs[case]).explain(rows)
         for name in RAW:

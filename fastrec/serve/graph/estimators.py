@@ -197,10 +197,10 @@ def _sk_model(model: Any, rows: GraphRows) -> Any:
     inputs = model._inputs
     if isinstance(inputs, DenseInputs) and inputs.cats == "every":
         predicted = linear_prediction(model._parts, sparse_product(inputs, rows.table), model._task, model._n_outputs)
-        if predicted is None:
-            why = f"{model.name} is no linear model, and has a column for every value"
-            raise NotInGraphError(why, remedy="Give it cats='onehot' or 'code', or leave the model out")
-        return predicted
+        if predicted is not None:
+            return predicted
+        why = f"{model.name} ({type(model.estimator).__name__}) has no form in a graph"
+        raise NotInGraphError(why, remedy="Leave the model out of the recipe, or serve the run itself")
     matrix = (dense_matrix if isinstance(inputs, DenseInputs) else tree_matrix)(inputs, rows.table)
     predicted = linear_prediction(model._parts, lambda w: matrix.double() @ w, model._task, model._n_outputs)
     return _grown(forests_of(model), matrix, rows) if predicted is None else predicted

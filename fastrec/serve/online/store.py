@@ -1,4 +1,4 @@
-"""What keeps the events."""
+"""The store of events, in memory and, if asked, in a folder."""
 
 from __future__ import annotations
 

@@ -172,12 +172,14 @@ async def explain(service: Service, call: Call) -> Response:
         return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
 
     scorer, body, columns = await service.parse(len(call.body), parse)
-    of, classes, arrays = body.fields.get("of", call.query("of")), scorer.spec.classes, columns.arrays()
+    classes, arrays = scorer.spec.classes, columns.arrays()
+    asked = call.query("of")  # text, whatever the classes are
+    of = body.fields.get("of", next((c for c in classes or () if str(c) == asked), asked))
     width, n = scorer.spec.outputs[0].width, columns.rows
     if of is not None and (width == 1 or classes is None or of not in classes):
         known = f"There are {', '.join(map(str, classes))}" if classes is not None and width > 1 else "Leave it out"
         raise Refusal(422, f"of is {shortened(of)!r}, which has no score of its own", remedy=known)
-    names = [i.name for i in scorer.spec.sent]
+    names = sorted(i.name for i in scorer.spec.sent)
     both = {name: np.concatenate([arrays[name], scorer.background[name]]) for name in names}
     codes = np.stack([np.unique(both[name], return_inverse=True)[1] for name in names], 1)
     mixtures, explained = Mixtures(len(names), len(codes) - n), []

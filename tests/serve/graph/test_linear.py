@@ -104,9 +104,9 @@ def test_a_column_for_every_value_is_looked_up(task):
 
 
 def test_other_models_of_a_column_for_every_value_are_refused():
-    model = SKModel("near", neighbors.KNeighborsClassifier(), cats="every").fit(rows_of("binary", 0))
-    with pytest.raises(DataError, match="no linear model"):
-        served(model, rows_of("binary", 1))
+    for how in ({"estimator": neighbors.KNeighborsClassifier()}, {"estimator": EVERY["binary"], "prepare": False}):
+        with pytest.raises(DataError, match="no linear model"):
+            SKModel("m", **how, cats="every")
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel"])
