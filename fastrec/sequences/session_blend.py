@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.sequences.base import SessionModel, best_items, hide_items
+from fastrec.sequences.base import SessionModel, best_items, hide_items, of_all
 from fastrec.sequences.items import PopularItems
 from fastrec.sequences.reading import SessionFrame, by_time, leave_one_out, prefixes
 
@@ -280,7 +280,10 @@ class SessionBlend(SessionModel):
             hide_items(scores, sessions.take(rows))
 
     def _standard(self, sessions: SessionFrame) -> list[Tensor]:
-        return [standardised(_dense(m, sessions), len(sessions.items.reserved)) for m in self.models.values()]
+        return [
+            standardised(of_all(m.score(sessions), sessions), len(sessions.items.reserved))
+            for m in self.models.values()
+        ]
 
     def _block(self, sessions: SessionFrame) -> Tensor:
         assert self.weights is not None
@@ -356,13 +359,6 @@ def standardised(scores: Tensor, reserved: int) -> Tensor:
     known.div_(deviation.clamp_min(1e-30))
     scores[:, :reserved] = 0.0
     return scores
-
-
-def _dense(model: SessionModel, sessions: SessionFrame) -> Tensor:
-    found = torch.empty(len(sessions), len(sessions.items))
-    for rows, scores in model.score(sessions):
-        found[rows] = scores
-    return found
 
 
 def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
