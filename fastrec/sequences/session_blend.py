@@ -304,7 +304,7 @@ class SessionBlend(SessionModel):
         names = [*self.models, *(["blend"] if len(self.models) > 1 else [])]
         found = {n: (torch.zeros(len(sessions), k, dtype=torch.int64), torch.zeros(len(sessions), k)) for n in names}
         for rows, parts in self._parts(sessions):
-            together = [_sum(parts, self.weights)] if len(parts) > 1 else []
+            together = [_sum([parts[0].clone(), *parts[1:]], self.weights)] if len(parts) > 1 else []
             for name, scores in zip(names, [*parts, *together], strict=True):
                 self._hide(scores, sessions, rows)
                 found[name][0][rows], found[name][1][rows] = best_items(scores, k)
@@ -362,7 +362,7 @@ def standardised(scores: Tensor, reserved: int) -> Tensor:
 
 
 def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    total = parts[0] * weights[0]
+    total = parts[0].mul_(weights[0])  # in place
     for part, weight in zip(parts[1:], weights[1:], strict=True):
         total.add_(part, alpha=weight)
     return total
