@@ -280,10 +280,8 @@ class SessionBlend(SessionModel):
             hide_items(scores, sessions.take(rows))
 
     def _standard(self, sessions: SessionFrame) -> list[Tensor]:
-        return [
-            standardised(of_all(m.score(sessions), sessions), len(sessions.items.reserved))
-            for m in self.models.values()
-        ]
+        scores = (of_all(m.score(sessions), sessions) for m in self.models.values())
+        return [standardised(s, len(sessions.items.reserved)) for s in scores]
 
     def _block(self, sessions: SessionFrame) -> Tensor:
         assert self.weights is not None
