@@ -27,6 +27,7 @@ from fastrec.errors import DataError, FastrecError, MissingFileError, Unreadable
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.metrics import bootstrap_interval
 from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.sequences.base import recommended
 from fastrec.sequences.items import CoVisitation
 from fastrec.sequences.neighbours import VSTAN
 from fastrec.sequences.next_item_net import NextItemNet
@@ -400,8 +401,8 @@ class SavedNextItems:
             if done is not None:
                 done(len(sessions))
             return alone
-        best = self.blend.recommend_each(sessions, k, done)
-        return best[list(best)[-1]]
+        sessions = sessions.recode(self.empty.items)
+        return recommended(self.blend.score(sessions), sessions, k, self.exclude_seen, done)
 
     def recommend_items(self, sessions: Sequence[Sequence[Any]], k: int | None = None) -> list[list[Any]]:
         """Return the ids of the best items of sessions that are given as ids.

@@ -131,7 +131,7 @@ class RankedCandidates(SessionModel):
         if self._trees is None:
             score = x.nan_to_num(0)[:, 0]
         else:
-            score = torch.from_numpy(self._trees.predict(xgb.DMatrix(x.numpy()))) if len(x) else torch.zeros(0)
+            score = torch.from_numpy(self._trees.inplace_predict(x.numpy())) if len(x) else torch.zeros(0)
         out[table["session"].values, table["item"].values] = score + 1e-30
         return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,10 +52,26 @@ def hide_items(scores: torch.Tensor, sessions: SessionFrame) -> None:
     scores[rows_of(sessions.offsets), sessions.values] = -torch.inf
 
 
+def of_all(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: SessionFrame) -> torch.Tensor:
+    """Return blocks of scores, see ``SessionModel.score``, as those of all sessions in order."""
+    found = torch.empty(len(sessions), len(sessions.items))
+    for rows, scores in blocks:
+        if torch.equal(rows, torch.arange(len(sessions))):  # all at once: a copy takes as long as a model's sums
+            return scores
+        found[rows] = scores
+    return found
+
+
 def recommended(
-    blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: SessionFrame, k: int, exclude_seen: bool
+    blocks: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    sessions: SessionFrame,
+    k: int,
+    exclude_seen: bool,
+    done: Callable[[int], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the best items of sessions by blocks of scores, see ``SessionModel.recommend``.
+
+    ``done`` is called with the number of sessions just scored.
 
     Raises:
         DataError: ``k`` is below 1.
@@ -68,6 +84,8 @@ def recommended(
         if exclude_seen:
             hide_items(scores, sessions.take(rows))
         items[rows], best[rows] = best_items(scores, k)
+        if done is not None:
+            done(len(rows))
     return items, best
 
 

@@ -118,7 +118,7 @@ def _without_loops(
     index: SessionIndex, queries: Any, decays: Decays, factors: Any, at_most: tuple[int, int], out: Tensor
 ) -> None:
     """Score as the compiled loop does, by numpy, one session after the other."""
-    (values, offsets), (of_session, of_item) = (tuple(x.numpy() for x in pair) for pair in (queries, factors))
+    (values, offsets), (of_session, _) = (tuple(x.numpy() for x in pair) for pair in (queries, factors))
     names = ("values", "offsets", "sessions", "places", "starts")
     log, log_offsets, sessions, places, starts = (getattr(index, n).numpy() for n in names)
     own, by_end, after, before = (d.numpy() for d in decays)
@@ -139,8 +139,9 @@ def _without_loops(
         of, at = _stretches(log_offsets, near)
         away = at - (log_offsets[near] + place)[of]
         fades = np.where(away >= 0, after[away.clip(0, len(after) - 1)], before[(-away).clip(0, len(before) - 1)])
-        row += np.bincount(log[at], given[of] * fades, len(row)).astype(np.float32)
-        row *= of_item
+        items, which = np.unique(log[at], return_inverse=True)
+        row[items] += np.bincount(which, given[of] * fades).astype(np.float32)
+    out *= factors[1]
 
 
 def _stretches(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
 from fastrec.optim import adamw
-from fastrec.sequences.base import SessionModel
+from fastrec.sequences.base import SessionModel, of_all
 from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss, ppmi_svd
 from fastrec.sequences.nets import NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
 from fastrec.sequences.reading import Coding, SessionFrame
@@ -138,11 +138,9 @@ class NextItemNet(SessionModel):
                 f"the net learned from {learned}",
                 remedy="Read them as the training sessions were read: training.new(rows), with the same columns",
             )
-        found = torch.empty(len(sessions), len(sessions.items))
         if self._keys is None:  # the same for every block
             self._keys = item_keys(self.model)
-        for rows, scores in net_scores(self.model, sessions, self._keys):
-            found[rows] = scores
+        found = of_all(net_scores(self.model, sessions, self._keys), sessions)
         empty = sessions.lengths == 0
         if bool(empty.any()):
             found[empty] = self.counts / self.counts.max().clamp_min(1.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.sequences.base import SessionModel, best_items, hide_items
+from fastrec.sequences.base import SessionModel, best_items, hide_items, of_all
 from fastrec.sequences.items import PopularItems
 from fastrec.sequences.reading import SessionFrame, by_time, leave_one_out, prefixes
 
@@ -280,7 +280,8 @@ class SessionBlend(SessionModel):
             hide_items(scores, sessions.take(rows))
 
     def _standard(self, sessions: SessionFrame) -> list[Tensor]:
-        return [standardised(_dense(m, sessions), len(sessions.items.reserved)) for m in self.models.values()]
+        scores = (of_all(m.score(sessions), sessions) for m in self.models.values())
+        return [standardised(s, len(sessions.items.reserved)) for s in scores]
 
     def _block(self, sessions: SessionFrame) -> Tensor:
         assert self.weights is not None
@@ -301,7 +302,7 @@ class SessionBlend(SessionModel):
         names = [*self.models, *(["blend"] if len(self.models) > 1 else [])]
         found = {n: (torch.zeros(len(sessions), k, dtype=torch.int64), torch.zeros(len(sessions), k)) for n in names}
         for rows, parts in self._parts(sessions):
-            together = [_sum(parts, self.weights)] if len(parts) > 1 else []
+            together = [_sum([parts[0].clone(), *parts[1:]], self.weights)] if len(parts) > 1 else []
             for name, scores in zip(names, [*parts, *together], strict=True):
                 self._hide(scores, sessions, rows)
                 found[name][0][rows], found[name][1][rows] = best_items(scores, k)
@@ -358,15 +359,8 @@ def standardised(scores: Tensor, reserved: int) -> Tensor:
     return scores
 
 
-def _dense(model: SessionModel, sessions: SessionFrame) -> Tensor:
-    found = torch.empty(len(sessions), len(sessions.items))
-    for rows, scores in model.score(sessions):
-        found[rows] = scores
-    return found
-
-
 def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    total = parts[0] * weights[0]
+    total = parts[0].mul_(weights[0])  # in place
     for part, weight in zip(parts[1:], weights[1:], strict=True):
         total.add_(part, alpha=weight)
     return total

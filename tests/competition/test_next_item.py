@@ -87,7 +87,10 @@ def test_a_run_has_everything(tmp_path):
     test = Small().read(tmp_path / "data", None)[1]
     items = test.decode(saved.recommend(test, 20)[0]).to_pylist()
     assert items == [v for r in ranked for v in r]
-    recommender = SavedNextItems(out)
+    recommender, told = SavedNextItems(out), []
+    best, known = recommender.recommend(test, 20, told.append), recommender.blend.recommend_each(test, 20)["blend"]
+    assert all(map(torch.equal, best, known))  # scored alone as beside its models, to the bit
+    assert sum(told) == len(test)
     assert recommender.recommend_items([walk(7, 3), [], ["unseen"], walk(20, 50)]) == ranked
     assert [len(r) for r in recommender.recommend_items([[WORDS[3]], ["unseen", WORDS[3]]], 4)] == [4, 4]
     assert recommender.recommend_items([]) == []
