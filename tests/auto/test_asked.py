@@ -274,6 +274,10 @@ def test_several_targets(tmp_path):
     made = known(tmp_path / "1", rows, target=["a", "b"], group="patient", task="multilabel")
     assert (made.task, made.group) == ("multilabel", "patient")
     assert known(tmp_path / "2", rows, target=["pulse", "age"], time="day").task == "regression"
+    # one row of each group is chosen, by one of the targets: with two of them nothing is ranked
+    first = rows.assign(b=~rows.duplicated("patient"))
+    made = known(tmp_path / "3", first, target=["a", "b"], group="patient")
+    assert (made.task, made.group) == ("multilabel", "patient")
 
 
 # The whole of it

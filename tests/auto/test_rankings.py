@@ -286,7 +286,7 @@ def test_a_run_scores_the_last_group_of_each_user(tmp_path):
         (lambda f: f, {"time": "when"}, "column 'when': there is no such column"),
         (lambda f: f, {"metric": "logloss"}, "logloss is no metric of a ranking"),
         (lambda f: f, {"task": "binary", "item": "item_id"}, "item= is of a ranking, and the task is binary"),
-        (lambda f: f, {"target": ["clicked", "price"]}, "a ranking has one label"),
+        (lambda f: f, {"target": ["clicked", "price"], "task": "ranking"}, "a ranking has one label"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(tmp_path, change, asked, said):

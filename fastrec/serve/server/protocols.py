@@ -179,7 +179,7 @@ async def explain(service: Service, call: Call) -> Response:
     if of is not None and (width == 1 or classes is None or of not in classes):
         known = f"There are {', '.join(map(str, classes))}" if classes is not None and width > 1 else "Leave it out"
         raise Refusal(422, f"of is {shortened(of)!r}, which has no score of its own", remedy=known)
-    names = sorted(i.name for i in scorer.spec.sent)
+    names = sorted(i.name for i in scorer.spec.sent)  # as SavedRun.explain draws orders of columns
     both = {name: np.concatenate([arrays[name], scorer.background[name]]) for name in names}
     codes = np.stack([np.unique(both[name], return_inverse=True)[1] for name in names], 1)
     mixtures, explained = Mixtures(len(names), len(codes) - n), []
@@ -193,7 +193,8 @@ async def explain(service: Service, call: Call) -> Response:
     values = np.stack(explained) if n else np.zeros((0, len(names) + 2, width))
     chosen = values[:, -1].argmax(1) if of is None else np.full(n, classes.index(of))
     values = values[np.arange(n), :, chosen].T.tolist()
-    answer = {"contributions": dict(zip(names, values)), "base": values[-2], "predictions": values[-1]}
+    made = {i.name: values[names.index(i.name)] for i in scorer.spec.sent}
+    answer = {"contributions": made, "base": values[-2], "predictions": values[-1]}
     if classes is not None and width > 1:
         answer["classes"] = [classes[c] for c in chosen]
     return json_response(answer)

@@ -62,7 +62,7 @@ def said(run, forests: EstimatorForests, data: Rows) -> np.ndarray:
     """What an exported model of an estimator's trees says of its matrix of rows."""
     from fastrec.serve.onnx_builder import ROWS, Graph
 
-    values = forests.inputs.matrix(data.table).numpy().astype(forests.dtype)
+    values = np.asarray(forests.inputs.matrix(data.table)).astype(forests.dtype)
     starts = {forests.start: data.table[forests.start].number(torch.float32).numpy()} if forests.start else {}
     graph = Graph()
     x = graph.input("x", values.dtype, (ROWS, values.shape[1]))
