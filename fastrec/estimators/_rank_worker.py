@@ -27,6 +27,10 @@ def main() -> None:
         if not isinstance(error, FastrecError):
             traceback.print_exc()
         sys.exit(1)
+    # Without the interpreter's end: torch's threads may still run then, and abort a process that has done its work.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _fit(folder: Path) -> None:
