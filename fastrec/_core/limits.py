@@ -8,7 +8,7 @@ BLOCK = 1 << 22  # numbers of a temporary matrix: bounds memory to tens of MB, a
 LEFTOVER_AGE = 86_400  # seconds; not measured: a hidden file this old is abandoned where no lock can tell
 PARALLEL_ROWS = 100_000  # rows; not measured: below, starting threads costs more than it saves
 LOAD_SAMPLES = 8  # looks at what else runs, LOAD_SECONDS apart: one alone is chance; together .04 s
-LOAD_SECONDS = 0.005
+LOAD_SECONDS = 0.005  # see LOAD_SAMPLES
 PLAIN_EVERY = 10.0  # seconds; bounds the plain lines of one stage in a log
 LOOP_NUMBERS_A_THREAD = 1 << 16  # numbers; bounds the threads of a compiled loop: fewer numbers do not pay for a thread
 LOOP_NUMBERS = 1 << 14  # numbers; with fewer nobody should wait for a compiler
@@ -292,9 +292,7 @@ NAMES_FROM = 30  # different values from which whole numbers may name something:
 NAMES_ROWS = 200_000  # rows by which numbers name something: bounds its time to some seconds
 NAMES_COMMONEST = 0.25  # share of a value above which a column counts something: most are 0; not measured
 IDS_FROM = 100  # different values of a category; of two such columns CatBoost and a linear model learn most
-TRIAL_REPEATS = (
-    60  # resamples of a trial's gain: its standard error is off by some 9 %; 200 took half of a minute's trial
-)
+TRIAL_REPEATS = 60  # resamples of a trial's gain: its standard error is off by some 9 %, in a third of the time of 200
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
 GROUPS_WITH_BOTH = 0.5  # least share of groups with a positive and another row, of a column named as groups are

@@ -170,10 +170,9 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         forest = f"{kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5)"
         line = f"from sklearn.ensemble import {kind}"
         made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
+    many_ids = sum(c.distinct >= limits.IDS_FROM for c in problem.kinds("category")) > 1
     # Of many classes CatBoost is slow.
     size_of_all = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
-    ids = [c.name for c in problem.kinds("category") if c.distinct >= limits.IDS_FROM]
-    many_ids = len(ids) > 1
     if cat and not (problem.task == "multiclass" and size_of_all > 10e6):
         # Numbers that are text in the files, such as c-8: CatBoost learns more from pairs of categories.
         keys = [c.name for c in problem.kinds("number") if c.numeric_text and c.key]

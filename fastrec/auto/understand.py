@@ -72,8 +72,8 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         return _ranking(files, names, decisions, asked, AutoDecision("task", "ranking", "as asked"))
     if asked.group is not None and asked.task is None and asked.positive is None and len(names) == 1:
         rows = _with_known_target(files, names)
-        found = (are_candidates(rows, n, asked.group, lambda: _look(files, rows, names, asked)) for n in names)
-        if (why := next(filter(None, found), None)) is not None:
+        why = are_candidates(rows, names[0], asked.group, lambda: _look(files, rows, names, asked))
+        if why is not None:
             try:
                 return _ranking(files, names, decisions, asked, why)
             except DataError as error:  # it was a guess
@@ -418,9 +418,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _names(made: Problem, known: pa.Table) -> None:
-    """Note which whole numbers name something: few in text if others are numbers by type, else what the target says.
+    """Note which columns of whole numbers name something.
 
-    They are categories if they stand in text, or most columns are such; others stay numbers, that are keys, too.
+    Text of few values does if other columns are numbers by type; of all others the target decides. Such columns are
+    categories if they are text, or if most columns are such; others stay numbers, and are keys.
     """
     typed = any(c.kind == "number" and not c.numeric_text for c in made.columns)
     if len(known) > limits.NAMES_ROWS:

@@ -139,7 +139,7 @@ class Budget:
                 f"{folds - fold} more"
             )
         own = min(each * limits.FIT_SHARE, each - beside)
-        as_before = min(before, more / (folds - fold) - beside)  # models of one kind are to have learned alike
+        as_before = min(before, more / (folds - fold) - beside)  # the folds' models are to have learned alike
         return max(own, as_before, limits.LEAST_FIT_SECONDS) if model.keeps_time else None
 
     def check_memory(self, model: Estimator, rows: Rows) -> None:
@@ -150,6 +150,8 @@ class Budget:
         """
         if self.memory is None or not model.learns:
             return
+        while hasattr(inner := getattr(model, "model", None), "keeps_time"):  # a wrapper's peak is that of its model
+            model = inner
         kind = next((k.__name__ for k in type(model).__mro__ if k.__name__ in limits.PEAK_BYTES), "NetModel")
         cell, output, least = limits.PEAK_BYTES[kind]
         output *= getattr(getattr(model, "estimator", None), "n_estimators", 1)  # of scikit-learn's forests

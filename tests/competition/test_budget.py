@@ -17,7 +17,16 @@ from fastrec._core.memory import held
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.errors import DataError, OutOfTimeError
-from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
+from fastrec.estimators import (
+    CatBoostModel,
+    ConstantModel,
+    Estimator,
+    LGBMModel,
+    NetModel,
+    PseudoLabelled,
+    SKModel,
+    XGBModel,
+)
 from fastrec.estimators._tree_model import Deadline, catboost_in_time, seconds_for
 from fastrec.table import Table
 from fastrec.validate import Rows
@@ -61,6 +70,7 @@ def test_shares_of_what_is_left():
         (LGBMModel("m"), 800_000, 40, 515),
         (LGBMModel("m", num_leaves=1023, max_bin=4095), 100_000, 20, 1340),
         (XGBModel("m"), 800_000, 40, 549),
+        (PseudoLabelled(XGBModel("m")), 800_000, 40, 549),  # as its model
         (CatBoostModel("m"), 800_000, 40, 638),
         (NetModel("m"), 100_000, 40, 657),
         (SKModel("m", LogisticRegression(), cats="every"), 400_000, 10, 223),
