@@ -225,7 +225,9 @@ def run_sessions(run: Run) -> None:
             some = test.take(torch.arange(min(len(test), 1_000)))
             sample = {recipe.items: lists_of(some)}
             if some.times is not None:
-                sample[some.columns["order"][0]] = pa.LargeListArray.from_arrays(some.offsets.numpy(), some.times.numpy())
+                sample[some.columns["order"][0]] = pa.LargeListArray.from_arrays(
+                    some.offsets.numpy(), some.times.numpy()
+                )
             pq.write_table(pa.table(sample), part / "sample.parquet")
             config = {
                 "minutes": recipe.minutes if run.budget is None else run.budget.minutes,

@@ -47,7 +47,8 @@ def export_next_items(
 
     The graph's inputs are ``items`` ``[rows, length]`` (ids as in the training files, the last event last; what is no
     known item, such as the filling of short sessions, is passed over), ``k`` ``[1]`` and, of a net that reads times,
-    ``times`` ``[rows, length]``, seconds as float64; its outputs ``ids`` and ``scores``, ``[rows, k]``. Where there are fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
+    ``times`` ``[rows, length]``, seconds as float64; its outputs ``ids`` and ``scores``, ``[rows, k]``. Where there are
+    fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
 
     Other models of the run's blend (neighbours, trees) have no form in a graph: ``left_out`` names them. A server of
     the run directory itself has them all.
