@@ -311,7 +311,7 @@ class SessionLoader(DataLoader):
         self.sessions, self.tokens, self.max_len = asked, max(tokens, 4 * max_len), max_len
         self.task, self.chronological, self.masked, self.seed = task, chronological, masked, seed
         self.augment, self.timed = tuple(augment), timed
-        if timed and sessions.target is not None:  # the target's time is not known; nothing reads it
+        if timed and sessions.target is not None:  # a target's time is not known: NaN is no gap
             known = sessions.inputs(timed)[-1]
             asked.times = known.new_full(asked.values.shape, torch.nan)
             asked.times[runs(asked.offsets[:-1], sessions.lengths)[1]] = known
