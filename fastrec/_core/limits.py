@@ -183,6 +183,9 @@ RANKED_AT_ONCE = 1 << 15  # candidates; not measured: bounds memory while a NetR
 # ---- sequences
 PREFIX_LONGEST = 1_000  # events before a target that trees and blends learn from: bounds memory of long sessions
 
+TIME_GAPS = 64  # sizes of gaps between events: the last one is seven years and more
+TIME_GAP_STEP = 0.301  # natural logarithms from one size to the next, as HSTU's code has it (arXiv 2402.17152)
+HIDDEN_LOGIT = -1e4  # exp and sigmoid of it are 0 in float32
 NEIGHBOURS_FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
 AUGMENTATION_MASKED = 0.1  # share of the inputs
 CHUNKED_LOSS_CELLS = 1 << 21  # logits of a block, which stay in the cache between the steps
