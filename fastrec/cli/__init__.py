@@ -13,7 +13,19 @@ __all__ = ["app", "load_competition", "main", "script"]
 
 _PANELS = {
     "Competitions": ("new", "candidates", "run", "simulate", "check", "score", "layout", "script"),
-    "Finished runs": ("report", "runs", "compare", "predict", "lb", "try", "tries", "select", "tune", "retrain"),
+    "Finished runs": (
+        "report",
+        "runs",
+        "compare",
+        "blend",
+        "predict",
+        "lb",
+        "try",
+        "tries",
+        "select",
+        "tune",
+        "retrain",
+    ),
     "Serving": ("export", "verify", "serve", "promote", "rollback", "versions", "monitor", "event-metrics"),
     "Machine": ("doctor",),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import shlex
 import signal
 import sys
@@ -12,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +50,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed,
 Trust = Annotated[
     list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead, for programs.")]
 _Submission = Annotated[Path, typer.Argument(help="The submission.", show_default=False)]
 _FormOf = Annotated[
     Path | None, typer.Option("--competition", help="A competition's folder: the form is its recipe's.")
@@ -303,15 +306,37 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
 
 
 @app.command()
-def report(run_directory: RunFolder) -> None:
+def report(run_directory: RunFolder, as_json: Json = False) -> None:
     """Write a run's report.html anew and print its leaderboard."""
     with readable_errors():
         from fastrec.report.page import write_report
-        from fastrec.report.text import leaderboard_table
+        from fastrec.report.text import leaderboard_figures, leaderboard_table
 
-        typer.echo(f"report {write_report(run_directory)}")
+        path = write_report(run_directory)
+        if as_json:
+            print_json({"report": path, **leaderboard_figures(run_directory)})
+            return
+        typer.echo(f"report {path}")
         console = Console()
         console.print(leaderboard_table(run_directory, width=console.width))
+
+
+def print_json(found: Any) -> None:
+    """Print results as one JSON document: records as objects, paths as text, what is no finite number as null."""
+
+    def plain(value: Any) -> Any:
+        if is_dataclass(value) or hasattr(value, "_asdict"):
+            names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
+            return {n: plain(getattr(value, n)) for n in names}
+        if isinstance(value, dict):
+            return {str(n): plain(v) for n, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else None
+        return value if value is None or isinstance(value, bool | int) else str(value)
+
+    typer.echo(json.dumps(plain(found), indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def trusted(modules: list[str] | None) -> tuple[str, ...]:

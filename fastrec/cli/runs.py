@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,18 @@ from rich.table import Table as RichTable
 
 from fastrec._core import limits
 from fastrec._core.messages import TableColumn, terminal_table
-from fastrec.cli.app import CompetitionFolder, Device, RunFolder, Trust, app, readable_errors, trusted
+from fastrec.cli.app import (
+    CompetitionFolder,
+    Device,
+    Json,
+    RunFolder,
+    Seed,
+    Trust,
+    app,
+    print_json,
+    readable_errors,
+    trusted,
+)
 from fastrec.competition.run import load_competition
 from fastrec.errors import MissingFileError
 
@@ -57,12 +70,17 @@ def layout(
 
 
 @app.command()
-def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directories.")] = Path("runs")) -> None:
+def runs(
+    folder: Annotated[Path, typer.Argument(help="A folder of run directories.")] = Path("runs"), as_json: Json = False
+) -> None:
     """List a folder's runs: score, interval, noted leaderboard score, features, seconds, git revision."""
     with readable_errors():
         from fastrec.competition.runs import list_runs
 
         found = list_runs(folder)
+        if as_json:
+            print_json(found)
+            return
         console = Console()
         columns = [
             TableColumn("run", [r.name for r in found], fold=True),
@@ -90,6 +108,7 @@ def compare(
             "`place`, `touched`; of next items: `length`."
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment.
 
@@ -99,8 +118,11 @@ def compare(
         from fastrec.competition.runs import compare_runs
 
         found = compare_runs(a, b, model=model, by=by)
-        console = Console(highlight=False)
         names = [r.name for r in (a, b)] if a.name != b.name else [str(a), str(b)]
+        if as_json:
+            print_json({"a": names[0], "b": names[1], "segments": found, "sentence": found[0].sentence(*names)})
+            return
+        console = Console(highlight=False)
         columns = [
             TableColumn("rows", [c.segment for c in found], fold=True),
             TableColumn("n", [str(c.rows) for c in found]),
@@ -114,6 +136,33 @@ def compare(
         way = "higher" if whole.greater_is_better else "lower"
         console.print(f"difference: {names[0]} less {names[1]}; of {whole.metric} {way} is better", markup=False)
         console.print(whole.sentence(*names), markup=False)
+
+
+@app.command()
+def blend(
+    parts: Annotated[
+        list[Path], typer.Argument(help="Run directories, one at least, and files of predictions.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Run directory to make; an earlier run there is replaced.", show_default=False)
+    ],
+    seed: Seed = 0,
+) -> None:
+    """Blend runs of one competition on the same folds, and predictions from elsewhere, by one more level of stacking.
+
+    A file (CSV or Parquet) has the run's ids, a prediction for each training and each test row, and `fold` where that
+    is known. Training rows are predicted out of fold: what only a model that has seen them can say is refused.
+    """
+    with readable_errors() as stages:
+        from fastrec.competition.blend import blend_runs
+        from fastrec.report.text import leaderboard_table
+
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        made = blend_runs(parts, out, seed=seed, stages=stages, command=command)
+        console = Console()
+        console.print(leaderboard_table(made, width=console.width))
+        typer.echo(f"submission {made / 'submission.csv'}")
+        typer.echo(f"report {made / 'report.html'}")
 
 
 _REGISTRY = Annotated[Path, typer.Option(help="The registry's folder.", show_default=False)]
@@ -197,6 +246,7 @@ def try_(
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given several times.")] = None,
     model: _Model = None,
     full: Annotated[bool, typer.Option("--full", help="The model's own settings, not fewer and larger steps.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what new columns are worth to a run, or what is lost without some of its own.
 
@@ -206,6 +256,9 @@ def try_(
         from fastrec.trials import try_features
 
         made = try_features(file, on, drop=drop or (), model=model, full=full, data=data)
+        if as_json:
+            print_json(made)
+            return
         Console(highlight=False, soft_wrap=True).print(str(made), markup=False)
 
 

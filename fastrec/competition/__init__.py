@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastrec._core.imports import lazily
 
 if TYPE_CHECKING:
+    from fastrec.competition.blend import blend_runs
     from fastrec.competition.forms.check import CheckReport, ScoreReport, check_submission, score_submission
     from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, write_submission
     from fastrec.competition.forms.next_items import NextItemForm, NextItemScore, score_items
@@ -44,6 +45,7 @@ __all__ = [
     "SubmissionFormat",
     "ValueForm",
     "ValueScore",
+    "blend_runs",
     "check_submission",
     "compare_runs",
     "list_runs",
@@ -62,6 +64,7 @@ __all__ = [
 
 # `fastrec check` needs no models: each name is loaded at first use.
 _HOMES = {
+    "blend": ("blend_runs",),
     "forms.check": ("CheckReport", "ScoreReport", "check_submission", "score_submission"),
     "forms.lists": ("RECSYS2019", "SubmissionFormat", "write_submission"),
     "forms.next_items": ("NextItemForm", "NextItemScore", "score_items"),

@@ -75,6 +75,11 @@ class SavedRun:
                     "a run that predicts the next item has sessions, not rows", file=path,
                     remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
                 )  # fmt: skip
+            if "blend" in self.config:
+                raise DataError(
+                    "a blend of runs holds predictions and no models: it predicts its own test rows only", file=path,
+                    remedy="Predict other rows by the runs that it is made of",
+                )  # fmt: skip
             self.decision = Decision(**read_json(self.folder / "decision.json"))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])

@@ -243,8 +243,8 @@ def known_test(run: TableRun) -> Rows | None:
     truth = run.found.truth
     if run.test is None or truth is None:
         return None
-    if run.target is None:
-        return run.test.__class__(run.test.table, run.test.groups, label=truth)
+    if isinstance(truth, torch.Tensor):  # of a ranking, of a blend
+        return replace(run.test, label=truth)
     label = run.target.encode(truth if isinstance(truth, Table) else Table.read(truth))
     return Rows(run.test.table, run.train.task, label=label, n_outputs=run.train.n_outputs)
 
@@ -279,6 +279,8 @@ def _write_predictions(part: Path, run: TableRun) -> None:
                 columns |= {f"prediction_{n}": restored[:, i].numpy() for i, n in enumerate(target.outputs)}
             if name == "stack" and split == "oof" and run.chances is not None:
                 columns["chance"] = run.chances.numpy()
+            if name == "stack" and split == "oof" and recipe.counted:
+                columns["counted"] = run.counted.numpy()
             if rows.label is not None:
                 columns["fold"] = _fold_numbers(run)
                 if target is None:
@@ -384,6 +386,8 @@ def _config(run: TableRun) -> dict[str, Any]:
         "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),
         "submission": run.form.to_state(),
     }
+    if run.blended:
+        config["blend"] = run.blended
     if recipe.events is not None:
         config["events"] = recipe.events.to_state()
     if target is not None:

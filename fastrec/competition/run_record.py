@@ -91,6 +91,7 @@ class TableRun(Run):
         permutation: feature → how much the best base model's score drops if its values are shuffled.
         refitted: test rows are predicted by models of all training rows.
         left_out: model → why it is not in the run.
+        blended: of a blend: model → the run or the file that its predictions are from.
     """
 
     found: CompetitionData = field(init=False)
@@ -112,6 +113,7 @@ class TableRun(Run):
     refitted: bool = False
     permutation: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    blended: dict[str, str] = field(default_factory=dict)
     _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
 
     def rows_of(self, table: Table, *, labelled: bool, scored: bool = False) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table as RichTable
 
@@ -60,6 +61,21 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None
             c.cells = [*c.cells, {"model": "oracle", "test": f"{results.oracle:.4f}"}.get(c.head.split("\n")[0], "")]
         styles.append("dim")
     return terminal_table(columns, width, styles=styles, plain=True)
+
+
+def leaderboard_figures(run: str | Path, *, repeats: int = 2000) -> dict[str, Any]:
+    """Return what ``leaderboard_table`` shows as plain values, the best model first; arguments and errors as there."""
+    results, models = read_run(run, repeats=repeats), []
+    for name in all_models(results):
+        about: dict[str, Any] = {"model": name}
+        for split in SPLITS:
+            stand = standing_of(results, split, name)
+            about[split] = score_of(results, split, name)
+            about[f"{split}_interval"] = None if stand is None else list(stand.score[1:])
+            about[f"{split}_to_best"] = None if stand is None else stand.to_best
+        models.append(about | {"also": {m: of[name] for m, of in results.also.items() if name in of}})
+    named = {"run": results.name, "metric": results.metric.lower(), "greater_is_better": results.greater_is_better}
+    return {**named, "best": results.best, "oracle": results.oracle, "models": models}
 
 
 def all_models(results: RunResults) -> list[str]:

@@ -261,7 +261,7 @@ def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
 
     ``sep`` is one of the separators that a CSV may have.
     """
-    if ROW_NUMBER in names and ROW_NUMBER not in _names(path, sep):
+    if ROW_NUMBER in names and ROW_NUMBER not in names_in(path, sep):
         made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), sep)
         made = made.append_column(ROW_NUMBER, pa.array(range(len(made))).cast(pa.large_string()))
         return made.select(list(names))
@@ -271,7 +271,8 @@ def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
     return read_text_csv(path, names, sep=_separator(path, sep))
 
 
-def _names(path: Path, sep: str) -> list[str]:
+def names_in(path: Path, sep: str) -> list[str]:
+    """Return the columns of a CSV or Parquet file, those of nested values left out."""
     if path.suffix.lower() in (".parquet", ".pq"):
         return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
     return csv_header(path, sep=_separator(path, sep))
@@ -289,7 +290,7 @@ def read_truth(
     If it lacks the recipe's ``label``, its one column of grades from 0 is taken; None: it has none, and its lines are
     the relevant ones. ``more`` are other columns to read.
     """
-    beside = [n for n in _names(path, sep) if n not in (*ids, *more)]
+    beside = [n for n in names_in(path, sep) if n not in (*ids, *more)]
     if label not in beside:
         grades = [n for n in beside if _is_grade(read_text(path, (n,), sep)[n])]
         label = grades[0] if len(grades) == 1 else None

@@ -1,0 +1,367 @@
+"""``blend_runs``: predictions of several runs, and of files from elsewhere, joined by one more level of stacking."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec._core import limits
+from fastrec._core.atomic import alone_at, read_json
+from fastrec._core.progress import Stages
+from fastrec._core.warn import warn
+from fastrec.competition.fitting import decide
+from fastrec.competition.forms.lists import form_of_run
+from fastrec.competition.forms.rows import RowKeys
+from fastrec.competition.forms.values import ValueForm, names_in, read_text
+from fastrec.competition.reading import CompetitionData
+from fastrec.competition.recipe import Competition
+from fastrec.competition.resumable import RunFeatures
+from fastrec.competition.run import check_run_folder
+from fastrec.competition.run_files import write_table_run
+from fastrec.competition.run_record import TableRun
+from fastrec.competition.scoring import Scorer
+from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError
+from fastrec.report.data import read_table
+from fastrec.stacking import Stack
+from fastrec.stacking.blends import in_list
+from fastrec.stacking.stack import level_two_folds
+from fastrec.table import Table, load_state
+from fastrec.validate import Folds, Lists, Predictions, Rows, Target
+
+
+def blend_runs(
+    parts: Sequence[str | Path],
+    out: str | Path,
+    *,
+    seed: int = 0,
+    stages: Stages | None = None,
+    command: str | None = None,
+) -> Path:
+    """Blend predictions of runs, and of files from elsewhere, and write a run directory of the blend.
+
+    Its models are the parts; its stack is chosen among blends of them as a run's own is (see ``Stack``), by the metric
+    and on the folds of the first run.
+
+    A file (CSV or Parquet) has the run's ids, and a prediction for each training and test row: one column, or of
+    several classes or targets one for each, by its name. ``fold`` may say the fold that a training row is in, ``split``
+    (``oof`` or ``test``) whose row it is, where ids do not. A training row's prediction must be of a model that has not
+    seen the row: a file whose predictions can only be of one that has is refused.
+
+    Args:
+        parts: run directories of one competition on the same folds, one at least, and files.
+        out: the run directory to make.
+        seed: of everything random.
+        stages: progress; None: shown on standard error.
+        command: the command to note in ``config.json``.
+
+    Returns:
+        The run directory. ``fastrec runs``, ``compare``, ``report`` and ``score`` take it; it predicts no other rows.
+
+    Raises:
+        LeakageError: training predictions of a file are of a model that has seen these rows.
+        DataError: runs are of other rows, folds or tasks, or a file does not fit the run's rows.
+        FastrecError: a file cannot be read, or the run directory not be written.
+    """
+    paths, out = [Path(p) for p in parts], Path(out)
+    check_run_folder(out)
+    absent = next((p for p in paths if not p.exists()), None)
+    if absent is not None:
+        raise MissingFileError("there is no such run or file", file=absent, remedy="Give run directories and files")
+    names = [p.resolve().name if p.is_dir() else p.stem for p in paths]
+    folders = [p for p in paths if p.is_dir()]
+    if len(paths) < 2 or not folders:
+        raise DataError("a blend needs two predictions or more, one of them a run's", remedy="Give a run and another")
+    same = next((i for i, n in enumerate(names) if n == "stack" or n in names[:i]), None)
+    if same is not None:
+        raise DataError("another prediction has its name", file=paths[same], remedy="Rename the folder or the file")
+    first, stages = _FirstRun(folders[0]), stages or Stages()
+    with alone_at(out):
+        with stages.stage("read", len(first.table)):
+            found = {n: first.values_of_run(p) for n, p in zip(names, paths, strict=True) if p in folders}
+            known = list(found.values())
+            found |= {n: first.values_of_file(p, known) for n, p in zip(names, paths, strict=True) if p not in folders}
+        run = first.record(out=out, seed=seed, stages=stages, command=command)
+        run.blended, size = {n: str(p) for n, p in zip(names, paths, strict=True)}, len(run.train)
+        digest, one = level_two_folds(run.folds, run.train).digest, run.train.n_scores == 1
+        for name in names:
+            values = found[name][:, 0] if one else found[name]
+            run.predictions[name] = Predictions(name, values[:size], values[size:], folds=digest)
+        with stages.stage("stack", size):
+            test = run.train.take(torch.zeros(size, dtype=torch.bool)) if run.test is None else run.test
+            about = {"metric": run.scorer.metric, "counted": run.counted, "seed": seed, "restore": run.scorer.restore}
+            run.outcome = Stack().fit(list(run.predictions.values()), run.train, run.folds, test, **about)
+            run.predictions["stack"] = run.outcome.predictions
+        decide(run)
+        write_table_run(run, explained=lambda *_: None)
+    return out
+
+
+class _FirstRun:
+    """The run that says rows, folds, metric and form of a blend; ``table`` has its training rows, then its test's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.config = path, _config_of(path)
+        self.task = self.config["task"]
+        self.target = None if self.task == "ranking" else Target.from_state(load_state(path / "target"))
+        self.outputs = ["score"] if self.target is None else self.target.outputs
+        self.folds = Folds.load(path / "folds.parquet")
+        self.table, self.ids = _rows_of(path, self.config)
+        self.size, self.label = self.folds.size, self._labels(self.table)
+        self.scored = np.append(self.folds.scored.numpy(), np.ones(len(self.table) - self.size, dtype=bool))
+
+    def _labels(self, table: pa.Table) -> torch.Tensor:
+        """Return labels on the learned scale, float64 ``[n, targets]``; NaN where they are not known."""
+        names = [self.config["label"]] if self.target is None else [f"label_{n}" for n in self.target.names]
+        if any(n not in table.column_names for n in names):
+            raise DataError(f"a run does not have the target of {self.path.name}", remedy="Blend runs of one target")
+        return self._learned([table[n].cast(pa.float64()).to_numpy() for n in names])
+
+    def _learned(self, columns: Sequence[np.ndarray]) -> torch.Tensor:
+        """Invert ``Target.restore``: float64 ``[n, k]``."""
+        values, scale = torch.from_numpy(np.column_stack(columns)), None if self.target is None else self.target.scale
+        return values if scale is None else values.log() if scale == "log" else values.log1p()
+
+    def values_of_run(self, path: Path) -> torch.Tensor:
+        """Return a run's predictions of these rows, float64 ``[n, k]`` on the learned scale."""
+        config = _config_of(path)
+        if config["task"] != self.task:
+            problem = f"it is a run of a {config['task']} task, and {self.path.name} of a {self.task} task"
+            raise DataError(problem, file=path, remedy="Blend runs of one competition")
+        table, ids = _rows_of(path, config)
+        keys = ("split", *ids)
+        ours, theirs = (RowKeys(_plain(t, keys), keys, p) for t, p in ((self.table, self.path), (table, path)))
+        if ids != self.ids or not ids or len(ours.repeated()):  # nothing names a row: they stand in one order
+            ours, theirs = (RowKeys(t, (), p) for t, p in ((self.table, self.path), (table, path)))
+        table = table.take(pa.array(np.argsort(theirs.match(ours, role="no row"))))
+        other = self._labels(table)
+        same = ((self.label == other) | (self.label.isnan() & other.isnan())).all(1)
+        if not bool(same.all()):
+            problem = f"its rows, or their targets, are others than those of {self.path.name}"
+            row = int((~same).nonzero()[0])
+            raise DataError(problem, file=path, row=row, remedy="Blend runs on the same training and test rows")
+        rows = np.flatnonzero(self.scored[: self.size])
+        self._refuse_other_folds(path, table["fold"].to_numpy()[rows], rows, rows)
+        names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+        if len(self.outputs) > 1 and names != (wanted := [f"prediction_{n}" for n in self.outputs]):
+            problem = f"it predicts {', '.join(names)}, and {self.path.name} {', '.join(wanted)}"
+            raise DataError(problem, file=path, remedy="Blend runs of the same classes")
+        return self._learned([table[n].to_numpy() for n in names])
+
+    def values_of_file(self, path: Path, known: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return a file's predictions of these rows, held against those of the runs (``known``)."""
+        if not self.ids:
+            remedy = "Write ids = (…) in its recipe, and run it again"
+            raise DataError("its recipe names no ids, by which rows of a file are found", file=self.path, remedy=remedy)
+        header = names_in(path, ",")
+        ids = (*(["split"] if "split" in header else []), *self.ids)
+        given = [n for n in header if n not in (*ids, "fold")]
+        bare = {n.removeprefix("prediction_"): n for n in given}
+        several = len(self.outputs) > 1
+        names = [bare[n] for n in self.outputs if n in bare] if several else given
+        if not len(given) == len(names) == len(self.outputs):
+            problem = f"it has {len(given)} columns of predictions ({', '.join(given)}), not {len(self.outputs)}"
+            odd = next((n for n in given if n not in names), None) if several else None
+            wanted = ", ".join(self.outputs) if several else "one column of predictions"
+            remedy = f"Give {', '.join(self.ids)}, {wanted}, and fold where it is known"
+            raise DataError(problem, file=path, column=odd, remedy=remedy)
+        text = read_text(path, (*ids, *names, *(["fold"] if "fold" in header else [])))
+        form = ValueForm(ids=ids, values=names, probabilities=self.task in ("binary", "multiclass", "multilabel"))
+        columns = [form.numbers(text, n, path) for n in names]
+        learned = self._learned(columns)
+        bad, problem = ~learned.isfinite().all(1), "the target has no such amounts"
+        if self.task == "multiclass":
+            bad, problem = (learned.sum(1) - 1).abs() > 0.01, "the probabilities do not sum to 1"
+            learned = learned / learned.sum(1, keepdim=True)
+        if bool(bad.any()):
+            row, problem = int(bad.nonzero()[0]), f"{problem} ({int(bad.sum())} such rows in all)"
+            raise SubmissionError(
+                problem, file=path, column=", ".join(names), row=row, remedy="Write what is predicted"
+            )
+        theirs, ours = (RowKeys(_plain(t, ids), ids, p) for t, p in ((text, path), (self.table, self.path)))
+        theirs.refuse_repeated()
+        if len(again := ours.repeated()):
+            problem = f"{ours.named(again[0])} names two rows of {self.path.name}"
+            remedy = "Add a column split with oof or test" if "split" not in ids else "Name more ids in the recipe"
+            raise DataError(problem, file=path, column=", ".join(ids), remedy=remedy)
+        rows = theirs.match(ours, role="no row", complete=False)
+        values = torch.full((len(self.table), len(names)), torch.nan, dtype=torch.float64)
+        values[rows] = learned
+        left = np.flatnonzero(self.scored & values.isnan().any(1).numpy())
+        if len(left):
+            kind = "training" if left[0] < self.size else "test"
+            problem = f"the {kind} row of {ours.named(left[0])} is not there ({len(left)} are left out in all)"
+            remedy = f"Give a prediction for each training and test row of {self.path.name}"
+            raise SubmissionError(problem, file=path, column=", ".join(ids), remedy=remedy)
+        if "fold" in header:
+            there = np.flatnonzero((rows < self.size) & self.scored[rows])
+            folds = np.array(text["fold"].to_pylist(), dtype=object)[there]
+            self._refuse_other_folds(path, folds, rows[there], there)
+        self._refuse_seen(path, values, known, claimed="fold" in header)
+        return values
+
+    def _refuse_other_folds(self, path: Path, folds: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
+        """Refuse folds that are not ours, by whatever names, of our ``rows``, which stand in ``places`` there."""
+        ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds)
+        other = (theirs.groupby(ours).transform("first") != theirs) | (ours.groupby(theirs).transform("first") != ours)
+        if other.any():
+            at = int(other.to_numpy().argmax())
+            problem = f"the row is not in a fold with the rows that it is with in {self.path.name} "
+            problem += f"({theirs[at]} here, {ours[at]} there; {int(other.sum())} such rows in all)"
+            remedy = f"Make all predictions on the same folds: those of {self.path.name} are in its rows.parquet"
+            raise DataError(problem, file=path, column="fold", row=int(places[at]), remedy=remedy)
+
+    def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
+        """Refuse training predictions that can only be of a model that has seen these rows (see ``seen_share``)."""
+        groups, label, (first, *others) = None, self.label, (values, *known)
+        if self.task == "multiclass":
+            label = torch.nn.functional.one_hot(label[:, 0].nan_to_num().long(), len(self.outputs)).double()
+        if self.task == "ranking":  # scores have no scale of their own: their softmax in the list has
+            names = RowKeys(self.table, ("split", self.ids[0]), path).text
+            groups = torch.from_numpy(names.dictionary_encode().indices.to_numpy().astype(np.int64))
+            first, *others = (in_list(v[:, 0], groups)["softmax"][:, None] for v in (first, *others))
+        rows = np.flatnonzero(self.scored[: self.size])
+        train, test = ([v[part].numpy() for v in (first, *others)] for part in (rows, slice(self.size, None)))
+        share, ratio = seen_share(
+            train, test, label[rows].numpy(), None if groups is None else len(groups[rows].unique())
+        )
+        if share > min(ratio**2, limits.SEEN_SHARE):
+            raise LeakageError(
+                "its training predictions are of a model that has seen these rows. There they explain "
+                f"{share:.0%} of what the runs leave open, and on test rows they differ from the runs' by {ratio:.0%} "
+                "of what they do there (variance)", file=path,
+                remedy="Give out-of-fold predictions: each training row's of a model that was fitted without it",
+            )  # fmt: skip
+        if share > limits.UNPROVED_SHARE and not claimed:
+            warn(
+                f"{path}: its training predictions explain {share:.0%} of what the runs leave open. If they are not "
+                "out of fold, the blend's score is too good; a column fold, with the run's folds, says that they are"
+            )
+
+    def record(self, **about: Any) -> TableRun:
+        """Return the record of a run over these rows, without predictions."""
+        config, recipe, size = self.config, Competition(), self.size
+        kept = ("task", "metric", *(("list_column", "item", "label") if self.target is None else ()))
+        for name, value in {**config.get("recipe", {}), "position": None, **{n: config[n] for n in kept}}.items():
+            setattr(recipe, name, value)
+        recipe.name, recipe.ids = config["competition"], tuple(config.get("ids", ()))
+        run = TableRun(recipe=recipe, data=Path(config.get("data", ".")), device=torch.device("cpu"), **about)
+        table, key, counted, groups = self.table.select(self.ids), recipe.fold_key, self.scored.copy(), None
+        if recipe.counted:
+            if "counted" not in self.table.column_names:
+                problem = "the run does not say which rows count, as fastrec wrote no such column"
+                raise DataError(problem, file=self.path, remedy="Run its recipe again")
+            counted[:size] &= self.table["counted"].to_numpy()[:size].astype(bool)
+        if self.target is None:  # what the run knew of its lists, in the order in which they appear
+            lists, place = read_table(self.path / "lists.parquet"), np.zeros(len(table), dtype=np.int64)
+            names = RowKeys(self.table.filter(pa.array(counted)), ("split", self.ids[0]), self.path).text
+            place[counted] = names.dictionary_encode().indices.to_numpy()
+            for name, of in ((key, "fold_key"), (recipe.touched, "touched")):
+                if name and name not in self.ids:
+                    table = table.append_column(name, lists[of].take(pa.array(place)))
+        elif key and "fold_key" in self.table.column_names:
+            table = table if key in self.ids else table.append_column(key, self.table["fold_key"])
+            groups = torch.from_numpy(pd.factorize(self.table["fold_key"].to_pandas())[0].astype(np.int64))[:size]
+        train, test = Table.read(table.slice(0, size)), Table.read(table.slice(size)) if len(table) > size else None
+        label = self.label if self.task == "multilabel" or self.label.shape[1] > 1 else self.label[:, 0]
+        label = label[:size].long() if self.task == "multiclass" else label[:size], label[size:]
+        truth = None if test is None or bool(label[1].isnan().any()) else label[1].to(label[0])
+        run.form, lines = form_of_run(self.path), None
+        if test is not None and run.form.keys and (run.form.kind == "lists" or self.target is not None):
+            lines = Table.read(run.form.read_lines(self.path / "submission.csv").select(list(run.form.keys)))
+        run.found = CompetitionData(train, test, targets=lines, truth=truth)
+        run.target, run.folds, run.cats, run.conts = self.target, self.folds, [], []
+        run.scorer = Scorer.of(recipe.metric, self.target)
+        run.prepared = RunFeatures(recipe, run.found, self.folds, [], None)
+        if self.target is None:
+            run.train = Lists(train, train[self.ids[0]].group_numbers().cpu(), label=label[0])
+            run.test = None if test is None else Lists(test, test[self.ids[0]].group_numbers().cpu())
+        else:
+            options = {"n_outputs": self.target.n_outputs}
+            run.train = Rows(train, self.task, label=label[0], groups=groups, **options)
+            run.test = None if test is None else Rows(test, self.task, **options)
+        run.counted = torch.from_numpy(counted[:size])
+        return run
+
+
+def seen_share(
+    train: Sequence[np.ndarray], test: Sequence[np.ndarray], label: np.ndarray, size: int | None = None
+) -> tuple[float, float]:
+    """Measure what predictions say of training rows beyond honest ones, and how far they say as much of test rows.
+
+    Let the part of the predictions that a weighted sum of the honest ones lacks explain the share s of what these leave
+    open of the target (a squared correlation), and let the variance of that part on test rows be r times that on
+    training rows. A model that has not seen the training rows knows no more of them than of test rows: averaging models
+    takes away noise, and nothing that they know. So s ≤ r (Cauchy and Schwarz), with s = r only if the honest ones
+    leave open nothing but signal; s ≤ r² has held for all models that were tried (``limits.SEEN_SHARE``). Predictions
+    by heart are near the target on training rows, s near 1, and on test rows nearer to the honest ones.
+
+    Args:
+        train: float64 ``[n, k]`` each: the predictions in question of training rows, then the honest ones.
+        test: the same of test rows; without any r is 1.
+        label: float64 ``[n, k]``: the target of the training rows.
+        size: how many independent rows there are; None: n.
+
+    Returns:
+        What s is at least, and r at most, by three standard errors each.
+    """
+
+    def beyond(numbers: np.ndarray, honest: Sequence[np.ndarray]) -> np.ndarray:
+        made = numbers.copy()
+        for j in range(numbers.shape[1]):
+            x = np.column_stack([np.ones(len(numbers)), *(h[:, j] for h in honest)])
+            made[:, j] -= x @ np.linalg.lstsq(x, made[:, j], rcond=None)[0]
+        return made
+
+    size = len(label) if size is None else size
+    own, left = (beyond(v, train[1:]) for v in (train[0], label))
+    power = float((own**2).mean())
+    if size < 10 or power <= 1e-12 * train[0].var():
+        return 0.0, 1.0
+    r = float((own * left).sum()) / max(math.sqrt(power * own.size * float((left**2).sum())), 1e-300)
+    low = math.tanh(math.atanh(min(r, 1 - 1e-12)) - limits.SEEN_ERRORS / math.sqrt(size - 3))  # Fisher's transformation
+    high = power
+    if len(test[0]) > 1:
+        squares = (beyond(test[0], test[1:]) ** 2).mean(1)
+        high = float(squares.mean() + limits.SEEN_ERRORS * squares.std() / math.sqrt(len(squares)))
+    return max(low, 0.0) ** 2, min(high / power, 1.0)
+
+
+def _config_of(run: Path) -> dict[str, Any]:
+    config = read_json(run / "config.json")
+    if not (run / "folds.parquet").is_file():
+        problem = "it is no run over a table, and such runs alone can be blended"
+        raise DataError(problem, file=run, remedy="Give a run of a recipe whose rows are read into memory")
+    return config
+
+
+def _rows_of(run: Path, config: dict[str, Any]) -> tuple[pa.Table, list[str]]:
+    """Return a run's training and test rows (split, ids, fold, labels, predictions), and the names of the ids."""
+    parts = {"oof": read_table(run / "oof" / "stack.parquet")}
+    if (run / "test" / "stack.parquet").is_file():
+        parts["test"] = read_table(run / "test" / "stack.parquet")
+    said = pa.concat_tables(parts.values(), promote_options="default")
+    if config["task"] == "ranking":
+        split = pa.array([s for s, t in parts.items() for _ in range(len(t))])
+        folds = pc.fill_null(said["fold"], -1)
+        said = said.set_column(said.column_names.index("fold"), "fold", folds).append_column("split", split)
+        return said, [config["list_column"], config["item"]]
+    rows = read_table(run / "rows.parquet")
+    for name in (n for n in said.column_names if n.startswith("prediction") or n == "counted"):
+        rows = rows.append_column(name, said[name])
+    return rows, [n for n in config.get("ids", ()) if n in rows.column_names]
+
+
+def _plain(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return keys as text: days without their midnight, and training rows as ``oof``."""
+    text = {n: pc.replace_substring_regex(table[n].cast(pa.large_string()), r" 00:00:00(\.0+)?$", "") for n in keys}
+    if "split" in text:
+        text["split"] = pc.replace_substring_regex(text["split"], "^train$", "oof")
+    return pa.table(text)
