@@ -162,7 +162,7 @@ class _FirstRun:
             raise DataError("its recipe names no ids, by which rows of a file are found", file=self.path, remedy=remedy)
         header = names_in(path, ",")
         ids = (*(["split"] if "split" in header else []), *self.ids)
-        given = [n for n in header if n not in (*ids, "fold")]
+        given = [n for n in header if n not in (*ids, "fold") and not n.startswith("__index_level_")]  # of pandas
         bare = {n.removeprefix("prediction_"): n for n in given}
         several = len(self.outputs) > 1
         names = [bare[n] for n in self.outputs if n in bare] if several else given
@@ -209,8 +209,9 @@ class _FirstRun:
 
     def _refuse_other_folds(self, path: Path, folds: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
         """Refuse folds that are not ours, by whatever names, of our ``rows``, which stand in ``places`` there."""
-        ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds)
-        other = (theirs.groupby(ours).transform("first") != theirs) | (ours.groupby(theirs).transform("first") != ours)
+        ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds).fillna("none")
+        usual = [a.groupby(b).transform(lambda part: part.mode()[0]) for a, b in ((theirs, ours), (ours, theirs))]
+        other = (usual[0] != theirs) | (usual[1] != ours)
         if other.any():
             at = int(other.to_numpy().argmax())
             problem = f"the row is not in a fold with the rows that it is with in {self.path.name} "
