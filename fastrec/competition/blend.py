@@ -75,6 +75,8 @@ def blend_runs(
     absent = next((p for p in paths if not p.exists()), None)
     if absent is not None:
         raise MissingFileError("there is no such run or file", file=absent, remedy="Give run directories and files")
+    if any(p.resolve() == out.resolve() for p in paths):
+        raise DataError("the blend would take the place of one of its parts", file=out, remedy="Choose another --out")
     names = [p.resolve().name if p.is_dir() else p.stem for p in paths]
     folders = [p for p in paths if p.is_dir()]
     if len(paths) < 2 or not folders:
@@ -136,13 +138,17 @@ class _FirstRun:
             problem = f"it is a run of a {config['task']} task, and {self.path.name} of a {self.task} task"
             raise DataError(problem, file=path, remedy="Blend runs of one competition")
         table, ids = _rows_of(path, config)
-        keys = ("split", *ids)
-        ours, theirs = (RowKeys(_plain(t, keys), keys, p) for t, p in ((self.table, self.path), (table, path)))
-        if ids != self.ids or not ids or len(ours.repeated()):  # nothing names a row: they stand in one order
-            ours, theirs = (RowKeys(t, (), p) for t, p in ((self.table, self.path), (table, path)))
+        keys, both = ("split", *ids), ((self.table, self.path), (table, path))
+        ours, theirs = (RowKeys(t, (), p) for t, p in both)  # where nothing names a row: they stand in one order
+        if (
+            ids
+            and ids == self.ids
+            and not len((named := RowKeys(_plain(self.table, keys), keys, self.path)).repeated())
+        ):
+            ours, theirs = named, RowKeys(_plain(table, keys), keys, path)
         table = table.take(pa.array(np.argsort(theirs.match(ours, role="no row"))))
         other = self._labels(table)
-        same = ((self.label == other) | (self.label.isnan() & other.isnan())).all(1)
+        same = torch.isclose(self.label, other, rtol=1e-9, atol=0.0, equal_nan=True).all(1)
         if not bool(same.all()):
             problem = f"its rows, or their targets, are others than those of {self.path.name}"
             row = int((~same).nonzero()[0])
