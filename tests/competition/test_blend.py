@@ -431,10 +431,10 @@ def test_rankings_are_blended_too(tmp_path):
     # The answers by heart, and what a model would say of the test.
     heart = pd.concat([train.assign(score=3.0 * train.bought), noisy["test"]])[["search", "product", "score"]]
     heart.to_csv(tmp_path / "heart.csv", index=False)
-    with pytest.raises(LeakageError, match="heart.csv"):
+    with pytest.raises(LeakageError, match=r"heart\.csv"):
         blend_runs([*parts, tmp_path / "heart.csv"], tmp_path / "blend", **QUIET)
     # A run of an earlier version does not say which rows count.
     old = pd.read_parquet(parts[0] / "oof" / "stack.parquet").drop(columns="counted")
     old.to_parquet(parts[0] / "oof" / "stack.parquet")
-    with pytest.raises(DataError, match="does not say which rows count.*Run its recipe again"):
+    with pytest.raises(DataError, match=r"does not say which rows count.*Run its recipe again"):
         blend_runs(parts, tmp_path / "blend", **QUIET)
