@@ -81,16 +81,18 @@ def blend_runs(
     folders = [p for p in paths if p.is_dir()]
     if len(paths) < 2 or not folders:
         raise DataError("a blend needs two predictions or more, one of them a run's", remedy="Give a run and another")
-    same = next((i for i, n in enumerate(names) if n == "stack" or n in names[:i]), None)
-    if same is not None:
-        raise DataError("another prediction has its name", file=paths[same], remedy="Rename the folder or the file")
     first, stages = _FirstRun(folders[0]), stages or Stages()
+    run = first.record(out=out, seed=seed, stages=stages, command=command)
+    taken = ["stack", *(b.name for b in Stack().blends([], run.train, run.scorer.for_choosing()))]
+    same = next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)
+    if same is not None:
+        problem = f"another part, or a way to blend them, has the name {names[same]!r}"
+        raise DataError(problem, file=paths[same], remedy="Rename the folder or the file")
     with alone_at(out):
         with stages.stage("read", len(first.table)):
             found = {n: first.values_of_run(p) for n, p in zip(names, paths, strict=True) if p in folders}
             known = list(found.values())
             found |= {n: first.values_of_file(p, known) for n, p in zip(names, paths, strict=True) if p not in folders}
-        run = first.record(out=out, seed=seed, stages=stages, command=command)
         run.blended, size = {n: str(p) for n, p in zip(names, paths, strict=True)}, len(run.train)
         digest, one = level_two_folds(run.folds, run.train).digest, run.train.n_scores == 1
         for name in names:

@@ -27,7 +27,7 @@ class Recipe(Competition):
         self.depth = depth
 
     def models(self, *, bs):
-        return [XGBModel("trees", rounds=6, max_depth=self.depth, eta=0.3, early_stopping_rounds=None, nthread=1)]
+        return [XGBModel("xgb", rounds=6, max_depth=self.depth, eta=0.3, early_stopping_rounds=None, nthread=1)]
 
 
 @pytest.fixture(scope="module")

@@ -249,18 +249,19 @@ def test_runs_that_do_not_go_together_are_refused(runs, tmp_path):
     (one, two), out = runs["binary"], tmp_path / "blend"
     other = run_of(tmp_path / "other", "binary", "trees")  # at random, not by house
     nameless = run_of(tmp_path / "nameless", "binary", "linear", ids=(), fold_key="house", drop=("id", "house", "day"))
-    (tmp_path / "stack.csv").write_text("id,p\n")
+    for name in ("stack", "hill_climb"):
+        (tmp_path / f"{name}.csv").write_text("id,p\n")
     out.mkdir()
     for parts, said in (
         ([one], "two predictions or more"),
         ([tmp_path / "stack.csv", tmp_path / "stack.csv"], "one of them a run's"),
         ([one, tmp_path / "nobody"], "no such run or file"),
         ([one, out], "the blend would take the place of one of its parts"),
-        ([one, one], "another prediction has its name"),
-        ([one, tmp_path / "stack.csv"], "another prediction has its name"),
+        ([one, one], "another part, or a way to blend them, has the name"),
+        ([one, tmp_path / "stack.csv"], "another part, or a way to blend them, has the name"),
         ([one, runs["multiclass"][0]], "of a multiclass task, and binary_linear of a binary task"),
         ([one, other], "column 'fold', row .*same folds"),
-        ([nameless, tmp_path / "stack.csv"], "another prediction has its name"),
+        ([nameless, tmp_path / "hill_climb.csv"], "another part, or a way to blend them, has the name"),
         ([one, tmp_path], "there is no such file"),
     ):
         with pytest.raises(FastrecError, match=said):
