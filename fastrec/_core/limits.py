@@ -183,6 +183,9 @@ RANKED_AT_ONCE = 1 << 15  # candidates; not measured: bounds memory while a NetR
 # ---- sequences
 PREFIX_LONGEST = 1_000  # events before a target that trees and blends learn from: bounds memory of long sessions
 
+TIME_GAPS = 64  # sizes of gaps between events: the last one is seven years and more
+TIME_GAP_STEP = 0.301  # natural logarithms from one size to the next, as HSTU's code has it (arXiv 2402.17152)
+HIDDEN_LOGIT = -1e4  # exp and sigmoid of it are 0 in float32
 NEIGHBOURS_FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
 AUGMENTATION_MASKED = 0.1  # share of the inputs
 CHUNKED_LOSS_CELLS = 1 << 21  # logits of a block, which stay in the cache between the steps
@@ -301,6 +304,10 @@ NAMES_ROWS = 200_000  # rows by which numbers name something: bounds its time to
 NAMES_COMMONEST = 0.25  # share of a value above which a column counts something: most are 0; not measured
 IDS_FROM = 100  # different values of a category; of two such columns CatBoost and a linear model learn most
 TRIAL_REPEATS = 60  # resamples of a trial's gain: its standard error is off by some 9 %, in a third of the time of 200
+LEFT_OVER_ROWS = 20_000  # rows on which quick trees look for what a model has not found; not measured: bounds the time
+LEFT_OVER_ROUNDS = 60  # of those trees, over all classes; protein's 330 pairs take 5 seconds on a core
+ARITHMETIC_KEPT = 15  # pairs of numbers that are tried together; not measured
+ALIKE_R2 = 0.9  # squared correlation of ranks from which one feature says what another does; not measured
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured
 FEW_CLASSES = 20  # different whole numbers that may be classes; not measured
 GROUPS_WITH_BOTH = 0.5  # least share of groups with a positive and another row, of a column named as groups are

@@ -7,10 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
+from typing import Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.stats import rankdata
 
 from fastrec._core import limits
 from fastrec.auto import logs
@@ -26,6 +30,7 @@ from fastrec.features import (
     DateOf,
     DatePart,
     DeviationFromGroup,
+    FeatureSet,
     JoinTable,
     ListLength,
     MultiHot,
@@ -207,6 +212,8 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
 
     # what was kept joins the base: the next idea has to pay beside it
     ideas = logs.ideas(problem) if ranking else _IDEAS
+    if not ranking and not problem.kinds("category"):  # where all are numbers it finds the most
+        ideas = sorted(_IDEAS, key=lambda idea: idea[1] is not _arithmetic)
     took = 0.0
     for i, (name, make) in enumerate(ideas):
         began = time.monotonic()
@@ -284,6 +291,36 @@ def _searched(
     return [TargetEncode(kept, problem.target[0], smooth=20, **trial.target_options)] if kept else []
 
 
+def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
+    """Return sums, differences, products and quotients of two numbers that tell what the trial's model has not found.
+
+    Quick trees learn the residuals of its cross-fitted predictions from the numbers and from all of their pairs; the
+    pairs of the largest gains are returned, of those that order rows alike only the first.
+    """
+    if trial.target_options is None:
+        return []
+    told = {c.name: trial.told_by(c) for c in problem.kinds("number") if c.distinct > 2}
+    # Pairs grow with the square of the columns: the 12 most informative ones are paired.
+    numbers = sorted(told, key=lambda n: -told[n])[:12]
+    signs: tuple[Literal["+", "-", "*", "/"], ...] = ("+", "-", "*", "/")
+    pairs = [Combine(a, how, b) for a, b in combinations(numbers, 2) for how in signs]
+    pairs += [Combine(b, "/", a) for a, b in combinations(numbers, 2)]
+    if not pairs:
+        return []
+    gains, values = trial.left_over(FeatureSet(pairs), numbers)
+    kept: list[Feature] = []
+    ranks: list[np.ndarray] = []
+    for feature in sorted(pairs, key=lambda f: -gains.get(f.outputs[0], 0.0)):
+        own = rankdata(np.nan_to_num(values[feature.outputs[0]]))
+        alike = any(np.corrcoef(own, other)[0, 1] ** 2 > limits.ALIKE_R2 for other in ranks)
+        if len(kept) == limits.ARITHMETIC_KEPT or not gains.get(feature.outputs[0]) or own.std() == 0:
+            break
+        if not alike:
+            kept.append(feature)
+            ranks.append(own)
+    return kept
+
+
 def _row_stats(problem: Problem, trial: QuickTrial) -> list[Feature]:
     numbers = [c.name for c in problem.kinds("number")]
     if len(numbers) < limits.WIDE_TABLE:
@@ -310,6 +347,7 @@ def _deviations(problem: Problem, trial: QuickTrial) -> list[Feature]:
 _IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (
     ("counts of values", _counts),
     ("target means of values", _means),
+    ("arithmetic of two numbers", _arithmetic),
     ("target means of pairs", partial(_searched, most=20)),
     ("target means of triples", _triples),
     ("statistics of a row", _row_stats),

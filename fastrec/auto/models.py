@@ -23,6 +23,7 @@ from fastrec.auto.trial import QuickTrial, is_worth
 from fastrec.errors import FastrecError
 from fastrec.estimators import LGBMModel
 from fastrec.estimators.wrapped import long_tails
+from fastrec.features import Combine
 from fastrec.table import Table
 
 SIZES: dict[str, dict[str, dict[str, Any]]] = {  # size → library → its parameters
@@ -177,7 +178,9 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         # Numbers that are text in the files, such as c-8: CatBoost learns more from pairs of categories.
         keys = [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
         named = {"keys": keys} if keys else {}
-        line = ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
+        # Counts and means of its own are as good, arithmetic it has not.
+        alone = tried and not any(isinstance(f, Combine) for f in chosen.features)
+        line = ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if alone else ""}{_text(named)})')
         made.insert(0 if many_ids else len(made), line)
     # Of ids by the thousand a weight for each value tells about as much as trees, in seconds, and something else.
     if many_ids and problem.task in ("binary", "regression"):

@@ -135,11 +135,47 @@ class QuickTrial:
         n, k = len(y), len(count)
         return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
 
-    def family(self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = ()) -> Family:
-        """Try features, or further columns; if they improve the score by more than its error, they join the base."""
+    def left_over(self, features: FeatureSet, columns: Sequence[str]) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Return the gain of quick trees that learn, from features of one row, what the score's model has not found.
+
+        Args:
+            features: none of which looks at the target or at other rows.
+            columns: numbers that the trees see, too: a feature that tells only what they tell gains nothing.
+
+        Returns:
+            Feature → its gain, and feature → its values, float64 ``[n]``, of at most ``limits.LEFT_OVER_ROWS`` rows.
+        """
+        said, _ = self._base_score()
+        label = self._scored(self.rows.label)
+        table = self.table.take(self.folds.scored.nonzero().squeeze(1))
+        if said.ndim == 2:
+            label = torch.nn.functional.one_hot(label.long(), said.shape[1]).double()
+        drawn = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))[: limits.LEFT_OVER_ROWS]
+        made = features.fit_transform(table.take(drawn))
+        residuals = (label - said)[drawn].reshape(len(drawn), -1)
+        gains = dict.fromkeys(features.outputs, 0.0)
+        rounds = max(limits.LEFT_OVER_ROUNDS // residuals.shape[1], 10)
+        options: dict[str, Any] = {"rounds": rounds, "early_stopping_rounds": None}
+        for residual in residuals.T:
+            rows = Rows(made, "regression", cats=[], conts=[*columns, *features.outputs], label=residual, n_outputs=1)
+            if find_spec("lightgbm") is not None:
+                small = {"num_leaves": 15, "min_data_in_leaf": max(len(drawn) // 100, 20), "feature_fraction": 0.3}
+                model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
+            else:
+                model = XGBModel("left over", eta=0.1, max_depth=4, colsample_bytree=0.3, **options)
+            for name, gain in model.fit(rows, None, seed=0).trace.importance.items():
+                if name in gains:
+                    gains[name] += gain
+        return gains, {n: made[n].number(torch.float64).cpu().numpy() for n in features.outputs}
+
+    def _base_score(self) -> tuple[torch.Tensor, float]:
         if self._score is None:
             self._score = self._cross_fitted(self.base)
-        before, _ = self._score
+        return self._score
+
+    def family(self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = ()) -> Family:
+        """Try features, or further columns; if they improve the score by more than its error, they join the base."""
+        before, _ = self._base_score()
         own = self.cats, self.conts
         self.cats, self.conts = (
             [*had, *(c.name for c in columns if c.kind == k)] for had, k in zip(own, ("category", "number"))

@@ -223,7 +223,12 @@ def run_sessions(run: Run) -> None:
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
             # By some test sessions an export is verified.
             some = test.take(torch.arange(min(len(test), 1_000)))
-            pq.write_table(pa.table({recipe.items: lists_of(some)}), part / "sample.parquet")
+            sample = {recipe.items: lists_of(some)}
+            if some.times is not None:
+                sample[some.columns["order"][0]] = pa.LargeListArray.from_arrays(
+                    some.offsets.numpy(), some.times.numpy()
+                )
+            pq.write_table(pa.table(sample), part / "sample.parquet")
             config = {
                 "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
                 "submission": recipe.submission.to_state(),

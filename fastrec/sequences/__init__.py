@@ -16,7 +16,7 @@ from fastrec.sequences.losses import (
     ppmi_svd,
 )
 from fastrec.sequences.neighbours import STAN, VSKNN, VSTAN, SessionKNN
-from fastrec.sequences.nets import NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
+from fastrec.sequences.nets import HSTU, NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
 from fastrec.sequences.next_item_net import NextItemNet
 from fastrec.sequences.reading import SessionFrame, by_session, by_time, given_split, leave_one_out, prefixes
 from fastrec.sequences.session_blend import SessionBlend, sequence_metrics, target_ranks
@@ -32,6 +32,7 @@ from fastrec.sequences.session_net import ItemTower, SessionNet
 
 __all__ = [
     "GBCE",
+    "HSTU",
     "NARM",
     "STAN",
     "VSKNN",

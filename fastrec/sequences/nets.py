@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fastrec.errors import DataError
 from fastrec.sequences.session_net import (
+    AttentionBias,
+    Bias,
     ByteDropout,
+    HSTUBlock,
     ItemTower,
     LiGRBlock,
     SessionNet,
@@ -29,7 +33,12 @@ class SASRec(SessionNet):
         codings: of the events' side features.
         blocks, heads: of attention.
         attention_dropout: share of attention that is dropped; None: ``dropout``. 0 is faster for long sessions.
+        bias: what attention adds by how far apart events are, see ``AttentionBias``; None: nothing. By ``'time'`` and
+            ``'both'`` it reads the events' times.
         **options: see ``SessionNet``.
+
+    Raises:
+        DataError: there is no such bias, or the net looks at both sides of an event.
     """
 
     block: type[nn.Module] = TransformerBlock
@@ -42,19 +51,26 @@ class SASRec(SessionNet):
         blocks: int = 1,
         heads: int = 1,
         attention_dropout: float | None = None,
+        bias: Bias | None = None,
         **options: Any,
     ) -> None:
         super().__init__(items, codings, **options)
+        if bias is not None and self.task != "causal":
+            raise DataError(f"{type(self).__name__} has no bias={bias!r}", remedy="Use a net that tells the next item")
         shares = {"dropout": self.input.dropout.p, "attention_dropout": attention_dropout}
         self.places = nn.Parameter(torch.zeros(self.max_len, items.width))
+        self.bias = None if bias is None else AttentionBias(bias, blocks, heads, self.max_len)
+        self.timed = bias in ("time", "both")
         self.blocks = nn.ModuleList(self.block(items.width, heads, **shares) for _ in range(blocks))
         self.norm = nn.LayerNorm(items.width)
 
-    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+    def hidden(self, inputs: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]`` and, if it is ``timed``, times ``[b, L]``."""
         x, mask = inputs + self.places[: inputs.shape[1]], self._mask(lengths, inputs.shape[1])
-        for block in self.blocks:
-            x = block(x, mask)
+        place = torch.arange(inputs.shape[1], device=inputs.device)
+        masks: Any = [mask] * len(self.blocks) if self.bias is None else self.bias(place, times)
+        for block, own in zip(self.blocks, masks, strict=True):
+            x = block(x, own)
         return self.norm(x)
 
     def _mask(self, lengths: Tensor, width: int) -> Tensor | None:
@@ -65,6 +81,12 @@ class ESASRec(SASRec):
     """SASRec with LiGR blocks (eSASRec, arXiv 2508.06450)."""
 
     block = LiGRBlock
+
+
+class HSTU(SASRec):
+    """SASRec with HSTU's blocks (arXiv 2402.17152), which are made to be used with a ``bias``."""
+
+    block = HSTUBlock
 
 
 # ``PooledSASRec``: self-attention that weighs a session's items, whose own vectors are added up.
@@ -92,9 +114,9 @@ class PooledSASRec(SASRec):
         self.ago = nn.Parameter(-0.5 * torch.arange(self.max_len, dtype=torch.float32))
         self.share = nn.Parameter(torch.zeros(()))
 
-    def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
-        x = super().hidden(inputs, lengths)
+    def hidden(self, inputs: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
+        """Return outputs ``[b, L, width]``, see ``SASRec``."""
+        x = super().hidden(inputs, lengths, times)
         place = torch.arange(inputs.shape[1], device=inputs.device)
         apart = place.unsqueeze(1) - place
         near = self.ago[apart.clamp_min(0)].masked_fill(apart < 0, -torch.inf)

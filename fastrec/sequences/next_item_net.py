@@ -17,7 +17,7 @@ from fastrec.errors import DataError
 from fastrec.optim import adamw
 from fastrec.sequences.base import SessionModel, of_all
 from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss, ppmi_svd
-from fastrec.sequences.nets import NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
+from fastrec.sequences.nets import HSTU, NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
 from fastrec.sequences.reading import Coding, SessionFrame
 from fastrec.sequences.session_learner import (
     OneCycleInTime,
@@ -30,7 +30,7 @@ from fastrec.sequences.session_net import ItemTower, SessionNet
 
 __all__ = ["NETS", "NextItemNet"]
 
-_NETS = (SASRec, PooledSASRec, ESASRec, GRU4Rec, NARM, BERT4Rec, XLNet)
+_NETS = (SASRec, PooledSASRec, ESASRec, HSTU, GRU4Rec, NARM, BERT4Rec, XLNet)
 NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in _NETS}
 
 
@@ -51,7 +51,7 @@ class NextItemNet(SessionModel):
             ``SessionLoader``); False: in a new one at random, which is better where sessions are users.
         warm: the items' vectors begin as ``ppmi_svd``'s.
         half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
-        options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
+        options: of the net: ``dropout``, ``cosine``, ``blocks``, ``bias``, ….
 
     Attributes:
         device: where it is trained; None: ``FASTREC_DEVICE``, else the CPU.
@@ -100,6 +100,7 @@ class NextItemNet(SessionModel):
         # a small log has 16 batches in an epoch, too, of 256 positions at least
         tokens = min(asked["tokens"], max(len(sessions.values) // 16, 256))
         given = {"seed": seed, "device": self.device, **{n: asked[n] for n in ("augment", "chronological")}}
+        given["timed"] = asked["options"].get("bias") in ("time", "both")
         dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=NETS[asked["net"]].task, **given)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * 1.0 if asked["warm"] else None
         learn = session_learner(

@@ -416,6 +416,18 @@ class SessionFrame:
         gaps[self.offsets[:-1][self.lengths > 0]] = 0.0
         return gaps
 
+    def inputs(self, timed: bool = False) -> list[torch.Tensor]:
+        """Return what nets read of every event, ``[events]`` each: items, side features and, if asked, times.
+
+        Raises:
+            DataError: times are asked for, and the events have none.
+        """
+        if not timed:
+            return [self.values, *self.sides.values()]
+        if self.times is None:
+            raise DataError("the events have no times", remedy="Name the column of times (order=…)")
+        return [self.values, *self.sides.values(), self.times]
+
     @property
     def ends(self) -> torch.Tensor | None:
         """The time of each session's last event, float64 ``[n]``, NaN where it is empty; None without times."""

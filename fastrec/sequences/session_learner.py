@@ -29,7 +29,7 @@ from fastrec.sequences.nets import SASRec
 from fastrec.sequences.reading import SessionFrame
 from fastrec.sequences.session_blend import target_ranks
 from fastrec.sequences.session_net import TASKS, ItemTower, SessionNet, Task
-from fastrec.table.column import offsets_of
+from fastrec.table.column import offsets_of, runs
 from fastrec.training.learner import LeanLearner, one_cycle
 from fastrec.training.rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
@@ -37,18 +37,18 @@ from fastrec.training.stop_on_nan import StopOnNaN
 # Scores of all items by a net, session by session of equal length.
 
 
-def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+def padded(sessions: SessionFrame, max_len: int, timed: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return the last events of sessions as codes int64 ``[b, L]``, 0 behind the end, their lengths and side
-    features.
+    features; with ``timed`` their times as the last of these.
     """
     ends = sessions.offsets[1:]
     starts = torch.maximum(sessions.offsets[:-1], ends - max_len)
     lengths = ends - starts
     place = torch.arange(max(int(lengths.max()), 1) if len(lengths) else 1)
     inside = place < lengths.unsqueeze(1)
-    columns = (sessions.values, *sessions.sides.values())
+    columns = sessions.inputs(timed)
     if not len(sessions.values):
-        columns = tuple(torch.zeros(1, dtype=v.dtype) for v in columns)  # place 0 to read at
+        columns = [torch.zeros(1, dtype=v.dtype) for v in columns]  # place 0 to read at
     index = torch.where(inside, starts.unsqueeze(1) + place, 0)
     items, *sides = (v[index].masked_fill_(~inside, 0) for v in columns)
     return items, lengths, sides
@@ -76,7 +76,7 @@ def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = No
         order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
         keys = item_keys(net) if keys is None else keys
         for rows in order.split(max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
-            items, lengths, sides = padded(sessions.take(rows), net.reads)
+            items, lengths, sides = padded(sessions.take(rows), net.reads, net.timed)
             query = net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
             scores = (query @ keys).float().cpu()
             scores[:, 0] = -torch.inf
@@ -218,12 +218,15 @@ def session_learner(
         The Learner; ``fit_one_cycle``, ``lr_find`` and the rest are fastai's.
 
     Raises:
-        DataError: the training loader yields no batch, or learns another task than the net can.
+        DataError: the training loader yields no batch, learns another task than the net can, or lacks its times.
     """
     if not len(dls.train):
         raise DataError("no training session has two events", remedy="Check the columns of sessions and items")
     sessions = dls.train.sessions
     net = model if isinstance(model, SessionNet) else _build(dls, model, width, sparse, dict(config or {}))
+    if net.timed != dls.train.timed:
+        remedy = f"Make the dataloaders with timed={net.timed}"
+        raise DataError("the net reads times, or the loader gives them, but not both", remedy=remedy)
     if start is not None:
         net.items.start_from(start)
     loss = loss or SampledSoftmax()
@@ -277,6 +280,10 @@ class SessionLoader(DataLoader):
         masked: share of events that ``'masked'`` and ``'permuted'`` hide.
         seed: same seed, same batches.
         device: where batches are made.
+        timed: batches have the events' times behind their side features, float64 ``[b, L]``.
+
+    Raises:
+        DataError: a setting is none of those above, or times are asked for and there are none.
     """
 
     def __init__(
@@ -292,6 +299,7 @@ class SessionLoader(DataLoader):
         masked: float = 0.2,
         seed: int | None = None,
         device: DeviceLike = None,
+        timed: bool = False,
     ) -> None:
         if task not in TASKS or set(augment) - set(AUGMENTATIONS):
             remedy = f"Choose a task of {sorted(TASKS)} and changes of {sorted(AUGMENTATIONS)}"
@@ -302,15 +310,18 @@ class SessionLoader(DataLoader):
         asked = sessions.with_target() if sessions.target is not None else sessions
         self.sessions, self.tokens, self.max_len = asked, max(tokens, 4 * max_len), max_len
         self.task, self.chronological, self.masked, self.seed = task, chronological, masked, seed
-        self.augment = tuple(augment)
+        self.augment, self.timed = tuple(augment), timed
+        if timed and sessions.target is not None:  # a target's time is not known: NaN is no gap
+            known = sessions.inputs(timed)[-1]
+            asked.times = known.new_full(asked.values.shape, torch.nan)
+            asked.times[runs(asked.offsets[:-1], sessions.lengths)[1]] = known
         self.rows = (asked.lengths > 1).nonzero().squeeze(1)
         # fastai counts the rows of a dataset, and reads none here
         super().__init__(dataset=self.rows, bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
         if seed is not None:
             self.rng = random.Random(seed)
-        self.n_inp = 2 + len(asked.sides) + task.startswith("permuted")
-        self._values = asked.values.to(device)
-        self._sides = {n: v.to(device) for n, v in asked.sides.items()}
+        self._inputs = [v.to(device) for v in asked.inputs(timed)]
+        self.n_inp = 1 + len(self._inputs) + task.startswith("permuted")
 
     def __len__(self) -> int:
         positions = (self.sessions.lengths[self.rows] - 1).clamp_max(self.max_len)  # inputs of each row's session
@@ -320,6 +331,7 @@ class SessionLoader(DataLoader):
         """Return a loader of other sessions with the same settings but for those given."""
         same = {"tokens": self.tokens, "max_len": self.max_len, "task": self.task, "shuffle": self.shuffle}
         same |= {"chronological": self.chronological, "augment": self.augment, "masked": self.masked}
+        same["timed"] = self.timed
         return SessionLoader(sessions, **{**same, "seed": self.seed, "device": self.device, **changes})
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
@@ -356,13 +368,13 @@ class SessionLoader(DataLoader):
         return [p for p in parts if len(p)]
 
     def _batch(self, starts: Tensor, ends: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        starts, ends = starts.to(self._values.device), ends.to(self._values.device)
+        starts, ends = starts.to(self._inputs[0].device), ends.to(self._inputs[0].device)
         length = int((ends - starts).max())
         place = torch.arange(length, device=starts.device)
         inside = place < (ends - starts).unsqueeze(1)
         event = moved(self.augment, ends - starts, length, generator=generator) if self.augment else place
         index = torch.where(inside, starts.unsqueeze(1) + event, 0)
-        items, *sides = (v[index].masked_fill_(~inside, 0) for v in (self._values, *self._sides.values()))
+        items, *sides = (v[index].masked_fill_(~inside, 0) for v in self._inputs)
         asked = TASKS[self.task](items, ends - starts, sides, len(self.sessions.items), self.masked, generator)
         if "mask" in self.augment:
             asked.hide(limits.AUGMENTATION_MASKED, len(self.sessions.items), generator)
@@ -388,6 +400,7 @@ def session_dataloaders(
     masked: float = 0.2,
     seed: int | None = None,
     device: DeviceLike | Literal["auto"] = None,
+    timed: bool = False,
 ) -> DataLoaders:
     """Loaders of training sessions, and of held-out ones, of which the last item is asked.
 
@@ -395,10 +408,10 @@ def session_dataloaders(
         train: sessions to learn from.
         valid: sessions with their target, or with it as their last event; None: the first hundred of ``train``, for
             ``show_results``.
-        tokens, max_len, task, chronological, augment, masked, seed, device: see ``SessionLoader``.
+        tokens, max_len, task, chronological, augment, masked, seed, device, timed: see ``SessionLoader``.
     """
     device = resolve_device(device)
-    common: dict[str, Any] = {"max_len": max_len, "device": device, "seed": seed, "masked": masked}
+    common: dict[str, Any] = {"max_len": max_len, "device": device, "seed": seed, "masked": masked, "timed": timed}
     order: dict[str, Any] = {"shuffle": True, "chronological": chronological, "augment": augment}
     first = SessionLoader(train, tokens=tokens, task=task, **order, **common)
     held = valid if valid is not None else train.take(torch.arange(min(len(train), 100)))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fastrec._core import limits
 from fastrec._core.device import on_host
+from fastrec.errors import DataError
 from fastrec.sequences.reading import Coding
 
 # ``ByteDropout``: dropout whose draws are bytes, several times as fast on a CPU.
@@ -247,6 +249,7 @@ class SessionNet(nn.Module):
     task: ClassVar[Task] = "causal"  # what it learns from
     permutes: ClassVar[bool] = False  # whether it learns from permutations, too
     virtual: ClassVar[int] = 1  # codes behind the items' that it reads
+    timed: bool = False  # whether it reads the events' times, after their side features
 
     def __init__(
         self,
@@ -281,12 +284,13 @@ class SessionNet(nn.Module):
         Args:
             items: codes int64 ``[b, L]``, 0 behind the end.
             lengths: int64 ``[b]``.
-            *sides: of the events, ``[b, L]`` each.
+            *sides: of the events, ``[b, L]`` each; a net that is ``timed`` reads their times after these, float64.
 
         Returns:
             ``[b, L, width]``.
         """
-        return self.hidden(self.input(items, *sides), lengths)
+        known = len(self.codings)
+        return self.hidden(self.input(items, *sides[:known]), lengths, *sides[known:])
 
     def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
         """Return what is compared with items to find the next one: ``[b, width]``; of an empty session zeros."""
@@ -308,6 +312,56 @@ class SessionNet(nn.Module):
 
 
 # Blocks of attention over sessions, from stock parts.
+
+Bias = Literal["position", "time", "both"]
+
+
+class AttentionBias(nn.Module):
+    """What each block adds to attention's logits by how far apart two events are (HSTU, arXiv 2402.17152).
+
+    A head has a number for each count of events between them, one for each size of the time between them, or both. The
+    time goes by its logarithm: under 1.35 s, under 1.35² s, and so on. Later events are hidden.
+
+    Args:
+        kind: by ``'position'``, ``'time'``, or ``'both'``.
+        blocks, heads: of the net.
+        max_len: events that it reads.
+    """
+
+    def __init__(self, kind: Bias, blocks: int, heads: int, max_len: int) -> None:
+        super().__init__()
+        if kind not in get_args(Bias):
+            raise DataError(f"no bias {kind!r}", remedy=f"Choose one of {sorted(get_args(Bias))}, or None")
+        self.blocks, self.heads = blocks, heads
+        sizes = {"position": max_len, "time": limits.TIME_GAPS}
+        wanted = sizes if kind == "both" else {kind: sizes[kind]}
+        self.tables = nn.ModuleDict({n: nn.Embedding(size, blocks * heads) for n, size in wanted.items()})
+        for table in self.tables.values():
+            nn.init.zeros_(table.weight)
+
+    def forward(self, place: Tensor, times: Tensor | None = None) -> Tensor:
+        """Return what is added: ``[blocks, b or 1, heads, L, L]``.
+
+        Args:
+            place: of the events, int64 ``[L]``.
+            times: of the events, in seconds, float64 ``[b, L]``; without a bias by time they may be absent.
+        """
+        apart = place.unsqueeze(1) - place
+        found: Any = 0.0
+        if "position" in self.tables:
+            found = self.tables["position"](apart.clamp_min(0)).unsqueeze(0)
+        if "time" in self.tables:
+            assert times is not None
+            found = found + self.tables["time"](gap_sizes(times.unsqueeze(2) - times.unsqueeze(1)))
+        # a finite number, that both softmax and SiLU turn into 0, and their gradients
+        found = found.masked_fill((apart < 0).unsqueeze(2), limits.HIDDEN_LOGIT)
+        return found.unflatten(3, (self.blocks, self.heads)).permute(3, 0, 4, 1, 2)
+
+
+def gap_sizes(gaps: Tensor) -> Tensor:
+    """Return sizes of time gaps in seconds, int64: 0 up to a second, and for those that are negative or NaN."""
+    size = torch.where(gaps > 1.0, gaps, 1.0).log() / limits.TIME_GAP_STEP
+    return size.long().clamp_max(limits.TIME_GAPS - 1)
 
 
 def padding_mask(lengths: Tensor, width: int) -> Tensor:
@@ -377,6 +431,38 @@ class TransformerBlock(AttentionBlock):
         other = None if other is None else self.before_attention(other)
         x = x + self.dropout(self.attention(self.before_attention(x), mask, other))
         return x + self.dropout(self.net(self.before_net(x)))
+
+
+class HSTUBlock(nn.Module):
+    """A block of HSTU (arXiv 2402.17152): attention by SiLU at each pair of events, its outcome gated; no other layers.
+
+    One projection gives gates, values, queries and keys. Attention is not divided by its sum, so that it tells how
+    often a thing occurred; it is divided by the number of events seen.
+
+    Args:
+        width, heads, dropout: see ``SelfAttention``.
+        attention_dropout: share of attention that is dropped; None: ``dropout``.
+    """
+
+    def __init__(
+        self, width: int, heads: int = 1, *, dropout: float = 0.0, attention_dropout: float | None = None
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.read, self.write = nn.Linear(width, 4 * width), nn.Linear(width, width)
+        self.attention_dropout = ByteDropout(dropout if attention_dropout is None else attention_dropout)
+        self.dropout = ByteDropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs ``[b, L, width]``; ``mask`` is added to the logits, and hides no event that comes before."""
+        gate, *read = F.silu(self.read(self.before(x))).chunk(4, -1)
+        v, q, k = (t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in read)
+        logits = q @ k.transpose(2, 3)
+        shares = F.silu(logits if mask is None else logits + mask).tril()
+        seen = torch.arange(1, x.shape[1] + 1, device=x.device).unsqueeze(1)
+        found = (self.attention_dropout(shares / seen) @ v).transpose(1, 2).flatten(2)
+        return x + self.dropout(self.write(gate * self.after(found)))
 
 
 class LiGRBlock(AttentionBlock):

@@ -46,8 +46,9 @@ def export_next_items(
     """Write a run's net as a graph: sessions of raw item ids → ids of the best items, and their scores.
 
     The graph's inputs are ``items`` ``[rows, length]`` (ids as in the training files, the last event last; what is no
-    known item, such as the filling of short sessions, is passed over) and ``k`` ``[1]``; its outputs ``ids`` and
-    ``scores``, ``[rows, k]``. Where there are fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
+    known item, such as the filling of short sessions, is passed over), ``k`` ``[1]`` and, of a net that reads times,
+    ``times`` ``[rows, length]``, seconds as float64; its outputs ``ids`` and ``scores``, ``[rows, k]``. Where there are
+    fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
 
     Other models of the run's blend (neighbours, trees) have no form in a graph: ``left_out`` names them. A server of
     the run directory itself has them all.
@@ -89,6 +90,7 @@ def export_next_items(
         "inputs": [
             {"name": "items", "type": type_of(items), "shape": [ROWS, "length"], "missing": missing},
             {"name": "k", "type": "int64", "shape": [1]},
+            *([{"name": "times", "type": "float64", "shape": [ROWS, "length"]}] if _timed(net) else []),
         ],
         "outputs": [
             {"name": "ids", "type": type_of(items), "shape": [ROWS, "k"]},
@@ -104,7 +106,8 @@ def export_next_items(
 class SessionScores(nn.Module):
     """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
-    Codes are in the order of the events; 0 is no event, at any place. Code 0 scores -inf. With ``exclude_seen`` a
+    Codes are in the order of the events; 0 is no event, at any place. A net that reads times takes them after the
+    codes, float64 ``[n, length]``. Code 0 scores -inf. With ``exclude_seen`` a
     session's own items score -inf.
 
     Raises:
@@ -124,7 +127,7 @@ class SessionScores(nn.Module):
         self.register_buffer("keys", item_keys(self.net))
         self.register_buffer("popular", (model.counts / model.counts.max().clamp_min(1.0)).float())
 
-    def forward(self, codes: Tensor) -> Tensor:
+    def forward(self, codes: Tensor, times: Tensor | None = None) -> Tensor:
         """Compute scores of all codes."""
         there = codes > 0
         events = there.long()
@@ -132,13 +135,19 @@ class SessionScores(nn.Module):
         # the last events that the net reads move to the left, int64 [n, reads]; what is not read goes behind the end
         place = events.cumsum(1) - 1 - (count - self.reads).clamp_min(0).unsqueeze(1)
         place = torch.where(there & (place >= 0), place, self.reads)
-        room = torch.zeros((codes.shape[0], self.reads + 1), dtype=torch.int64, device=codes.device)
-        packed, lengths = room.scatter(1, place, codes)[:, : self.reads], count.clamp_max(self.reads)
-        scores = self.net.query(self.net.last(packed, lengths)) @ self.keys
+        room = (codes.shape[0], self.reads + 1)
+        read = [codes] if times is None else [codes, times]
+        packed, *at = (v.new_zeros(room).scatter(1, place, v)[:, : self.reads] for v in read)
+        lengths = count.clamp_max(self.reads)
+        scores = self.net.query(self.net.last(packed, lengths, *at)) @ self.keys
         # an empty session gets popular items, as in the run
         scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
         scores = torch.cat([torch.full_like(scores[:, :1], -torch.inf), scores[:, 1:]], 1)
         return scores.scatter(1, codes, -torch.inf) if self.exclude_seen else scores
+
+
+def _timed(net: NextItemNet) -> bool:
+    return net.model is not None and net.model.timed
 
 
 def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextItemNet]:
@@ -183,10 +192,12 @@ def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
     given = graph.input("items", dtype, (ROWS, "length"))
     k = graph.input("k", np.int64, (1,))
     codes = graph.lookup(given, ids[1:], np.arange(1, len(ids)))
-    example = torch.ones((3, 2), dtype=torch.int64)
+    times = [graph.input("times", np.float64, (ROWS, "length"))] if _timed(net) else []
+    examples = (torch.ones((3, 2), dtype=torch.int64), *(torch.ones((3, 2), dtype=torch.float64) for _ in times))
     module = SessionScores(net, exclude_seen=exclude_seen).eval()
-    proto = exported(module, (example,), shapes=({0: Dim("sessions"), 1: Dim("length")},))
-    scores = graph.merge(proto, [codes])[0]
+    free = {0: Dim("sessions"), 1: Dim("length")}
+    proto = exported(module, examples, shapes=(free, free)[: len(examples)])
+    scores = graph.merge(proto, [codes, *times])[0]
     # TopK fails if there are fewer items than k
     most = graph.op("Min", k, graph.constant(np.array([len(items)], np.int64)))
     best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
@@ -216,25 +227,34 @@ class NextItemGraph:
         self.about = read_next_items(folder)
         self.type: str = self.about["inputs"][0]["type"]
         self.missing = self.about["inputs"][0]["missing"]
+        self.timed = any(i["name"] == "times" for i in self.about["inputs"])
         path = self.folder / self.about["model"]["file"]
         self._session = open_session(path, threads=threads, device=device)
         try:
             # a first call: a damaged graph fails here and not at the first request
-            self.recommend([[]], 1)
+            self.recommend([[]], 1, [[]] if self.timed else None)
         except Exception as error:  # onnxruntime's errors have no common class
             why = f"onnxruntime cannot use it ({' '.join(str(error).split())[:300]})"
             raise UnreadableFileError(why, file=path, remedy="Export the run anew") from error
 
-    def recommend(self, sessions: Sequence[Sequence[Any]], k: int) -> list[tuple[list[Any], list[float]]]:
+    def recommend(
+        self, sessions: Sequence[Sequence[Any]], k: int, times: Sequence[Sequence[float]] | None = None
+    ) -> list[tuple[list[Any], list[float]]]:
         """Recommend the best items of each session.
 
         Args:
             sessions: ids of items, the last event last; unknown ones are ignored.
             k: at most so many.
+            times: of the same events, in seconds, if ``timed``; else None.
 
         Returns:
             For each session ids, the best first, and their scores.
+
+        Raises:
+            DataError: the graph reads times and none are given, or not one for each event.
         """
+        if self.timed and (times is None or [*map(len, times)] != [*map(len, sessions)]):
+            raise DataError("the net reads times", remedy="Give the time of every event, in seconds (times=…)")
         lengths = np.array([len(s) for s in sessions], np.int64)
         order = np.argsort(lengths, kind="stable")
         best: list[Any] = [None] * len(sessions)
@@ -244,21 +264,25 @@ class NextItemGraph:
             rows = order[at : at + step]
             fits = max(1, int(np.searchsorted(lengths[rows] * np.arange(1, len(rows) + 1), limits.NEXT_ITEM_CELLS)))
             rows = rows[:fits]
-            ids, scores = self.run([sessions[i] for i in rows], k)
+            own = None if times is None else [times[i] for i in rows]
+            ids, scores = self.run([sessions[i] for i in rows], k, own)
             shown = (scores > -np.inf).sum(1)
             for i, items, values, n in zip(rows, ids, scores, shown, strict=True):
                 best[i] = items[:n].tolist(), values[:n].tolist()
             at += len(rows)
         return best
 
-    def run(self, sessions: Sequence[Sequence[Any]], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(
+        self, sessions: Sequence[Sequence[Any]], k: int, times: Sequence[Sequence[float]] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Run the graph: ids and float32 scores, ``[sessions, k]``."""
-        width = max(map(len, sessions))
-        dtype = object if self.type == "string" else np.int64
-        items = np.full((len(sessions), max(width, 1)), self.missing, dtype)
-        for row, session in zip(items, sessions, strict=True):
-            row[: len(session)] = session
-        return tuple(self._session.run(["ids", "scores"], {"items": items, "k": np.array([k], np.int64)}))
+        shape = (len(sessions), max(1, *map(len, sessions)))
+        given = {"items": np.full(shape, self.missing, object if self.type == "string" else np.int64)}
+        given |= {"times": np.zeros(shape)} if self.timed else {}
+        for rows, lists in zip(given.values(), (sessions, times), strict=False):
+            for row, values in zip(rows, lists or (), strict=True):
+                row[: len(values)] = values
+        return tuple(self._session.run(["ids", "scores"], {**given, "k": np.array([k], np.int64)}))
 
 
 def read_next_items(folder: str | Path) -> dict[str, Any]:
@@ -308,22 +332,28 @@ def verify_next_items(
     if data is not None:
         sessions = saved.read(data)
     elif path.is_file():
-        sessions = SessionFrame(pq.read_table(path), item=saved.form.items, items=saved.blend.items)
+        table = pq.read_table(path)
+        order = [n for n in saved.empty.columns["order"] if n in table.column_names]
+        sessions = SessionFrame(table, item=saved.form.items, order=order, items=saved.blend.items)
     else:
         raise MissingFileError("the run does not hold it", file=path, remedy="Give the data, or run the recipe again")
     # first a long session with every item, an empty one, and one of a single event
     every = torch.arange(1, len(sessions.items)).repeat(2)[-1_000:]
     lengths = torch.cat([torch.tensor([len(every), 0, 1]), sessions.lengths])
+    times = sessions.times
     sessions = SessionFrame.of(torch.cat([every, every[:1], sessions.values]), offsets_of(lengths), sessions.items)
+    if times is not None:
+        sessions.times = torch.cat([torch.arange(len(every) + 1) * 60.0, times])
     k = saved.form.max_items
     items, scores = net.recommend(sessions, k, saved.exclude_seen)
     wanted = [v if v is not None else graph.missing for v in sessions.decode(items).to_pylist()]
     lists = [sessions.decode(v).to_pylist() for v in sessions.values.split(sessions.lengths.tolist())]
+    at_times = [v.tolist() for v in sessions.inputs(True)[-1].split(sessions.lengths.tolist())] if graph.timed else None
     differences, others, at = [], 0, 0
     with stages.stage("verify", len(sessions), unit="sessions") as advance:
         while at < len(lists):
             end = at + (1, 7, 1_024)[min(len(differences), 2)]  # batches of several sizes
-            recommended = graph.run(lists[at:end], k)
+            recommended = graph.run(lists[at:end], k, None if at_times is None else at_times[at:end])
             ids = np.array(wanted[at * k : end * k], dtype=recommended[0].dtype).reshape(-1, k)
             difference, other = _compared(recommended, (ids, scores[at:end].numpy()))
             differences.append(difference)

@@ -17,9 +17,10 @@ import torch
 
 from fastrec.competition import NextItemCompetition, SavedNextItems, check_submission, predict_run, run_competition
 from fastrec.competition.run import load_competition
-from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.retrieval import RankedCandidates
 from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, PopularItems, SessionBlend, SessionFrame, SessionModel
+from tests._core.refusals import refused
 from tests.fresh import run
 
 # some sessions hold no item that the model knows
@@ -338,6 +339,31 @@ def test_the_last_event_of_each_is_held_out():
     assert blend.valid["near"]["hr@5"] == pytest.approx(float((items == wanted[:, None]).any(1).float().mean()))
     with pytest.raises(DataError, match="hold out 'days'"):
         SessionBlend({}, hold="days")
+
+
+def test_the_recipe_for_amazon_asks_for_the_last_item_of_any_such_file(tmp_path):
+    recipe = load_competition("competitions/amazon")
+    (tmp_path / "readme.md").write_text("no data")
+    refused(MissingFileError, "it holds 0 files", lambda: recipe.read(tmp_path, None))
+    (tmp_path / "any.txt").write_text("u1 b a c\nu2 a\nu3 c b\n")
+    for rows, known, target in ((None, ["b", "a", "a", "c"], ["c", "b"]), (1, ["c"], ["b"])):
+        train, test = recipe.read(tmp_path, rows)
+        assert train.decode(train.values).to_pylist() == known
+        assert test.decode(test.target).to_pylist() == target
+        assert test.sessions.to_arrow().to_pylist() == ["u1", "u3"][-len(test) :]
+    lists = pa.table({"user": [7, 8], "items": [[5, 6, 9], [9, 5]]})
+    pq.write_table(lists, tmp_path / "users.parquet")
+    refused(MissingFileError, "it holds 2 files", lambda: recipe.read(tmp_path, None))
+    (tmp_path / "any.txt").write_text("u1 b a\n\nu3 c b\n")
+    (tmp_path / "users.parquet").rename(tmp_path / "users.other")
+    refused(DataError, "row 1: the line has no user", lambda: recipe.read(tmp_path, None))
+    (tmp_path / "any.txt").write_bytes(b"\xff\xfe")
+    refused(UnreadableFileError, "it cannot be read", lambda: recipe.read(tmp_path, None))
+    (tmp_path / "any.txt").unlink()
+    (tmp_path / "users.other").rename(tmp_path / "users.parquet")
+    train, test = recipe.read(tmp_path, None)
+    assert train.decode(train.values).to_pylist() == [5, 6, 9]
+    assert test.decode(test.target).to_pylist() == [9, 5]
 
 
 def test_the_recipe_for_movielens_reads_its_files(tmp_path):

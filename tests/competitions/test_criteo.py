@@ -31,6 +31,8 @@ from fastrec.models import DLRM
 from fastrec.stacking import OneBase, StackModel
 from fastrec.tabular import ParquetFrame
 
+pytest.importorskip("numba")
+
 ROWS = 8_000
 
 

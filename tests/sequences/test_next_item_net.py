@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 
+import pandas as pd
 import pytest
 import torch
 
@@ -25,6 +27,7 @@ def cycle(n: int = 120, items: int = 12) -> SessionFrame:
 
 MODELS = {
     "NextItemNet": lambda: NextItemNet(**SMALL),
+    "HSTU": lambda: NextItemNet("HSTU", **SMALL, options={"bias": "position"}),
     "BERT4Rec": lambda: NextItemNet("BERT4Rec", **SMALL, warm=False),
     "SessionBlend": lambda: SessionBlend({"net": NextItemNet(**SMALL), "knn": VSTAN()}, most=100),
 }
@@ -57,6 +60,33 @@ def test_a_saved_model_recommends_the_same(model, tmp_path):
         SessionModel.load(tmp_path / "m")
     with pytest.raises(MissingFileError):
         SessionModel.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("net", ["PooledSASRec", "HSTU"])
+def test_a_net_with_times_is_saved_and_wants_them(net, tmp_path):
+    rows = [
+        (s, "abcdefghijkl"[(s + i) % 12], 1.7e9 + s * 1e5 + i * 3.0**s) for s in range(20) for i in range(2 + s % 5)
+    ]
+    log = pd.DataFrame(rows, columns=["s", "item", "at"])
+    frame = SessionFrame(log, item="item", session="s", order="at")
+    model = NextItemNet(net, **SMALL, options={"bias": "both"}).fit(frame, seed=1)
+    for table in model.model.bias.tables.values():
+        assert bool(table.weight.detach().any())  # it has learned
+    items, scores = model.recommend(frame, 5)
+    model.save(tmp_path / "m")
+    again = SessionModel.load(tmp_path / "m").recommend(frame, 5)
+    assert torch.equal(again[0], items)
+    torch.testing.assert_close(again[1], scores)
+    copied = pickle.loads(pickle.dumps(model.model))
+    assert all(torch.equal(a, b) for a, b in zip(copied.state_dict().values(), model.model.state_dict().values()))
+    known = frame.take(torch.arange(4))
+    known.target = known.values[:4].clone()  # a target's own time is not known
+    torch.testing.assert_close(
+        NextItemNet(net, **SMALL, options={"bias": "time"}).fit(known).counts.sum(), torch.tensor(14.0)
+    )
+    bare = SessionFrame.of(frame.values, frame.offsets, frame.items)
+    refused(DataError, "no times", lambda: model.recommend(bare, 5))
+    refused(DataError, "no times", lambda: NextItemNet(net, **SMALL, options={"bias": "time"}).fit(bare))
 
 
 def test_scores_come_once_for_every_session_and_never_code_0(model):

@@ -48,6 +48,26 @@ def test_an_epoch_has_every_session_once(lists, max_len, tokens, shuffle, chrono
         assert all(int(b[1].sum()) <= loader.tokens + max_len for b in batches)
 
 
+@given(LISTS, st.integers(1, 6), st.booleans(), st.sampled_from([(), ("crop",), ("reversed", "reorder"), ("prefix",)]))
+def test_times_go_with_their_events(lists, max_len, with_target, augment):
+    rows = [(s, item, 1e9 + 100 * s + item) for s, own in enumerate([*lists, [1, 2, 3]]) for item in sorted(own)]
+    frame = SessionFrame(pd.DataFrame(rows, columns=["s", "i", "t"]), item="i", session="s", order="t")
+    if with_target:
+        frame.target = torch.ones(len(frame), dtype=torch.int64)
+    loader = SessionLoader(frame, max_len=max_len, timed=True, augment=augment, seed=0)
+    ids = torch.tensor([0, *frame.items.values.to_pylist()])
+    for items, lengths, times, target in loader.new(frame):
+        assert times.dtype == torch.float64
+        for row, n in enumerate(lengths.tolist()):
+            known = ~times[row, :n].isnan()  # a target has no time, and changes may move it
+            assert bool(known.all()) or (with_target and "reversed" in augment and int((~known).sum()) == 1)
+            own = (times[row, :n] - 1e9)[known]
+            assert torch.equal(own % 100, ids[items[row, :n]].double()[known])
+            assert len(set((own // 100).tolist())) <= 1
+        assert target.shape == items.shape
+    assert loader.n_inp == 3
+
+
 def test_batches_are_as_many_as_promised_and_of_like_length():
     draw = random.Random(0)
     frame = frame_of([[draw.randint(1, 9) for _ in range(draw.randint(2, 30))] for _ in range(600)])

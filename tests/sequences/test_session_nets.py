@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastrec._core.device import resolve_device
 from fastrec.errors import DataError
 from fastrec.sequences import (
+    HSTU,
     ESASRec,
     GRU4Rec,
     ItemTower,
@@ -21,7 +27,7 @@ from fastrec.sequences import (
     session_learner,
 )
 from fastrec.sequences.next_item_net import NETS
-from fastrec.sequences.session_net import ByteDropout
+from fastrec.sequences.session_net import ByteDropout, gap_sizes
 from tests._core.refusals import refused
 from tests.sequences.helpers import cycle
 
@@ -135,10 +141,149 @@ def test_parameters_are_as_many_as_the_papers_parts_have():
     gates, swiglu = 2 * (d * d + d), 3 * d * (4 * d // 3)
     assert count(net_of("ESASRec")) == table + 7 * d + 4 * d + 4 * d * d + 4 * d + gates + swiglu + 2 * d
     gru = 6 * d * d + 6 * d
+    assert count(net_of("HSTU")) == table + 7 * d + 4 * d + (4 * d * d + 4 * d) + (d * d + d) + 2 * d
+    assert count(net_of("SASRec", bias="both", blocks=2, heads=4)) == count(net_of("SASRec", blocks=2)) + 8 * (7 + 64)
     assert count(net_of("GRU4Rec")) == table + gru + d * d + d
     assert count(net_of("NARM")) == table + gru + 2 * d * d + d + d + 2 * d * d
     assert count(net_of("BERT4Rec")) == table + 7 * d + 2 * block + 2 * d
     assert count(net_of("XLNet")) == table + d + 2 * 2 * 15 + 2 * block + 2 * d
+
+
+BIASED = [
+    (name, bias) for name in ("SASRec", "PooledSASRec", "ESASRec", "HSTU") for bias in ("position", "time", "both")
+]
+TIMES = torch.tensor([[5.0, 5.0, 60.0, 4000.5], [1.7e9, 1.7e9 + 9e5, 0, 0]], dtype=torch.float64, device=DEVICE)
+
+
+def test_gaps_are_sized_by_their_logarithm():
+    gaps = torch.tensor([-5.0, 0.0, 1.0, 1.34, 1.36, 60.0, 3600.0, 86400.0, 1e12, torch.nan], dtype=torch.float64)
+    # log(60) = 4.09 is 13.6 steps of .301, log(3600) = 8.19 27.2, log(86400) = 11.37 37.8
+    assert gap_sizes(gaps).tolist() == [0, 0, 0, 0, 1, 13, 27, 37, 63, 0]
+
+
+def by_hand(net, x: np.ndarray, times: np.ndarray, number: int, pointwise: bool) -> np.ndarray:
+    """Attention of one session's normed events ``[L, width]`` by plain loops, before it is written."""
+    block, heads = net.blocks[number], net.blocks[number].attention.heads if not pointwise else net.blocks[number].heads
+    read = block.read if pointwise else block.attention.read
+    out = x @ read.weight.cpu().numpy().T + read.bias.cpu().numpy()
+    if pointwise:
+        out = out / (1 + np.exp(-out))
+    parts = np.split(out, 4 if pointwise else 3, axis=1)
+    v, q, k = parts[1:] if pointwise else (parts[2], parts[0], parts[1])
+    tables = {n: t.weight.cpu().numpy() for n, t in net.bias.tables.items()}
+    found, wide = np.zeros_like(x), WIDTH // heads
+    for h in range(heads):
+        own = slice(h * wide, (h + 1) * wide)
+        for i in range(len(x)):
+            logits = []
+            for j in range(i + 1):
+                logit = float(q[i, own] @ k[j, own]) / (1 if pointwise else math.sqrt(wide))
+                if "position" in tables:
+                    logit += tables["position"][i - j, number * heads + h]
+                if "time" in tables:
+                    gap = max(float(times[i] - times[j]), 1.0)
+                    logit += tables["time"][min(int(math.log(gap) / 0.301), 63), number * heads + h]
+                logits.append(logit)
+            powers = [math.exp(v) for v in logits]
+            shares = (
+                [v / (1 + math.exp(-v)) / (i + 1) for v in logits] if pointwise else [v / sum(powers) for v in powers]
+            )
+            found[i, own] = sum(s * v[j, own] for j, s in enumerate(shares))
+    return found
+
+
+@pytest.mark.parametrize("bias", ["position", "time", "both"])
+@pytest.mark.parametrize("name", ["SASRec", "HSTU"])
+def test_attention_with_a_bias_is_that_of_plain_loops(name, bias):
+    net = net_of(name, bias=bias, blocks=2, heads=2)
+    x = torch.randn(2, 4, WIDTH, device=DEVICE)
+    masks = net.bias(torch.arange(4, device=DEVICE), TIMES)
+    for number, block in enumerate(net.blocks):
+        found = block(x, masks[number].expand(2, -1, -1, -1))
+        for row, length in ((0, 4), (1, 2)):
+            own, times = x[row, :length], TIMES[row, :length].cpu().numpy()
+            normed = (block.before if name == "HSTU" else block.before_attention)(own)
+            seen = by_hand(net, normed.cpu().numpy(), times, number, name == "HSTU")
+            seen = torch.from_numpy(seen).to(DEVICE)
+            if name == "HSTU":
+                gate = torch.nn.functional.silu(normed @ block.read.weight[:WIDTH].T + block.read.bias[:WIDTH])
+                wanted = own + block.write(gate * block.after(seen))
+            else:
+                wanted = own + block.attention.write(seen)
+                wanted = wanted + block.net(block.before_net(wanted))
+            torch.testing.assert_close(found[row, :length], wanted, rtol=1e-4, atol=1e-5)
+
+
+@given(
+    st.sampled_from(BIASED), st.lists(st.floats(0, 1e6), min_size=7, max_size=7), st.integers(1, 6), st.integers(0, 99)
+)
+def test_neither_a_later_event_nor_its_time_nor_padding_moves_a_biased_output(which, gaps, place, seed):
+    net = net_of(which[0], bias=which[1], blocks=2, heads=2)
+    random = torch.Generator().manual_seed(seed)
+    items = torch.randint(1, CODES, (2, 7), generator=random).to(DEVICE)
+    times = 1.7e9 + torch.tensor([gaps, gaps[::-1]], dtype=torch.float64, device=DEVICE).cumsum(1)
+    lengths = torch.full((2,), 7, device=DEVICE)
+    given_times = [times] if net.timed else []
+    outputs = net(items, lengths, *given_times)
+    other, later = items.clone(), times.clone()
+    other[:, place:] = torch.randint(1, CODES, (2, 7 - place), generator=random).to(DEVICE)
+    later[:, place:] *= 1.5
+    changed = net(other, lengths, *([later] if net.timed else []))
+    torch.testing.assert_close(changed[:, :place], outputs[:, :place])
+    alone = net.last(items[:, :place], torch.full((2,), place, device=DEVICE), *(t[:, :place] for t in given_times))
+    padded = net.last(other, torch.full((2,), place, device=DEVICE), *([later] if net.timed else []))
+    torch.testing.assert_close(alone, padded, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "bias"), BIASED)
+def test_a_bias_learns_and_times_matter(name, bias):
+    net = net_of(name, bias=bias, heads=2).train().requires_grad_(True)
+    items, lengths = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0]], device=DEVICE), torch.tensor([4, 2], device=DEVICE)
+    outputs = net(items, lengths, *([TIMES] if net.timed else []))
+    outputs[0].square().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in net.parameters())
+    assert all(float(t.weight.grad.abs().sum()) > 0 for t in net.bias.tables.values())
+    if net.timed:
+        net.eval().requires_grad_(False)
+        assert float((net(items, lengths, TIMES * 3) - net(items, lengths, TIMES)).abs().max()) > 1e-4
+
+
+def timed_log(n: int, seed: int = 0) -> SessionFrame:
+    """A session's third item goes with the first after a pause, with the second where there was none."""
+    random = np.random.default_rng(seed)
+    rows = {"session": [], "item": [], "at": []}
+    for session in range(n):
+        first, last, at = *random.integers(0, 12, 2).tolist(), 1.7e9 + session
+        pause = 1e5 if random.random() < 0.5 else 2.0
+        right = first if pause > 10 else last
+        for item, gap in ((first, 0), (last, pause), (right + 20, 1.0)):
+            at += gap
+            rows["session"].append(session), rows["item"].append(item), rows["at"].append(at)
+    return SessionFrame(rows, item="item", session="session", order="at")
+
+
+@pytest.mark.parametrize("name", ["SASRec", "HSTU"])
+def test_only_a_net_with_times_tells_what_they_decide(name):
+    frame = timed_log(600)
+    found = {}
+    for bias in ("position", "time"):
+        torch.manual_seed(0)
+        config = {"dropout": 0.0, "bias": bias, "blocks": 2}
+        dls = session_dataloaders(frame, timed_log(200, 1), tokens=200, max_len=3, seed=0, timed=bias == "time")
+        learn = session_learner(dls, NETS[name], width=16, config=config)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(30, 2e-2)
+        found[bias] = learn.validate()[2]
+    assert found["time"] > 0.9 > 0.8 > found["position"]
+
+
+def test_times_that_are_missing_or_not_asked_for_are_refused():
+    frame = cycle(20)
+    refused(DataError, "no times", lambda: session_dataloaders(frame, timed=True))
+    config = {"bias": "time"}
+    refused(DataError, "reads times", lambda: session_learner(session_dataloaders(frame), HSTU, config=config))
+    refused(DataError, "no bias 'days'", lambda: net_of("SASRec", bias="days"))
+    refused(DataError, "BERT4Rec has no bias", lambda: net_of("BERT4Rec", bias="position"))
 
 
 def test_side_features_reach_an_item_that_no_session_has():

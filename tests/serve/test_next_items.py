@@ -180,6 +180,58 @@ def test_every_net_as_a_file(name):
         assert ids.ravel().tolist() == net.items.decode(best.reshape(-1)).to_pylist()
 
 
+class Timed(NextItemCompetition):
+    """Events with their times; a net that reads these."""
+
+    name, k, minutes, items, session, order = "Timed", 7, 3.0, "item", "s", ("at",)
+
+    def models(self, *, bs):
+        return {"net": NextItemNet("HSTU", **{**SIZES, "options": {"bias": "both", "blocks": 2}})}
+
+
+def timed_log(n: int, seed: int) -> pd.DataFrame:
+    draws = np.random.default_rng(seed)
+    parts = lists(n, seed, IDS)
+    rows = [(s, i) for s, own in enumerate(parts) for i in own]
+    log = pd.DataFrame(rows, columns=["s", "item"])
+    # long pauses and short ones, at the end of which a float32 would know no second
+    return log.assign(at=pd.to_datetime(1.7e9 + np.exp(draws.uniform(0, 14, len(log))).cumsum(), unit="s"))
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("timed")
+    timed_log(150, 0).to_parquet(folder / "train.parquet")
+    timed_log(40, 1).to_parquet(folder / "test.parquet")
+    return run_competition(Timed(), folder, folder / "run")
+
+
+def test_a_net_with_times_is_a_file_that_reads_them(timed, tmp_path):
+    saved = SavedNextItems(timed)
+    net = saved.blend.models["net"]
+    with torch.no_grad():  # after one epoch they are next to nothing
+        for table in net.model.bias.tables.values():
+            torch.nn.init.normal_(table.weight)
+    saved.blend.save(timed / "models" / "blend")
+    export = export_next_items(timed, tmp_path / "export").folder
+    assert verify_next_items(export, timed).holds
+    assert verify_next_items(export, timed, timed.parent).holds
+    graph, sessions = NextItemGraph(export), saved.read(timed.parent)
+    items, scores = net.recommend(sessions, 7)
+    own = [sessions.decode(v).to_pylist() for v in sessions.values.split(sessions.lengths.tolist())]
+    times = [v.tolist() for v in sessions.times.split(sessions.lengths.tolist())]
+    said = graph.recommend(own, 7, times)
+    assert [i for i, _ in said] == [net.items.decode(row).to_pylist() for row in items]
+    np.testing.assert_allclose([s for _, s in said], scores.numpy(), rtol=1e-5, atol=1e-5)
+    quick = graph.recommend(own, 7, [[t / 1e6 for t in row] for row in times])
+    assert float(np.abs(np.subtract([s for _, s in said], [s for _, s in quick])).max()) > 1e-3
+    for wrong in (None, [row[1:] for row in times]):
+        with pytest.raises(DataError, match="reads times"):
+            graph.recommend(own, 7, wrong)
+    with pytest.raises(DataError, match="no times"):
+        saved.recommend_items(own)
+
+
 def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
     class Near(Circle):
         def models(self, *, bs):

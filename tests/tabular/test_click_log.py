@@ -1,9 +1,9 @@
-"""Click logs: text to packed rows, against plain loops and pandas; both ways, with compiled loops and without."""
+"""Click logs: text to packed rows, against plain loops and pandas."""
 
 from __future__ import annotations
 
 import itertools
-from contextlib import contextmanager
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import kernels, limits
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec._core import limits
+from fastrec.errors import DataError, MissingFileError, MissingPackageError, UnreadableFileError
 from fastrec.tabular import ClickLogFrame, LogPart
 from fastrec.tabular.click_log import tally, text
 from fastrec.tabular.click_log import text as codes
@@ -24,22 +24,7 @@ CONTS, CATS = ["I1", "I2"], ["C1", "C2", "C3"]
 FORM = parse.LogForm(CONTS, CATS)
 
 
-@contextmanager
-def _way(name: str):
-    """Compiled loops for any number of rows, or none at all."""
-    if name == "plain":
-        with kernels.without_compiled():
-            yield
-        return
-    pytest.importorskip("numba")
-    before, limits.LOOP_NUMBERS = limits.LOOP_NUMBERS, 0
-    try:
-        yield
-    finally:
-        limits.LOOP_NUMBERS = before
-
-
-WAYS = pytest.mark.parametrize("way", ["compiled", "plain"])
+pytest.importorskip("numba")
 
 
 def _lines(n: int, seed: int = 0, distinct: int = 40, low: int = -3) -> str:
@@ -72,18 +57,16 @@ number = st.one_of(st.none(), st.integers(-(2**31) + 1, 2**31 - 1))
 line = st.tuples(st.integers(0, 1), st.tuples(number, number), st.tuples(value, value, value))
 
 
-@WAYS
 @settings(max_examples=25, deadline=None)
 @given(rows=st.lists(line, min_size=1, max_size=30), end=st.sampled_from(["\n", "\r\n"]), whole=st.booleans())
-def test_lines_become_the_numbers_that_they_spell(tmp_path_factory, way, rows, end, whole):
+def test_lines_become_the_numbers_that_they_spell(tmp_path_factory, rows, end, whole):
     spelled = [
         "\t".join([str(y), *("" if c is None else str(c) for c in n), *("" if v is None else f"{v:08x}" for v in ids)])
         for y, n, ids in rows
     ]
     path = tmp_path_factory.mktemp("log") / "a.tsv"
     path.write_bytes((end.join(spelled) + (end if whole else "")).encode())
-    with _way(way):
-        made = [parse.parse(s, FORM) for s in text.stretches([LogPart(path)], 64)]
+    made = [parse.parse(s, FORM) for s in text.stretches([LogPart(path)], 64)]
     got = np.concatenate([rows for rows, _ in made])
     low = np.min([low for _, low in made], 0)
     assert low.tolist() == [min(n[j] or 0 for _, n, _ in rows) for j in range(2)]
@@ -128,12 +111,11 @@ BAD = {
 }
 
 
-@WAYS
 @pytest.mark.parametrize("bad", BAD)
-def test_a_line_of_another_form_is_named(tmp_path, way, bad):
+def test_a_line_of_another_form_is_named(tmp_path, bad):
     path = tmp_path / "a.tsv"
     path.write_text("\n".join([GOOD, GOOD, bad, GOOD]) + "\n")
-    with _way(way), pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as caught:
         _frame(path, tmp_path / "cache")
     column, problem = BAD[bad]
     assert problem in caught.value.problem
@@ -166,9 +148,8 @@ def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
 # Counting ------------------------------------------------------------------------------------------------------------
 
 
-@WAYS
 @pytest.mark.parametrize("memory", [1 << 30, 6 * (1 << 15)])
-def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(way, memory):
+def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(memory):
     rng = np.random.default_rng(3)
     rows = np.zeros((60_000, 4), dtype=np.int32)
     rows[:, 0] = rng.zipf(1.2, len(rows)).astype(np.uint32).view(np.int32)
@@ -177,12 +158,11 @@ def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(way, mem
     rows[::5, 3] = 1 << 3  # the last category is missing in a fifth of the rows
     blocks = np.array_split(rows, 7)
     held = []
-    with _way(way):
-        counts = tally.Tally(3, memory, 3)
-        for block in blocks:
-            counts.add(block)
-            held.append(sum(c.counter.nbytes for c in counts.columns))
-        found = counts.finish(lambda: iter(blocks))
+    counts = tally.Tally(3, memory, 3)
+    for block in blocks:
+        counts.add(block)
+        held.append(sum(c.counter.nbytes for c in counts.columns))
+    found = counts.finish(lambda: iter(blocks))
     assert max(held) <= memory
     assert (counts.passes > 1) == (memory < 1 << 30)
     for j, got in enumerate(found):
@@ -207,10 +187,8 @@ def logs(tmp_path_factory) -> tuple[Path, Path]:
     return train, test
 
 
-@WAYS
-def test_codes_logarithms_and_labels_are_those_of_pandas(logs, tmp_path, way):
-    with _way(way):
-        frame = _frame(logs[0], tmp_path, valid=logs[1], min_count=22)
+def test_codes_logarithms_and_labels_are_those_of_pandas(logs, tmp_path):
+    frame = _frame(logs[0], tmp_path, valid=logs[1], min_count=22)
     train = _read(logs[0])
     for which, df in (("train", train), ("valid", _read(logs[1]))):
         cats, conts, y = _batches(frame, which)
@@ -285,11 +263,8 @@ def test_several_files_are_one_after_the_other(logs, tmp_path):
     assert all(map(torch.equal, both, _batches(_frame(joined, tmp_path, min_count=1))))
 
 
-def test_both_ways_write_the_same_bytes(logs, tmp_path):
-    pytest.importorskip("numba")
-    found = []
-    for way in ("compiled", "plain"):
-        with _way(way):
-            frame = _frame(logs[0], tmp_path / way, min_count=4)
-        found.append((frame.train.folder / "rows.bin").read_bytes())
-    assert found[0] == found[1]
+def test_without_numba_the_remedy_is_named(logs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(MissingPackageError, match="numba") as caught:
+        _frame(logs[0], tmp_path)
+    assert "fastrec-tabular[compiled]" in caught.value.remedy

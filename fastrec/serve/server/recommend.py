@@ -26,7 +26,7 @@ from fastrec.errors import DataError, FastrecError, UnreadableFileError
 from fastrec.registry import is_registry
 from fastrec.retrieval import Recommender
 from fastrec.retrieval.pipeline.recommender import ABOUT, RANKER
-from fastrec.sequences import SessionFrame
+from fastrec.sequences import NextItemNet, SessionFrame
 from fastrec.serve.next_items import TASK, NextItemGraph, type_of
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.bodies import ARROW, JSON, check_rows, parse_arrow, parse_json, write_json
@@ -46,7 +46,8 @@ class RecommendSpec:
     """What a model takes that recommends.
 
     ``version`` is a digest of what it was loaded from, ``type`` that of items' ids (``int64``, ``string``), ``items``
-    their number, ``k`` how many are given by default, ``context`` names values of a session and says what they are for.
+    their number, ``k`` how many are given by default, ``context`` names values of a session and says what they are for;
+    one that is ``timed`` takes the times of events.
     """
 
     name: str
@@ -55,6 +56,7 @@ class RecommendSpec:
     items: int
     k: int
     context: Mapping[str, str] = field(default_factory=dict)
+    timed: bool = False
     task: str = "recommend"
     events: None = None
     made: tuple[()] = ()
@@ -69,21 +71,23 @@ class AskedSessions:
         offsets: session ``i`` is ``items[offsets[i]:offsets[i + 1]]``, int64 ``[rows + 1]``.
         k: how many items are wanted.
         context: name → a value for each session, None where there is none.
+        times: of the events, in seconds, float64 ``[events]``; None: the model takes none.
     """
 
     items: np.ndarray
     offsets: np.ndarray
     k: int
     context: dict[str, list[Any]] = field(default_factory=dict)
+    times: np.ndarray | None = None
 
     @property
     def rows(self) -> int:
         """How many sessions there are."""
         return len(self.offsets) - 1
 
-    def lists(self) -> list[np.ndarray]:
-        """Return the ids of each session."""
-        return np.split(self.items, self.offsets[1:-1]) if self.rows else []
+    def lists(self, values: np.ndarray) -> list[np.ndarray]:
+        """Return each session's part of values of events."""
+        return np.split(values, self.offsets[1:-1]) if self.rows else []
 
 
 def joined(batch: Sequence[AskedSessions]) -> AskedSessions:
@@ -93,10 +97,10 @@ def joined(batch: Sequence[AskedSessions]) -> AskedSessions:
     lengths = np.concatenate([np.diff(a.offsets) for a in batch])
     context = {n: [v for a in batch for v in a.context[n]] for n in batch[0].context}
     items = np.concatenate([a.items for a in batch])
-    return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context)
+    times = None if batch[0].times is None else np.concatenate([a.times for a in batch])
+    return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context, times)
 
 
-_FIELDS = ("items", "context", "sessions", "k")
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -106,8 +110,9 @@ def parse_sessions(
     """Parse the sessions of a body, and whether it was a single one.
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
-    ``context`` beside ``items`` holds values of the session. A stream of Arrow has a column ``items`` of lists; its
-    other columns are the context. ``k`` is that of the address.
+    ``context`` beside ``items`` holds values of the session, ``times`` the seconds of its events, which a model that is
+    ``timed`` wants. A stream of Arrow has a column ``items`` of lists, one of ``times``; others are the context.
+    ``k`` is that of the address.
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
@@ -117,7 +122,7 @@ def parse_sessions(
         said = parse_json(body)
         if type(said) is not dict:
             raise Refusal(400, "the body is no object of JSON")
-        unknown = next((n for n in said if n not in _FIELDS), None)
+        unknown = next((n for n in said if n not in (*_fields(spec), "sessions", "k")), None)
         if unknown is not None:
             raise Refusal(422, f"the body has an unknown field {shortened(unknown)!r}")
         k, alone = said.get("k", k), "items" in said
@@ -131,14 +136,32 @@ def parse_sessions(
     return asked, alone
 
 
+def _fields(spec: RecommendSpec) -> tuple[str, ...]:
+    return ("items", "context", *(["times"] if spec.timed else []))
+
+
+def _times(values: Any, offsets: np.ndarray) -> np.ndarray:
+    """Return the times of all events, from a list of them for each session."""
+    column = Input("times", "float64")
+    flat, lengths = event_parts(column, values)
+    wanted = np.diff(offsets)
+    if (lengths != wanted).any():
+        row = int(np.argmax(lengths != wanted))
+        said = f"the session has {wanted[row]} items and {lengths[row]} times"
+        raise Refusal(422, said, column="times", row=row, remedy="Send the time of every event, in seconds")
+    read = from_values if isinstance(flat, list) else from_arrow
+    return _in_session(offsets, lambda: read(column, flat))
+
+
 def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedSessions:
     if ("items" in said) == ("sessions" in said):
         remedy = 'Send {"items": [1, 2]}, or {"sessions": [{"items": [1, 2]}]}'
         raise Refusal(422, "the body holds neither items nor sessions, or both", remedy=remedy)
     if "items" in said:
-        sessions: Any = [{n: said[n] for n in ("items", "context") if n in said}]
-    elif "context" in said:
-        raise Refusal(422, "context stands beside sessions", remedy="Put it into each session")
+        sessions: Any = [{n: said[n] for n in _fields(spec) if n in said}]
+    elif "context" in said or "times" in said:
+        name = "context" if "context" in said else "times"
+        raise Refusal(422, f"{name} stands beside sessions", remedy="Put it into each session")
     else:
         sessions = said["sessions"]
     if type(sessions) is not list:
@@ -147,14 +170,15 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedS
     for row, session in enumerate(sessions):
         if type(session) is not dict or type(session.get("items")) is not list:
             raise Refusal(422, "the session is no object with a list of items", row=row)
-        unknown = next((n for n in session if n not in ("items", "context")), None)
+        unknown = next((n for n in session if n not in _fields(spec)), None)
         if unknown is not None:
             raise Refusal(422, f"the session has an unknown field {shortened(unknown)!r}", row=row)
     lists = [s["items"] for s in sessions]
     offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
     column = Input("items", spec.type)
     items = _in_session(offsets, lambda: from_values(column, list(chain.from_iterable(lists))))
-    return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec))
+    times = _times([s.get("times") for s in sessions], offsets) if spec.timed else None
+    return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec), times)
 
 
 def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
@@ -194,19 +218,20 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
         raise Refusal(422, "two columns have this name", column=twice)
-    if "items" not in names:
-        raise Refusal(422, "the column is missing", column="items")
+    absent = next((n for n in ("items", *(["times"] if spec.timed else [])) if n not in names), None)
+    if absent is not None:
+        raise Refusal(422, "the column is missing", column=absent)
     column, lists = Input("items", spec.type), table["items"]
     flat, lengths = event_parts(column, lists)
     if lists.null_count:
         raise Refusal(422, "the session has no list", column="items", row=int(np.argmax(lists.is_null())))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     items = _in_session(offsets, lambda: from_arrow(column, flat))
-    context = {}
-    for name in (n for n in names if n != "items"):
+    context, times = {}, _times(table["times"], offsets) if spec.timed else None
+    for name in (n for n in names if n not in (("items", "times") if spec.timed else ("items",))):
         _check_name(name, spec, None)
         context[name] = _plain(name, table[name].to_pylist())
-    return AskedSessions(items, offsets, 1, context)
+    return AskedSessions(items, offsets, 1, context, times)
 
 
 def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
@@ -225,7 +250,8 @@ SAYS = "The best items for a session, or for several."
 
 def example(spec: RecommendSpec) -> dict[str, Any]:
     """Make up a body."""
-    return {"items": ["a", "b"] if spec.type == "string" else [1, 2], "k": 5}
+    times = {"times": [1_700_000_000.0, 1_700_000_060.0]} if spec.timed else {}
+    return {"items": ["a", "b"] if spec.type == "string" else [1, 2], **times, "k": 5}
 
 
 def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
@@ -234,8 +260,11 @@ def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
     items = {"type": "array", "items": kind, "description": "The session's items so far, the last one last."}
     known = {n: {"description": says} for n, says in spec.context.items()}
     context = {"type": "object", "properties": known, "additionalProperties": False}
-    session = {"type": "object", "additionalProperties": False, "required": ["items"]}
     own, k = {"items": items, "context": context}, {"type": "integer", "minimum": 1, "default": spec.k}
+    if spec.timed:
+        own["times"] = {"type": "array", "items": {"type": "number"}, "description": "The events' times, in seconds."}
+    required = [n for n in own if n != "context"]
+    session = {"type": "object", "additionalProperties": False, "required": required}
     one = {**session, "properties": {**own, "k": k}}
     sessions = {"type": "array", "items": {**session, "properties": own}}
     several = {**session, "required": ["sessions"], "properties": {"sessions": sessions, "k": k}}
@@ -289,7 +318,8 @@ class _Model:
         k = min(self.spec.k, max(self.spec.items, 1))
         try:
             for items in (ids[:0], ids[:1], ids):
-                self.recommend(AskedSessions(items, np.array([0, len(items)]), k))
+                times = np.zeros(len(items)) if self.spec.timed else None
+                self.recommend(AskedSessions(items, np.array([0, len(items)]), k, times=times))
         except FastrecError:
             if not self.spec.context:  # else it may want some
                 raise
@@ -318,13 +348,14 @@ class _ServedNet(_Model):
     def __init__(self, folder: Path, threads: int, device: str) -> None:
         self.folder, self._graph = folder, NextItemGraph(folder, threads=threads, device=device)
         about = self._graph.about
-        self.spec = RecommendSpec(
-            about["name"], about["model"]["sha256"], self._graph.type, int(about["items"]), int(about["k"])
-        )
+        sizes = int(about["items"]), int(about["k"])
+        timed = {"timed": self._graph.timed}
+        self.spec = RecommendSpec(about["name"], about["model"]["sha256"], self._graph.type, *sizes, **timed)
 
     def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
-        best = self._graph.recommend(asked.lists(), asked.k)
+        times = None if asked.times is None else asked.lists(asked.times)
+        best = self._graph.recommend(asked.lists(asked.items), asked.k, times)
         return best, {"score": time.perf_counter() - began}
 
 
@@ -337,7 +368,9 @@ class _ServedRun(_Model):
         assert self._saved.blend.items is not None
         self.items = self._saved.blend.items
         name, k = self._saved.config["competition"], self._saved.form.max_items
-        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), len(self.items) - 1, k)
+        nets = (m.model for m in self._saved.blend.models.values() if isinstance(m, NextItemNet))
+        sizes, timed = (len(self.items) - 1, k), {"timed": any(n is not None and n.timed for n in nets)}
+        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), *sizes, **timed)
         if self._saved.empty.codings:
             why = "its events have side features, which a session of items lacks"
             raise DataError(why, file=folder, remedy="Serve a Recommender, which takes them as context")
@@ -392,6 +425,7 @@ def _frame(
     ids = pa.array(asked.items, kind) if len(asked.items) else pa.array([], kind)
     values = items.encode(as_column(ids, name="items")) if len(ids) else torch.zeros(0, dtype=torch.int64)
     made = SessionFrame.of(values, torch.from_numpy(asked.offsets), items)
+    made.times = None if asked.times is None else torch.from_numpy(asked.times)
     if form is not None and sides:
         rows = rows_of(made.offsets)
         made.codings = form.codings

@@ -15,6 +15,7 @@ from fastai.data.block import RegressionBlock
 
 from fastrec._core import limits
 from fastrec._core.device import DeviceLike
+from fastrec._core.imports import require
 from fastrec.errors import DataError
 from fastrec.table import Table, Vocab, load_state, save_state
 from fastrec.table.vocab import MISSING, UNSEEN
@@ -166,6 +167,7 @@ class ClickLogFrame(ParquetFrame):
     Raises:
         MissingFileError, UnreadableFileError: a file is not there, or cannot be read.
         DataError: a line is not of this form, naming file, line and column; no line; no or too many columns.
+        MissingPackageError: numba, whose loops read the text, is not installed.
     """
 
     def __init__(
@@ -188,6 +190,7 @@ class ClickLogFrame(ParquetFrame):
             remedy = f"Give 1 to {_MOST_CATS} categories, and {_MOST_FIELDS} columns in all; else use ParquetFrame"
             raise DataError(f"a log of {len(form.conts)} numbers and {len(form.cats)} categories", remedy=remedy)
         check_unique(names)
+        require("numba", "numba", "pip install 'fastrec-tabular[compiled]'")
         categorify, logs, labels = Categorify(min_count=min_count, unseen=True), LogTransform(), _labels(label)
         self.recipe = FrameRecipe(list(form.cats), list(form.conts), [categorify, logs], labels)
         self.device = device

@@ -15,8 +15,6 @@ import numpy as np
 from fastrec._core import kernels, limits
 from fastrec._core.threads import run_parallel
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-
 Blocks = Callable[[], Iterator[np.ndarray]]
 """All rows again, block by block: int32 ``[n, words]``."""
 
@@ -24,7 +22,7 @@ Blocks = Callable[[], Iterator[np.ndarray]]
 @dataclass
 class _Column:
     number: int
-    counter: _HashedCounts | _SortedCounts
+    counter: _HashedCounts
     share: tuple[int, int] = (0, 0)  # how many leading bits, and what they are
     left: list[tuple[int, int]] = field(default_factory=list)
     kept: list[np.ndarray] = field(default_factory=list)
@@ -38,7 +36,7 @@ class Tally:
 
     def __init__(self, categories: int, memory: int, min_count: int) -> None:
         self.memory, self.min_count = memory, min_count
-        self.columns = [_Column(j, new_counter(j)) for j in range(categories)]
+        self.columns = [_Column(j, _HashedCounts(j)) for j in range(categories)]
         self.passes = 1
 
     def add(self, rows: np.ndarray) -> None:
@@ -72,19 +70,14 @@ class Tally:
             if column.done:
                 continue
             column.kept.append(column.counter.frequent(self.min_count))
-            column.counter = new_counter(column.number)
+            column.counter = _HashedCounts(column.number)
             column.done = not column.left
             if column.left:
                 column.share = column.left.pop()
 
 
-def new_counter(column: int) -> _HashedCounts | _SortedCounts:
-    """Make a counter of a category, compiled if possible."""
-    return _HashedCounts(column) if kernels.compiled(1 << 20) else _SortedCounts(column)
-
-
 class _HashedCounts:
-    """Counts of a share of a category's values in a table with open addressing, see ``log_loops``."""
+    """Counts of a share of a category's values in a table with open addressing, see ``table_loops``."""
 
     def __init__(self, column: int) -> None:
         self.column, self.used = column, 0
@@ -123,54 +116,11 @@ class _HashedCounts:
         return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))
 
 
-class _SortedCounts:
-    """Sorted values and their counts; new rows are merged in."""
-
-    def __init__(self, column: int) -> None:
-        self.column, self.room = column, limits.HASH_SMALLEST * 8
-        self.values, self.counts = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
-
-    @property
-    def nbytes(self) -> int:
-        return self.room
-
-    def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
-        present = (rows[start:, -1].view(np.uint32) >> np.uint32(self.column + 1)) & np.uint32(1) == 0
-        values = np.ascontiguousarray(rows[start:, self.column][present]).view(np.uint32)
-        values, counts = np.unique(values[_inside(values, share)], return_counts=True)
-        every, place = np.unique(np.concatenate([self.values, values]), return_inverse=True)
-        if 12 * len(every) > self.room:
-            return start
-        self.counts = np.bincount(place, np.concatenate([self.counts, counts]), minlength=len(every)).astype(np.int64)
-        self.values = every
-        return len(rows)
-
-    def grow(self, most: int) -> bool:
-        if 3 * self.room > most:
-            return False
-        self.room *= 2
-        return True
-
-    def keep(self, share: tuple[int, int]) -> None:
-        inside = _inside(self.values, share)
-        self.values, self.counts = self.values[inside], self.counts[inside]
-
-    def frequent(self, least: int) -> np.ndarray:
-        return self.values[self.counts >= max(least, 1)]
-
-
-def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
-    bits, part = share
-    if not bits:
-        return np.ones(len(values), dtype=bool)
-    return (values.astype(np.uint64) * _MIX) >> np.uint64(64 - bits) == np.uint64(part)
-
-
 def tables_of(values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Build lookup tables of distinct uint32 values: value ``i`` of a category has the code ``i + 2``.
 
     Returns where each begins, int64 ``[categories + 1]``, and all tables one after the other, uint64 (see
-    ``log_loops``).
+    ``table_loops``).
     """
     sizes = [max(4, 1 << int(2 * len(v)).bit_length()) for v in values]
     starts = np.cumsum([0, *sizes])

@@ -18,7 +18,7 @@ from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.tabular.click_log.tally import tables_of
 
-_LINE_TEXT = ord("\n")
+_LINE_END = ord("\n")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Stretch:
 
     def lines(self) -> int:
         """Return the number of lines."""
-        return int(np.count_nonzero(self.text[: self.stop] == _LINE_TEXT))
+        return int(np.count_nonzero(self.text[: self.stop] == _LINE_END))
 
 
 def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> list[LogPart]:
@@ -132,11 +132,11 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
                 "the file became shorter", file=part.path, remedy="Leave it alone, and begin again"
             )
         at, length = at + got, len(rest) + got
-        if at >= stop and text[length - 1] != _LINE_TEXT:  # the last line has no end
-            text[length] = _LINE_TEXT
+        if at >= stop and text[length - 1] != _LINE_END:  # the last line has no end
+            text[length] = _LINE_END
             length += 1
         end = length
-        while end and text[end - 1] != _LINE_TEXT:
+        while end and text[end - 1] != _LINE_END:
             end -= 1
         text[length : length + limits.LOG_PAD] = 0
         rest = text[end:length].copy()
@@ -150,9 +150,7 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
             yield stretch
 
 
-# Lines of text as rows of 32-bit numbers, by compiled loops where numba is, else by numpy.
-
-_TAB, _LINE, _RETURN, _MINUS = 9, 10, 13, 45
+# Lines of text as rows of 32-bit numbers.
 
 
 @dataclass(frozen=True)
@@ -184,10 +182,10 @@ def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
     rows = np.empty((sum(counts), form.words), dtype=np.int32)
     starts = np.cumsum([0, *counts])
     lows = np.full((len(counts), len(form.conts)), 2**31 - 1, dtype=np.int64)
-    one = _compiled if kernels.compiled(rows.size) else _plain
+    loop, sizes = kernels.click_logs().parse_rows, (len(form.cats), len(form.conts))
 
     def take(i: int) -> int:
-        return one(stretch.text, cuts[i], cuts[i + 1], form, rows[starts[i] : starts[i + 1]], lows[i])
+        return loop(stretch.text, cuts[i], cuts[i + 1], *sizes, rows[starts[i] : starts[i + 1]], lows[i])
 
     for i, fault in enumerate(run_parallel(take, range(len(counts)), rows=len(rows))):
         if fault >= 0:
@@ -201,15 +199,11 @@ def _shares(stretch: Stretch) -> tuple[list[int], list[int]]:
     for i in range(1, threads):
         at = max(stretch.stop * i // threads, cuts[-1])
         rest = stretch.text[at : stretch.stop]
-        ends = np.flatnonzero(rest[: 1 << 16] == _LINE)
+        ends = np.flatnonzero(rest[: 1 << 16] == _LINE_END)
         cuts.append(at + int(ends[0]) + 1 if len(ends) else stretch.stop)
     cuts.append(stretch.stop)
-    ends = [int(np.count_nonzero(stretch.text[a:b] == _LINE)) for a, b in itertools.pairwise(cuts)]
+    ends = [int(np.count_nonzero(stretch.text[a:b] == _LINE_END)) for a, b in itertools.pairwise(cuts)]
     return cuts, ends
-
-
-def _compiled(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray, lows: np.ndarray) -> int:
-    return kernels.click_logs().parse_rows(text, at, stop, len(form.cats), len(form.conts), out, lows)
 
 
 def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
@@ -233,72 +227,7 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
     )
 
 
-# Without numba -------------------------------------------------------------------------------------------------------
-
-
-def _plain(text: np.ndarray, at: int, stop: int, form: LogForm, out: np.ndarray, lows: np.ndarray) -> int:
-    """Parse by numpy: all fields' places first, then one column after the other."""
-    n, width, n_cont = len(out), form.words, len(form.conts)
-    if not n:
-        return -1
-    part = text[at : stop + limits.LOG_PAD]
-    ends = np.flatnonzero((part[: stop - at] == _TAB) | (part[: stop - at] == _LINE))
-    lines = np.flatnonzero(part[ends] == _LINE)
-    odd = np.flatnonzero(np.diff(lines, prepend=-1) != width)
-    if len(odd):
-        return int(odd[0]) * 64
-    starts = np.concatenate([[0], ends[:-1] + 1]).reshape(n, width)
-    ends = ends.reshape(n, width).copy()
-    ends[:, -1] -= part[np.maximum(ends[:, -1] - 1, 0)] == _RETURN
-    faults = []
-    label = part[starts[:, 0]].astype(np.int64) - 48
-    faults.append((label < 0) | (label > 1) | (ends[:, 0] - starts[:, 0] != 1))
-    for j in range(n_cont):
-        value, bad = _whole(part, starts[:, 1 + j], ends[:, 1 + j])
-        faults.append(bad)
-        lows[j] = value.min()
-        out[:, len(form.cats) + j] = value
-    state = label
-    for j in range(len(form.cats)):
-        value, missing, bad = _hex(part, starts[:, 1 + n_cont + j], ends[:, 1 + n_cont + j])
-        faults.append(bad)
-        out[:, j] = value.view(np.int32)
-        state |= missing.astype(np.int64) << (1 + j)
-    out[:, -1] = state.astype(np.uint32).view(np.int32)
-    wrong = np.stack(faults, 1)
-    first = np.flatnonzero(wrong.any(1))
-    return int(first[0]) * 64 + int(wrong[first[0]].argmax()) if len(first) else -1
-
-
-def _whole(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return whole numbers int64 ``[n]``, 0 if missing; and which do not fit."""
-    negative = (text[start] == _MINUS) & (end > start)
-    first = start + negative
-    length = end - first
-    value, bad = np.zeros(len(start), dtype=np.int64), (negative & (length == 0)) | (length > 10)
-    for k in range(min(int(length.max(initial=0)), 10)):
-        inside = k < length
-        digit = text[np.where(inside, first + k, start)].astype(np.int64) - 48
-        bad |= inside & ((digit < 0) | (digit > 9))
-        value = np.where(inside, value * 10 + digit, value)
-    bad |= value > 2**31 - 1
-    return np.where(bad, 0, np.where(negative, -value, value)), bad
-
-
-def _hex(text: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values uint32 ``[n]``, 0 if missing; which are missing; and which are not 8 hex digits."""
-    missing = end == start
-    digits = text[start[:, None] + np.arange(8)].astype(np.int64)
-    number, letter = (digits >= 48) & (digits <= 57), (digits >= 97) & (digits <= 102)
-    bad = ~missing & ((end - start != 8) | ~(number | letter).all(1))
-    powers = 16 ** np.arange(7, -1, -1, dtype=np.int64)
-    value = np.where(number, digits - 48, digits - 87) @ powers
-    return np.where(missing | bad, 0, value).astype(np.uint32), missing, bad
-
-
 # Rows of 32-bit values → packed rows: codes of categories, logarithms of numbers, the label.
-
-MISSING, OTHER = 0, 1  # codes: of a missing value, and of any that has no code of its own
 
 
 class LogEncoder:
@@ -316,30 +245,12 @@ class LogEncoder:
 
     def encode(self, rows: np.ndarray) -> None:
         """Make packed rows of parsed rows, int32 ``[n, words]``, in place."""
-        if not kernels.compiled(rows.size):
-            self._plain(rows)
-            return
         if self._tables is None:
             self._tables = tables_of(self.values)
         starts, tables = self._tables
         loop, n_cat = kernels.click_logs().encode_rows, len(self.values)
         shares = np.array_split(rows, torch.get_num_threads())
         run_parallel(lambda part: loop(part, n_cat, starts, tables, self.lows, self._logs), shares, rows=2 * rows.size)
-
-    def _plain(self, rows: np.ndarray) -> None:
-        state, n_cat = rows[:, -1].view(np.uint32).copy(), len(self.values)
-        for j, own in enumerate(self.values):
-            values = np.ascontiguousarray(rows[:, j]).view(np.uint32)
-            codes = np.full(len(rows), OTHER, dtype=np.int32)
-            if len(own):
-                place = np.minimum(np.searchsorted(own, values), len(own) - 1)
-                codes = np.where(own[place] == values, place + 2, OTHER).astype(np.int32)
-            rows[:, j] = np.where((state >> np.uint32(j + 1)) & np.uint32(1), MISSING, codes)
-        numbers = rows.view(np.float32)
-        for j, low in enumerate(self.lows):
-            shifted = np.maximum(rows[:, n_cat + j].astype(np.int64) - low, 0)
-            numbers[:, n_cat + j] = np.log1p(shifted.astype(np.float64)).astype(np.float32)
-        numbers[:, -1] = (state & np.uint32(1)).astype(np.float32)
 
 
 def as_text(values: np.ndarray) -> np.ndarray:

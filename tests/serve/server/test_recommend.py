@@ -146,6 +146,48 @@ def test_a_run_of_one_net_and_its_export_give_the_same_scores(folders, tmp_path)
         app.state.service.close()
 
 
+class Timed(NextItemCompetition):
+    name, k, minutes, items, session, order = "Timed", 4, 2.0, "item", "s", ("at",)
+
+    def models(self, *, bs):
+        return {"net": NextItemNet(width=8, epochs=1, max_len=6, options={"bias": "time"})}
+
+
+def test_a_net_with_times_is_served_with_them(tmp_path):
+    rows = [(s, item, 1.7e9 + 7.0 ** (s % 9) * i) for s, own in enumerate(walks(60)) for i, item in enumerate(own)]
+    log = pd.DataFrame(rows, columns=["s", "item", "at"])
+    for name in ("train", "test"):
+        log.to_parquet(tmp_path / f"{name}.parquet")
+    run = run_competition(Timed(), tmp_path, tmp_path / "run")
+    saved = SavedNextItems(run)
+    with torch.no_grad():  # after one epoch it is next to nothing
+        torch.nn.init.normal_(saved.blend.models["net"].model.bias.tables["time"].weight)
+    saved.blend.save(run / "models" / "blend")
+    frame = saved.read(tmp_path / "test.parquet")
+    items, scores = saved.recommend(frame)
+    sessions = [{"items": own["item"].tolist(), "times": own["at"].tolist()} for _, own in log.groupby("s", sort=False)]
+    table = pa.table({n: [s[n] for s in sessions] for n in ("items", "times")})
+    for folder in (run, export_next_items(run, tmp_path / "net").folder):
+        app = make_app(folder)
+        said = asked(app, {"sessions": sessions})["sessions"]
+        assert [s["ids"] for s in said] == [frame.decode(row).to_pylist() for row in items]
+        np.testing.assert_allclose([s["scores"] for s in said], scores.numpy(), atol=1e-5)
+        assert asked(app, stream(table), headers=ARROW)["sessions"] == said
+        np.testing.assert_allclose(asked(app, sessions[5])["scores"], said[5]["scores"], atol=1e-5)
+        slow = asked(app, {"items": sessions[5]["items"], "times": [30 * t for t in sessions[5]["times"]]})
+        assert np.abs(np.subtract(slow["scores"], said[5]["scores"])).max() > 1e-3
+        wrong = [({"items": [1, 2]}, "2 items and 0 times"), ({"items": [1], "times": [2, 3]}, "1 items and 2 times")]
+        wrong += [({"items": [1], "times": ["now"]}, "row 0"), ({"sessions": [], "times": []}, "times stands beside")]
+        for body, words in wrong:
+            answer = post(app, PATH, body)
+            assert answer.status == 422
+            assert words in str(answer.json())
+        answer = post(app, PATH, stream(table.select(["items"])), ARROW)
+        assert answer.status == 422
+        assert "times" in str(answer.json())
+        app.state.service.close()
+
+
 @pytest.mark.parametrize("kind", ["run", "shop"])
 def test_sessions_of_known_items_are_answered_before_it_is_ready(folders, kind):
     class Noted(type(open_model(folders[kind]))):
