@@ -83,7 +83,7 @@ def blend_runs(
         raise DataError("a blend needs two predictions or more, one of them a run's", remedy="Give a run and another")
     first, stages = _FirstRun(folders[0]), stages or Stages()
     run = first.record(out=out, seed=seed, stages=stages, command=command)
-    taken = ["stack", *(b.name for b in Stack().blends([], run.train, run.scorer.for_choosing()))]
+    taken = ["stack", *(b.name for b in Stack().blends([""], run.train, run.scorer.for_choosing()))]
     same = next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)
     if same is not None:
         problem = f"another part, or a way to blend them, has the name {names[same]!r}"
