@@ -159,9 +159,6 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
     if lgbm and size == "very large":  # what is found between single rows, found otherwise
         made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size]["lgbm"], **_FINER})})'))
-    if lgbm and size in ("usual", "small") and not (many and wide is False and not chosen.trees):
-        share = 0.3 if wide else 0.5
-        made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net, *logs = _nets(problem, wide=wide)
     made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
     # A saved forest is grown anew where it is read: with more rows that takes too long.
@@ -188,7 +185,12 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         linear = 'LogisticRegression(C=2.0, solver="liblinear")' if binary else "Ridge()"
         line = f"from sklearn.linear_model import {linear.split('(')[0]}"
         made.insert(1, ModelLine("SKModel", f'SKModel("linear", {linear}, columns=OWN, cats="every")', line))
-    return made + [m for m in logs if m not in made]
+    made += [m for m in logs if m not in made]
+    # Of few rows nets learn most that trees do not (BENCHMARKS.md): one of the other kind comes last.
+    if problem.task != "multilabel" and not wide and len(problem.train) <= limits.LONG_TRAINED_ROWS:
+        kind = "TabM" if problem.task == "regression" else "RealMLP"
+        made.append(ModelLine("NetModel", f'NetModel("other_net", model="{kind}", bs=bs)'))
+    return made
 
 
 def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
@@ -221,8 +223,10 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
 
 def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
     """Return a net and, if there are long tails, one that takes them as logarithms: the two err differently."""
-    real = problem.task in ("multiclass", "regression") and not wide
-    net = ', model="RealMLP"' if real and problem.task == "multiclass" else ""
+    # Of several classes of few rows TabM learns more; it takes numbers by their ranks.
+    many = problem.task == "multiclass" and len(problem.train) > limits.LONG_TRAINED_ROWS
+    real = (problem.task == "regression" or many) and not wide
+    net = ', model="RealMLP"' if real and many else ""
     made = [ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)')]
     numbers = [c.name for c in problem.kinds("number")]
     if real and long_tails(Table.read(problem.train, numbers), numbers):

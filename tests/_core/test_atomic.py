@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 
+from fastrec._core import atomic as files
+from fastrec._core import atomic as leftovers
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec.errors import FastrecError, MissingFileError, SubmissionError, WriteError
-from tests.fresh import run, start
+from fastrec.features import CountEncode, FeatureCache, FeatureSet
+from fastrec.table import load_state, save_state
+from fastrec.training.checkpoint import _replace
+from tests.fresh import Forked, run, start
 
 
 def names(folder: Path) -> list[str]:
@@ -231,3 +241,260 @@ def test_long_names_fit(tmp_path):
     with atomic_file(tmp_path / name) as part:
         part.write_text("x")
     assert names(tmp_path) == [name]
+
+
+# Writers that are killed outright: the old result or the new one stands, and the next writer clears up
+
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no flock")
+
+
+HALF = """
+import sys, time
+from pathlib import Path
+from fastrec._core.atomic import atomic_file, atomic_folder
+with {writer}(sys.argv[1]) as part:
+    Path(part / "x" if part.is_dir() else part).write_text("half")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def half_written(writer: str, path: Path) -> Forked:
+    child = start(HALF.format(writer=writer), path)
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def kill(child: Forked) -> None:
+    with child:
+        child.kill()
+
+
+def write(writer: str, path: Path, text: str) -> None:
+    with getattr(files, writer)(path) as part:
+        (part / "x" if part.is_dir() else part).write_text(text)
+
+
+def leftovers_names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+@linux
+@pytest.mark.parametrize("writer", ["atomic_file", "atomic_folder"])
+def test_the_next_writer_of_a_path_removes_what_a_killed_one_left_and_nothing_else(writer, tmp_path):
+    path = tmp_path / "a.b"
+    write(writer, path, "old")
+    mine = [".a.b.notes.part", ".a.b.0123456789ab.part", ".a.b", "a.b.part"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    killed = [
+        half_written(writer, path),
+        half_written(writer, tmp_path / "a"),
+        half_written(writer, tmp_path / "a.b.c"),
+    ]
+    lives = half_written(writer, path)
+    try:
+        for child in killed:
+            kill(child)
+        assert len(leftovers_names(tmp_path)) == 9
+        write(writer, path, "new")
+        left = [leftovers._HIDDEN.fullmatch(n) for n in leftovers_names(tmp_path) if n not in [*mine, "a.b"]]
+        assert sorted(m["name"] for m in left) == ["a", "a.b", "a.b.c"]
+        assert (path / "x" if path.is_dir() else path).read_text() == "new"
+    finally:
+        kill(lives)
+    for name in ("a", "a.b", "a.b.c"):
+        write(writer, tmp_path / name, "new")
+    assert leftovers_names(tmp_path) == sorted([*mine, "a", "a.b", "a.b.c"])
+
+
+COUNT = """
+import sys
+from itertools import count
+from fastrec._core.atomic import atomic_folder
+for k in count(int(sys.argv[2])):
+    with atomic_folder(sys.argv[1]) as part:
+        for name in "abcdef":
+            (part / name).write_text(str(k))
+    print(k, flush=True)
+"""
+
+
+@linux
+def test_killed_at_any_moment_a_folder_is_of_one_write(tmp_path):
+    path = tmp_path / "run"
+    for k in range(10):
+        child = start(COUNT, path, k * 1_000_000)
+        child.stdout.readline()
+        time.sleep(0.001 * 1.7**k)  # from 1 ms to 0.1 s after its first write
+        child.send_signal(signal.SIGKILL)
+        told = [int(line) for line in child.stdout.read().split()] or [k * 1_000_000]
+        kill(child)
+        leftovers.recover(path)
+        found = {int((path / name).read_text()) for name in "abcdef"}
+        assert len(found) == 1
+        assert found.pop() - told[-1] in (0, 1)
+    write("atomic_folder", path, "last")
+    assert leftovers_names(tmp_path) == ["run"]
+
+
+BETWEEN = """
+import os, signal, sys
+from fastrec._core import atomic as files
+rename = os.rename
+def killing(a, b):
+    rename(a, b)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.rename = killing
+with files.atomic_folder(sys.argv[1]) as part:
+    (part / "x").write_text("new")
+print("lives", flush=True)
+"""
+
+
+def killed_between(path: Path) -> None:
+    child = start(BETWEEN, path)
+    assert child.stdout.read() == ""
+    kill(child)
+    assert child.returncode == -signal.SIGKILL
+    assert not path.exists()
+
+
+@linux
+@pytest.mark.parametrize("name", ["run", "x" * 150, "~" + "0" * 16])
+def test_a_kill_between_two_renames_loses_nothing(name, tmp_path):
+    path = tmp_path / name
+    write("atomic_folder", path, "old")
+    killed_between(path)
+    leftovers.remove_leftovers(tmp_path)
+    assert path.exists() == (name == "run")  # of the others the name is not in the hidden one
+    leftovers.recover(path)
+    assert (path / "x").read_text() == "old"
+    killed_between(path)
+    with pytest.raises(ZeroDivisionError), atomic_folder(path):
+        _ = 1 / 0
+    assert (path / "x").read_text() == "old"
+    killed_between(path)
+    write("atomic_folder", path, "newer")
+    assert (path / "x").read_text() == "newer"
+    assert leftovers_names(tmp_path) == [name]
+
+
+@linux
+def test_readers_put_back_what_a_killed_writer_moved_away(tmp_path):
+    features, df = FeatureSet([CountEncode("item")]), pd.DataFrame({"item": ["a", "a", "b"]})
+    features.fit_transform(df)
+    features.save(tmp_path / "set")
+    save_state(tmp_path / "state", {"is": "old"})
+    killed_between(tmp_path / "set")
+    killed_between(tmp_path / "state")
+    assert load_state(tmp_path / "state") == {"is": "old"}
+    assert FeatureSet.load(tmp_path / "set").outputs == features.outputs
+
+
+@linux
+def test_a_file_system_without_locks_is_cleared_up_after_a_day(tmp_path, monkeypatch):
+    def refused(file: int, kind: int) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(leftovers.fcntl, "flock", refused)
+    young, old = (leftovers.hidden_beside(tmp_path / "x", "part") for _ in range(2))
+    for path, age in ((young, 3600), (old, 90_000)):
+        path.write_text("half")
+        os.utime(path, (time.time() - age,) * 2)
+    write("atomic_file", tmp_path / "x", "whole")
+    assert leftovers_names(tmp_path) == sorted(["x", young.name])
+
+
+@linux
+def test_a_process_that_ended_and_was_not_waited_for_is_gone(tmp_path):
+    command = [sys.executable, "-c", HALF.format(writer="atomic_file"), tmp_path / "x"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # a child of this process itself
+        assert child.stdout.readline() == "ready\n"
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        write("atomic_file", tmp_path / "x", "whole")
+        assert leftovers_names(tmp_path) == ["x"]
+
+
+def test_a_folder_takes_the_place_of_a_file_and_of_a_folder_that_came_between(tmp_path):
+    (tmp_path / "file").write_text("old")
+    write("atomic_folder", tmp_path / "file", "new")
+    with atomic_folder(tmp_path / "run") as outer:
+        (outer / "x").write_text("outer")
+        write("atomic_folder", tmp_path / "run", "inner")
+    assert leftovers_names(tmp_path) == ["file", "run"]
+    assert (tmp_path / "file" / "x").read_text() == "new"
+    assert (tmp_path / "run" / "x").read_text() == "outer"
+
+
+def test_a_reader_that_puts_the_old_folder_back_between_the_renames_hinders_no_writer(tmp_path, monkeypatch):
+    path, rename = tmp_path / "run", os.rename
+    write("atomic_folder", path, "old")
+
+    def late(a, b):
+        rename(a, b)
+        if a == path:
+            monkeypatch.undo()
+            leftovers.recover(path)
+            assert (path / "x").read_text() == "old"
+
+    monkeypatch.setattr(os, "rename", late)
+    write("atomic_folder", path, "new")
+    assert (path / "x").read_text() == "new"
+    assert leftovers_names(tmp_path) == ["run"]
+
+
+@linux
+def test_checkpoints_and_caches_clear_up_under_every_name(tmp_path):
+    kill(half_written("atomic_folder", tmp_path / "ck" / "last-000001"))
+    lives = half_written("atomic_folder", tmp_path / "ck" / "last-000002")
+    kill(half_written("atomic_folder", tmp_path / "cache" / "ab" / ("ab" + "0" * 30)))
+    try:
+        _replace(tmp_path / "ck", "last", {"epoch": 0})
+        assert len(leftovers_names(tmp_path / "ck")) == 2, "of one that still writes nothing is taken away"
+    finally:
+        kill(lives)
+    _replace(tmp_path / "ck", "last", {"epoch": 1})
+    assert leftovers_names(tmp_path / "ck") == ["last-000002"]
+    FeatureCache(tmp_path / "cache").put("cd" + "0" * 30, {"x": torch.arange(3)})
+    assert leftovers_names(tmp_path / "cache" / "ab") == []
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fastrec._core.atomic import alone_at
+with alone_at(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_one_process_alone_writes_to_a_place(tmp_path):
+    pytest.importorskip("fcntl")
+    place, link = tmp_path / "run", tmp_path / "link"
+    link.symlink_to(place)
+    with start(HOLDER, place) as other:
+        assert other.stdout.readline() == "held\n"
+        for way in (place, link, tmp_path / "." / "run"):
+            with pytest.raises(WriteError, match="another process is writing here"), leftovers.alone_at(way):
+                pass
+        with leftovers.alone_at(tmp_path / "elsewhere"):
+            pass
+        other.kill()  # the kernel gives its lock back
+        other.wait()
+        with leftovers.alone_at(place), pytest.raises(WriteError), leftovers.alone_at(place):
+            pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link"]
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path):
+    pytest.importorskip("fcntl")
+    (tmp_path / ".run.lock").mkdir()
+    with (
+        pytest.raises(WriteError, match=r"run\.lock.*no lock can be had.*Remove that file"),
+        leftovers.alone_at(tmp_path / "run"),
+    ):
+        pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -20,8 +21,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import fastrec
+from fastrec._core import atomic as leftovers
+from fastrec._core import fresh_process
+from fastrec._core.device import resolve_device
 from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, is_older, machine, write_own_wheel
 from fastrec.errors import DeviceError
+from tests._core.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -102,3 +107,100 @@ def test_pip_installs_the_wheel(wheel, tmp_path):
         optional = PROJECT["optional-dependencies"][part.extra]
         wanted |= {str(Requirement(f"{r}; extra == '{part.extra}'")) for r in optional}
     assert said == wanted
+
+
+# Device
+
+
+HAS_CUDA = torch.cuda.is_available()
+
+
+def test_named_devices():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device(torch.device("cpu")) == torch.device("cpu")
+    assert resolve_device("auto").type == ("cuda" if HAS_CUDA else "cpu")
+
+
+def test_the_environment_decides_where_nothing_is_said(monkeypatch):
+    monkeypatch.delenv("FASTREC_DEVICE", raising=False)
+    assert resolve_device() == torch.device("cpu")
+    monkeypatch.setenv("FASTREC_DEVICE", "")
+    assert resolve_device() == torch.device("cpu")
+    monkeypatch.setenv("FASTREC_DEVICE", "auto")
+    assert resolve_device() == resolve_device("auto")
+    monkeypatch.setenv("FASTREC_DEVICE", "no such thing")
+    assert resolve_device("cpu") == torch.device("cpu")
+    refused(DeviceError, "no such thing", lambda: resolve_device())
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:x", "CPU ", 1.5, ["cpu"]])
+def test_what_is_no_device_is_named(device):
+    refused(DeviceError, "is not a device", lambda: resolve_device(device))
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="this machine has CUDA")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
+def test_cuda_that_is_not_there(device):
+    refused(DeviceError, r"'cuda' was asked for.*device='auto'", lambda: resolve_device(device))
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="this machine has no CUDA")
+def test_a_gpu_too_many():
+    assert resolve_device("cuda:0") == torch.device("cuda:0")
+    assert resolve_device("cuda") == torch.zeros(1, device="cuda").device
+    refused(DeviceError, "CUDA devices", lambda: resolve_device(f"cuda:{torch.cuda.device_count()}"))
+
+
+def test_a_device_of_another_kind_that_holds_nothing_here():
+    refused(DeviceError, "not usable here", lambda: resolve_device("meta"))
+    if not torch.backends.mps.is_available():
+        refused(DeviceError, "not usable here", lambda: resolve_device("mps"))
+
+
+# A command's process replaced by itself: the same number, another memory, and its folder found again
+
+
+CODE = """
+import os, sys
+from pathlib import Path
+from fastrec._core import fresh_process
+from fastrec._core.atomic import working_folder
+
+fresh_process.owns_process()
+made = fresh_process.continued_in()
+with working_folder(Path(sys.argv[1]) / "work", made=made) as folder:
+    said = [*(folder / "said").read_text().split(), str(os.getpid())] if made else [str(os.getpid())]
+    (folder / "said").write_text(" ".join(said))
+    assert fresh_process._SETTING not in os.environ
+    if len(said) < 3:
+        fresh_process.begin_anew(folder)
+    print(*said, *sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes begin anew on Linux")
+def test_a_process_finds_its_folder_again_and_tidies_it_up_at_the_end(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", CODE, str(tmp_path), "an option with spaces"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        said, _ = child.communicate(timeout=120)
+    assert child.returncode == 0
+    assert said == f"{child.pid} {child.pid} {child.pid} {tmp_path} an option with spaces\n"
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_is_taken_up_once_and_only_with_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = os.open(tmp_path, os.O_RDONLY)
+    for told, found in (
+        (f"{lock} {tmp_path}", tmp_path),
+        (f"{lock} {tmp_path.parent}", None),
+        (f"9999 {tmp_path}", None),
+    ):
+        monkeypatch.setenv(fresh_process._SETTING, told)
+        assert fresh_process.continued_in() == found
+        assert fresh_process.continued_in() is None
+    os.close(leftovers.locks.pop(tmp_path))
+
+
+def test_only_a_commands_process_is_replaced() -> None:
+    assert not fresh_process.may_begin_anew()

@@ -16,6 +16,7 @@ from fastrec.auto.models import SIZES, choose_models, choose_trees
 from fastrec.auto.problem import Problem
 from fastrec.auto.trial import Family
 from fastrec.estimators import SKModel
+from fastrec.estimators._net_training import default_model
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -39,7 +40,7 @@ def test_many_rows_get_larger_trees_and_none_that_learn_slowly():
     assert "num_leaves=127" in many[0]
     assert any("max_depth=9" in t for t in many)
     assert not any("max_depth=9" in t for t in few)
-    for slow in ("extra_trees", "ExtraTrees"):
+    for slow in ("ExtraTrees", "RealMLP"):
         assert any(slow in t for t in few)
         assert not any(slow in t for t in many)
 
@@ -99,30 +100,49 @@ def test_what_is_text_in_the_files_is_a_category_of_catboost_though_it_became_a_
     month = ColumnInfo("Month", "number", 12, 0.0, whole=True, key=True, numeric_text=True)
     price = ColumnInfo("price", "number", 90, 0.0, numeric_text=True)
     problem = Problem(Files(Path(), {}, {"train": train}), [month, price], ["y"], "binary", "auc")
-    assert choose_models(problem, Chosen())[-1].text == "CatBoostModel(\"catboost\", keys=['Month'])"
+    made = [m.text for m in choose_models(problem, Chosen()) if m.cls == "CatBoostModel"]
+    assert made == ["CatBoostModel(\"catboost\", keys=['Month'])"]
     assert 'CatBoostModel("catboost")' in texts(100)
 
 
-TAILS = np.exp(np.random.default_rng(0).normal(size=1_000) * 2)
+TAILS = np.exp(np.random.default_rng(0).normal(size=11_000) * 2)
 
 
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 def test_numbers_with_long_tails_get_a_net_of_logarithms_beside_the_other(task):
-    made = [t for t in texts(1_000, task=task, values=TAILS) if t.startswith("NetModel")]
+    made = [t for t in texts(11_000, task=task, values=TAILS) if t.startswith("NetModel")]
     assert len(made) == 2
     assert "logs" not in made[0]
     assert '"log_net"' in made[1]
     assert "logs=True" in made[1]
     assert made[0].split(", ")[1:-1] == made[1].split(", ")[1:-2]  # the same model otherwise
-    place = [t.split('"')[1] for t in texts(1_000, task=task, values=TAILS)].index
+    place = [t.split('"')[1] for t in texts(11_000, task=task, values=TAILS)].index
     assert (place("log_net") == place("net") + 1) is (task == "multiclass")
     assert place("log_net") > place("net")
-    assert not any("logs=True" in t for t in texts(1_000, task=task))
+    assert not any("logs=True" in t for t in texts(11_000, task=task))
 
 
 def test_nets_that_take_numbers_by_their_ranks_get_none():
-    for made in (texts(1_000, values=TAILS), texts(1_000, columns=200, task="multiclass", values=TAILS)):
+    for made in (texts(11_000, values=TAILS), texts(11_000, columns=200, task="multiclass", values=TAILS)):
         assert sum(t.startswith("NetModel") for t in made) == 1
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_few_rows_get_a_net_of_each_kind_the_usual_one_first(task):
+    usual, last = ("RealMLP", "TabM") if task == "regression" else ("TabM", "RealMLP")
+    few = [t for t in texts(10_000, task=task) if t.startswith("NetModel")]
+    (net,) = [t for t in texts(10_001, task=task) if t.startswith("NetModel")]
+    assert few[0] == 'NetModel("net", bs=bs)'
+    assert default_model(rows_of(task)) == usual
+    assert few[1:] == [f'NetModel("other_net", model="{last}", bs=bs)'] == [texts(10_000, task=task)[-1]]
+    # of many rows RealMLP does more with several classes
+    assert ("RealMLP" in net) is (task == "multiclass")
+
+
+def rows_of(task):
+    return Rows(
+        Table({"a": np.zeros(2)}), task, conts=["a"], label=torch.zeros(2), n_outputs=2 if task == "multiclass" else 1
+    )
 
 
 def test_no_catboost_where_classes_make_it_too_slow():

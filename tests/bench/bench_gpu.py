@@ -72,7 +72,7 @@ def gathered(records: Iterable[Record]) -> list[Record]:
 
 
 def _suite(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
-    few = ["tests/_core/test_device.py"]
+    few = ["tests/_core/test_environment.py"]
     rooms = ("device", "rapids", "segments", "table", "features", "tabular", "models", "losses", "optim", "training")
     some = [*few, *(f"tests/{room}" for room in rooms if (ROOT / "tests" / room).is_dir())]
     tests = options.tests.split() or _of(options, few, some, [])

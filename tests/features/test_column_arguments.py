@@ -6,15 +6,20 @@ import ast
 import importlib
 import inspect
 import re
+from functools import partial
+from math import inf, nan
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import fastrec.features as ff
 import fastrec.features as registry
-from fastrec.errors import DataError, FastrecError
-from fastrec.features import category
+from fastrec import features as f
+from fastrec.errors import DataError, FastrecError, MissingColumnError, NotFittedError
+from fastrec.features import CountEncode, FeatureSet, GroupRank, Lag, TargetEncode, category, matching, number, temporal
 from fastrec.features.base import Feature
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_pandas
@@ -203,3 +208,258 @@ def test_a_target_of_classes_is_told_to_name_them():
     ff.TargetEncode("a", "y", classes=["no", "yes"]).fit(df)
     with pytest.raises(DataError, match=r"CumTarget\(…, classes=\['no', 'yes'\]\)"):
         ff.CumTarget("a", "y", order="t").fit(df)
+
+
+# Options that cannot be: every generator refuses them by its own name, and says what to do
+
+
+def each(**options):
+    """One option at a time."""
+    return [{name: value} for name, values in options.items() for value in values]
+
+
+def with_horizon(make):
+    rows = partial(make, "x")
+    return [
+        (rows, each(n=[0, [1, 0]]), "n is 0"),
+        (rows, [{"horizon": "42D"}, {"horizon": "42D", "order": ["a", "b"]}], "one order column"),
+        (rows, [{"horizon": "42D", "order": "t", "n": [1, -1]}], "looks back"),
+        (rows, [{"horizon": "42 days", "order": "t"}], "42 days"),
+        (rows, [{"horizon": 0, "order": "t"}], "horizon=0"),
+        (rows, [{"horizon": -7, "order": "t"}], "horizon=-7"),
+    ]
+
+
+a_histogram = [{"stats": "histogram", "bins": bins} for bins in ([1], [1, 1], [2, 1])]
+weights = [{"event": "kind", "weights": {"a": w}} for w in (-1, inf)]
+never_repeated = [[], ["a", "a"], [1, 1.0], ["a", 1], [None], ["a", None], [1.0, nan], [[1]], [2**64]]
+cum_target = partial(f.CumTarget, "k", "y", order="t")
+target = partial(f.TargetEncode, "k", "y")
+rolling = partial(f.Rolling, "x", window=2)
+ewm = partial(f.Ewm, "x")
+
+REFUSED = [
+    (partial(f.BayesianRate, "c", "n"), each(weight=[0, -1, inf], prior=[nan]), ""),
+    (partial(f.Bucketize, "x"), each(edges=[None, [], [2, 1], [1, 1], [nan]]), ""),
+    (partial(f.Bucketize, "x"), each(quantiles=[1, 2.5, [], [0.5, 0.2], [1.2]]), ""),
+    (partial(f.Bucketize, "x"), [{"edges": [1], "quantiles": 2}, {"quantiles": 3, "scope": "test"}], ""),
+    (partial(f.Categorify, "k"), each(min_count=[-1, {"other": 2}], max_size=[-1], buckets=[0], scope=["test"]), ""),
+    (partial(f.Categorify, "k"), [{"min_count": {"k": 2}, "shared": True}, {"buckets": 2, "unseen": True}], ""),
+    (partial(f.Collect, "x", by="user"), each(max_len=[0], table=["log"]), ""),
+    (partial(f.Collect, f.Collect("x", by="user"), by="user"), [{"order": "t", "table": "log"}], ""),
+    (partial(f.Combine, "a", b="b"), each(how=["%"]), ""),
+    (partial(f.CountEncode, "k"), [{"log": True, "normalise": True}], "logarithm"),
+    (partial(f.CountEncode, "k"), each(scope=["test"]), "scope"),
+    (
+        partial(f.CoVisit, "item", by="s", order="t"),
+        each(stats=["min"], window=[0], last=[0], folds=[1], order=[[]]),
+        "",
+    ),
+    (partial(f.CoVisit, "item", by="s", order="t"), each(half_life=[0, nan], event=["kind"], weights=[{"a": 1}]), ""),
+    (partial(f.CoVisit, "item", by="s", order="t"), weights, ""),
+    (f.Cross, each(cols=["a", []]), ""),
+    (partial(f.Cross, "a", "b"), each(buckets=[0]), ""),
+    (f.CumCount, each(by=[[]]), ""),
+    (partial(f.CumStat, "x", by="g"), each(stats=["median"]), "median"),
+    (cum_target, each(smooth=[-1, nan]), "smooth"),
+    (cum_target, each(half_life=[0, inf]), "half-life"),
+    (cum_target, [{"half_life": 1, "order": ["a", "b"]}], "order columns"),
+    (cum_target, each(order=[[]]), "earlier"),
+    (partial(f.Cyclic, "t"), each(period=["year", 0, -1, nan, inf]), "period"),
+    (partial(f.DatePart, "t"), each(parts=["fortnight", ["year", "decade"], []]), ""),
+    (partial(f.DeviationFromGroup, "x", by="g"), each(how=["log"], stat=["max"], over=["all"], scope=["all"]), ""),
+    (partial(f.Digits, "x"), [{"digits": d, "decimals": n} for d, n in ((0, 0), (19, 0), (1, -1), (1, 10))], ""),
+    (ewm, each(half_life=[0]), "half_life=0"),
+    (ewm, each(half_life=[[1, -2.0]]), "half_life=-2.0"),
+    (ewm, each(half_life=[nan]), "half_life=nan"),
+    (ewm, each(half_life=[[]]), "no half_life"),
+    (ewm, each(half_life=["7D"]), "one order column"),
+    (ewm, [{"half_life": "soon", "order": "t"}], "soon"),
+    (partial(f.GroupPick, "x", by="g", order="t"), each(nth=[0]), ""),
+    (partial(f.GroupRank, "x", by="g"), each(method=["first"]), ""),
+    (
+        partial(f.GroupStats, "x", by="g"),
+        each(stats=["mode", "q5", "quantile", "first", "histogram"], bins=[[0, 1]]),
+        "",
+    ),
+    (partial(f.GroupStats, "x", by="g"), [*each(over=["test"], scope=["test"]), {"over": "group", "scope": "all"}], ""),
+    (partial(f.GroupStats, "x", by="g"), a_histogram, ""),
+    (partial(f.HashEncode, "k"), each(buckets=[0]), ""),
+    (partial(f.History, ["u", "i"], order="t"), each(stats=["median"], kinds=[["x"]]), ""),
+    (partial(f.History, "u", order="t"), [{"by_kind": True, "event": "k"}, {"stats": "is_last"}], ""),
+    *[case for make in (f.Lag, f.Diff, f.PctChange) for case in with_horizon(make)],
+    (partial(f.LastAction, "user", action="kind", order="t"), each(n=[0, [1, -1]], order=[None]), ""),
+    (partial(f.LastAction, "user", action="kind", order=None), [{"since": False, "table": "log"}], ""),
+    (partial(f.ListSlice, "x", 0, 1, pad=0), each(pad_side=["up"]), "'up'"),
+    (partial(f.MultiHot, "x"), each(values=never_repeated, max_size=[0], scope=["test"]), ""),
+    (partial(f.Neighbours, "x", by="g"), each(what=["left"], n=[0, [1, -1]]), ""),
+    (partial(f.NUnique, "v", by="g"), each(by=[[]], scope=["test"]), ""),
+    (partial(f.RankByCount, "k"), each(method=["max"], scope=["test"]), ""),
+    (rolling, each(stats=["mode"]), "no statistic 'mode'"),
+    (rolling, each(closed=["middle"]), "closed 'middle'"),
+    (rolling, each(window=[0]), "window=0"),
+    (rolling, each(window=[-3]), "window=-3"),
+    (rolling, each(window=[1.5]), "not whole"),
+    (rolling, each(window=[True]), "window=True"),
+    (rolling, each(window=[[]]), "no window"),
+    (rolling, each(min_count=[-1]), "min_count"),
+    (rolling, [{"window": "7 days", "order": "t"}], "7 days"),
+    (rolling, [{"window": "7D"}, {"window": "7D", "order": ["s", "t"]}], "one order column"),
+    (partial(f.RoundTo, "x"), [*each(to=[0, -5, nan, inf, []]), {"to": 1, "stats": "x"}], ""),
+    (partial(f.RowStats, "a"), each(stats=[[], "median", ["mean", "mean"], ["mean", 3], None]), ""),
+    (partial(f.SvdEncode, "item", "user"), each(dims=[0], scope=["x"]), ""),
+    (target, each(stats=["median"]), "median"),
+    (target, [*each(smooth=[-1, nan]), {"smooth": 0, "stats": "woe"}], "smooth"),
+    (target, each(folds=[1, 0]), "folds"),
+    (target, each(classes=[[], "ab", ["a", "a"], ["a", None], [1, "b"]]), "classes"),
+    (partial(f.TextSvd, "text"), each(dims=[0], max_words=[0], scope=["x"], pattern=["("]), ""),
+    (partial(f.TimeSince, "e"), each(order=[None, [], ["a", "b"]]), "a time needs one order column"),
+    (partial(f.Tokens, "x"), each(pattern=["(", 7]), "pattern"),
+    (partial(f.Tokens, "x"), each(pattern=["(a)(b)"]), "2 groups"),
+    (f.VectorColumns, [*each(cols=[["a", "b"], []]), {"cols": "a", "dims": 0}], ""),
+    (partial(f.VectorColumns, ["a", "b"]), [{"name": "v", "dims": 3}], ""),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "words"), [(m, o, w) for m, options, w in REFUSED for o in options])
+def test_options_that_cannot_be(make, options, words):
+    with pytest.raises(FastrecError, match=words or None) as caught:
+        make(**options)
+    assert getattr(make, "func", make).__name__ in str(caught.value)
+    assert caught.value.remedy
+
+
+# Choosing
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {
+            "id": range(6),
+            "city": list("aabbcd"),
+            "sex": pd.Series(list("fmfmfm"), dtype="category"),
+            "new": [True, False] * 3,
+            "store": [1, 1, 2, 2, 3, 3],
+            "price": [1.0, 2.0, None, 4.0, 5.0, 6.0],
+            "day": pd.date_range("2024-01-01", periods=6),
+            "clicked": [0, 1, 0, 1, 1, 0],
+            "label": list("xyxyxy"),
+        }
+    )
+
+
+def chosen(selector, frame, **options):
+    fs = FeatureSet([CountEncode(selector)], **options).fit(frame)
+    return [n.removeprefix("count_") for n in fs.outputs]
+
+
+def test_kinds_of_columns(frame):
+    assert chosen(category(), frame) == ["city", "sex", "new", "label"]
+    assert chosen(category(integers=True), frame) == ["id", "city", "sex", "new", "store", "clicked", "label"]
+    assert chosen(number(), frame) == ["id", "store", "price", "clicked"]
+    assert chosen(temporal(), frame) == ["day"]
+    assert chosen(matching("^s"), frame) == ["sex", "store"]
+
+
+def test_cardinality_is_counted_without_missing_values(frame):
+    frame["city"] = ["a", "a", "b", "b", "c", None]
+    assert chosen(category(min_card=3), frame) == ["city"]
+    assert chosen(category(max_card=2), frame) == ["sex", "new", "label"]
+    assert chosen(category(min_card=3, max_card=3, integers=True), frame) == ["city", "store"]
+
+
+def test_selectors_join_with_selectors_and_names(frame):
+    assert chosen(category() | "store", frame) == ["city", "sex", "new", "store", "label"]
+    assert chosen(category() - ["sex", "new"], frame) == ["city", "label"]
+    assert chosen((category() | number()) & matching("e"), frame) == [
+        "sex",
+        "new",
+        "store",
+        "price",
+        "clicked",
+        "label",
+    ]
+    assert chosen(["price", category(), "city"], frame) == ["price", "city", "sex", "new", "label"]
+    with pytest.raises(MissingColumnError, match="nothing"):
+        chosen(category() | "nothing", frame)
+
+
+def test_equal_selectors_in_several_generators_are_all_filled_in(frame):
+    fs = FeatureSet([CountEncode(category(max_card=2)), GroupRank(CountEncode(category(max_card=2)), by="store")])
+    made = fs.fit_transform(frame)
+    assert made["rank_count_new__store"].tolist() == [1] * 6
+    assert len(fs.steps) == 2
+
+
+def test_targets_keys_weights_and_folds_are_passed_over(frame):
+    frame["fold"], frame["weight"] = [0, 1] * 3, 1.0
+    te = TargetEncode("store", "clicked", weight="weight", fold_column="fold")
+    fs = FeatureSet([te, CountEncode(number())], key="id", target="label").fit(frame)
+    assert fs.outputs == ["te_store__clicked", "count_store", "count_price"]
+    fs = FeatureSet([CountEncode(category())], target="label").fit(frame)
+    assert fs.outputs == ["count_city", "count_sex", "count_new"]
+
+
+def test_names_are_known_once_fitted(frame):
+    selector = category(min_card=3)
+    fs = FeatureSet([GroupRank(CountEncode(selector), by="sex")])
+    for what in ("outputs", "inputs", "fit_inputs"):
+        with pytest.raises(NotFittedError, match=r"category\(min_card=3\)"):
+            getattr(fs, what)
+    with pytest.raises(NotFittedError):
+        fs.transform(frame)
+    made = fs.fit_transform(frame)
+    assert made["rank_count_city__sex"].tolist() == [2, 2, 2, 2, 1, 1]
+    assert fs.inputs == ["city", "sex"]
+    assert fs.transform(frame[["city", "sex"]])["rank_count_city__sex"].tolist() == [2, 2, 2, 2, 1, 1]
+
+
+def test_fitting_again_chooses_again_and_a_clone_is_open(frame):
+    fs = FeatureSet([CountEncode(category())]).fit(frame)
+    other = clone(fs)
+    with pytest.raises(NotFittedError):
+        _ = other.outputs
+    other.fit(frame[["city"]])
+    assert (len(fs.outputs), other.outputs) == (4, ["count_city"])
+    fs.fit(frame[["sex", "price"]])
+    assert fs.outputs == ["count_sex"]
+
+
+def test_a_generator_alone_and_in_cross_fit(frame):
+    count = CountEncode(category(max_card=2))
+    assert count.fit_transform(frame).columns[-3:].tolist() == ["count_sex", "count_new", "count_label"]
+    assert count.outputs == ["count_sex", "count_new", "count_label"]
+    te = FeatureSet([TargetEncode(category() - "label", "clicked")], key="id")
+    for train, valid in te.cross_fit(frame, [0, 1] * 3):
+        assert train.columns[-1] == valid.columns[-1] == "te_new__clicked"
+
+
+def test_saved_and_loaded(frame, tmp_path):
+    fs = FeatureSet([CountEncode((category() | ["store"]) - matching("^l"))], keep="outputs").fit(frame)
+    fs.save(tmp_path / "f")
+    again = FeatureSet.load(tmp_path / "f")
+    assert again.outputs == fs.outputs == ["count_city", "count_sex", "count_new", "count_store"]
+    pd.testing.assert_frame_equal(again.transform(frame), fs.transform(frame))
+    open_again = FeatureSet([CountEncode(number())])
+    open_again.save(tmp_path / "open")
+    assert FeatureSet.load(tmp_path / "open").fit(frame[["city", "price"]]).outputs == ["count_price"]
+
+
+def test_nothing_to_choose_is_named(frame):
+    with pytest.raises(DataError, match=r"no column is chosen by temporal\(\)"):
+        FeatureSet([CountEncode(temporal())]).fit(frame[["city"]])
+
+
+def test_two_generators_of_one_column_are_found_when_it_is_chosen(frame):
+    fs = FeatureSet([Lag("price"), Lag(number(), n=[1, 2])])
+    with pytest.raises(DataError, match="lag1_price"):
+        fs.fit(frame)
+
+
+def test_polars_and_arrow(frame):
+    pl = pytest.importorskip("polars")
+    frame = frame.drop(columns="sex")
+    for other in (pl.from_pandas(frame), pl.from_pandas(frame).to_arrow()):
+        assert chosen(category(), other) == ["city", "new", "label"]
+    assert np.all([chosen(number(), pl.from_pandas(frame)) == ["id", "store", "price", "clicked"]])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime as dt
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -8,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, Cross, FeatureSet, JoinTable
+from fastrec.errors import DataError, FastrecError
+from fastrec.features import CountEncode, CoVisit, Cross, FeatureSet, History, JaccardToHistory, JoinTable, LastAction
+from fastrec.table import Table
 
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "", "🎉"]))
 
@@ -154,3 +157,142 @@ def test_a_category_that_no_row_has_is_missing() -> None:
     for duplicates in ("error", "first", "last"):
         made = JoinTable("items", "item", "stars", duplicates=duplicates).fit_transform(rows, tables={"items": items})
         assert made["items_stars"].fillna(-1).tolist() == [-1, 4]
+
+
+# Rows beside a log of events: whatever holds their times, a later event is never a past one
+
+
+START = 1_700_000_000
+ROWS = {"user": [1, 1, 2, 2, 3], "item": ["a", "b", "c", "a", "b"], "t": [0, 50, 100, 200, 300]}
+LOG = {"user": [1, 1, 2, 2, 2], "item": ["b", "a", "a", "b", "c"], "t": [10, 60, 90, 150, 31_536_000]}
+ITEMS = pd.DataFrame({"item": ["a", "b", "c"], "tags": [["x", "y"], ["y", "z"], ["x"]]})
+
+MAKERS = {
+    "History": lambda: History("user", order="t", table="log", stats=["count", "since"], values="item", name="made"),
+    "LastAction": lambda: LastAction("user", order="t", table="log", action="item"),
+    "CoVisit": lambda: CoVisit("item", by="user", order="t", table="log", stats=["sum", "mean"]),
+    "JaccardToHistory": lambda: JaccardToHistory(
+        "user", item="item", properties="tags", order="t", table="log", items="items"
+    ),
+}
+
+
+def frame(data, times):
+    return pa.table({n: times(v) if n == "t" else pa.array(v) for n, v in data.items()})
+
+
+def whole(values):
+    return pa.array(values, pa.int64())
+
+
+def times_of(unit, zone=None):
+    scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    return lambda v: pa.array([(START + x) * scale for x in v], pa.int64()).cast(pa.timestamp(unit, zone))
+
+
+def made(make, rows, log):
+    feature = make()
+    found = feature.fit_transform(rows, tables={"log": log, "items": ITEMS})
+    return {n: Table.read(found, [n])[n].to_arrow().to_pylist() for n in feature.outputs}
+
+
+def plain(name):
+    return made(MAKERS[name], frame(ROWS, whole), frame(LOG, whole))
+
+
+def test_an_event_a_year_later_is_not_past():
+    rows, log = frame(ROWS, whole), frame(LOG, whole)
+    found = made(MAKERS["JaccardToHistory"], rows, log)["jaccard_mean"]
+    # user 1 at 50: b then, and b is the row's item; user 2: a before 100; a and b before 200
+    assert found == [None, 1.0, 0.5, pytest.approx((1 + 1 / 3) / 2), None]
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zones", [(None, None), ("UTC", "Europe/Berlin"), ("Asia/Tokyo", "America/New_York")])
+def test_times_of_one_unit_in_any_zones_are_as_numbers(name, unit, zones):
+    here, there = (times_of(unit, z) for z in zones)
+    assert made(MAKERS[name], frame(ROWS, here), frame(LOG, there)) == plain(name)
+
+
+def dates(kind):
+    return lambda v: pa.array([dt.date(2024, 1, 1) + dt.timedelta(days=x // 50) for x in v], kind)
+
+
+DIFFERENT = {
+    "nanoseconds and seconds": (times_of("ns"), times_of("s")),
+    "seconds and microseconds": (times_of("s"), times_of("us")),
+    "milliseconds and nanoseconds": (times_of("ms", "UTC"), times_of("ns", "UTC")),
+    "a zone and none": (times_of("us", "Europe/Berlin"), times_of("us")),
+    "none and a zone": (times_of("us"), times_of("us", "UTC")),
+    "times and numbers": (times_of("ns"), whole),
+    "numbers and times": (whole, times_of("ns")),
+    "dates and times": (dates(pa.date32()), times_of("us")),
+    "dates of 32 and of 64 bits": (dates(pa.date32()), dates(pa.date64())),
+    "text and times": (lambda v: pa.array([f"2024-01-{x % 28:02}" for x in v]), times_of("us")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("case", sorted(DIFFERENT))
+def test_times_that_are_held_differently_are_refused(name, case):
+    here, there = DIFFERENT[case]
+    with pytest.raises(DataError) as error:
+        made(MAKERS[name], frame(ROWS, here), frame(LOG, there))
+    assert error.value.column == "t"
+    assert error.value.remedy
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.int16(), pa.uint64(), pa.decimal128(22, 2)])
+def test_numbers_of_two_types_compare_by_their_value(name, kind):
+    log = {**LOG, "t": [10, 60, 90, 150, 30_000]}
+    rows = frame(ROWS, whole)
+    expected = made(MAKERS[name], rows, frame(log, whole))
+    assert made(MAKERS[name], rows, frame(log, lambda v: whole(v).cast(kind))) == expected
+    assert made(MAKERS[name], frame(ROWS, lambda v: whole(v).cast(kind)), frame(log, whole)) == expected
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_no_rows_and_no_events_need_no_type(name):
+    rows, log = frame(ROWS, times_of("us")), frame(LOG, times_of("us"))
+    nothing = pd.DataFrame({n: [] for n in LOG})
+    after = made(MAKERS[name], rows, nothing)
+    assert all(len(v) == 5 for v in after.values())
+    assert all(v == [] for v in made(MAKERS[name], nothing, log).values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jaccard_of_sets_by_a_plain_loop(seed):
+    rng = np.random.default_rng(seed)
+    tags = [[f"p{k}" if k else None for k in rng.integers(0, 9, rng.integers(0, 7))] for _ in range(12)]
+    items = pd.DataFrame({"item": [f"i{k}" for k in range(12)], "tags": tags})
+    items.loc[3, "tags"] = None
+    log = pd.DataFrame({"user": rng.integers(0, 4, 60), "t": rng.integers(0, 50, 60)})
+    log["item"] = [f"i{k}" for k in rng.integers(0, 14, 60)]
+    rows = pd.DataFrame({"user": rng.integers(0, 5, 40), "t": rng.integers(0, 50, 40)})
+    rows["item"] = [f"i{k}" for k in rng.integers(0, 14, 40)]
+    j = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+    found = j.fit_transform(rows, tables={"log": log, "items": items})
+    sets = {i: {p for p in t or [] if p is not None} for i, t in zip(items["item"], items["tags"], strict=True)}
+    for i, row in rows.iterrows():
+        before = log[(log["user"] == row["user"]) & (log["t"] < row["t"])].sort_values("t", kind="stable")
+        shared = []
+        for other in before["item"].tolist()[-3:]:
+            if row["item"] in sets and other in sets:
+                a, b = sets[row["item"]], sets[other]
+                shared.append(len(a & b) / len(a | b) if a | b else 0.0)
+        mean = np.mean(shared) if shared else np.nan
+        assert found["jaccard_mean"][i] == pytest.approx(mean, rel=1e-6, nan_ok=True)
+        assert found["jaccard_max"][i] == pytest.approx(max(shared, default=np.nan), rel=1e-6, nan_ok=True)
+
+
+def test_jaccard_needs_no_matrix_of_items_by_properties():
+    n = 200_000  # as float32 that matrix would take 160 GB
+    tags = pa.array([[f"p{i}", f"p{i + 1}"] for i in range(n)])
+    items = pa.table({"item": np.arange(n), "tags": tags})
+    log = pa.table({"user": np.arange(50), "item": np.arange(50) * 4000, "t": np.zeros(50)})
+    rows = pa.table({"user": np.arange(50), "item": np.arange(50) * 4000 + np.arange(50) % 3, "t": np.ones(50)})
+    j = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+    found = j.fit_transform(rows, tables={"log": log, "items": items})["jaccard_mean"].to_pylist()
+    assert found == pytest.approx([[1, 1 / 3, 0][i % 3] for i in range(50)])

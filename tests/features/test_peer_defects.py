@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from fastrec.errors import FastrecError
 from fastrec.features import (
     Bucketize,
     Categorify,
@@ -24,20 +26,24 @@ from fastrec.features import (
     CumTarget,
     DeviationFromGroup,
     Diff,
+    Digits,
     Ewm,
     FeatureSet,
     FillMissing,
+    GroupPick,
     GroupRank,
     GroupStats,
     HashEncode,
     Lag,
     Log1p,
     NaNPattern,
+    Neighbours,
     Normalize,
     NUnique,
     PctChange,
     RankByCount,
     Rolling,
+    RoundTo,
     TargetEncode,
     TimeSince,
 )
@@ -305,3 +311,97 @@ def test_differences_to_the_row_before_and_after():
             found = [made[n].astype("float64").tolist() for n in ("diff1_ts__user", "diff-1_ts__user")]
             assert found[0] == pytest.approx([nan, 5, 95, nan, 1, nan], nan_ok=True)
             assert found[1] == pytest.approx([-5, -95, nan, -1, nan, nan], nan_ok=True)
+
+
+# Integers that a float64 does not hold, and decimals, in every way that a frame can hold them
+
+
+BIG = 1 << 53
+NUMBERS = [BIG + 1, BIG + 3, BIG, BIG + 4, None, BIG + 3]
+HUGE = [(1 << 64) - 2, (1 << 64) - 1, (1 << 63) + 1, 1 << 63]
+
+
+def plain(values):
+    return pa.array(values, pa.int64())
+
+
+def dictionary(values):
+    return plain(values).dictionary_encode()
+
+
+def unsigned(values):
+    return pa.array(values, pa.uint64()).dictionary_encode()
+
+
+def categorical(values):
+    return pd.Series(values, dtype="Int64").astype("category")
+
+
+HELD = [dictionary, unsigned, categorical]
+
+
+def made(feature, **columns):
+    frame = Table.read(columns)
+    found = feature.fit_transform(frame)
+    return {n: found[n].to_arrow().to_pylist() for n in feature.outputs}
+
+
+FEATURES = [
+    lambda: Lag("x", order="t"),
+    lambda: TimeSince(order="t"),
+    lambda: Diff("v", order="t"),
+    lambda: GroupRank("v", by="g"),
+    lambda: GroupPick("x", by="g", order="v"),
+    lambda: Neighbours("v", by="g", order="t", what=["diff_previous", "above", "below"]),
+    lambda: Digits("v", 3),
+    lambda: Clip("v", low=BIG + 1, high=BIG + 3),
+    lambda: PctChange("v", order="t"),
+    lambda: RoundTo("v", 10, stats=["value", "gap", "is_round"]),
+]
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("make", FEATURES)
+def test_integers_of_a_category_are_exact(make, held):
+    order = [BIG + 5, BIG + 1, BIG + 2, BIG, BIG + 3, BIG + 4]
+    rest = {"x": pa.array([1.0, 2, 3, 4, 5, 6]), "g": pa.array([1, 1, 1, 2, 2, 2])}
+    expected = made(make(), v=plain(NUMBERS), t=plain(order), **rest)
+    assert made(make(), v=held(NUMBERS), t=held(order), **rest) == expected
+
+
+def test_digits_and_lags_by_hand():
+    assert made(Digits("v"), v=dictionary([BIG + 3, None])) == {"last1_v": [5, None]}  # 2^53 + 3 = …995
+    lag = made(Lag("x", order="t"), x=pa.array([1, 2, 3]), t=dictionary([BIG + 1, BIG, BIG + 2]))
+    assert lag == {"lag1_x": [2, None, 1]}
+
+
+@pytest.mark.parametrize(
+    "held", [lambda v: pa.array(v, pa.uint64()), lambda v: pa.array(v, pa.uint64()).dictionary_encode()]
+)
+def test_unsigned_integers_are_ranked_exactly_or_refused_by_name(held):
+    rest = {"g": pa.array([1] * 4), "x": pa.array([1, 2, 3, 4])}
+    for feature in (GroupRank("v", by="g"), Lag("x", order="v"), Digits("v"), Diff("v")):
+        with pytest.raises(FastrecError, match="2\\^63") as error:
+            made(feature, v=held(HUGE), **rest)
+        assert error.value.column == "v"
+    as_key = made(GroupRank("x", by="v"), v=held(HUGE), **rest)
+    assert as_key == {"rank_x__v": [1, 1, 1, 1]}
+
+
+DECIMALS = [k for k in ("decimal32", "decimal64", "decimal128", "decimal256") if hasattr(pa, k)]
+
+
+@pytest.mark.parametrize("name", DECIMALS)
+@pytest.mark.parametrize("coded", [False, True])
+def test_decimals_of_every_width(name, coded):
+    values = [Decimal("1.50"), None, Decimal("-2.25"), Decimal("1.50")]
+    array = pa.array(values, getattr(pa, name)(9, 2))
+    if coded:
+        wide = pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(9, 2)).cast(array.type)
+        array = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0]), wide)
+    column = Table.read({"v": array})["v"]
+    assert column.to_arrow().to_pylist() == [1.5, None, -2.25, 1.5]
+    counts = made(GroupRank("x", by="v", method="ordinal"), v=array, x=pa.array([1, 2, 3, 4]))
+    assert counts["rank_x__v"] == [1, None, 1, 2]
+    lists = pa.ListArray.from_arrays([0, 2, 3], array if not coded else array.dictionary_decode().slice(0, 3))
+    assert Table.read({"v": lists})["v"].to_arrow().to_pylist() == [values[:2], values[2:3]]

@@ -4,10 +4,30 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import betabinom, chi2_contingency, false_discovery_control, fisher_exact, ks_2samp
 from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
 
-from fastrec.errors import DataError
-from fastrec.monitor import Thresholds, metric_over_time, monitor
+from fastrec.cli import app
+from fastrec.competition import Competition, predict_run, run_competition
+from fastrec.competition.reading import Reading
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.estimators import XGBModel
+from fastrec.monitor import Thresholds, event_metrics, metric_over_time, monitor
+from fastrec.monitor.compare import (
+    _unseen_test,
+    benjamini_hochberg,
+    chi_square,
+    holm,
+    js_distance,
+    ks_test,
+    outside_test,
+    psi,
+    shares_test,
+)
 from fastrec.monitor.monitor_rows import read_sides
 from fastrec.monitor.over_time import periods_of
 
@@ -247,3 +267,275 @@ def test_what_cannot_be_compared_is_said(reference):
     assert found.left_out == {"at": "times: they go on", "tags": "a list"}
     absent = reference.assign(colour=None)
     assert ("colour", "missing") in {(f.about, f.kind) for f in monitor(reference, absent, adversarial=False).findings}
+
+
+# Statistics
+
+
+values = st.lists(st.integers(-4, 4).map(float) | st.floats(-3, 3), min_size=1, max_size=40)
+counts = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=2, max_size=12).filter(
+    lambda pairs: sum(a for a, _ in pairs) > 0 and sum(b for _, b in pairs) > 0
+)
+probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+
+
+@given(*[values.filter(lambda v: len(v) > 1)] * 2)  # with one and one value scipy divides by zero
+def test_ks_is_scipys(a, b):
+    found = ks_test(np.sort(a), np.sort(b))
+    known = ks_2samp(a, b, method="asymp")
+    assert found.statistic == pytest.approx(known.statistic, abs=1e-12)
+    assert found.p == pytest.approx(known.pvalue, abs=1e-9)
+
+
+@given(counts)
+def test_js_is_scipys_and_psi_a_plain_sum(pairs):
+    a, b = (np.array(c) for c in zip(*pairs, strict=True))
+    # scipy's, of equal shares, is the root of a rounding error
+    assert js_distance(a, b) == pytest.approx(jensenshannon(a, b, base=2), abs=1e-7)
+    total = 0.0
+    for x, y in zip(a / a.sum(), b / b.sum(), strict=True):
+        x, y = max(x, 1e-4), max(y, 1e-4)
+        total += (y - x) * np.log(y / x)
+    assert psi(a, b) == pytest.approx(total)
+
+
+@given(counts)
+def test_chi_square_is_scipys_with_rare_cells_together(pairs):
+    n, m = (sum(c) for c in zip(*pairs, strict=True))
+    kept, rare = [], [0, 0]
+    for a, b in pairs:
+        if min(n, m) * (a + b) / (n + m) < 5:
+            rare = [rare[0] + a, rare[1] + b]
+        else:
+            kept.append([a, b])
+    table = np.array([c for c in [*kept, rare] if sum(c)]).T
+    found = chi_square(*(np.array(c) for c in zip(*pairs, strict=True)))
+    if table.shape[1] < 2:
+        assert found.p == 1
+        return
+    known = chi2_contingency(table, correction=False)
+    assert found.statistic == pytest.approx(known.statistic, abs=1e-9)
+    if table.shape[1] == 2 and known.expected_freq.min() < 5:
+        assert found.p == pytest.approx(fisher_exact(table).pvalue, abs=1e-9)
+        return
+    assert found.p == pytest.approx(known.pvalue, abs=1e-9)
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
+def test_two_shares_are_a_table_of_two_by_two(n, m, j, k):
+    j, k = min(j, n), min(k, m)
+    found = shares_test((j, k), (n, m))
+    if j + k in (0, n + m):
+        assert found.p == 1
+        return
+    table = [[j, n - j], [k, m - k]]
+    known = chi2_contingency(table, correction=False)
+    assert found.statistic == pytest.approx(known.statistic, abs=1e-9)
+    exact = known.expected_freq.min() < 5 - 1e-9
+    assert found.p == pytest.approx(fisher_exact(table).pvalue if exact else known.pvalue, abs=1e-9)
+
+
+def test_a_few_unseen_values_of_a_small_batch_are_no_alarm():
+    """Of 20 000 values two were seen once: that one of 20 new rows has an unseen one is rare, by 1 to 700 at most."""
+    counts = np.r_[np.full(100, 200), 1, 1]
+    found = _unseen_test(1, 20, counts)
+    plain = sum(betabinom.pmf(k, 20, 3, counts.sum() - 1) for k in range(1, 21))
+    assert found.p >= plain * (1 - 1e-9)
+    # small batches of nothing changed: at a level of 0.001 about that share alarms
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(3000):
+        values = rng.zipf(1.6, 320)
+        old, new = values[:300], values[300:]
+        held = np.unique(old, return_counts=True)[1]
+        alarms += _unseen_test(int((~np.isin(new, old)).sum()), 20, held).p < 0.001
+    assert alarms <= 9
+
+
+@given(probabilities)
+def test_corrections(p):
+    assert benjamini_hochberg(np.array(p)) == pytest.approx(false_discovery_control(p, method="bh"))
+    order, worst, by_hand = sorted(range(len(p)), key=p.__getitem__), 0.0, [0.0] * len(p)
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, p[i] * (len(p) - rank)))
+        by_hand[i] = worst
+    assert holm(np.array(p)) == pytest.approx(by_hand)
+
+
+@settings(max_examples=3)
+@given(st.integers(0, 2**32 - 1))
+def test_values_outside_the_range_are_as_rare_as_it_says(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.random((4000, 50)), rng.random((4000, 30))
+    outside = ((b < a.min(1, keepdims=True)) | (b > a.max(1, keepdims=True))).sum(1)
+    for k in (1, 3, 5):
+        share = (outside >= k).mean()
+        assert outside_test(k, 30, 50).p == pytest.approx(share, abs=4 * np.sqrt(share / 4000) + 0.002)
+    assert outside_test(0, 30, 50).p == 1
+
+
+# New rows beside a run: read as its recipe reads files
+
+
+class Flats(Competition):
+    """Prices as text, semicolons, no header."""
+
+    name, task, target, metric = "flats", "regression", "rent", "rmse"
+    reading = Reading(header=["price", "place", "rent"], delimiter=";", numbers=["price", "rent"])
+    categories = ("place",)
+
+    def models(self, *, bs):
+        return [XGBModel("xgb", rounds=5, early_stopping_rounds=None, nthread=1)]
+
+
+def flats(rows: int, seed: int, dearer: float = 0.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    price = rng.normal(1500, 200, rows) + dearer
+    frame = pd.DataFrame({"price": [f"${p:,.2f}" for p in price], "place": rng.choice(["a, b", "c"], rows)})
+    return frame.assign(rent=[f"${p / 100:.2f}" for p in price])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flats")
+    (folder / "data").mkdir()
+    flats(400, 0).to_csv(folder / "data" / "train.csv", index=False, header=False, sep=";")
+    return run_competition(Flats(), folder / "data", folder / "run", resume=True)
+
+
+def test_files_are_read_as_the_runs(run, tmp_path):
+    for name, dearer in (("same", 0.0), ("dear", 400.0)):
+        (tmp_path / name).mkdir()
+        flats(300, 1, dearer).to_csv(tmp_path / name / "test.csv", index=False, header=False, sep=";")
+    assert monitor(run, tmp_path / "same", adversarial=False).ok
+    assert monitor(run, tmp_path / "same" / "test.csv", adversarial=False).ok
+    assert monitor(run, flats(300, 1), adversarial=False).ok  # a frame too
+    found = monitor(run, tmp_path / "dear", adversarial=False)
+    assert {f.about for f in found.findings} == {"price"}
+    assert {f.kind for f in found.findings} <= {"shape", "unseen"}
+
+
+def test_labels_beside_a_run(run, tmp_path):
+    new = flats(300, 2)
+    new.to_csv(tmp_path / "new.csv", index=False, header=False, sep=";")
+    new[["rent"]].assign(at=0).to_csv(tmp_path / "labels.csv", index=False)
+    rent = new["rent"].str[1:].astype(float)
+    rent.to_frame("prediction").to_csv(tmp_path / "scores.csv", index=False)
+    words = ["monitor", run, tmp_path / "new.csv", "--scores", tmp_path / "scores.csv", "--no-trees"]
+    words += ["--labels", tmp_path / "labels.csv", "--time", "at", "--trust", "json"]
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code in (0, 3), done.output
+    assert "1970-01-01   300 0.0000" in done.output
+
+
+def test_what_predict_writes_is_compared_with_the_runs_own(run, tmp_path):
+    for name, dearer in (("same", 0.0), ("dear", 400.0)):
+        flats(300, 3, dearer)[["price", "place"]].assign(rent="$1").to_csv(
+            tmp_path / f"{name}.csv", index=False, header=False, sep=";"
+        )
+        predict_run(run, tmp_path / f"{name}.csv", tmp_path / f"{name}_scores.csv")
+        found = monitor(run, tmp_path / f"{name}.csv", scores=tmp_path / f"{name}_scores.csv", adversarial=False)
+        assert ("prediction" in {f.kind for f in found.findings}) == (name == "dear")
+
+
+def test_a_recipes_time_that_is_a_number_is_not_compared(tmp_path):
+    class Timed(Competition):
+        name, task, target, time, n_folds = "timed", "regression", "y", "day", 2
+
+        def models(self, *, bs):
+            return [XGBModel("xgb", rounds=3, early_stopping_rounds=None, nthread=1)]
+
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"day": np.arange(400), "x": rng.normal(size=400), "y": rng.normal(size=400)})
+    (tmp_path / "data").mkdir()
+    rows[:200].to_csv(tmp_path / "data" / "train.csv", index=False)
+    run = run_competition(Timed(), tmp_path / "data", tmp_path / "run", resume=True)
+    found = monitor(run, rows[200:], adversarial=True)
+    assert found.ok, found
+    assert "day" in found.left_out
+
+
+# Event metrics
+
+
+def log(requests=400, seed=0):
+    """Lists of two to six items on three days, and clicks: some of items that were not shown, some twice."""
+    rng = np.random.default_rng(seed)
+    shown, clicks = [], []
+    for r in range(requests):
+        items = rng.permutation(30)[: rng.integers(2, 7)]
+        where = rng.choice(["phone", "desk"])
+        at = pd.Timestamp("2026-01-01") + pd.Timedelta(hours=int(rng.integers(0, 72)))
+        shown += [{"request_id": f"r{r}", "item_id": f"i{i}", "at": at, "where": where} for i in items]
+        for i in items:
+            if rng.random() < 0.15:
+                clicks += [{"request_id": f"r{r}", "item_id": f"i{i}"}] * int(rng.integers(1, 3))
+        if rng.random() < 0.1:
+            clicks.append({"request_id": f"r{r}", "item_id": "elsewhere"})
+    return pd.DataFrame(shown), pd.DataFrame(clicks)
+
+
+def by_hand(shown, clicks, k=99):
+    clicked = set(zip(clicks["request_id"], clicks["item_id"], strict=True))
+    hits, ranks, seen, taken = [], [], 0, 0
+    for request, rows in shown.groupby("request_id", sort=False):
+        places = [p for p, i in enumerate(rows["item_id"].head(k), 1) if (request, i) in clicked]
+        hits.append(bool(places))
+        ranks.append(1 / places[0] if places else 0)
+        seen += min(len(rows), k)
+        taken += len(places)
+    return np.mean(hits), np.mean(ranks), taken / seen
+
+
+def test_figures_are_those_of_plain_loops():
+    shown, clicks = log()
+    mixed = shown.sample(frac=1, random_state=1).sort_values("request_id", kind="stable", key=lambda s: s.str[-1])
+    for some in (shown, mixed):
+        for k in (None, 1, 3):
+            row = event_metrics(some, clicks, k=k).iloc[0]
+            assert (row["hit_rate"], row["mrr"], row["ctr"]) == pytest.approx(by_hand(some, clicks, k or 99))
+            for name in ("hit_rate", "mrr", "ctr"):
+                assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+    assert row["requests"] == 400
+
+
+def test_by_day_and_segment():
+    shown, clicks = log()
+    found = event_metrics(shown, clicks, time="at", segment="where").set_index(["period", "segment"])
+    assert len(found) == (1 + 3) * (1 + 2)
+    day = shown["at"].dt.strftime("%Y-%m-%d")
+    for period in ("all", "2026-01-02"):
+        for segment in ("all", "desk"):
+            some = shown[((day == period) | (period == "all")) & ((shown["where"] == segment) | (segment == "all"))]
+            row = found.loc[(period, segment)]
+            assert (row["hit_rate"], row["mrr"], row["ctr"]) == pytest.approx(by_hand(some, clicks))
+
+
+def test_lists_in_one_row():
+    shown, clicks = log(50)
+    wide = shown.groupby("request_id", sort=False).agg({"item_id": list, "at": "first"}).reset_index()
+    a, b = event_metrics(shown, clicks, time="at"), event_metrics(wide, clicks, time="at")
+    pd.testing.assert_frame_equal(a, b)
+
+
+def test_the_interval_of_the_rate_is_that_of_whole_requests():
+    """Within a request all or nothing is clicked: the spread is that of requests, not of items."""
+    rng = np.random.default_rng(0)
+    liked = rng.random(200) < 0.5
+    shown = pd.DataFrame({"request_id": np.repeat(np.arange(200), 10), "item_id": np.tile(np.arange(10), 200)})
+    clicks = shown[np.repeat(liked, 10)]
+    row = event_metrics(shown, clicks).iloc[0]
+    width = row["ctr_high"] - row["ctr_low"]
+    assert width == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 200), rel=0.15)
+
+
+def test_what_is_missing_is_said():
+    shown, clicks = log(10)
+    with pytest.raises(MissingColumnError, match="the clicks lack it"):
+        event_metrics(shown, clicks.drop(columns="item_id"))
+    with pytest.raises(MissingColumnError, match="the lists lack it"):
+        event_metrics(shown, clicks, time="when")
+    with pytest.raises(DataError, match="nothing was served"):
+        event_metrics(shown.head(0), clicks)
+    with pytest.raises(DataError, match="places"):
+        event_metrics(shown, clicks, k=0)

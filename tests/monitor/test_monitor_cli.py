@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from tests.monitor.test_event_metrics import log
+from tests.monitor.test_monitor import log
 
 
 def call(*words):

@@ -1,4 +1,4 @@
-"""One of two processes that train together, of which the second is killed in the middle; ``test_ddp_lost.py``."""
+"""One of two processes that train together, of which the second is killed in the middle; ``test_ddp_training.py``."""
 
 import os
 import signal

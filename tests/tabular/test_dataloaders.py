@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from fastai.data.block import CategoryBlock
-from fastai.learner import load_learner
-from fastai.tabular.core import Categorify, FillMissing, Normalize
+from fastai.data.core import DataLoaders, TfmdDL
+from fastai.learner import Learner, load_learner
+from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 from fastai.tabular.core import cont_cat_split as fastai_split
 from fastai.tabular.data import TabularDataLoaders
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.features import CountEncode, FeatureSet
-from fastrec.tabular import RecDataLoaders, TabularFrame
+from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame, TabularLoader
 from fastrec.tabular.dataloaders import cont_cat_split
-from fastrec.training import rec_learner
+from fastrec.tabular.packed import Layout, Packed, one_ahead
+from fastrec.training import RecLearner, rec_learner
 
 PROCS = [Categorify, FillMissing, Normalize]
 
@@ -206,3 +212,223 @@ def test_weights_and_columns_and_rows_that_are_not_there():
         RecDataLoaders.from_df(df, y_names="label", cont_names="nowhere")
     with pytest.raises(DataError, match="row 50"):
         RecDataLoaders.from_df(df, y_names="label", cont_names="many", valid_idx=[50])
+
+
+# Columns whose names mean something elsewhere, or are hardly names at all
+
+
+FEW = ["bs", "c", "cats", "device", "items", "loss_func", "n", "one_batch", "path", "train", "valid", "vocab"]
+
+
+def of_cats(names, *, n=40):
+    rng = np.random.default_rng(0)
+    data = {name: rng.integers(0, 3, n).astype(str) for name in names}
+    df = pd.DataFrame(data | {"its number": rng.normal(size=n), "its target": rng.integers(0, 2, n).astype(float)})
+    return RecDataLoaders.from_df(
+        df, cat_names=list(names), cont_names=["its number"], y_names="its target", procs=PROCS, bs=16, seed=0
+    )
+
+
+def known_names():
+    """Public names of fastai's and this library's loaders, frames and learners, and what fastai asks them for."""
+    plain = of_cats(["one"])
+    things = [DataLoaders, TfmdDL, Learner, RecLearner, TabularLoader, TabularFrame, TabularPandas, pd.DataFrame]
+    things += [plain, plain.train, plain.train_ds, rec_learner(plain)]
+    names = {name for thing in things for name in dir(thing) if not name.startswith("_")}
+    return sorted({*names, *FEW})
+
+
+def test_no_columns_name_is_an_attribute():
+    names = known_names()
+    assert len(names) > 300
+    plain, named = of_cats(["one"]), of_cats(names)
+    for part in (lambda dls: dls, lambda dls: dls.train, lambda dls: dls.train_ds, lambda dls: dls.train_ds.procs):
+        want = {name for name in names if hasattr(part(plain), name)}
+        assert {name for name in names if hasattr(part(named), name)} == want
+    assert named.c == plain.c == 1
+    assert named.classes["c"] == ["#na#", "0", "1", "2"]  # by its name it is found all the same
+
+
+def test_any_name_may_be_a_category_a_number_a_target_a_list_or_a_vector():
+    rng, n = np.random.default_rng(0), 24
+    kinds = {
+        "cat_names": lambda: rng.integers(0, 3, n).astype(str),
+        "cont_names": lambda: rng.normal(size=n),
+        "y_names": lambda: rng.normal(size=n),
+        "list_names": lambda: [rng.integers(0, 3, k).astype(str).tolist() for k in rng.integers(0, 3, n)],
+        "vector_names": lambda: [rng.normal(size=2) for _ in range(n)],
+    }
+    for name in FEW:
+        for odd in kinds:
+            names = {kind: name if kind == odd else f"the {kind}" for kind in kinds}
+            df = pd.DataFrame({names[kind]: make() for kind, make in kinds.items()})
+            dls = RecDataLoaders.from_df(df, procs=PROCS, bs=8, seed=0, **names)
+            learn = rec_learner(dls, layers=[4])
+            assert learn.model.to(dls.device)(*dls.one_batch()[:-1]).shape == (8, 1), (name, odd)
+
+
+def test_a_model_of_columns_with_such_names_trains_and_predicts():
+    dls = of_cats(FEW)
+    learn = rec_learner(dls, layers=[4])
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1, 1e-3)
+        row = dict.fromkeys(FEW, "1") | {"its number": 0.5}
+        assert learn.predict(row)[2].shape == (1,)
+    assert dls.test_dl(pd.DataFrame([row])).one_batch()[0].shape == (1, len(FEW))
+
+
+def test_fastais_own_frame_whose_column_hides_the_number_of_outputs_is_named():
+    df = pd.DataFrame({"c": list("abcd") * 4, "y": np.arange(16.0)})
+    to = TabularPandas(df, [Categorify], ["c"], [], "y", splits=[list(range(12)), list(range(12, 16))])
+    dls = to.dataloaders(bs=4)
+    with pytest.raises(DataError, match=r"number of outputs cannot be told.*Pass n_out"):
+        rec_learner(dls)
+    batch = dls.one_batch()[:-1]  # fastai's loader takes it to the device that fastai prefers
+    assert rec_learner(dls, n_out=1).model.to(batch[0].device)(*batch).shape == (4, 1)
+
+
+def test_a_whole_number_of_any_kind_counts_outputs():
+    dls = of_cats(["c"])
+    assert rec_learner(dls, n_out=np.int64(3)).model.to(dls.device)(*dls.one_batch()[:-1]).shape == (16, 3)
+    for odd in (0.5, -1):
+        with pytest.raises(DataError, match="number of outputs"):
+            rec_learner(dls, n_out=odd)
+
+
+LABELS = {
+    "spaces": ["a b", " a", "a "],
+    "unicode": ["ä", "日本", "λ"],
+    "empty": ["", "x", "y"],
+    "case": ["A", "a", "Aa"],
+    "numbers": [0, -1, 2.5],
+    "a number and its text": [1, "1", "y"],
+    "times": [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-02"), "y"],
+    "several levels": [("a", "x"), ("a", "y"), ("b", "x")],
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_odd_labels_are_names_like_others(labels):
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"c": rng.integers(0, 3, 20).astype(str), "x": rng.normal(size=20), "y": rng.normal(size=20)})
+    odd = df.set_axis(pd.Index(labels), axis=1)  # tuples make a MultiIndex
+    plain, named = (
+        TabularFrame(d, PROCS, [c], [x], [y], splits=[range(15), range(15, 20)])
+        for d, (c, x, y) in ((df, df.columns), (odd, labels))
+    )
+    assert (list(named.cat_names), list(named.cont_names), list(named.y_names)) == tuple([n] for n in labels)
+    for part in ("x_cat", "x_cont", "y"):
+        assert getattr(named, part).equal(getattr(plain, part))
+    assert list(named.items.columns) == list(named.decode().items.columns) == labels
+    assert named.decode().items.to_numpy().tolist() == plain.decode().items.to_numpy().tolist()
+
+
+def test_columns_of_one_name_are_refused():
+    df = pd.DataFrame([["a", 1.0, 2.0]] * 4, columns=["a", "b", "b"])
+    for names in ({"cont_names": ["b"]}, {"cat_names": ["a"], "y_names": "b"}):
+        with pytest.raises(DataError, match="column 'b': several columns have this name"):
+            TabularFrame(df, PROCS, **names)
+    TabularFrame(df, PROCS, ["a"])  # what is not asked for does not matter
+
+
+@pytest.mark.parametrize("kind", ["cat_names", "cont_names", "list_names", "y_names"])
+def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind):
+    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": [1.0, 2.0, 3.0, 4.0]})
+    if kind == "cat_names":
+        df["x_na"] = list("abcd")
+    if kind == "list_names":
+        df["x_na"] = [["a"]] * 4
+    names = {"cont_names": ["x", "x_na"] if kind == "cont_names" else ["x"]}
+    names |= {kind: ["x_na"]} if kind != "cont_names" else {}
+    with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name.*add_col=False"):
+        TabularFrame(df, PROCS, **names)
+    to = TabularFrame(df, [Categorify, FillMissing(add_col=False), Normalize], **names)  # as the remedy says
+    assert len(to.decode().items) == 4
+    TabularFrame(df.fillna(2.0), PROCS, **names)  # nothing missing, no mark
+
+
+def test_so_it_is_in_a_stream_of_files(tmp_path):
+    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": list("abcd"), "y": [0.0, 1.0, 0.0, 1.0]})
+    df.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name"):
+        ParquetFrame(tmp_path / "a.parquet", procs=PROCS, cat_names=["x_na"], cont_names=["x"], y_names="y")
+
+
+# Packed
+
+
+cat_dtypes = st.sampled_from([torch.int32, torch.int64])
+y_dtypes = st.sampled_from([torch.float32, torch.float64, torch.int64])
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.none() | st.integers(0, 3), cat_dtypes, y_dtypes, st.integers(0, 5))
+def test_what_is_packed_comes_back(n_cat, n_cont, n_y, cat_dtype, y_dtype, n):
+    layout = Layout(n_cat, n_cont, n_y, cat_dtype, y_dtype)
+    generator = torch.Generator().manual_seed(0)
+    cats = torch.randint(0, 2**31 - 1, (n, n_cat), generator=generator).to(cat_dtype)
+    conts = torch.randn(n, n_cont, generator=generator)
+    ys = None if n_y is None else (torch.randn(n, n_y, generator=generator) * 1e6).to(y_dtype)
+    packed = Packed.of(cats, conts, ys, layout)
+    wanted = [cats, conts] + ([] if ys is None else [ys])
+    assert len(packed.views) == len(wanted)
+    rows = torch.arange(n - 1, -1, -1)
+    for got, backwards, want in zip(packed.views, packed.take(rows).views, wanted, strict=True):
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
+        assert torch.equal(backwards, want.flip(0))
+    assert packed.nbytes == 4 * layout.words * n
+    used = n_cat * cat_dtype.itemsize + 4 * n_cont + (n_y or 0) * y_dtype.itemsize
+    assert used <= 4 * layout.words < used + 8
+
+
+def test_slices_share_memory_and_are_saved_without_the_rest():
+    packed = Packed.of(torch.arange(6000).reshape(3000, 2), torch.zeros(3000, 1), None, Layout(2, 1))
+    part = packed.rows(1, 3)
+    part.views[0][0, 0] = 77
+    assert packed.views[0][1].tolist() == [77, 3]
+    saved = pickle.dumps(part)
+    assert len(saved) < 3000
+    assert pickle.loads(saved).views[0].tolist() == [[77, 3], [4, 5]]
+    assert packed.on(torch.device("cpu")) is packed
+    assert packed.on(torch.device("meta")) is packed.on(torch.device("meta"))
+
+
+@pytest.mark.parametrize("rows", [10, 10**6])
+def test_parallel_runs_keep_order_and_pass_errors_on(rows, set_threads):
+    set_threads(2)
+    assert run_parallel(lambda x: x * x, range(5), rows=rows) == [0, 1, 4, 9, 16]
+    with pytest.raises(ZeroDivisionError):
+        run_parallel(lambda x: 1 // x, [1, 0, 2], rows=rows)
+
+
+@given(st.lists(st.integers(), max_size=9))
+def test_one_is_begun_ahead_and_all_come_in_order(items):
+    places: list[int | None] = [None, None]
+    begun: list[int] = []
+
+    def begin(place, item):
+        assert places[place] is None
+        places[place] = item
+        begun.append(item)
+        return place
+
+    def end(place):
+        item, places[place] = places[place], None
+        return item
+
+    seen = []
+    for result in one_ahead(begin, end, iter(items)):
+        seen.append(result)
+        assert len(begun) == min(len(seen) + 1, len(items))
+    assert seen == items
+    assert places == [None, None]
+
+
+def test_large_and_small_buffers_are_rows_of_words():
+    with pytest.raises(DataError, match="int16"):
+        Layout(1, 1, 1, torch.int16)
+    for n in (0, 3, 300_000):
+        packed = Packed.empty(n, Layout(2, 1), device="cpu")
+        assert (packed.buffer.shape, packed.buffer.dtype) == ((n, 3), torch.int32)
+        packed.buffer.fill_(1)
+        assert packed.nbytes == 12 * n

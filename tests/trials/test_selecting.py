@@ -9,12 +9,15 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
 
+from fastrec.cli import app
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import ColumnRanker, XGBModel
 from fastrec.metrics import get_metric
+from fastrec.report.data import noted_score
 from fastrec.table import Table
-from fastrec.trials import select_features
+from fastrec.trials import list_tries, select_features
 from fastrec.trials.reference import permuted_losses
 from fastrec.trials.selecting import null_importance
 from fastrec.validate import Folds, Lists, Rows
@@ -157,3 +160,80 @@ def test_wrong_input_is_named(tmp_path, shop):
     unlabelled = Rows(some_rows(50).table, "binary", conts=NAMES)
     with pytest.raises(DataError, match="no target to shuffle"):
         null_importance(MODEL, unlabelled)
+
+
+# ``fastrec try``, ``tries``, ``select``, ``lb`` and ``runs`` as a person types them
+
+
+def invoke(*arguments: object) -> tuple[int, str, str]:
+    try:
+        runner = CliRunner(mix_stderr=False)  # click before 8.2
+    except TypeError:
+        runner = CliRunner()
+    done = runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def cli_shop(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, planted.rows(800))
+
+
+def test_an_idea_is_tried_and_shown_in_the_list(cli_shop, tmp_path):
+    (tmp_path / "idea.py").write_text("def h_again(df):\n    return df.h\n")
+    code, out, _ = invoke("try", tmp_path / "idea.py", "--on", cli_shop, "--data", cli_shop.parent / "data")
+    assert code == 0
+    assert out.startswith("better: + h_again\n  auc out of fold 0.")
+    assert "model boosted" in out
+    code, out, _ = invoke("try", "--on", cli_shop, "--drop", "x", "--drop", "city", "--model", "boosted", "--full")
+    assert code == 0
+    assert out.startswith("worse: - x, - city")
+    (tmp_path / "leak.py").write_text("def rate(df):\n    return df.groupby('shop').bought.transform('mean')\n")
+    code, out, _ = invoke("try", tmp_path / "leak.py", "--on", cli_shop)
+    assert code == 0
+    assert out.startswith("leak: + rate\n  rate: ")
+    code, out, _ = invoke("tries", cli_shop)
+    assert code == 0
+    lines = [line for line in out.splitlines() if "│" in line]
+    assert len(lines) == len(list_tries(cli_shop)) == 3
+    assert all(v in line for v, line in zip(("better", "worse", "leak"), lines, strict=True))
+    assert "idea.py" in lines[0]
+    assert "- x, - city" in lines[1]
+    assert "earlier run" not in out
+
+
+def test_errors_are_one_line(cli_shop, tmp_path):
+    (tmp_path / "idea.py").write_text("def f(:\n")
+    for arguments, said in (
+        (("try", tmp_path / "idea.py", "--on", cli_shop), "line 1 is no Python"),
+        (("try", "--on", cli_shop), "nothing to try"),
+        (("try", tmp_path / "idea.py", "--on", tmp_path), "config.json"),
+        (("tries", tmp_path / "nowhere"), "no such folder"),
+        (("lb", tmp_path, "0.5"), "scores.json"),
+        (("select", cli_shop, "--method", "guess"), "no method 'guess'"),
+    ):
+        code, out, err = invoke(*arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith("error: ")
+        assert said in err
+        assert len(err.splitlines()) == 1
+
+
+def test_columns_are_weighed(cli_shop):
+    code, out, _ = invoke("select", cli_shop)
+    assert code == 0
+    assert out.splitlines()[-1] == "kept 1 of 4: x"
+    code, out, _ = invoke("select", cli_shop, "--method", "permutation", "--model", "stump")
+    assert code == 0
+    assert "auc lost" in out
+
+
+def test_a_leaderboard_score_is_noted_and_listed(cli_shop):
+    code, out, _ = invoke("lb", cli_shop, "0.7312")
+    assert code == 0
+    assert noted_score(cli_shop) == 0.7312
+    assert "report" in out
+    code, out, _ = invoke("runs", cli_shop.parent)
+    assert code == 0
+    assert "0.73120" in out

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.serve.forest import forest_of_catboost
+from fastrec.serve.forest import Forest, forest_of_catboost
+from fastrec.serve.forest.catboost import _of_length, code_hashes
+from fastrec.serve.forest.nodes import Statistic
 from tests.serve.forest.conftest import above_one, classes, same
 
 catboost = pytest.importorskip("catboost")
@@ -149,3 +154,212 @@ def test_what_cannot_be_exported_is_named():
     model.fit(pool, logging_level="Silent")
     with pytest.raises(DataError, match="cannot be exported"):
         forest_of_catboost(model)
+
+
+# Statistics of categories in exported trees against CatBoost's own ``predict``, on models of any kind
+
+
+CTR_LOSSES = ["Logloss", "MultiClass", "MultiClassOneVsAll", "RMSE", "Poisson", "YetiRank", "QueryRMSE"]
+SIZES = (2, 3, 7, 12, 40)  # of categories
+UNSEEN = 3
+
+
+def frame_of(seed: int, cats: int, conts: int, n: int, unseen: int = 0) -> pd.DataFrame:
+    """Categories by codes, 0 the missing one, and numbers with holes; ``unseen``: how many codes training rows lack."""
+    rng = np.random.default_rng(seed)
+    columns = {str(i): rng.integers(0, SIZES[i] + unseen, n).astype(np.int32) for i in range(cats)}
+    for i in range(cats, cats + conts):
+        values = rng.normal(size=n).astype(np.float32).round(1)
+        columns[str(i)] = np.where(rng.random(n) < 0.1, np.float32("nan"), values)
+    return pd.DataFrame(columns)
+
+
+def label_of(frame: pd.DataFrame, cats: int, loss: str, seed: int) -> np.ndarray:
+    """What categories, a pair of them and numbers decide."""
+    rng = np.random.default_rng(seed + 1)
+    value = rng.normal(size=len(frame)) * 0.3
+    for i, name in enumerate(frame):
+        value += rng.normal(size=50)[frame[name]] if i < cats else np.nan_to_num(frame[name])
+    if cats > 1:
+        value += rng.normal(size=(50, 50))[frame["0"], frame[str(cats - 1)]]
+    if loss == "Logloss":
+        return (value > np.median(value)).astype(float)
+    if loss.startswith("Multi"):
+        return np.digitize(value, np.quantile(value, [0.3, 0.6, 0.8]))
+    return (value - value.min()) / np.ptp(value)
+
+
+def ctr_trained(frame: pd.DataFrame, cats: int, loss: str, seed: int, **more):
+    groups = np.arange(len(frame)) // 6 if loss in ("YetiRank", "QueryRMSE") else None
+    params = {"iterations": 10, "depth": 4, "learning_rate": 0.3, "loss_function": loss, "random_seed": seed, **more}
+    params |= {"thread_count": 1, "allow_writing_files": False, "logging_level": "Silent"}
+    label = label_of(frame, cats, loss, seed)
+    return catboost.CatBoost(params).fit(catboost.Pool(frame, label, cat_features=list(range(cats)), group_id=groups))
+
+
+def ctr_own_margins(model, frame: pd.DataFrame, cats: int) -> np.ndarray:
+    pool = catboost.Pool(frame, cat_features=list(range(cats)))
+    return model.predict(pool, prediction_type="RawFormulaVal", thread_count=1).reshape(len(frame), -1)
+
+
+def matrix_of(frame: pd.DataFrame, cats: int) -> np.ndarray:
+    """Rows as ``TreeInputs.matrix`` has them: categories of code 0 are NaN."""
+    rows = np.array(frame, np.float32)
+    rows[:, :cats][rows[:, :cats] == 0] = np.nan
+    return rows
+
+
+def codes_of(cats: int) -> dict[int, int]:
+    return {i: SIZES[i] + UNSEEN for i in range(cats)}
+
+
+def ctr_same(margins, model, forest: Forest, cats: int, *frames: pd.DataFrame) -> None:
+    for frame in frames:
+        got = margins(forest, matrix_of(frame, cats))
+        np.testing.assert_allclose(got, ctr_own_margins(model, frame, cats), rtol=1e-12, atol=1e-12)
+
+
+def statistics_in(forest: Forest) -> list[Statistic]:
+    return [d for d in forest.derived if isinstance(d, Statistic)]
+
+
+ways = st.fixed_dictionaries(
+    {
+        "max_ctr_complexity": st.sampled_from([1, 2, 4]),
+        "one_hot_max_size": st.sampled_from([1, 2, 10]),
+        "nan_mode": st.sampled_from(["Min", "Max"]),
+        "grow_policy": st.sampled_from(["SymmetricTree", "Depthwise", "Lossguide"]),
+    },
+    optional={
+        "simple_ctr": st.sampled_from([["Buckets"], ["BinarizedTargetMeanValue", "Counter"], ["Borders:Prior=0.3"]]),
+        "combinations_ctr": st.sampled_from([["Buckets", "Borders"], ["BinarizedTargetMeanValue"], ["Counter"]]),
+    },
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), cats=st.integers(1, 5), conts=st.integers(0, 3), n=st.integers(40, 300),
+    loss=st.sampled_from(CTR_LOSSES), way=ways,
+)  # fmt: skip
+def test_any_model(margins, seed, cats, conts, n, loss, way):
+    train = frame_of(seed, cats, conts, n)
+    model = ctr_trained(train, cats, loss, seed, **way)
+    forest = forest_of_catboost(model, codes_of(cats))
+    ctr_same(margins, model, forest, cats, train, frame_of(seed + 1, cats, conts, 100, UNSEEN))
+
+
+@pytest.mark.parametrize(
+    ("loss", "more"),
+    [
+        ("Logloss", {"combinations_ctr": ["Borders", "Counter"], "simple_ctr": ["Counter"]}),
+        ("Logloss", {"combinations_ctr": ["Borders", "Counter"], "nan_mode": "Max"}),
+        ("MultiClass", {"combinations_ctr": ["Buckets"], "simple_ctr": ["Buckets"]}),
+        ("RMSE", {"combinations_ctr": ["Borders:TargetBorderCount=3"]}),
+        ("Logloss", {}),
+    ],
+    ids=str,
+)
+def test_combinations_of_every_kind_of_element(loss, more, margins):
+    train = frame_of(0, 4, 2, 2000)
+    model = ctr_trained(train, 4, loss, 0, iterations=60, depth=6, max_ctr_complexity=4, one_hot_max_size=3, **more)
+    forest = forest_of_catboost(model, codes_of(4))
+    known = statistics_in(forest)[0].statistics
+    assert known.elements.shape[1] > 1
+    if loss == "Logloss":
+        assert len(known.above) > 1
+        assert known.exact
+    ctr_same(margins, model, forest, 4, train, frame_of(1, 4, 2, 2000, UNSEEN))
+
+
+@pytest.mark.parametrize("loss", ["RMSE", "Logloss"])
+def test_statistics_of_models_trained_on_a_gpu(loss, margins, tmp_path):
+    """CatBoost computes them on a CPU as well, but learns them on a GPU only: a model is told that it has them."""
+    train = frame_of(5, 3, 1, 400)
+    model = ctr_trained(train, 3, loss, 5, simple_ctr=["BinarizedTargetMeanValue", "Counter"], max_ctr_complexity=1)
+    model.save_model(str(tmp_path / "m.json"), format="json")
+    text = (tmp_path / "m.json").read_text(encoding="utf-8")
+    for old, new in (("BinarizedTargetMeanValue", "FloatTargetMeanValue"), ("Counter", "FeatureFreq")):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "m.json").write_text(text, encoding="utf-8")
+    model = catboost.CatBoost().load_model(str(tmp_path / "m.json"), format="json")
+    forest = forest_of_catboost(model, codes_of(3))
+    assert statistics_in(forest)
+    ctr_same(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
+
+
+def test_codes_with_the_same_hash(margins):
+    """CatBoost does not tell such categories apart; some pairs of 200,000 codes are alike."""
+    hashes = code_hashes(200_000)
+    order = np.argsort(hashes, kind="stable")
+    place = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[0]
+    one, other = order[place], order[place + 1]
+    codes = np.array([one, 1, 2] * 40, np.int32)
+    frame = pd.DataFrame({"0": codes})
+    params = {"iterations": 5, "thread_count": 1, "allow_writing_files": False, "logging_level": "Silent"}
+    pool = catboost.Pool(frame, (codes == one).astype(float), cat_features=[0])
+    model = catboost.CatBoost({"loss_function": "RMSE", **params}).fit(pool)
+    frame = pd.DataFrame({"0": np.array([one, other, 1, 3], np.int32)})
+    expected = ctr_own_margins(model, frame, 1)
+    assert expected[1] == expected[0] != expected[2]
+    forest = forest_of_catboost(model, {0: 200_000})
+    np.testing.assert_allclose(margins(forest, matrix_of(frame, 1)), expected, rtol=1e-12)
+
+
+def test_hashes_are_those_that_catboost_writes(tmp_path):
+    lengths = [np.arange(10**k, 10**k + 40) for k in range(1, 8)]
+    codes = np.concatenate([np.arange(10), *lengths])
+    frame = pd.DataFrame({"0": codes})
+    params = {"iterations": 1, "allow_writing_files": False, "logging_level": "Silent", "loss_function": "RMSE"}
+    pool = catboost.Pool(frame, np.arange(len(codes)) % 2, cat_features=[0])
+    catboost.CatBoost(params).fit(pool).save_model(str(tmp_path / "m.json"), format="json", pool=pool)
+    said = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))["features_info"]["cat_features_hash"]
+    said = {int(h["value"]): np.uint32(h["hash"]).astype(np.int32) for h in said}
+    expected = np.array([said[c] for c in codes.tolist()])
+    assert len(said) == len(codes) == 290
+    many = code_hashes(100_040)
+    np.testing.assert_array_equal(many[codes[codes < len(many)]], expected[codes < len(many)])
+    for own in lengths:
+        np.testing.assert_array_equal(_of_length(own).astype(np.uint32).view(np.int32), expected[np.isin(codes, own)])
+    assert [len(code_hashes(n)) for n in (0, 1, 10, 11, 1000)] == [0, 1, 10, 11, 1000]
+
+
+def test_the_number_of_nodes_does_not_grow_with_that_of_combinations():
+    pytest.importorskip("onnx")
+    counts = []
+    for cats in (2, 5):
+        model = ctr_trained(frame_of(0, cats, 0, 500), cats, "Logloss", 0, iterations=60, one_hot_max_size=1)
+        forest = forest_of_catboost(model, codes_of(cats))
+        known = statistics_in(forest)[0].statistics
+        counts.append((len(forest.model().graph.node) - 3 * known.elements.shape[1], len(known.elements)))
+    assert counts[0][0] == counts[1][0]
+    assert counts[0][1] < counts[1][1]
+
+
+def test_categories_without_codes_are_refused():
+    model = ctr_trained(frame_of(0, 2, 1, 100), 2, "Logloss", 0)
+    with pytest.raises(DataError, match="n_codes="):
+        forest_of_catboost(model)
+
+
+def test_combinations_that_cannot_be_told_apart_are_refused(monkeypatch):
+    monkeypatch.setattr("fastrec.serve.forest.catboost.begun", lambda combination, length: 0)
+    model = ctr_trained(frame_of(0, 5, 0, 300), 5, "Logloss", 0, max_ctr_complexity=1, one_hot_max_size=1)
+    with pytest.raises(DataError, match="the same hash"):
+        forest_of_catboost(model, codes_of(5))
+
+
+def test_statistics_that_are_not_known_are_named():
+    model = ctr_trained(frame_of(0, 2, 0, 200), 2, "Logloss", 0)
+
+    class Newer:
+        def save_model(self, path: str, **how):
+            model.save_model(path, **how)
+            with open(path, encoding="utf-8") as file:
+                text = file.read().replace('"ctr_type":"Borders"', '"ctr_type":"Median"')
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+    with pytest.raises(DataError, match="Median"):
+        forest_of_catboost(Newer(), codes_of(2))
