@@ -16,6 +16,7 @@ from fastrec.competition import (
     SavedRun,
     SubmissionFormat,
     ValueForm,
+    blend_runs,
     run_competition,
 )
 from fastrec.datasets import planted_ctr
@@ -175,6 +176,7 @@ __all__ = [
     "adamw",
     "adversarial_validation",
     "as_metric",
+    "blend_runs",
     "bootstrap_metric",
     "check_leakage",
     "feature",

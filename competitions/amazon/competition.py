@@ -16,7 +16,7 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
 
 from fastrec.competition import NextItemCompetition
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
-from fastrec.sequences import CoVisitation, NextItemNet, SessionFrame, SessionModel, leave_one_out
+from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, SessionFrame, SessionModel, leave_one_out
 from fastrec.table import Table
 
 
@@ -36,10 +36,9 @@ class Amazon(NextItemCompetition):
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         own = {} if bs is None else {"tokens": bs}
-        return {
-            "net": NextItemNet(width=64, epochs=10, max_len=50, chronological=False, **own),
-            "directed": CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), keep=500),
-        }
+        directed = CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), keep=500)
+        net = NextItemNet(epochs=10, width=64, max_len=50, chronological=False, **own)
+        return {"net": net, "knn": VSTAN(), "directed": directed}
 
 
 def _users(folder: Path) -> dict[str, list]:

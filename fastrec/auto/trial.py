@@ -173,8 +173,10 @@ class QuickTrial:
             self._score = self._cross_fitted(self.base)
         return self._score
 
-    def family(self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = ()) -> Family:
-        """Try features, or further columns; if they improve the score by more than its error, they join the base."""
+    def family(
+        self, name: str, features: list[Feature], columns: Sequence[ColumnInfo] = (), *, times: float = 1.0
+    ) -> Family:
+        """Try features, or further columns; if the score gains more than ``times`` its error, they join the base."""
         before, _ = self._base_score()
         own = self.cats, self.conts
         self.cats, self.conts = (
@@ -183,7 +185,7 @@ class QuickTrial:
         after, new = self._cross_fitted([*self.base, *features])
         label, groups = self._scored(self.rows.label), self._scored(self.rows.groups)
         gain, error = self.gain(label, after, before, groups)
-        kept = is_worth(gain, error)
+        kept = is_worth(gain, error, times)
         if kept:
             self.base, self._score = [*self.base, *features], (after, new)
         else:

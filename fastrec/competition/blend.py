@@ -75,20 +75,24 @@ def blend_runs(
     absent = next((p for p in paths if not p.exists()), None)
     if absent is not None:
         raise MissingFileError("there is no such run or file", file=absent, remedy="Give run directories and files")
+    if any(p.resolve() == out.resolve() for p in paths):
+        raise DataError("the blend would take the place of one of its parts", file=out, remedy="Choose another --out")
     names = [p.resolve().name if p.is_dir() else p.stem for p in paths]
     folders = [p for p in paths if p.is_dir()]
     if len(paths) < 2 or not folders:
         raise DataError("a blend needs two predictions or more, one of them a run's", remedy="Give a run and another")
-    same = next((i for i, n in enumerate(names) if n == "stack" or n in names[:i]), None)
-    if same is not None:
-        raise DataError("another prediction has its name", file=paths[same], remedy="Rename the folder or the file")
     first, stages = _FirstRun(folders[0]), stages or Stages()
+    run = first.record(out=out, seed=seed, stages=stages, command=command)
+    taken = ["stack", *(b.name for b in Stack().blends([""], run.train, run.scorer.for_choosing()))]
+    same = next((i for i, n in enumerate(names) if n in (*taken, *names[:i])), None)
+    if same is not None:
+        problem = f"another part, or a way to blend them, has the name {names[same]!r}"
+        raise DataError(problem, file=paths[same], remedy="Rename the folder or the file")
     with alone_at(out):
         with stages.stage("read", len(first.table)):
             found = {n: first.values_of_run(p) for n, p in zip(names, paths, strict=True) if p in folders}
             known = list(found.values())
             found |= {n: first.values_of_file(p, known) for n, p in zip(names, paths, strict=True) if p not in folders}
-        run = first.record(out=out, seed=seed, stages=stages, command=command)
         run.blended, size = {n: str(p) for n, p in zip(names, paths, strict=True)}, len(run.train)
         digest, one = level_two_folds(run.folds, run.train).digest, run.train.n_scores == 1
         for name in names:
@@ -136,13 +140,17 @@ class _FirstRun:
             problem = f"it is a run of a {config['task']} task, and {self.path.name} of a {self.task} task"
             raise DataError(problem, file=path, remedy="Blend runs of one competition")
         table, ids = _rows_of(path, config)
-        keys = ("split", *ids)
-        ours, theirs = (RowKeys(_plain(t, keys), keys, p) for t, p in ((self.table, self.path), (table, path)))
-        if ids != self.ids or not ids or len(ours.repeated()):  # nothing names a row: they stand in one order
-            ours, theirs = (RowKeys(t, (), p) for t, p in ((self.table, self.path), (table, path)))
+        keys, both = ("split", *ids), ((self.table, self.path), (table, path))
+        ours, theirs = (RowKeys(t, (), p) for t, p in both)  # where nothing names a row: they stand in one order
+        if (
+            ids
+            and ids == self.ids
+            and not len((named := RowKeys(_plain(self.table, keys), keys, self.path)).repeated())
+        ):
+            ours, theirs = named, RowKeys(_plain(table, keys), keys, path)
         table = table.take(pa.array(np.argsort(theirs.match(ours, role="no row"))))
         other = self._labels(table)
-        same = ((self.label == other) | (self.label.isnan() & other.isnan())).all(1)
+        same = torch.isclose(self.label, other, rtol=1e-9, atol=0.0, equal_nan=True).all(1)
         if not bool(same.all()):
             problem = f"its rows, or their targets, are others than those of {self.path.name}"
             row = int((~same).nonzero()[0])
@@ -162,7 +170,7 @@ class _FirstRun:
             raise DataError("its recipe names no ids, by which rows of a file are found", file=self.path, remedy=remedy)
         header = names_in(path, ",")
         ids = (*(["split"] if "split" in header else []), *self.ids)
-        given = [n for n in header if n not in (*ids, "fold")]
+        given = [n for n in header if n not in (*ids, "fold") and not n.startswith("__index_level_")]  # of pandas
         bare = {n.removeprefix("prediction_"): n for n in given}
         several = len(self.outputs) > 1
         names = [bare[n] for n in self.outputs if n in bare] if several else given
@@ -209,8 +217,9 @@ class _FirstRun:
 
     def _refuse_other_folds(self, path: Path, folds: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
         """Refuse folds that are not ours, by whatever names, of our ``rows``, which stand in ``places`` there."""
-        ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds)
-        other = (theirs.groupby(ours).transform("first") != theirs) | (ours.groupby(theirs).transform("first") != ours)
+        ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds).fillna("none")
+        usual = [a.groupby(b).transform(lambda part: part.mode()[0]) for a, b in ((theirs, ours), (ours, theirs))]
+        other = (usual[0] != theirs) | (usual[1] != ours)
         if other.any():
             at = int(other.to_numpy().argmax())
             problem = f"the row is not in a fold with the rows that it is with in {self.path.name} "

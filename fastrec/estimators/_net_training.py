@@ -204,6 +204,9 @@ class NetRecipe:
     Every row is seen ``epochs`` times at most, and about ``max_rows`` rows in all; of a small table there are more
     epochs, until ``min_rows`` are seen, 64 at most. ``lr`` is the schedule's highest rate at ``base_bs`` rows. ``bs``:
     None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
+
+    ``long_epochs``: of at most ``limits.LONG_TRAINED_ROWS`` rows so many epochs, in smaller batches, until ``patience``
+    epochs were no better.
     """
 
     epochs: int = 16
@@ -215,15 +218,23 @@ class NetRecipe:
     options: Mapping[str, Any] = field(default_factory=dict)
     bs: int | None = None
     base_bs: int = 256
+    long_epochs: int = 0
+    patience: int = 30
+
+    def is_long(self, n: int) -> bool:
+        """Return whether ``n`` training rows are seen ``long_epochs`` times."""
+        return 0 < n <= limits.LONG_TRAINED_ROWS and self.long_epochs > 0
 
     def epochs_for(self, n: int) -> int:
         """Return the epochs over ``n`` training rows, before ``max_rows``."""
-        return max(self.epochs, min(-(-self.min_rows // n), 64))
+        return self.long_epochs if self.is_long(n) else max(self.epochs, min(-(-self.min_rows // n), 64))
 
     def batch(self, n: int) -> int:
         """Return the rows in a batch, for ``n`` training rows."""
         if self.bs is not None:
             return self.bs
+        if self.is_long(n) and n < 5_000:
+            return 64 if n < 2_000 else 128
         # About a hundred steps an epoch, but neither tiny nor huge batches.
         return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
 
@@ -233,7 +244,7 @@ _TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "
 _TABM = {"k": 8, "layers": [128, 128], "d_embedding": 8}
 _RECIPES: dict[type[nn.Module], NetRecipe] = {
     TabularNet: NetRecipe(options=_TABULAR, max_rows=4_000_000),
-    TabM: NetRecipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000),
+    TabM: NetRecipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000, long_epochs=200),
 }
 # arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that is hours for a million rows, so the rows that are
 # seen are bounded, to 7,800 updates: some 100 seconds of one core.

@@ -181,7 +181,8 @@ class NetModel(Estimator):
         bs: rows in a batch.
         lr: the schedule's highest rate.
         wd: weight decay.
-        patience: training ends after so many epochs without a better score; None: never.
+        patience: training ends after so many epochs without a better score; None: of a TabM of at most 10,000 rows
+            with its own epochs 30, else never.
         seeds: so many nets are trained, each with other rows held out; predictions are their mean.
         objective: of amounts, ``'mae'`` learns the median, ``'pinball@0.9'`` that quantile, and the predictions of
             ``'poisson_deviance'`` and ``'gamma_deviance'`` are above 0; None: the mean, in a run what its metric of
@@ -370,7 +371,7 @@ class NetModel(Estimator):
             report,
             None if out is None else "held_out_loss" if self.stop_by is None else f"held_out_{self.stop_by.name}",
             greater_is_better=self.stop_by is not None and self.stop_by.greater_is_better,
-            patience=self.patience,
+            patience=self.patience or (recipe.patience if recipe.is_long(n) and self.epochs is None else None),
         )
         most = self.max_rows or recipe.max_rows
         epochs = max(1, min(self.epochs or recipe.epochs_for(n), math.ceil(most / n)))

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 import fastrec
 from fastrec.auto import new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.features import choose_features
+from fastrec.auto.models import choose_models
+from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
 from fastrec.competition import run_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.estimators import XGBModel
+from fastrec.features import Combine, FeatureSet
 
 RNG = np.random.default_rng(5)
 
@@ -337,3 +342,54 @@ def test_a_habit_of_three_columns_is_kept_beside_that_of_two(tmp_path):
     best = means.cols[0]
     assert sorted(best.columns) == ["a", "b", "c"]
     assert list(families).index("target means of triples") == list(families).index("target means of pairs") + 1
+
+
+# Arithmetic of two numbers is found where the target hangs on it, and noise is left alone.
+
+
+def measured(folder, label, **more):
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(np.exp(rng.normal(size=(3_000, 4))), columns=list("abcd")).assign(**more)
+    frame.assign(y=label(frame, rng)).to_parquet(folder / "train.parquet")
+    return understand(read_files(folder), target="y")
+
+
+def test_a_quotient_is_found_and_kept(tmp_path):
+    problem = measured(tmp_path, lambda f, rng: f["b"] / f["c"] + rng.normal(0, 0.3, len(f)))
+    chosen = choose_features(problem, seconds=600)
+    first = next(f for f in chosen.families if f.gain is not None)  # no column holds categories
+    assert (first.name, first.kept) == ("arithmetic of two numbers", True)
+    assert first.gain > 2 * first.error
+    assert repr(first.features[0]) == repr(Combine("b", "/", "c"))
+    # none orders rows as another does: Spearman's correlation of each two
+    ranks = FeatureSet(first.features).fit_transform(pd.read_parquet(tmp_path / "train.parquet"))
+    alike = ranks[[f.outputs[0] for f in first.features]].rank().corr().to_numpy() ** 2
+    assert (alike[~np.eye(len(alike), dtype=bool)] <= 0.9).all()
+    # CatBoost has no arithmetic of its own: it sees what was found, and means of values stay away from it
+    (cat,) = [m.text for m in choose_models(problem, chosen) if m.cls == "CatBoostModel"]
+    assert "OWN" not in cat
+
+
+def test_arithmetic_comes_after_means_where_there_are_categories_and_without_reason_is_left_out(tmp_path):
+    kinds = {"kind": np.resize([f"k{i}" for i in range(9)], 3_000)}
+    problem = measured(tmp_path, lambda f, rng: f["a"] + rng.normal(size=len(f)), **kinds)
+    tried = [f for f in choose_features(problem, seconds=600).families if f.gain is not None]
+    names = [f.name for f in tried]
+    assert names.index("arithmetic of two numbers") == names.index("target means of values") + 1
+    assert not tried[names.index("arithmetic of two numbers")].kept
+
+
+def test_what_is_left_over_is_learned_from_cross_fitted_residuals(tmp_path):
+    problem = measured(tmp_path, lambda f, rng: rng.normal(size=len(f)))
+    trial = QuickTrial(problem, [], 600.0)
+    pairs = FeatureSet([Combine("a", "-", "a", name="zero"), Combine("a", "-", "b"), Combine("c", "*", "d")])
+    said = torch.full((3_000,), 0.5, dtype=torch.float64)
+    # a model that has found all but what hangs on c × d
+    gap = (trial.table["c"].number() * trial.table["d"].number() > 1).double()
+    trial.rows, trial._score = replace(trial.rows, label=said + gap), (said, 0.0)
+    gains, values = trial.left_over(pairs, ["a", "b", "c", "d"])
+    assert gains["zero"] == 0
+    assert gains["c_times_d"] > 20 * gains["a_minus_b"]
+    of_rows = pd.DataFrame({n: trial.table[n].number().numpy() for n in "abcd"})
+    differences = (of_rows["a"] - of_rows["b"]).sort_values().to_numpy()
+    np.testing.assert_array_equal(np.sort(values["a_minus_b"]), differences)
