@@ -16,7 +16,7 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
 
 from fastrec.competition import NextItemCompetition
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
-from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, SessionFrame, SessionModel, leave_one_out
+from fastrec.sequences import CoVisitation, NextItemNet, SessionFrame, SessionModel, leave_one_out
 from fastrec.table import Table
 
 
@@ -38,7 +38,7 @@ class Amazon(NextItemCompetition):
         own = {} if bs is None else {"tokens": bs}
         directed = CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), keep=500)
         net = NextItemNet(epochs=10, width=64, max_len=50, chronological=False, **own)
-        return {"net": net, "knn": VSTAN(), "directed": directed}
+        return {"net": net, "directed": directed}
 
 
 def _users(folder: Path) -> dict[str, list]:

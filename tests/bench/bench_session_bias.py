@@ -1,6 +1,6 @@
 """Attention that knows how far apart events are, by place and by time, on MovieLens-100k, which has times.
 
-    python tests/bench/bench_session_bias.py DIR [epochs] [seeds]
+    python tests/bench/bench_session_bias.py DIR [epochs] [seeds] [nets]
 
 ``DIR`` holds ``ml-100k.inter``. The last five films of each user are held out; each is asked for after all before it,
 among all films not seen. Prints a line for each net and bias: NDCG@10 and HR@10, means of seeds, and CPU seconds.
@@ -33,11 +33,11 @@ def split(folder: Path) -> tuple[SessionFrame, SessionFrame]:
     return train, asked
 
 
-def main(folder: str, epochs: str = "20", seeds: str = "2") -> None:
+def main(folder: str, epochs: str = "8", seeds: str = "1", *nets: str) -> None:
     torch.set_num_threads(1)
     train, asked = split(Path(folder))
     print(f"{train}; {len(asked)} films asked for")
-    for net in ("SASRec", "HSTU"):
+    for net in nets or ("SASRec", "HSTU"):
         for bias in (None, "position", "time", "both"):
             found, began = [], time.process_time()
             for seed in range(int(seeds)):
