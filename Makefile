@@ -79,10 +79,10 @@ bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table an
 	@mkdir -p runs/bench
 	@for file in $$(ls tests/bench/bench_*.py | grep -v bench_gpu); do echo "==> $$file"; $(BIN)/python $$file; done
 
-bench-features: $(STAMP)  ## time the features beside pandas, polars and DuckDB (BENCH_ARGS='--rows 300000')
+bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and NVTabular (BENCH_ARGS='--cases eight')
 	$(BIN)/python tests/bench/bench_features.py $(BENCH_ARGS)
 
-bench-loaders: $(STAMP)  ## time TabularFrame and the loaders beside fastai and torch (BENCH_ARGS='--cases epoch')
+bench-loaders: $(STAMP)  ## time TabularFrame and the loaders beside fastai, torch and NVTabular (BENCH_ARGS='--cases epoch')
 	$(BIN)/python tests/bench/bench_loaders.py $(BENCH_ARGS)
 
 bench-training: $(STAMP)  ## time training and optimizers beside fastai and torch (BENCH_ARGS='--cases small')

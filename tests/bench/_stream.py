@@ -1,9 +1,11 @@
-"""A stream of Parquet rows: how far its process grows, and what a sorted file costs in AUC.
+"""Epochs of Parquet rows, by fastrec and by NVTabular's loader: the same files and batches, processes of their own.
 
+    python tests/bench/_stream.py epochs --files DIR [--batch 65536] [--buffer 500000] [--epochs 2] [--cache DIR]
     python tests/bench/_stream.py memory --files DIR --buffer 200000 [--cache DIR]
     python tests/bench/_stream.py converge --order time --seeds 20
 
-``memory`` says how far a process grew beyond what it held after its imports,
+``epochs`` prints the seconds of shuffled epochs over what NVTabular's peer script has prepared and written (three
+categoricals, seven numbers, a target). ``memory`` says how far a process grew beyond what it held after its imports,
 while it learned from files of ten times the buffer and streamed two epochs. ``converge`` trains on a sorted file.
 """
 
@@ -11,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +27,28 @@ import pyarrow as pa
 import pyarrow.dataset  # else the first file read would import it, and time be taken of that
 import pyarrow.parquet as pq
 import torch
-from _timing import resident, use_threads
+from _timing import Timing, child, resident, use_threads
 from fastai.data.block import CategoryBlock
 
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, TabularFrame
+
+CATS = ["c0", "c1", "c2"]
+CONTS = ["x0", "x1", "x2", "x3", "TE_c0_target", "TE_c1_target", "TE_c2_target"]
+
+
+def epochs(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of each epoch, one after the other in a fresh process."""
+    files = sorted(Path(options.files).glob("*.parquet"))
+    frame = ParquetFrame(files, None, CATS, CONTS, "label", cache=options.cache)
+    loader = frame.dataloaders(options.batch, buffer_rows=options.buffer, drop_last=False).train
+    taken = []
+    for _ in range(options.epochs):
+        start, rows = time.perf_counter(), 0
+        for _, _, y in loader:
+            rows += len(y)
+        taken.append(time.perf_counter() - start)
+        assert rows == len(frame)
+    return {"epochs": taken, "rows": len(frame)}
 
 
 def memory(options: argparse.Namespace) -> dict[str, Any]:
@@ -91,19 +114,54 @@ def converge(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def compare(
+    rows: int, repeats: int, threads: int, peer: Sequence[str], *, batch: int, buffer: int
+) -> Iterator[tuple[str, str, Timing]]:
+    """Shuffled epochs by turns; of each process the better of two epochs counts.
+
+    Args:
+        rows, batch, buffer: how many.
+        repeats: processes of each system.
+        threads: cores that each may use.
+        peer: the command that runs NVTabular's peer script.
+
+    Yields:
+        case, system, medians.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        theirs: list[float] = []
+        ours: dict[str, list[float]] = {"fastrec": [], "fastrec, packed cache": []}
+        for _ in range(repeats):
+            options = ["--rows", str(rows), "--batch", str(batch), "--json"]
+            options += ["--raw", f"{folder}/raw", "--work", f"{folder}/nvt"]
+            stages = child([*peer, *options], folder, threads, own=False)
+            theirs.append(min(stages[f"load_shuffle1_epoch{e}"]["s"] for e in (0, 1)))
+            for system, walls in ours.items():
+                more = ["--cache", f"{folder}/cache"] if "cache" in system else []
+                command = [sys.executable, __file__, "epochs", "--files", f"{folder}/nvt/proc", *more]
+                command += ["--batch", str(batch), "--buffer", str(buffer)]
+                walls.append(min(child(command, folder, threads)["epochs"]))
+    for system, walls in ours.items():
+        case = "stream, Parquet" if system == "fastrec" else "stream, packed cache"
+        yield case, system, Timing.of(walls)
+        yield case, "NVTabular", Timing.of(theirs)
+
+
 def main() -> None:
     """One measurement, from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("memory", "converge"))
+    parser.add_argument("what", choices=("epochs", "memory", "converge"))
     parser.add_argument("--files")
+    parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--buffer", type=int, default=500_000)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--cache")
     parser.add_argument("--order", choices=("time", "target"), default="time")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     use_threads(options.threads)
-    print(json.dumps({"memory": memory, "converge": converge}[options.what](options)))
+    print(json.dumps({"epochs": epochs, "memory": memory, "converge": converge}[options.what](options)))
 
 
 if __name__ == "__main__":

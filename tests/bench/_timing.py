@@ -164,19 +164,23 @@ def use_threads(count: int) -> None:
     os.environ["POLARS_MAX_THREADS"] = str(count)
 
 
-def child(command: Sequence[str], folder: str, threads: int) -> Any:
+def child(command: Sequence[str], folder: str, threads: int, *, own: bool = True) -> Any:
     """Run a program that prints JSON as its last line.
 
     Args:
         command: with absolute paths.
         folder: where it runs.
         threads: that it may use; passed on as ``--threads``.
+        own: it is one of this repository; else it gets no ``PYTHONPATH``, having its own environment.
 
     Returns:
         What it says.
     """
     command = [*command, "--threads", str(threads)]
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "POLARS_MAX_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "POLARS_MAX_THREADS": str(threads)}
+    env.pop("PYTHONPATH", None)
+    if own:
+        env["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=env)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -324,6 +328,25 @@ def run_cases(
         show(console, records, title=title)
         write(options.out, records, console.export_text())
         print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
+
+
+NVTABULAR: dict[str, Any] = {
+    "default": os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python")),
+    "help": "the Python that has NVTabular (or NVTABULAR_PYTHON)",
+}
+
+
+def nvtabular(python: str) -> list[str] | None:
+    """The command that starts NVTabular's peer script; None, and a message, where it or its Python is not there."""
+    script = Path(os.environ.get("FASTREC_PEERS", ROOT.parent / "shared" / "peers")) / "nvtabular" / "run.py"
+    command = [Path(python).absolute(), script.absolute()]
+    absent = next((path for path in command if not path.exists()), None)
+    if absent is not None:
+        print(
+            f"NVTabular: left out, there is no {absent} (FASTREC_PEERS, --peer-python or NVTABULAR_PYTHON name others)"
+        )
+        return None
+    return [str(path) for path in command]
 
 
 def command_line() -> list[str]:

@@ -1,6 +1,8 @@
 """Time fastrec's features beside what one would use today: ``make bench-features``, or this file with options.
 
 Cases:
+  nvtabular  fit and transform of NVTabular's peer script, from the same Parquet files, each in a process of its own
+             (needs the script and its environment: see --peer-python; left out with a message otherwise).
   eight      one FeatureSet of eight features on shared keys, fit_transform, beside pandas, polars (lazy) and DuckDB;
              integer and text keys, sorted and unsorted input.
 
@@ -8,7 +10,7 @@ Systems are timed by turns, from their own frames in memory and with all cores; 
 the clock starts. The table goes to the screen and beside the JSON file, whose fields ``_timing.py`` explains: ``ratio``
 is a peer's seconds over fastrec's on the same frame (DuckDB's: over fastrec's on an Arrow table).
 
-Cases of NVTabular, of single generators, of ten times the rows and of peak memory are in the history:
+Cases of single generators, of ten times the rows and of peak memory are in the history:
 ``git show cbd11c7:tests/bench/bench_features.py``.
 """
 
@@ -21,11 +23,22 @@ from importlib.util import find_spec
 from typing import Any
 
 import _eight
+import _nvtabular
 import numpy as np
 from _logs import event_log
-from _timing import Options, Record, check_same, race, record, run_cases
+from _timing import NVTABULAR, Options, Record, check_same, race, record, run_cases
+from _timing import nvtabular as nvtabular_command
 
 System = tuple[str, Callable[[], Any]]  # the fastrec system that it is measured by, and what to run
+
+
+def nvtabular(options: Options) -> Iterator[Record]:
+    """Fit and transform from Parquet."""
+    peer = nvtabular_command(options.peer_python)
+    stages = {} if peer is None else _nvtabular.compare(options.rows, options.repeats, options.threads, peer)
+    for stage, timings in stages.items():
+        for system, timing in timings.items():
+            yield record(f"nvtabular, {stage}", system, options.rows, timing, timings["fastrec"])
 
 
 def eight(options: Options) -> Iterator[Record]:
@@ -88,7 +101,8 @@ def has(module: str) -> bool:
 
 if __name__ == "__main__":
     run_cases(
-        __doc__, {"eight": eight}, "features", title="fastrec's features beside others",
+        __doc__, {"nvtabular": nvtabular, "eight": eight}, "features", title="fastrec's features beside others",
         rows={"type": int, "default": 2_000_000, "help": "of every case"},
         repeats={"type": int, "default": 5, "help": "timed runs of every system"},
+        peer_python=NVTABULAR,
     )  # fmt: skip

@@ -6,6 +6,8 @@ Cases:
   wide      the same of tables of numbers alone: 93 counts of 62,000 rows, 369 numbers of 61,000.
   epoch     one shuffled epoch, beside fastai's loader, torch's DataLoader over a TensorDataset (no and two workers, on
             a quarter of the rows) and a bare loop of index_select over the same packed bytes.
+  stream    shuffled epochs from Parquet files and from the packed cache, beside NVTabular's loader on the same files;
+            the better of two epochs in a process of its own (needs the peer script and its environment).
   memory    how far a process grows: making a TabularFrame, over the packed bytes; streaming a file of ten times the
             buffer, beyond the buffer.
   converge  AUC of a net trained in memory and from a sorted file through a buffer of a tenth of it.
@@ -27,7 +29,7 @@ from typing import Any
 import _stream
 import _tabular
 import torch
-from _timing import Options, Record, Timing, bare, child, race, record, run_cases
+from _timing import NVTABULAR, Options, Record, Timing, bare, child, nvtabular, race, record, run_cases
 from fastai.data.transforms import RandomSplitter
 from fastai.tabular.core import range_of
 
@@ -111,6 +113,19 @@ def _count(loader: Any) -> int:
     return sum(len(batch[0]) for batch in loader)
 
 
+def stream(options: Options) -> Iterator[Record]:
+    """Shuffled epochs from files."""
+    peer = nvtabular(options.peer_python)
+    if peer is None:
+        return
+    found = list(
+        _stream.compare(options.rows, options.repeats, options.threads, peer, batch=65_536, buffer=options.rows // 4)
+    )
+    own = {case: timing for case, system, timing in found if system != "NVTabular"}
+    for case, system, timing in found:
+        yield record(case, system, options.rows, timing, own[case])
+
+
 def memory(options: Options) -> Iterator[Record]:
     """Peaks, in processes of their own (Linux only)."""
     if not Path("/proc/self/clear_refs").exists():
@@ -152,9 +167,10 @@ def converge(options: Options) -> Iterator[Record]:
 
 if __name__ == "__main__":
     run_cases(
-        __doc__, {c.__name__: c for c in (prepare, random, wide, epoch, memory, converge)}, "loaders",
+        __doc__, {c.__name__: c for c in (prepare, random, wide, epoch, stream, memory, converge)}, "loaders",
         title="fastrec's TabularFrame and loaders beside others", about=f"frame    {_tabular.ABOUT}",
         rows={"type": int, "default": 2_000_000, "help": "of every case but wide and converge"},
         repeats={"type": int, "default": 5, "help": "timed runs of every system"},
         seeds={"type": int, "default": 20, "help": "nets that converge trains of each kind"},
+        peer_python=NVTABULAR,
     )  # fmt: skip
