@@ -16,7 +16,6 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import alone_at, read_json
 from fastrec._core.progress import Stages
-from fastrec._core.warn import warn
 from fastrec.competition.fitting import decide
 from fastrec.competition.forms.lists import form_of_run
 from fastrec.competition.forms.rows import RowKeys
@@ -28,7 +27,7 @@ from fastrec.competition.run import check_run_folder
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError
+from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, warn
 from fastrec.report.data import read_table
 from fastrec.stacking import Stack
 from fastrec.stacking.blends import in_list

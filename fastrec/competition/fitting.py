@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.recipe import choose_columns, not_learned_from
 from fastrec.competition.resumable import KeptModels, RunFeatures
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
-from fastrec.errors import DataError, OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError, warn
 from fastrec.estimators import ConstantModel, Estimator
 from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.chain import step_by_step

@@ -16,14 +16,13 @@ import torch
 from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
-from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.resumable import Parts, say_damaged
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_record import Run
-from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, warn
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.metrics import bootstrap_interval
 from fastrec.sequences import SessionFrame, SessionModel

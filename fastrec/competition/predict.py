@@ -19,7 +19,6 @@ from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.messages import nearest
 from fastrec._core.progress import Stages
-from fastrec._core.warn import warn
 from fastrec.competition.explain import BACKGROUND, contributions
 from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
 from fastrec.competition.forms.values import ValueForm
@@ -36,7 +35,7 @@ from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_record import shown_first
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError, warn
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step

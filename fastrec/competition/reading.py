@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec._core.warn import warn
-from fastrec.errors import DataError, MissingFileError
+from fastrec.errors import DataError, MissingFileError, warn
 from fastrec.table import Table
 from fastrec.table.column_types import as_type, as_types, differing, shared_types, times_in_text, type_of, types_of
 from fastrec.table.keys import UNITS_PER_SECOND

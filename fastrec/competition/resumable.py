@@ -15,11 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder
-from fastrec._core.warn import warn
 from fastrec._version import __version__
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition
-from fastrec.errors import FastrecError
+from fastrec.errors import FastrecError, warn
 from fastrec.features import FeatureSet
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
 from fastrec.table import Table

@@ -26,8 +26,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 from threadpoolctl import threadpool_limits
 
-from fastrec._core.warn import warn
-from fastrec.errors import DataError, OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError, warn
 from fastrec.estimators._sklearn_saving import packed, unpacked
 from fastrec.estimators._tree_model import Deadline, TreeInputs, seconds_for
 from fastrec.estimators.base import (

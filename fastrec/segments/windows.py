@@ -26,8 +26,11 @@ def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> 
     if keys.is_floating_point():
         bound = keys - float(span)
         return torch.nextafter(bound, torch.full_like(bound, torch.inf)) if beyond else bound
-    shift = min(math.ceil(span) - 1 if beyond else math.floor(span), _HIGHEST)
-    return torch.where(keys < _LOWEST + shift, _LOWEST, keys - shift)
+    shift = min(math.ceil(span) - 1 if beyond else math.floor(span), 1 << 64)
+    while shift > 0:  # a span may be wider than an int64: in steps that are not
+        step = min(shift, _HIGHEST)
+        keys, shift = keys.clamp_min(_LOWEST + step) - step, shift - step
+    return keys
 
 
 def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import torch
 
-from fastrec._core.warn import warn
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, MissingColumnError, warn
 from fastrec.segments import lexical_order
 from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec._core.warn import warn
-from fastrec.errors import DataError
+from fastrec.errors import DataError, warn
 from fastrec.table import keys as text_codes
 from fastrec.table.column import Column, mask_of
 from fastrec.table.keys import UNITS_PER_SECOND, is_huge, is_numeric, is_text

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec._core.warn import warn
-from fastrec.errors import DataError
+from fastrec.errors import DataError, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.features.columns import refuse
 from fastrec.table import Column, Table, as_column, column_names

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import kernels, limits
@@ -314,6 +314,8 @@ windows_whole = st.one_of(st.integers(-4, 4), st.sampled_from([LOW, LOW + 1, HIG
 
 @some
 @given(st.lists(windows_whole, max_size=12), st.fractions(Fraction(1, 9), 2**65), st.booleans())
+@example([0, LOW, HIGH], Fraction(2**63), False)  # a span that no int64 holds
+@example([0, LOW, HIGH], Fraction(2**64 - 1), True)
 def test_bounds_of_integers_are_exact(keys, span, beyond):
     bounds = keys_before(ints(keys), span, beyond=beyond).tolist()
     for key, bound in zip(keys, bounds, strict=True):
