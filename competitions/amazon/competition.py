@@ -53,15 +53,23 @@ def _users(folder: Path) -> dict[str, list]:
     path = found[0]
     if path.suffix == ".parquet":
         table = Table.read(path, ["user", "items"]).to_arrow()
-        return {n: table[n].to_pylist() for n in ("user", "items")}
+        return _checked(path, {n: table[n].to_pylist() for n in ("user", "items")})
     try:
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.split() for line in path.read_text(encoding="utf-8").rstrip().split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Fetch it again") from error
-    bare = next((row for row, words in enumerate(lines) if not words), None)
-    if bare is not None:
-        raise DataError("the line has no user", file=path, row=bare, remedy="Mend the line")
-    return {"user": [words[0] for words in lines], "items": [words[1:] for words in lines]}
+    return _checked(path, {"user": [next(iter(w), None) for w in lines], "items": [w[1:] for w in lines]})
+
+
+def _checked(path: Path, columns: dict[str, list]) -> dict[str, list]:
+    seen = set()
+    for row, (user, items) in enumerate(zip(columns["user"], columns["items"], strict=True)):
+        if user is None or user in seen or not isinstance(items, list) or not items:
+            told = "has no user" if user is None else "has a user that was there" if user in seen else "has no items"
+            remedy = "Write a user a line, then the items, with spaces between (in Parquet a list)"
+            raise DataError(f"the line {told}", file=path, row=row, remedy=remedy)
+        seen.add(user)
+    return columns
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ RANKED_AT_ONCE = 1 << 15  # candidates; not measured: bounds memory while a NetR
 # ---- sequences
 PREFIX_LONGEST = 1_000  # events before a target that trees and blends learn from: bounds memory of long sessions
 
-TIME_GAPS = 64  # sizes of gaps between events: the last one is seven years and more
+TIME_GAPS = 64  # sizes of gaps between events: the last one is five and a half years and more
 TIME_GAP_STEP = 0.301  # natural logarithms from one size to the next, as HSTU's code has it (arXiv 2402.17152)
 HIDDEN_LOGIT = -1e4  # exp and sigmoid of it are 0 in float32
 NEIGHBOURS_FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
@@ -309,6 +309,7 @@ IDS_FROM = 100  # different values of a category; of two such columns CatBoost a
 TRIAL_REPEATS = 60  # resamples of a trial's gain: its standard error is off by some 9 %, in a third of the time of 200
 LEFT_OVER_ROWS = 20_000  # rows on which quick trees look for what a model has not found; not measured: bounds the time
 LEFT_OVER_ROUNDS = 60  # of those trees, over all classes; protein's 330 pairs take 5 seconds on a core
+LEFT_OVER_TIME = 0.1  # share of the trials' time that they take, but for the first class; not measured
 ARITHMETIC_KEPT = 15  # pairs of numbers that are tried together; not measured
 ALIKE_R2 = 0.9  # squared correlation of ranks from which one feature says what another does; not measured
 PARSED_SHARE = 0.98  # share of a column's values that must be what the column is taken for; not measured

@@ -298,14 +298,13 @@ def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
     Quick trees learn the residuals of its cross-fitted predictions from the numbers and from all of their pairs; the
     pairs of the largest gains are returned, of those that order rows alike only the first.
     """
-    if trial.target_options is None:
-        return []
     told = {c.name: trial.told_by(c) for c in problem.kinds("number") if c.distinct > 2}
     # Pairs grow with the square of the columns: the 12 most informative ones are paired.
     numbers = sorted(told, key=lambda n: -told[n])[:12]
     signs: tuple[Literal["+", "-", "*", "/"], ...] = ("+", "-", "*", "/")
     pairs = [Combine(a, how, b) for a, b in combinations(numbers, 2) for how in signs]
     pairs += [Combine(b, "/", a) for a, b in combinations(numbers, 2)]
+    pairs = [f for f in pairs if f.outputs[0] not in trial.table]  # a column may have a pair's name
     if not pairs:
         return []
     gains, values = trial.left_over(FeatureSet(pairs), numbers)

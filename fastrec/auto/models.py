@@ -176,7 +176,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         keys = [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
         named = {"keys": keys} if keys else {}
         # Counts and means of its own are as good, arithmetic it has not.
-        alone = tried and not any(isinstance(f, Combine) for f in chosen.features)
+        found = [f for family in chosen.families if family.kept and family.gain is not None for f in family.features]
+        alone = tried and not any(isinstance(f, Combine) for f in found)
         line = ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if alone else ""}{_text(named)})')
         made.insert(0 if many_ids else len(made), line)
     # Of ids by the thousand a weight for each value tells about as much as trees, in seconds, and something else.

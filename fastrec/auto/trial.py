@@ -138,6 +138,8 @@ class QuickTrial:
     def left_over(self, features: FeatureSet, columns: Sequence[str]) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """Return the gain of quick trees that learn, from features of one row, what the score's model has not found.
 
+        Of several classes one after the other is learned, the one with the largest errors first, while there is time.
+
         Args:
             features: none of which looks at the target or at other rows.
             columns: numbers that the trees see, too: a feature that tells only what they tell gains nothing.
@@ -156,13 +158,17 @@ class QuickTrial:
         gains = dict.fromkeys(features.outputs, 0.0)
         rounds = max(limits.LEFT_OVER_ROUNDS // residuals.shape[1], 10)
         options: dict[str, Any] = {"rounds": rounds, "early_stopping_rounds": None}
-        for residual in residuals.T:
+        ends = time.monotonic() + limits.LEFT_OVER_TIME * self.seconds
+        for residual in residuals.T[residuals.var(0).argsort(descending=True)]:
+            if any(gains.values()) and time.monotonic() > ends:
+                break
             rows = Rows(made, "regression", cats=[], conts=[*columns, *features.outputs], label=residual, n_outputs=1)
             if find_spec("lightgbm") is not None:
                 small = {"num_leaves": 15, "min_data_in_leaf": max(len(drawn) // 100, 20), "feature_fraction": 0.3}
                 model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
             else:
                 model = XGBModel("left over", eta=0.1, max_depth=4, colsample_bytree=0.3, **options)
+            model.time_limit = max(ends - time.monotonic(), limits.LEAST_FIT_SECONDS)
             for name, gain in model.fit(rows, None, seed=0).trace.importance.items():
                 if name in gains:
                     gains[name] += gain

@@ -17,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
@@ -332,6 +333,7 @@ def print_json(found: Any) -> None:
             return {str(n): plain(v) for n, v in value.items()}
         if isinstance(value, list | tuple):
             return [plain(v) for v in value]
+        value = value.item() if isinstance(value, np.generic) else value
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else None
         return value if value is None or isinstance(value, bool | int) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -255,7 +256,9 @@ def try_(
     with readable_errors():
         from fastrec.trials import try_features
 
-        made = try_features(file, on, drop=drop or (), model=model, full=full, data=data)
+        # A file of features may print: standard output is for the document alone.
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            made = try_features(file, on, drop=drop or (), model=model, full=full, data=data)
         if as_json:
             print_json(made)
             return

@@ -64,19 +64,21 @@ class Budget:
 
     def keep_for_refit(self, model: Estimator, seconds: float) -> None:
         """Set aside what a model of all rows will take, so that no other model is given it."""
-        self._refits[model.name] = seconds
+        self._refits[model.name] = max(seconds, limits.LEAST_FIT_SECONDS)
 
     def refit(self, models: Sequence[Estimator]) -> float:
         """Return the seconds that the first of the remaining models may learn from all rows.
 
         Raises:
-            OutOfTimeError: less than it took in the folds; of a model that keeps a limit, less than half of that.
+            OutOfTimeError: less than it took in the folds. One that keeps a limit has what was set aside for it, though
+                another was late.
         """
         model = models[0]
         took = self._refits.get(model.name, 0.0)
         seconds = took + self.share(models)
         self._refits.pop(model.name, None)
-        if seconds < max(took / 2 if model.keeps_time else took, limits.LEAST_FIT_SECONDS):
+        seconds = max(seconds, took) if model.keeps_time else seconds
+        if seconds < max(took, limits.LEAST_FIT_SECONDS):
             raise OutOfTimeError(
                 f"{model.name}: all rows would take {took:.0f} s, and {max(seconds, 0):.0f} s are left for it"
             )

@@ -337,6 +337,8 @@ class NetModel(Estimator):
         train = data.take(~held)
         asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
         recipe, flags = recipe_of(asked.model, data.task), missing_flags(train)
+        if not bool(held.any()):  # nothing would stop long training
+            recipe = replace(recipe, long_epochs=0)
         architecture = replace(asked, options={**recipe.options, **self.options})
         long = long_tails(train.table, train.conts) if self.logs else []
         n, m = len(train), head.targets(train).shape[1]

@@ -361,7 +361,7 @@ class AttentionBias(nn.Module):
 def gap_sizes(gaps: Tensor) -> Tensor:
     """Return sizes of time gaps in seconds, int64: 0 up to a second, and for those that are negative or NaN."""
     size = torch.where(gaps > 1.0, gaps, 1.0).log() / limits.TIME_GAP_STEP
-    return size.long().clamp_max(limits.TIME_GAPS - 1)
+    return size.clamp_max(limits.TIME_GAPS - 1).long()  # an infinite number has no int64
 
 
 def padding_mask(lengths: Tensor, width: int) -> Tensor:

@@ -365,7 +365,7 @@ def test_a_quotient_is_found_and_kept(tmp_path):
     ranks = FeatureSet(first.features).fit_transform(pd.read_parquet(tmp_path / "train.parquet"))
     alike = ranks[[f.outputs[0] for f in first.features]].rank().corr().to_numpy() ** 2
     assert (alike[~np.eye(len(alike), dtype=bool)] <= 0.9).all()
-    # CatBoost has no arithmetic of its own: it sees what was found, and means of values stay away from it
+    # CatBoost has no arithmetic of its own: it sees what was found
     (cat,) = [m.text for m in choose_models(problem, chosen) if m.cls == "CatBoostModel"]
     assert "OWN" not in cat
 
@@ -377,6 +377,14 @@ def test_arithmetic_comes_after_means_where_there_are_categories_and_without_rea
     names = [f.name for f in tried]
     assert names.index("arithmetic of two numbers") == names.index("target means of values") + 1
     assert not tried[names.index("arithmetic of two numbers")].kept
+
+
+def test_a_column_named_as_a_pair_is_no_hindrance(tmp_path):
+    problem = measured(tmp_path, lambda f, rng: f["b"] / f["c"] + rng.normal(0, 0.3, len(f)), b_over_c=0.5)
+    chosen = choose_features(problem, seconds=600)
+    first = next(f for f in chosen.families if f.gain is not None)
+    assert (first.name, first.kept) == ("arithmetic of two numbers", True)
+    assert "b_over_c" not in [f.outputs[0] for f in first.features]
 
 
 def test_what_is_left_over_is_learned_from_cross_fitted_residuals(tmp_path):

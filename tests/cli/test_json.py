@@ -96,7 +96,7 @@ def test_report(runs):
 
 def test_try(runs, tmp_path):
     idea = tmp_path / "idea.py"
-    idea.write_text("def total(df):\n    return (df['a'] + df['b']).rename('total')\n")
+    idea.write_text("print('read')\n\n\ndef total(df):\n    return (df['a'] + df['b']).rename('total')\n")
     made = document("try", idea, "--on", runs[0], "--json")
     noted = list_tries(runs[0])[-1]
     assert made["columns"] == ["total"]
@@ -106,6 +106,8 @@ def test_try(runs, tmp_path):
 
 
 def test_what_is_no_figure_is_null(capsys):
+    print_json({"three": np.int64(3), "yes": np.bool_(True)})
+    assert json.loads(capsys.readouterr().out) == {"three": 3, "yes": True}
     print_json({"nan": np.float64("nan"), "inf": -np.inf, "pair": Interval(1.0, 0.5, 2.0), 3: [Path("a"), True, None]})
     made = json.loads(capsys.readouterr().out)
     pair = {"mean": 1.0, "low": 0.5, "high": 2.0}

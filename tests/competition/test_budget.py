@@ -13,6 +13,7 @@ import torch
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 
+from fastrec._core import limits
 from fastrec._core.memory import held
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
@@ -321,6 +322,14 @@ def test_time_for_models_of_all_rows_is_given_to_no_other():
     clock.now += 21  # a second late
     with pytest.raises(OutOfTimeError, match="b: all rows would take 30 s, and 29 s are left for it"):
         budget.refit(models[1:])
+
+
+def test_a_late_model_takes_nothing_from_the_refit_of_one_that_keeps_time():
+    clock = Clock()
+    budget, model = Budget(2, clock=clock), Timed("a")
+    budget.keep_for_refit(model, 0.01)
+    clock.now += 119  # five seconds late
+    assert budget.refit([model]) == limits.LEAST_FIT_SECONDS
 
 
 def test_what_all_rows_take_is_told_from_few():

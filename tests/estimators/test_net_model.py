@@ -156,6 +156,15 @@ def test_without_keep_best_the_newest_rows_are_learned_and_the_last_weights_stay
     assert set(made[False].trace.curves[0]) == {"epoch", "train_loss"}
 
 
+def test_a_tabm_of_few_rows_learns_long_only_if_held_out_rows_can_stop_it():
+    data = table("binary")
+    data = data.take(torch.arange(60))
+    bounds = {True: range(31, 201), False: range(64, 65)}  # 30 epochs without a better score, 200 in all
+    for keep, bound in bounds.items():
+        made = NetModel(model="TabM", keep_best=keep).fit(data, data, seed=0)
+        assert len(made.trace.curves) in bound
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("by", [None, "metric"])
 def test_the_best_epochs_weights_stay(task, by):

@@ -156,9 +156,11 @@ TIMES = torch.tensor([[5.0, 5.0, 60.0, 4000.5], [1.7e9, 1.7e9 + 9e5, 0, 0]], dty
 
 
 def test_gaps_are_sized_by_their_logarithm():
-    gaps = torch.tensor([-5.0, 0.0, 1.0, 1.34, 1.36, 60.0, 3600.0, 86400.0, 1e12, torch.nan], dtype=torch.float64)
+    gaps = torch.tensor(
+        [-5.0, 0.0, 1.0, 1.34, 1.36, 60.0, 3600.0, 86400.0, 1e12, torch.inf, torch.nan], dtype=torch.float64
+    )
     # log(60) = 4.09 is 13.6 steps of .301, log(3600) = 8.19 27.2, log(86400) = 11.37 37.8
-    assert gap_sizes(gaps).tolist() == [0, 0, 0, 0, 1, 13, 27, 37, 63, 0]
+    assert gap_sizes(gaps).tolist() == [0, 0, 0, 0, 1, 13, 27, 37, 63, 63, 0]
 
 
 def by_hand(net, x: np.ndarray, times: np.ndarray, number: int, pointwise: bool) -> np.ndarray:

@@ -20,12 +20,14 @@ from fastrec.cli import app
 from fastrec.competition import NextItemCompetition, predict_run, run_competition
 from fastrec.competition.next_items import SavedNextItems
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
+from fastrec.retrieval import Candidates, RankedCandidates
 from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFrame
 from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
 from fastrec.serve.next_items import SessionScores
 from fastrec.serve.onnx_builder import Graph
+from fastrec.serve.server.recommend import _reads_times
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -230,6 +232,15 @@ def test_a_net_with_times_is_a_file_that_reads_them(timed, tmp_path):
             graph.recommend(own, 7, wrong)
     with pytest.raises(DataError, match="no times"):
         saved.recommend_items(own)
+
+
+def test_times_are_asked_for_wherever_the_net_that_reads_them_is(timed):
+    net = SavedNextItems(timed).blend.models["net"]
+    near = CoVisitation()
+    inside = (RankedCandidates({"net": net, "near": near}), Candidates({"near": near, "net": net}, k=5))
+    assert all(_reads_times(model) for model in (net, SavedNextItems(timed).blend, *inside))
+    without = (near, NextItemNet(), RankedCandidates({"near": near}), Candidates({"near": near}, k=5))
+    assert not any(_reads_times(model) for model in without)
 
 
 def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):

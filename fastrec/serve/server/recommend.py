@@ -26,7 +26,7 @@ from fastrec.errors import DataError, FastrecError, UnreadableFileError
 from fastrec.registry import is_registry
 from fastrec.retrieval import Recommender
 from fastrec.retrieval.pipeline.recommender import ABOUT, RANKER
-from fastrec.sequences import NextItemNet, SessionFrame
+from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items import TASK, NextItemGraph, type_of
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.bodies import ARROW, JSON, check_rows, parse_arrow, parse_json, write_json
@@ -368,9 +368,8 @@ class _ServedRun(_Model):
         assert self._saved.blend.items is not None
         self.items = self._saved.blend.items
         name, k = self._saved.config["competition"], self._saved.form.max_items
-        nets = (m.model for m in self._saved.blend.models.values() if isinstance(m, NextItemNet))
-        sizes, timed = (len(self.items) - 1, k), {"timed": any(n is not None and n.timed for n in nets)}
-        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), *sizes, **timed)
+        sizes, timed = (len(self.items) - 1, k), _reads_times(self._saved.blend)
+        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), *sizes, timed=timed)
         if self._saved.empty.codings:
             why = "its events have side features, which a session of items lacks"
             raise DataError(why, file=folder, remedy="Serve a Recommender, which takes them as context")
@@ -405,7 +404,8 @@ class _ServedRecommender(_Model):
                 *(f"{n}_{w}" for n in self._shop.retriever.sources for w in ("score", "rank")),
             }
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
-        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context)
+        timed = _reads_times(self._shop.retriever)
+        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context, timed)
 
     def recommend(self, asked: AskedSessions) -> Answer:
         sides = {n: asked.context.get(n, [None] * asked.rows) for n in self._sides}
@@ -432,6 +432,13 @@ def _frame(
         made.sides = {n: form.codings[n].encode(as_column(v, name=n))[rows] for n, v in sides.items()}
     made._keep(values >= len(items.reserved))
     return made
+
+
+def _reads_times(model: Any) -> bool:
+    """Return whether a net in a model, or in its parts, has a bias by time."""
+    named = [p for n in ("models", "sources") if isinstance(p := getattr(model, n, None), Mapping)]
+    parts = [*(m for own in named for m in own.values()), getattr(model, "model", None)]
+    return getattr(model, "timed", False) is True or any(_reads_times(p) for p in parts if p is not None)
 
 
 def _is_net(folder: Path) -> bool:
