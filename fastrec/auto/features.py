@@ -310,12 +310,12 @@ def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
     gains, values = trial.left_over(FeatureSet(pairs), numbers)
     kept: list[Feature] = []
     ranks: list[np.ndarray] = []
-    for feature in sorted(pairs, key=lambda f: -gains.get(f.outputs[0], 0.0)):
-        own = rankdata(np.nan_to_num(values[feature.outputs[0]]))
-        alike = any(np.corrcoef(own, other)[0, 1] ** 2 > limits.ALIKE_R2 for other in ranks)
-        if len(kept) == limits.ARITHMETIC_KEPT or not gains.get(feature.outputs[0]) or own.std() == 0:
+    for feature in sorted(pairs, key=lambda f: -gains[f.outputs[0]]):
+        if len(kept) == limits.ARITHMETIC_KEPT or not gains[feature.outputs[0]]:
             break
-        if not alike:
+        own = rankdata(np.nan_to_num(values[feature.outputs[0]]))
+        # One that is missing wherever it is not 0 has one rank.
+        if own.std() > 0 and not any(np.corrcoef(own, other)[0, 1] ** 2 > limits.ALIKE_R2 for other in ranks):
             kept.append(feature)
             ranks.append(own)
     return kept
