@@ -314,7 +314,7 @@ def _arithmetic(problem: Problem, trial: QuickTrial) -> list[Feature]:
         if len(kept) == limits.ARITHMETIC_KEPT or not gains[feature.outputs[0]]:
             break
         own = rankdata(np.nan_to_num(values[feature.outputs[0]]))
-        # One that is missing wherever it is not 0 has one rank.
+        # One that is equal in all rows orders nothing.
         if own.std() > 0 and not any(np.corrcoef(own, other)[0, 1] ** 2 > limits.ALIKE_R2 for other in ranks):
             kept.append(feature)
             ranks.append(own)

@@ -135,7 +135,8 @@ class ModelLine:
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """Choose the base models of a recipe: LightGBM, XGBoost and CatBoost if they are installed, and a net.
 
-    Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
+    Where features were found to pay, one model learns from the files' own columns alone, and CatBoost does unless
+    arithmetic was found, which it has none of. Where the trials
     had too little time to be believed that model is the first, and one alone learns from the features.
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
@@ -175,10 +176,9 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         # Numbers that are text in the files, such as c-8: CatBoost learns more from pairs of categories.
         keys = [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
         named = {"keys": keys} if keys else {}
-        # Counts and means of its own are as good, arithmetic it has not.
         found = [f for family in chosen.families if family.kept and family.gain is not None for f in family.features]
-        alone = tried and not any(isinstance(f, Combine) for f in found)
-        line = ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if alone else ""}{_text(named)})')
+        bare = tried and not any(isinstance(f, Combine) for f in found)
+        line = ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if bare else ""}{_text(named)})')
         made.insert(0 if many_ids else len(made), line)
     # Of ids by the thousand a weight for each value tells about as much as trees, in seconds, and something else.
     if many_ids and problem.task in ("binary", "regression"):

@@ -26,6 +26,7 @@ import pandas as pd
 import torch
 from rich.console import Console
 from rich.table import Table as Lines
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -52,9 +53,11 @@ def models(amounts: bool) -> dict[str, Callable[[], Estimator]]:
     extra, forest = (
         (ExtraTreesRegressor, RandomForestRegressor) if amounts else (ExtraTreesClassifier, RandomForestClassifier)
     )
+    machine = SVR(C=5.0, epsilon=0.05) if amounts else CalibratedClassifierCV(SVC(), ensemble=False)
     line = Ridge(10.0) if amounts else LogisticRegression(C=0.03, max_iter=1_000)
     net, other = ("RealMLP", "TabM") if amounts else ("TabM", "RealMLP")
     trees = {"n_estimators": 150, "min_samples_leaf": 2, "max_features": 0.5}
+    usual = {"min_samples_leaf": 1, "max_features": 0.5} if amounts else {"min_samples_leaf": 5, "max_features": "sqrt"}
     few = {"num_leaves": 6, "min_data_in_leaf": 5, "feature_fraction": 0.5, "learning_rate": 0.05, "lambda_l2": 5.0}
     small = {"max_depth": 3, "colsample_bytree": 0.5, "subsample": 0.7, "eta": 0.05, "min_child_weight": 3}
     return {
@@ -68,9 +71,9 @@ def models(amounts: bool) -> dict[str, Callable[[], Estimator]]:
         "catboost, depth 4": lambda: CatBoostModel("m", depth=4, l2_leaf_reg=8, learning_rate=0.06),
         "xgb, depth 3": lambda: XGBModel("m", **small),
         "lgbm, 6 leaves": lambda: LGBMModel("m", **few),
-        "random forest": lambda: SKModel("m", forest(n_estimators=150, min_samples_leaf=3), cats="code"),
+        "random forest": lambda: SKModel("m", forest(n_estimators=150, **usual), cats="code"),
         "splines": lambda: SKModel("m", make_pipeline(SplineTransformer(6), StandardScaler(), line)),
-        "SVM": lambda: SKModel("m", SVR(C=5.0, epsilon=0.05) if amounts else SVC(probability=True, random_state=0)),
+        "SVM": lambda: SKModel("m", machine),
     }
 
 

@@ -279,6 +279,11 @@ def test_runs_that_do_not_go_together_are_refused(runs, tmp_path):
     rows.to_parquet(changed / "rows.parquet")
     with pytest.raises(DataError, match="row 7: its rows, or their targets, are others"):
         blend_runs([one, changed], out, **QUIET)
+    own = shutil.copytree(one, tmp_path / "own")
+    config = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps(config | {"metric": "of_mine"}))
+    with pytest.raises(DataError, match=r"own.*its metric 'of_mine' is of its recipe's own"):
+        blend_runs([own, two], out, **QUIET)
 
 
 @pytest.mark.parametrize(
