@@ -407,7 +407,9 @@ def _hugging_face_text(model: str, device: str) -> Loaded:
 def _timm(model: str, device: str) -> Loaded:
     package = require("timm", "timm", _INSTALL)
     name = f"local-dir:{model}" if Path(model).is_dir() else model.replace("timm/", "hf-hub:timm/", 1)
-    net = package.create_model(name, pretrained=True, num_classes=0).eval().to(device)
+    net = package.create_model(name, pretrained=True)
+    net.reset_classifier(0)  # not num_classes=0 above: timm 1.0.29 then refuses a folder that holds the last layer
+    net = net.eval().to(device)
     prepare = package.data.create_transform(**package.data.resolve_model_data_config(net), is_training=False)
 
     def encode(pictures: Sequence[Any]) -> Tensor:

@@ -178,9 +178,9 @@ def child(command: Sequence[str], folder: str, threads: int, *, own: bool = True
     """
     command = [*command, "--threads", str(threads)]
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "POLARS_MAX_THREADS": str(threads)}
-    env.pop("PYTHONPATH", None)
+    given = env.pop("PYTHONPATH", "")
     if own:
-        env["PYTHONPATH"] = str(ROOT)
+        env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT), given) if p)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=env)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")

@@ -65,7 +65,7 @@ def train(args: argparse.Namespace) -> dict:
         loss_func = torch.nn.BCEWithLogitsLoss()
         caches = list(net.embeds.placed.values())
         if caches:  # as rec_learner does it with the training rows
-            net.count_rows(power_law(args.rows, args.rows, args.skew, 3)[:, None])
+            net.count_rows(power_law(args.rows, args.rows, args.skew, 3)[:, None].to(args.device))
         clocks = {"seconds": time.perf_counter, "cpu_seconds": time.process_time, "thread_seconds": time.thread_time}
         taken, losses, before = [], [], (0, 0)
         for i, batch in enumerate(ids):
