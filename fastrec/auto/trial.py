@@ -249,11 +249,12 @@ class QuickTrial:
             yield self._rows(train, outputs), self._rows(valid, outputs)
 
     def _cross_fitted(self, features: Sequence[Feature]) -> tuple[torch.Tensor, float]:
-        oof: torch.Tensor | None = None
+        known = bool(features or self.cats or self.conts)  # else all rows are alike
+        oof = None if known else torch.zeros(len(self.table), dtype=torch.float64)
         # It learns all it can: with a weak model every encoding looks like a gain.
         kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
-        for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True):
+        for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True) if known else ():
             model = judge.fresh()
             model.time_limit = self.time_limit
             began = time.monotonic()

@@ -182,9 +182,17 @@ class _FirstRun:
             raise DataError(problem, file=path, column=odd, remedy=remedy)
         text = read_text(path, (*ids, *names, *(["fold"] if "fold" in header else [])))
         form = ValueForm(ids=ids, values=names, probabilities=self.task in ("binary", "multiclass", "multilabel"))
-        columns = [form.numbers(text, n, path) for n in names]
+        theirs, ours = (RowKeys(_plain(t, ids), ids, p) for t, p in ((text, path), (self.table, self.path)))
+        theirs.refuse_repeated()
+        if len(again := ours.repeated()):
+            problem = f"{ours.named(again[0])} names two rows of {self.path.name}"
+            remedy = "Add a column split with oof or test" if "split" not in ids else "Name more ids in the recipe"
+            raise DataError(problem, file=path, column=", ".join(ids), remedy=remedy)
+        rows = theirs.match(ours, role="no row", complete=False)
+        columns = [form.numbers(text, n, path, empty=~self.scored[rows]) for n in names]
         learned = self._learned(columns)
-        bad, problem = ~learned.isfinite().all(1), "the target has no such amounts"
+        bad = ~learned.isfinite().all(1) & torch.from_numpy(~np.isnan(columns).any(0))
+        problem = "the target has no such amounts"
         if self.task == "multiclass":
             bad, problem = (learned.sum(1) - 1).abs() > 0.01, "the probabilities do not sum to 1"
             learned = learned / learned.sum(1, keepdim=True)
@@ -193,13 +201,6 @@ class _FirstRun:
             raise SubmissionError(
                 problem, file=path, column=", ".join(names), row=row, remedy="Write what is predicted"
             )
-        theirs, ours = (RowKeys(_plain(t, ids), ids, p) for t, p in ((text, path), (self.table, self.path)))
-        theirs.refuse_repeated()
-        if len(again := ours.repeated()):
-            problem = f"{ours.named(again[0])} names two rows of {self.path.name}"
-            remedy = "Add a column split with oof or test" if "split" not in ids else "Name more ids in the recipe"
-            raise DataError(problem, file=path, column=", ".join(ids), remedy=remedy)
-        rows = theirs.match(ours, role="no row", complete=False)
         values = torch.full((len(self.table), len(names)), torch.nan, dtype=torch.float64)
         values[rows] = learned
         left = np.flatnonzero(self.scored & values.isnan().any(1).numpy())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,10 +57,14 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
     return interval_of(float(x.mean()), sums / len(x), level=level)
 
 
+def _is_share(level: object) -> bool:
+    return isinstance(level, Real) and 0 < level < 1
+
+
 def _check_range(repeats: int, level: float) -> None:
-    if repeats < 1 or not 0 < level < 1:
+    if repeats < 1 or not _is_share(level):
         raise DataError(
-            f"repeats {repeats} or level {level} is out of range", remedy="Use 1 or more, and a level of 0 to 1"
+            f"repeats {repeats} or level {level!r} is out of range", remedy="Use 1 or more, and a level of 0 to 1"
         )
 
 
@@ -316,8 +321,8 @@ def conformal_bound(gaps: np.ndarray, level: float) -> float:
     Raises:
         DataError: the level is not between 0 and 1, or there are too few gaps for it.
     """
-    if not 0 < level < 1:
-        raise DataError(f"level is {level}", remedy="Give a share between 0 and 1, such as 0.9")
+    if not _is_share(level):
+        raise DataError(f"level is {level!r}", remedy="Give a share between 0 and 1, such as 0.9")
     place = math.ceil((len(gaps) + 1) * level)
     if place > len(gaps):
         most = len(gaps) / (len(gaps) + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -78,6 +79,15 @@ class NextItemNet(SessionModel):
     ) -> None:
         if net not in NETS:
             raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
+        known: set[str] = set()
+        for kind in NETS[net].__mro__:  # a net hands on to the next class what it does not know
+            taken = signature(kind.__init__).parameters.values() if "__init__" in vars(kind) else ()
+            known.update(p.name for p in taken if p.kind is p.KEYWORD_ONLY)
+            if kind is SessionNet:
+                break
+        odd = next((n for n in options or () if n not in known), None)
+        if odd is not None:
+            raise DataError(f"{net} has no option {odd!r}", remedy=f"It has {', '.join(sorted(known))}")
         self._settings: dict[str, Any] = {"net": net, "width": width, "epochs": epochs, "lr": lr, "tokens": tokens}
         self._settings |= {"max_len": max_len, "negatives": negatives, "decay": decay, "warm": warm, "half": half}
         self._settings |= {"augment": list(augment), "chronological": chronological}

@@ -294,6 +294,40 @@ def test_what_cannot_be_ranked_is_refused(tmp_path, change, asked, said):
         found(tmp_path, change(TRAIN), **{"group": "session_id", **asked})
 
 
+@pytest.mark.parametrize(
+    ("columns", "asked", "said"),
+    [
+        (["session_id"], {"group": "session_id"}, "session_id (the group)"),
+        (["session_id", "item_id"], {"group": "session_id"}, "session_id (the group), item_id (the item)"),
+        (
+            ["session_id", "row_id", "one", "price"],
+            {"group": "session_id", "ids": ["price"]},
+            "session_id (the group), row_id (the item), one (one value in all rows), price (as was asked for)",
+        ),
+        (
+            ["row_id", "one"],
+            {"task": "binary"},
+            "row_id (another whole number in every row), one (one value in all rows)",
+        ),
+    ],
+)
+def test_a_table_of_ids_alone_says_which_and_why(tmp_path, columns, asked, said):
+    rows = TRAIN.assign(row_id=np.arange(len(TRAIN)) + 700, one=1, price=TRAIN["price"].round())
+    with pytest.raises(DataError) as caught:
+        new_competition(tmp_path / "w", folder(tmp_path, rows[[*columns, "clicked"]]), target="clicked", **asked)
+    assert caught.value.problem == f"nothing is left to learn from: {said}"
+    assert caught.value.file.endswith("train.csv")
+    assert "Add columns" in caught.value.remedy
+    assert not (tmp_path / "w").exists()
+
+
+def test_items_that_come_again_are_enough(tmp_path):
+    """Of 40 items the cheap ones are clicked: what was chosen before tells them, and no column beside."""
+    data = folder(tmp_path, TRAIN[["session_id", "item_id", "clicked"]])
+    made = new_competition(tmp_path / "w", data, target="clicked", group="session_id", seconds=20)
+    assert any("item_id" in repr(f) for f in made.chosen.features)
+
+
 def test_a_test_without_the_group_is_refused(tmp_path):
     with pytest.raises(MissingColumnError, match=r"test.csv', column 'session_id': the test rows lack it"):
         found(tmp_path, test=TEST.drop(columns=["session_id", "clicked"]), task="ranking")

@@ -245,6 +245,41 @@ def test_amounts_are_on_their_own_scale(runs, tmp_path):
         blend_runs([runs["regression"][0], path], tmp_path / "blend", **QUIET)
 
 
+@pytest.mark.parametrize("case", ["csv", "csv nan", "parquet", "text"])
+def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
+    """Folds by time score no row of the first days: a file says NaN there, and nowhere else."""
+    run, path = runs["regression"][1], tmp_path / ("theirs.csv" if "csv" in case else "theirs.parquet")
+    rows = pd.concat([read(run, "oof"), read(run, "test")], ignore_index=True)
+    file = rows[["id", "prediction", "fold"]].sample(frac=1, random_state=1, ignore_index=True)
+    file["prediction"] += 0.01
+    nobody = file.prediction.isna().to_numpy()
+    assert 0 < nobody.sum() < N
+    assert not nobody[file.id.isin(TEST.id)].any()
+
+    def write(made: pd.DataFrame) -> None:
+        if case == "text":
+            made = made.assign(prediction=[None if v != v else str(v) for v in made.prediction])
+        made.to_csv(path, index=False, na_rep="NaN" if "nan" in case else "") if "csv" in case else made.to_parquet(
+            path
+        )
+
+    write(file)
+    made = blend_runs([runs["regression"][0], path], tmp_path / "blend", **QUIET)
+    np.testing.assert_allclose(read(made, "oof", "theirs").prediction, rows.prediction[:N] + 0.01)
+    for rows_of in (TRAIN.id, TEST.id):
+        at = int(np.flatnonzero(~nobody & file.id.isin(rows_of))[3])
+        write(file.assign(prediction=file.prediction.where(file.index != at)))
+        said = (
+            rf"theirs.*, column 'prediction', row {at}: .* is no finite number \(1 such rows in all\)\. Write a number"
+        )
+        with pytest.raises(SubmissionError, match=said):
+            blend_runs([runs["regression"][0], path], tmp_path / "again", **QUIET)
+    if case == "text":  # NaN is missing, other text that is no number is wrong in any row
+        write(file.assign(prediction=file.prediction.astype(object).where(file.index != nobody.argmax(), "x")))
+        with pytest.raises(SubmissionError, match=rf"row {nobody.argmax()}: 'x' is no finite number \(1 such"):
+            blend_runs([runs["regression"][0], path], tmp_path / "again", **QUIET)
+
+
 def test_runs_that_do_not_go_together_are_refused(runs, tmp_path):
     (one, two), out = runs["binary"], tmp_path / "blend"
     other = run_of(tmp_path / "other", "binary", "trees")  # at random, not by house

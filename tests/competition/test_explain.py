@@ -383,8 +383,11 @@ def test_tasks_without_intervals_or_sets_are_named(runs, tmp_path):
         SavedRun(runs["regression"]).predict_set(TEST)
     with pytest.raises(DataError, match=r"a multilabel task has no sets of classes.*Call predict_proba"):
         SavedRun(runs["multilabel"]).predict_set(TEST)
-    with pytest.raises(DataError, match=r"level is 1\.5"):
-        SavedRun(runs["regression"]).predict_interval(TEST, 1.5)
+    for level in (1.5, "0.9", 90, 0, 1, float("nan"), None):
+        with pytest.raises(DataError, match=rf"level is {level!r}\. Give a share between 0 and 1"):
+            SavedRun(runs["regression"]).predict_interval(TEST, level)
+        with pytest.raises(DataError, match=rf"level is {level!r}\. Give a share between 0 and 1"):
+            SavedRun(runs["binary"]).predict_set(TEST, level)
     with pytest.raises(DataError, match=r"400 rows are too few for level 0\.999"):
         SavedRun(runs["binary"]).predict_set(TEST, 0.999)
     run = shutil.copytree(runs["binary"], tmp_path / "run")

@@ -331,8 +331,8 @@ def test_conformal_gaps_by_hand():
     assert two.tolist() == [[0.25], [0.25]]
     three = conformal_gaps(np.array([[2.0], [0.0]]), np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]]), classes=True)
     np.testing.assert_allclose(three, [[0.3], [0.5]])
-    for level in (0, 1, -0.1, 1.5, float("nan")):
-        with pytest.raises(DataError, match="level is"):
+    for level in (0, 1, True, -0.1, 1.5, 90, float("nan"), "0.9", None):
+        with pytest.raises(DataError, match=rf"level is {level!r}\. Give a share between 0 and 1, such as 0\.9"):
             conformal_bound(np.arange(9.0), level)
 
 

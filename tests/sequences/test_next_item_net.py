@@ -12,7 +12,9 @@ import torch
 
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.sequences import VSTAN, NextItemNet, SessionBlend, SessionFrame, SessionModel, prefixes, sequence_metrics
+from fastrec.sequences.next_item_net import NETS
 from fastrec.sequences.session_blend import standardised
+from fastrec.sequences.session_net import ItemTower
 from tests._core.refusals import refused
 
 SMALL = {"width": 8, "tokens": 64, "epochs": 3}
@@ -166,8 +168,28 @@ def test_models_say_what_is_wrong():
     with pytest.raises(DataError, match="no session has two events"):
         NextItemNet().fit(SessionFrame({"items": [[1], []]}, item="items"))
     refused(DataError, "no net", lambda: NextItemNet("GRU5Rec"))
+    of_gru = "GRU4Rec has no option 'bias'. It has cosine, dropout, layers, max_len, state."
+    refused(DataError, of_gru, lambda: NextItemNet("GRU4Rec", options={"bias": "position"}))
     refused(DataError, "no models", lambda: SessionBlend({}).fit(cycle()))
     refused(DataError, "k=0", lambda: NextItemNet(**SMALL).fit(cycle()).recommend(cycle(), 0))
+
+
+@pytest.mark.parametrize("net", sorted(NETS))
+def test_the_options_that_are_named_are_those_that_the_net_takes(net):
+    """By making nets: each option that the refusal names is taken, each other one of any net is not."""
+    values = {"attention_dropout": 0.1, "bias": None, "blocks": 1, "cosine": 1.0, "dropout": 0.1, "heads": 1}
+    values |= {"layers": 1, "max_len": 9, "state": 4, "items": 1, "codings": (), "nonsense": 1}
+    with pytest.raises(DataError) as caught:
+        NextItemNet(net, options={"nonsense": 1})
+    named = caught.value.remedy.removeprefix("It has ").split(", ")
+    items = cycle().items
+    for name, value in values.items():
+        try:
+            NETS[net](ItemTower(len(items), 8, extra=2), **{name: value})
+        except TypeError:
+            assert name not in named
+            continue
+        assert (name in named) == (name != "codings")  # the sessions say which side features there are
 
 
 class Fixed(SessionModel):

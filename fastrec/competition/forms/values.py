@@ -127,8 +127,8 @@ class ValueForm(SubmissionForm):
         """Read a submission as text; see ``read_lines``."""
         return self.read_lines(path)
 
-    def numbers(self, table: pa.Table, name: str, path: str | Path) -> np.ndarray:
-        """Return a value column of a submission as float64 ``[n]``.
+    def numbers(self, table: pa.Table, name: str, path: str | Path, empty: np.ndarray | None = None) -> np.ndarray:
+        """Return a value column of a submission as float64 ``[n]``; rows of ``empty`` (bool ``[n]``) may have NaN.
 
         Raises:
             SubmissionError: a value is no finite number, or no probability if the form wants one.
@@ -136,10 +136,12 @@ class ValueForm(SubmissionForm):
         text = arrow_column(table[name], name)
         try:
             numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
-            bad = ~np.isfinite(numbers)
         except pa.ArrowInvalid:  # text, or spaces around numbers
-            numbers = np.array([_number(t) for t in text.to_pylist()])
-            bad = ~np.isfinite(numbers)
+            numbers = np.array([_number(t or "nan") for t in text.to_pylist()])
+        bad = ~np.isfinite(numbers)
+        if empty is not None:
+            nothing = pc.is_in(pc.utf8_lower(text), value_set=pa.array([None, "", "nan"], text.type))
+            bad &= ~(empty & nothing.to_numpy(zero_copy_only=False))
         problem = "is no finite number"
         if self.probabilities and not bad.any():
             bad, problem = (numbers < 0) | (numbers > 1), "is no probability"

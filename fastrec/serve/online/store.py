@@ -192,18 +192,17 @@ class MemoryStore:
         self._commit(number)
         return lengths
 
-    def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
+    def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> None:
         """Replace ``old``, the beginning of the key's value, by ``new``, and set other keys.
 
-        False: it begins with something else, and nothing was done.
+        A value that begins with something else was replaced meanwhile: nothing is done.
         """
         with self._lock:
             if not self._data.get(key, b"").startswith(old):
-                return False
+                return
             parts = [(_SET, k, v) for k, v in sets.items()]
             number = self._keep([*parts, (_REPLACE, key, _LENGTH.pack(len(old)) + new)])
         self._commit(number)
-        return True
 
     def first(self, key: bytes, value: bytes) -> bytes:
         """Set a key that has no value yet; return its value now: the first one that anybody gave."""
