@@ -180,13 +180,11 @@ def new_competition(
         chosen = choose_features(problem, seconds=share * seconds, say=say)
         if not chosen.features and not problem.kinds("number", "category"):
             roles = {problem.group: "folds go by it", problem.lists: "the group", problem.item: "the item"}
-            left = ", ".join(
-                f"{c.name} ({problem.drop.get(c.name) or roles.get(c.name, c.why)})" for c in problem.columns
-            )
-            remedy = "Add columns that tell rows apart" + (" within a group" if problem.lists else "")
-            raise DataError(
-                f"nothing is left to learn from: {left}", file=files.folder / files.names["train"], remedy=remedy
-            )
+            why = {c.name: problem.drop.get(c.name) or roles.get(c.name, c.why) for c in problem.columns[:20]}
+            said = f"nothing is left to learn from: {', '.join(f'{n} ({reason})' for n, reason in why.items())}"
+            remedy = f"Add columns that tell rows{' of a group' * bool(problem.lists)} apart"
+            remedy += ", or name fewer as ids= (--ids)" if asked.ids else ""
+            raise DataError(said, file=files.folder / files.names["train"], remedy=remedy)
         left = max(limits.TREE_TRIAL_TIME * seconds, seconds - (monotonic() - began))
         choose_trees(problem, chosen, seconds=left, say=say)
     if files.side:  # what no feature is made from need not be read

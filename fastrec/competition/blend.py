@@ -52,8 +52,8 @@ def blend_runs(
 
     A file (CSV or Parquet) has the run's ids, and a prediction for each training and test row: one column, or of
     several classes or targets one for each, by its name. ``fold`` may say the fold that a training row is in, ``split``
-    (``oof`` or ``test``) whose row it is, where ids do not. A training row's prediction must be of a model that has not
-    seen the row: a file whose predictions can only be of one that has is refused.
+    (``oof`` or ``test``) whose row it is, where ids do not. A row that no fold scores may lack its prediction. Others'
+    must be of a model that has not seen the row: a file whose predictions can only be of one that has is refused.
 
     Args:
         parts: run directories of one competition on the same folds, one at least, and files.

@@ -79,12 +79,8 @@ class NextItemNet(SessionModel):
     ) -> None:
         if net not in NETS:
             raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
-        known: set[str] = set()
-        for kind in NETS[net].__mro__:  # a net hands on to the next class what it does not know
-            taken = signature(kind.__init__).parameters.values() if "__init__" in vars(kind) else ()
-            known.update(p.name for p in taken if p.kind is p.KEYWORD_ONLY)
-            if kind is SessionNet:
-                break
+        kinds = [k for k in NETS[net].__mro__ if issubclass(k, SessionNet)]  # each hands on what it does not know
+        known = {n for k in kinds for n, p in signature(k).parameters.items() if p.kind is p.KEYWORD_ONLY}
         odd = next((n for n in options or () if n not in known), None)
         if odd is not None:
             raise DataError(f"{net} has no option {odd!r}", remedy=f"It has {', '.join(sorted(known))}")

@@ -312,12 +312,17 @@ def test_what_cannot_be_ranked_is_refused(tmp_path, change, asked, said):
     ],
 )
 def test_a_table_of_ids_alone_says_which_and_why(tmp_path, columns, asked, said):
-    rows = TRAIN.assign(row_id=np.arange(len(TRAIN)) + 700, one=1, price=TRAIN["price"].round())
+    """Each place of a group is clicked as often as the others, and no item comes again: neither tells anything."""
+    groups = len(TRAIN) // C
+    rows = TRAIN.assign(clicked=np.eye(C, dtype=int)[np.arange(groups) % C].ravel(), one=1)
+    rows = rows.assign(item_id=[f"i{i}" for i in range(len(rows))])
+    rows = rows.assign(row_id=np.arange(len(rows)) + 700, price=rows["price"].round())
     with pytest.raises(DataError) as caught:
         new_competition(tmp_path / "w", folder(tmp_path, rows[[*columns, "clicked"]]), target="clicked", **asked)
     assert caught.value.problem == f"nothing is left to learn from: {said}"
     assert caught.value.file.endswith("train.csv")
     assert "Add columns" in caught.value.remedy
+    assert ("of a group" in caught.value.remedy, "--ids" in caught.value.remedy) == ("group" in asked, "ids" in asked)
     assert not (tmp_path / "w").exists()
 
 
