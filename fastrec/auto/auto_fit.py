@@ -282,7 +282,7 @@ def fit(
             may say what kind an event is. Events at or after the time of a group are no part of its features.
         owner: the column of ``log`` and candidates that says whose an event is; None: it is looked for.
         weight: the column that says how much a row counts in training, 0 or more. It is not learned from, and need not
-            be in rows to predict; scores, and trials of features, count all rows alike.
+            be in rows to predict. Trials of features learn by it, too; scores count all rows alike.
         positive: of a binary task the class that probabilities and thresholds are of; None: the later in sorted order.
         ids: columns that are not learned from.
         refit: predict by models of all training rows, not by the mean of the folds' models; None: if folds go by time.

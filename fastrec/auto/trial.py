@@ -14,7 +14,9 @@ import torch
 from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem, feature_key
+from fastrec.errors import DataError
 from fastrec.estimators import LGBMModel, XGBModel
+from fastrec.estimators.base import learnable
 from fastrec.features import (
     FeatureSet,
 )
@@ -39,7 +41,10 @@ class Family:
 
 
 class QuickTrial:
-    """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features."""
+    """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features.
+
+    As in the run, models learn by the rows' weights, and scores count all rows alike.
+    """
 
     def __init__(
         self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
@@ -77,7 +82,14 @@ class QuickTrial:
         # Columns that are one for a whole group have to pay, too.
         own = [c for c in problem.kinds("number", "category") if c.name not in problem.shared]
         self.cats, self.conts = ([c.name for c in own if c.kind == k] for k in ("category", "number"))
+        self.weight = problem.asked.weight
         self.rows = self._rows(self.table, [])
+        try:  # the run's folds may be others: where one of these has nothing to learn from, all rows count alike
+            for outside, _ in self.folds if self.weight is not None else ():
+                learnable(self.rows.take(outside), name="a trial")
+        except DataError:
+            self.weight = None
+            self.rows = self._rows(self.table, [])
         self._score: tuple[torch.Tensor, float] | None = None
 
     def _cut(self) -> Folds:
@@ -117,7 +129,10 @@ class QuickTrial:
 
     def told_by(self, c: ColumnInfo) -> float:
         """Return the share of the target's variance between a column's values, adjusted for chance (adjusted η²)."""
-        column = self.table[c.name]
+        column, y = self.table[c.name], self.label.double().numpy()
+        if self.rows.weight is not None:  # rows of weight 0 tell nothing
+            taught = (self.rows.weight > 0).nonzero().squeeze(1)
+            column, y = column.take(taught), y[taught]
         if c.kind == "category" or c.key:
             codes = column.coded().codes.cpu().numpy()
         else:  # 32 bins of as many rows, and one of the missing values
@@ -125,7 +140,6 @@ class QuickTrial:
             finite = values[np.isfinite(values)]
             edges = np.unique(np.quantile(finite, np.linspace(0, 1, 33)[1:-1])) if len(finite) else np.zeros(0)
             codes = np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))
-        y = self.label.double().numpy()
         y = y if y.ndim == 1 else y[:, 0]
         _, codes = np.unique(codes, return_inverse=True)
         count = np.bincount(codes)
@@ -155,14 +169,15 @@ class QuickTrial:
         drawn = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))[: limits.LEFT_OVER_ROWS]
         made = features.fit_transform(table.take(drawn))
         residuals = (label - said)[drawn].reshape(len(drawn), -1)
-        gains = dict.fromkeys(features.outputs, 0.0)
+        weight = None if self.rows.weight is None else self._scored(self.rows.weight)[drawn]
+        gains, seen = dict.fromkeys(features.outputs, 0.0), [*columns, *features.outputs]
         rounds = max(limits.LEFT_OVER_ROUNDS // residuals.shape[1], 10)
         options: dict[str, Any] = {"rounds": rounds, "early_stopping_rounds": None}
         ends = time.monotonic() + limits.LEFT_OVER_TIME * self.seconds
         for residual in residuals.T[residuals.var(0).argsort(descending=True)]:
             if any(gains.values()) and time.monotonic() > ends:
                 break
-            rows = Rows(made, "regression", cats=[], conts=[*columns, *features.outputs], label=residual, n_outputs=1)
+            rows = Rows(made, "regression", cats=[], conts=seen, label=residual, weight=weight, n_outputs=1)
             if find_spec("lightgbm") is not None:
                 small = {"num_leaves": 15, "min_data_in_leaf": max(len(drawn) // 100, 20), "feature_fraction": 0.3}
                 model: LGBMModel | XGBModel = LGBMModel("left over", learning_rate=0.1, **small, **options)
@@ -228,7 +243,9 @@ class QuickTrial:
         return self._parts(self.base)
 
     def _rows(self, table: Table, made: Sequence[str]) -> Rows:
-        task, columns = self.problem.task, {"cats": self.cats, "conts": [*self.conts, *made]}
+        weight = None if self.weight is None else table[self.weight].number().cpu()
+        columns: dict[str, Any] = {"cats": self.cats, "conts": [*self.conts, *made], "weight": weight}
+        task = self.problem.task
         if self.target is None:
             label = table[self.problem.target[0]].number(torch.float64).cpu()
             return Rows(

@@ -401,3 +401,55 @@ def test_what_is_left_over_is_learned_from_cross_fitted_residuals(tmp_path):
     of_rows = pd.DataFrame({n: trial.table[n].number().numpy() for n in "abcd"})
     differences = (of_rows["a"] - of_rows["b"]).sort_values().to_numpy()
     np.testing.assert_array_equal(np.sort(values["a_minus_b"]), differences)
+
+
+# Trials learn by the rows' weights, as the run does; their score counts all rows alike, as the run's does.
+
+
+def half_false(folder, **asked):
+    """Half of the rows have weight 0 and hang on b / c; the target of the others is noise."""
+    weights, kind = np.resize([0, 1], 3_000), np.random.default_rng(7).choice(["k", "l", "m"], 3_000)
+    false = {"w": weights, "kind": kind}
+    measured(folder, lambda f, rng: rng.normal(size=len(f)) + (f["w"] == 0) * (4 * (f["b"] > f["c"]) - 2), **false)
+    train = pd.read_parquet(folder / "train.parquet")[:2_000]
+    train.to_parquet(folder / "train.parquet")
+    return understand(read_files(folder), target="y", **asked), train
+
+
+@pytest.mark.parametrize("asked", [{"weight": "w"}, {"ids": ["w"]}])
+def test_an_idea_that_only_rows_of_weight_0_speak_for_is_left_out(tmp_path, asked):
+    problem, train = half_false(tmp_path, **asked)
+    trial = QuickTrial(problem, [], 600.0)
+    said, score = trial._base_score()
+    assert trial.family("quotient", [Combine("b", "/", "c")]).kept is ("weight" not in asked)
+    # the score is of all rows, whatever their weights
+    assert score == pytest.approx(((said.numpy() - train["y"]) ** 2).mean() ** 0.5)
+
+
+def test_quick_trees_and_shares_of_variance_go_by_rows_of_weight(tmp_path):
+    """The oracle: a trial without weights that never sees the rows of weight 0."""
+    problem, train = half_false(tmp_path, weight="w")
+    (tmp_path / "few").mkdir()
+    train[train["w"] > 0].to_parquet(tmp_path / "few" / "train.parquet")
+    trial = QuickTrial(problem, [], 600.0)
+    few = QuickTrial(understand(read_files(tmp_path / "few"), target="y", ids=["w"]), [], 600.0)
+    pairs = FeatureSet([Combine("b", "/", "c"), Combine("a", "-", "d")])
+    for one in (trial, few):
+        one._score = torch.zeros(len(one.table), dtype=torch.float64), 0.0  # a model that has found nothing
+    gains, of_few = (one.left_over(pairs, ["a", "b", "c", "d"])[0] for one in (trial, few))
+    assert min(of_few.values()) > 0
+    # Sums in another order give other splits of noise; rows of weight 0 would multiply the quotient's gain.
+    assert gains == pytest.approx(of_few, rel=0.2)
+    columns = problem.kinds("number", "category")
+    assert len(columns) == 5
+    assert [trial.told_by(c) for c in columns] == pytest.approx([few.told_by(c) for c in columns])
+
+
+def test_rows_count_alike_where_a_fold_leaves_none_of_weight(tmp_path):
+    days = pd.date_range("2026-01-01", periods=3_000)
+    late = (np.arange(3_000) >= 2_500).astype(float)  # only the last block of days has a weight
+    problem = measured(tmp_path, lambda f, rng: f["b"] / f["c"] + rng.normal(0, 0.3, len(f)), w=late, day=days)
+    asked = [understand(problem.files, target="y", time="day", **more) for more in ({"weight": "w"}, {"ids": ["w"]})]
+    tried = [QuickTrial(p, [], 600.0).family("quotient", [Combine("b", "/", "c")]) for p in asked]
+    assert tried[0].kept
+    assert (tried[0].gain, tried[0].error) == (tried[1].gain, tried[1].error)
