@@ -229,7 +229,10 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         known = set(map(repr, trial.base))  # ideas share what they are made from
         if features := [f for f in features if repr(f) not in known]:
             # Of 20 random targets 5 gained one error by arithmetic, 3 gained two.
-            note(trial.family(name, features, times=2.0 if make is _arithmetic else 1.0))
+            try:  # ids alone, and one value of each feature: nothing to learn from
+                note(trial.family(name, features, times=2.0 if make is _arithmetic else 1.0))
+            except FastrecError as error:
+                say(f"{name}: not kept ({error.problem})")
             took = time.monotonic() - began
     shared = shared_columns(problem) if ranking else []
     for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):

@@ -151,8 +151,8 @@ def blend(
 ) -> None:
     """Blend runs of one competition on the same folds, and predictions from elsewhere, by one more level of stacking.
 
-    A file (CSV or Parquet) has the run's ids, a prediction for each test row and each training row that folds score,
-    and `fold` where it is known. Training rows are predicted out of fold: predictions by heart are refused.
+    A file (CSV or Parquet) has the run's ids, and `fold` where it is known. It has a prediction for each test row and
+    each training row that folds score. Training rows are predicted out of fold: predictions by heart are refused.
     """
     with readable_errors() as stages:
         from fastrec.competition.blend import blend_runs

@@ -79,8 +79,13 @@ class NextItemNet(SessionModel):
     ) -> None:
         if net not in NETS:
             raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
-        kinds = [k for k in NETS[net].__mro__ if issubclass(k, SessionNet)]  # each hands on what it does not know
-        known = {n for k in kinds for n, p in signature(k).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        known: set[str] = set()
+        for kind in (k for k in NETS[net].__mro__ if "__init__" in vars(k)):
+            own = signature(kind).parameters.values()
+            known |= {p.name for p in own if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+            if all(p.kind is not p.VAR_KEYWORD for p in own):  # it hands on nothing that it does not know
+                break
+        known -= {"items", "codings"}
         odd = next((n for n in options or () if n not in known), None)
         if odd is not None:
             raise DataError(f"{net} has no option {odd!r}", remedy=f"It has {', '.join(sorted(known))}")

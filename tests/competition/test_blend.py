@@ -245,7 +245,7 @@ def test_amounts_are_on_their_own_scale(runs, tmp_path):
         blend_runs([runs["regression"][0], path], tmp_path / "blend", **QUIET)
 
 
-@pytest.mark.parametrize("case", ["csv", "csv nan", "parquet", "text"])
+@pytest.mark.parametrize("case", ["csv", "csv nan", "csv NA", "parquet", "text"])
 def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
     """Folds by time score no row of the first days: a file says NaN there, and nowhere else."""
     run, path = runs["regression"][1], tmp_path / ("theirs.csv" if "csv" in case else "theirs.parquet")
@@ -259,9 +259,9 @@ def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
     def write(made: pd.DataFrame) -> None:
         if case == "text":
             made = made.assign(prediction=[None if v != v else str(v) for v in made.prediction])
-        made.to_csv(path, index=False, na_rep="NaN" if "nan" in case else "") if "csv" in case else made.to_parquet(
-            path
-        )
+        made.to_csv(
+            path, index=False, na_rep={"csv nan": "NaN", "csv NA": "NA"}.get(case, "")
+        ) if "csv" in case else made.to_parquet(path)
 
     write(file)
     made = blend_runs([runs["regression"][0], path], tmp_path / "blend", **QUIET)

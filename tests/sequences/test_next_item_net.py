@@ -192,6 +192,23 @@ def test_the_options_that_are_named_are_those_that_the_net_takes(net):
         assert (name in named) == (name != "codings")  # the sessions say which side features there are
 
 
+def test_a_net_of_ones_own_has_the_options_of_its_signature(monkeypatch):
+    class Deep(NETS["GRU4Rec"]):
+        def __init__(self, items, codings=(), depth=1, **more):
+            super().__init__(items, codings, **more)
+
+    class Bare(NETS["GRU4Rec"]):
+        def __init__(self, items, codings=(), *, depth=1):
+            super().__init__(items, codings)
+
+    for one in (Deep, Bare):
+        monkeypatch.setitem(NETS, one.__name__, one)
+        NextItemNet(one.__name__, options={"depth": 2})
+    NextItemNet("Deep", options={"depth": 2, "dropout": 0.1})
+    with pytest.raises(DataError, match=r"Bare has no option 'dropout'\. It has depth"):
+        NextItemNet("Bare", options={"dropout": 0.1})
+
+
 class Fixed(SessionModel):
     """Scores that are known beforehand."""
 

@@ -140,7 +140,8 @@ class ValueForm(SubmissionForm):
             numbers = np.array([_number(t or "nan") for t in text.to_pylist()])
         bad = ~np.isfinite(numbers)
         if empty is not None:
-            nothing = pc.is_in(pc.utf8_lower(text), value_set=pa.array([None, "", "nan"], text.type))
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(text))
+            nothing = pc.is_in(words, value_set=pa.array([None, "", "nan", "na", "null"], text.type))
             bad &= ~(empty & nothing.to_numpy(zero_copy_only=False))
         problem = "is no finite number"
         if self.probabilities and not bad.any():
