@@ -219,7 +219,7 @@ _PARTS: dict[str, tuple[_Part, tuple[str, ...], float, float]] = {
     "copies": (_copies, _TREES, 40, 20),
     "loader": (_loader, _NET, 25, 15),
     "steps": (_steps, _NET, 60, 25),
-    "e2e": (_e2e, _TREES, 300, 120),
+    "e2e": (_e2e, _TREES, 240, 120),
     "embeddings": (_embeddings, _NET, 60, 15),
     "placement": (_placement, _NET, 120, 20),
     "trees": (_trees, ("xgboost",), 30, 12),
