@@ -228,8 +228,8 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             continue
         known = set(map(repr, trial.base))  # ideas share what they are made from
         if features := [f for f in features if repr(f) not in known]:
-            # Of 20 random targets 5 gained one error by arithmetic, 3 gained two.
-            try:  # ids alone, and one value of each feature: nothing to learn from
+            try:  # a table of ids whose features have one value each leaves nothing to learn from
+                # Of 20 random targets 5 gained one error by arithmetic, 3 gained two.
                 note(trial.family(name, features, times=2.0 if make is _arithmetic else 1.0))
             except FastrecError as error:
                 say(f"{name}: not kept ({error.problem})")

@@ -259,9 +259,10 @@ def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
     def write(made: pd.DataFrame) -> None:
         if case == "text":
             made = made.assign(prediction=[None if v != v else str(v) for v in made.prediction])
-        made.to_csv(
-            path, index=False, na_rep={"csv nan": "NaN", "csv NA": "NA"}.get(case, "")
-        ) if "csv" in case else made.to_parquet(path)
+        if "csv" in case:
+            made.to_csv(path, index=False, na_rep={"csv nan": "NaN", "csv NA": "NA"}.get(case, ""))
+        else:
+            made.to_parquet(path)
 
     write(file)
     made = blend_runs([runs["regression"][0], path], tmp_path / "blend", **QUIET)
