@@ -23,6 +23,7 @@ from fastrec.sequences.reading import Coding, SessionFrame
 from fastrec.sequences.session_learner import (
     OneCycleInTime,
     item_keys,
+    net_queries,
     net_scores,
     session_dataloaders,
     session_learner,
@@ -141,7 +142,33 @@ class NextItemNet(SessionModel):
             half = kind == "cuda" or (avx512 and torch.cpu._is_avx512_bf16_supported())
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
-    def _block(self, sessions: SessionFrame) -> Tensor:
+    def item_vectors(self) -> Tensor:
+        """Return vectors of all codes, float32 ``[codes, width]``: products with ``session_vectors`` are the scores.
+
+        Raises:
+            NotFittedError: nothing was learned.
+        """
+        self._known()
+        if self._keys is None:  # the same for every block
+            self._keys = item_keys(self.model)
+        return self._keys.T.float().cpu()
+
+    def session_vectors(self, sessions: SessionFrame) -> Tensor:
+        """Return vectors of sessions, float32 ``[n, width]``; an empty one has zeros.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: the sessions have other side features than the net has learned from.
+        """
+        sessions = sessions.recode(self._known())
+        net = self._reader(sessions)
+        found = torch.zeros(len(sessions), net.items.width)
+        for rows, vectors in net_queries(net, sessions, limits.NET_VECTORS):
+            found[rows] = vectors.float().cpu()
+        return found
+
+    def _reader(self, sessions: SessionFrame) -> SessionNet:
+        """Return the net, which can read these sessions."""
         assert self.model is not None
         learned = len(self.model.codings)
         if len(sessions.sides) != learned:
@@ -150,9 +177,13 @@ class NextItemNet(SessionModel):
                 f"the net learned from {learned}",
                 remedy="Read them as the training sessions were read: training.new(rows), with the same columns",
             )
+        return self.model
+
+    def _block(self, sessions: SessionFrame) -> Tensor:
+        net = self._reader(sessions)
         if self._keys is None:  # the same for every block
-            self._keys = item_keys(self.model)
-        found = of_all(net_scores(self.model, sessions, self._keys), sessions)
+            self._keys = item_keys(net)
+        found = of_all(net_scores(net, sessions, self._keys), sessions)
         empty = sessions.lengths == 0
         if bool(empty.any()):
             found[empty] = self.counts / self.counts.max().clamp_min(1.0)

@@ -69,18 +69,24 @@ def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = No
         sessions: coded as the net was trained.
         keys: what ``item_keys`` gave, if it is known.
     """
+    keys = item_keys(net) if keys is None else keys
+    for rows, query in net_queries(net, sessions, max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
+        scores = (query @ keys).float().cpu()
+        scores[:, 0] = -torch.inf
+        yield rows, scores
+
+
+@torch.no_grad()
+def net_queries(net: SessionNet, sessions: SessionFrame, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the numbers of some sessions, ``at_once`` at most, and their vectors as they are compared with keys."""
     device = net.items.table.weight.device
     training = net.training
     net.eval()
     try:
         order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
-        keys = item_keys(net) if keys is None else keys
-        for rows in order.split(max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
+        for rows in order.split(at_once):
             items, lengths, sides = padded(sessions.take(rows), net.reads, net.timed)
-            query = net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
-            scores = (query @ keys).float().cpu()
-            scores[:, 0] = -torch.inf
-            yield rows, scores
+            yield rows, net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
     finally:
         net.train(training)
 
