@@ -135,7 +135,7 @@ def test_errors_name_the_run_s_models(walks, tmp_path):
     run = pairs_run(tmp_path, ["towers", "boosted"], "age")
     for words, said in [
         (("embed", run, "--items", "--out", tmp_path / "v"), "rows with all columns"),
-        (("embed", run, "--items", "--out", tmp_path / "v", "--model", "boosted"), "Its models: constant, towers, boosted"),
+        (("embed", run, "--out", tmp_path / "v", "--model", "boosted"), "Its models: constant, towers, boosted"),
         (("embed", walks / "run", "--users", "--out", tmp_path / "v"), "the sessions to embed"),
         (("embed", walks / "run", "--similar", "none"), "no item 'none'"),
         (("embed", walks / "run", "--items"), "--out DIR"),
