@@ -19,6 +19,7 @@ _PANELS = {
         "compare",
         "blend",
         "predict",
+        "embed",
         "lb",
         "try",
         "tries",

@@ -28,7 +28,7 @@ from fastrec.cli.app import (
     trusted,
 )
 from fastrec.competition.run import load_competition
-from fastrec.errors import MissingFileError
+from fastrec.errors import DataError, MissingFileError
 
 _RunData = Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")]
 
@@ -54,6 +54,47 @@ def predict(
 
         made = predict_run(run, data, out, device=device, trust=trusted(trust), stages=stages)
         typer.echo(f"predictions {made}")
+
+
+@app.command()
+def embed(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="Folder for `users.parquet` and `items.parquet`.")] = None,
+    users: Annotated[bool, typer.Option("--users", help="Vectors of users (of sessions).")] = False,
+    items: Annotated[bool, typer.Option("--items", help="Vectors of items. (Neither: both.)")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="The sessions, or rows for two towers: a file, or a folder with `test`.")
+    ] = None,
+    similar: Annotated[str | None, typer.Option(help="Print the items nearest to this one, by cosine.")] = None,
+    k: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    model: Annotated[str | None, typer.Option(help="The run's model; else its first that has vectors.")] = None,
+    device: Device = "auto",
+    trust: Trust = None,
+) -> None:
+    """Write vectors of a run's users and items as Parquet: `id`, `vector`, `norm`; or print an item's nearest.
+
+    The product of a user's vector and an item's puts items in the model's order.
+    """
+    with readable_errors():
+        import torch
+
+        from fastrec.competition.embed import embed_run, run_vectors
+
+        options = {"data": data, "model": model, "device": device, "trust": trusted(trust)}
+        if similar is None or out is not None:
+            if out is None:
+                raise DataError("there is no folder to write to", remedy="Give --out DIR, or --similar ITEM")
+            sides = [n for n, asked in (("users", users), ("items", items)) if asked] or ["users", "items"]
+            for path in embed_run(run, out, sides=sides, **options):  # type: ignore[arg-type] - ditto
+                typer.echo(f"vectors {path}")
+        if similar is not None:
+            found = run_vectors(run, "items", **options)  # type: ignore[arg-type] - it says itself what it knows
+            texts = [str(v) for v in found.ids.to_arrow().to_pylist()]
+            if similar not in texts:
+                raise DataError(f"there is no item {similar!r}", remedy=f"Such as {', '.join(texts[:5])}")
+            own = found.ids.take(torch.tensor([texts.index(similar)]))
+            near = found.index(metric="cosine", verbose=False).similar(own, k)
+            typer.echo(near.to_pandas()[["neighbour", "score"]].to_string(index=False, float_format="%.4f"))
 
 
 @app.command()

@@ -11,6 +11,7 @@ from fastrec._core.imports import lazily
 
 if TYPE_CHECKING:
     from fastrec.competition.blend import blend_runs
+    from fastrec.competition.embed import embed_run, run_vectors
     from fastrec.competition.forms.check import CheckReport, ScoreReport, check_submission, score_submission
     from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, write_submission
     from fastrec.competition.forms.next_items import NextItemForm, NextItemScore, score_items
@@ -48,6 +49,7 @@ __all__ = [
     "blend_runs",
     "check_submission",
     "compare_runs",
+    "embed_run",
     "list_runs",
     "log_run",
     "predict_run",
@@ -55,6 +57,7 @@ __all__ = [
     "ranked_strings",
     "read_folder",
     "run_competition",
+    "run_vectors",
     "score_items",
     "score_submission",
     "score_values",
@@ -65,6 +68,7 @@ __all__ = [
 # `fastrec check` needs no models: each name is loaded at first use.
 _HOMES = {
     "blend": ("blend_runs",),
+    "embed": ("embed_run", "run_vectors"),
     "forms.check": ("CheckReport", "ScoreReport", "check_submission", "score_submission"),
     "forms.lists": ("RECSYS2019", "SubmissionFormat", "write_submission"),
     "forms.next_items": ("NextItemForm", "NextItemScore", "score_items"),

@@ -232,6 +232,7 @@ def run_sessions(run: Run) -> None:
                 "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
                 "submission": recipe.submission.to_state(),
                 "exclude_seen": recipe.exclude_seen,
+                "until": float(train.times.max()) if train.times is not None and len(train.times) else None,
                 "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
             }
             write_config(part, run, config)

@@ -303,6 +303,7 @@ class Thresholds:
         auc: how well trees tell new rows from old ones, where its interval leaves out 0.5.
         metric: by how much the metric of a period may be worse than the reference's, beyond its interval: a share of
             the reference's.
+        overlap: where rows are vectors (of ``fastrec embed``): the share of an id's nearest that have stayed so.
     """
 
     alpha: float = limits.MONITOR_ALPHA
@@ -314,6 +315,7 @@ class Thresholds:
     unseen: float = limits.MOVED_UNSEEN
     auc: float = limits.MOVED_AUC
     metric: float = limits.MOVED_METRIC
+    overlap: float = limits.MOVED_OVERLAP
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:
@@ -331,8 +333,8 @@ class Finding:
 
     Args:
         about: a column, ``'all columns'``, or a period.
-        kind: ``'gone'``, ``'type'``, ``'missing'``, ``'unseen'``, ``'shape'``, ``'prediction'``, ``'joint'`` or
-            ``'metric'``.
+        kind: ``'gone'``, ``'type'``, ``'missing'``, ``'unseen'``, ``'shape'``, ``'prediction'``, ``'neighbours'``,
+            ``'joint'`` or ``'metric'``.
         says: the change, in a sentence.
     """
 
@@ -356,6 +358,7 @@ class Monitored:
         new_columns: columns that only the new rows have.
         left_out: columns that were not compared, and why.
         thresholds: the thresholds in use.
+        overlap: of vectors: the share of an id's nearest that have stayed so (see ``neighbour_overlap``); else None.
         compared: the columns with their cells.
     """
 
@@ -369,6 +372,7 @@ class Monitored:
     new_columns: list[str]
     left_out: dict[str, str]
     thresholds: Thresholds
+    overlap: float | None
     compared: list[Compared] = field(repr=False)
 
     @property
@@ -393,6 +397,7 @@ class Monitored:
             "new_columns": self.new_columns,
             "left_out": self.left_out,
             "thresholds": asdict(self.thresholds),
+            "overlap": self.overlap,
         }
 
     def save_json(self, path: str | Path) -> Path:

@@ -22,6 +22,7 @@ from fastrec.competition.next_items import is_next_item_run
 from fastrec.competition.reading import Reading, table_files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.monitor.compare import Compared, Finding, Monitored, Thresholds, benjamini_hochberg, compare_columns, holm
+from fastrec.retrieval.index import Vectors, neighbour_overlap
 from fastrec.table import Column, Table
 from fastrec.table.column_types import as_types
 from fastrec.validate import adversarial_validation
@@ -86,7 +87,9 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
         was = old[name].kind
         if name in drop:
             sides.left_out[name] = "as asked for"
-        elif was == "datetime" or name == time:  # a recipe's time may be a number
+        elif (
+            was == "datetime" or name == time or (name == "until" and "vector" in old)
+        ):  # a recipe's time may be a number
             sides.left_out[name] = "times: they go on"
         elif was not in ("number", "category"):
             sides.left_out[name] = f"a {was}"
@@ -289,6 +292,12 @@ def monitor(
     found += [Finding(n, "type", f"was a {was}, is a {now}") for n, (was, now) in sides.retyped.items()]
     by_column = {c.name: list(_of_column(c, p, thresholds, c.name in sides.scores)) for c, p in zip(compared, adjusted)}
     found += [f for some in by_column.values() for f in some]
+    overlap = None
+    if all({"id", "vector"} <= set(t.names) for t in sides.tables):  # files of ``fastrec embed``
+        overlap = neighbour_overlap(*(Vectors.of(t) for t in sides.tables), limits.OVERLAP_AT)
+        if overlap < thresholds.overlap:
+            says = f"of an id's {limits.OVERLAP_AT} nearest {overlap:.1%} are the same as before"
+            found.append(Finding("vector", "neighbours", says))
     trees = None
     if adversarial:
         names, rng = [c.name for c in compared if c.name not in sides.scores], np.random.default_rng(seed)
@@ -303,7 +312,7 @@ def monitor(
     return Monitored(
         _as_frame(compared, adjusted, by_column, sides.scores), found, trees, over_time,
         None if metric is None else metric[0], (len(sides.tables[0]), len(sides.tables[1])), sides.names, sides.added,
-        sides.left_out, thresholds, compared,
+        sides.left_out, thresholds, overlap, compared,
     )  # fmt: skip
 
 

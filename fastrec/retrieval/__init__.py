@@ -4,8 +4,7 @@ In: pairs of users and items, vectors, or sessions. Out: scores, or tables of re
 share one contract (``CollaborativeFilter``); ``candidates/`` finds short lists, ``pipeline/`` filters and orders them.
 """
 
-from fastrec.retrieval._saved import Saved
-from fastrec.retrieval.base import CollaborativeFilter, Popularity
+from fastrec.retrieval.base import CollaborativeFilter, Popularity, Saved
 from fastrec.retrieval.candidates.from_events import CandidateTables, PastFeatures, make_candidates
 from fastrec.retrieval.candidates.sources import (
     CandidateSource,
@@ -32,7 +31,7 @@ from fastrec.retrieval.filters import (
     SpectralFilter,
     UserKNN,
 )
-from fastrec.retrieval.index import Index
+from fastrec.retrieval.index import Index, Vectors, neighbour_overlap
 from fastrec.retrieval.pipeline.recommender import Recommender
 from fastrec.retrieval.pipeline.stages import MMR, Available, Boost, InSegment, Quota, Seen
 from fastrec.retrieval.rankers import ObjectiveRanker, RankedCandidates, events_of, recall_of_sets
@@ -69,10 +68,12 @@ __all__ = [
     "SegmentPopularity",
     "SpectralFilter",
     "UserKNN",
+    "Vectors",
     "cut_anywhere",
     "cut_at",
     "events_of",
     "make_candidates",
+    "neighbour_overlap",
     "recall_of_sets",
     "sample_negatives",
 ]

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fastrec._core import limits
+from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.sequences import best_items
-from fastrec.table import Column, Vocab, as_column, load_state, save_state
+from fastrec.table import Column, Table, Vocab, as_column, load_state, save_state
+from fastrec.table.column import lengths_of, packed
 
 # What ``Index`` keeps of many vectors so as not to compare them all: faiss's lists of short codes, or a graph.
 
@@ -221,6 +228,28 @@ class Index:
         """Return ids of places, flattened; missing where a place is -1."""
         return as_column(self.ids.decode(places.reshape(-1).clamp_min(-1) + 1), name="id")
 
+    def similar(self, ids: Any, k: int = 10) -> Table:
+        """Return the vectors nearest to those of some ids, themselves left out.
+
+        Args:
+            ids: ``[n]``.
+            k: how many.
+
+        Returns:
+            ``id``, ``neighbour``, ``score`` and ``place`` (from 1), the nearest first; where there are
+            fewer, fewer rows.
+
+        Raises:
+            DataError: ``k`` is below 1, or an id is not known.
+        """
+        own = self._places(as_column(ids, name="id"), "Ask for ids that are there")
+        found, scores = self.search(self.vectors[own], k + 1)
+        kept = (found != own.unsqueeze(1)) & (found >= 0)
+        kept &= kept.cumsum(1) <= k
+        row, _ = kept.nonzero(as_tuple=True)
+        columns = {"id": self.decode(own[row]), "neighbour": self.decode(found[kept])}
+        return Table({**columns, "score": scores[kept], "place": kept.cumsum(1)[kept]})
+
     def save(self, folder: str | Path) -> None:
         """Write vectors, ids and what was built, without pickle; an earlier save is replaced in one step.
 
@@ -296,14 +325,16 @@ class Index:
                 remedy = "Give True or False for each"
                 raise DataError(f"a mask of {tuple(allowed.shape)} for {len(self)} vectors", remedy=remedy)
             return allowed.cpu()
-        column = as_column(allowed, name="allowed")
-        codes = self.ids.encode(column) if len(column) else torch.zeros(0, dtype=torch.int64)
+        mask = torch.zeros(len(self), dtype=torch.bool)
+        mask[self._places(as_column(allowed, name="allowed"), "Allow ids that are there")] = True
+        return mask
+
+    def _places(self, ids: Column, remedy: str) -> Tensor:
+        codes = self.ids.encode(ids) if len(ids) else torch.zeros(0, dtype=torch.int64)
         if bool((codes == 0).any()):
             row = int((codes == 0).nonzero()[0])
-            raise DataError("an allowed id is not in the index", row=row, remedy="Allow ids that are there")
-        mask = torch.zeros(len(self), dtype=torch.bool)
-        mask[codes - 1] = True
-        return mask
+            raise DataError("an id is not in the index", column=ids.name, row=row, remedy=remedy)
+        return codes - 1
 
     def _checked(self, given: Tensor, name: str) -> Tensor:
         """Return vectors as float32 on the CPU, of length 1 where the metric is the cosine."""
@@ -317,6 +348,126 @@ class Index:
             row = int((~finite).nonzero()[0])
             raise DataError(f"{name} hold a number that is not finite", row=row, remedy="Drop such vectors")
         return F.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
+
+
+# ``Vectors``: what ``fastrec embed`` writes, as an index or as features of other rows.
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of users or items by id, as Parquet keeps them: ``id``, ``vector``, ``norm`` and, if known, ``until``.
+
+    Args:
+        ids: ``[n]``, all different, none missing.
+        values: float32 ``[n, d]``.
+        until: nothing later went into a vector, seconds since 1970 (or as the log counts), float64 ``[n]``.
+        about: what else is known: the run, the model.
+    """
+
+    ids: Column
+    values: Tensor
+    until: Tensor | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | Path) -> None:
+        """Write a Parquet file; an earlier one is replaced in one step.
+
+        Raises:
+            WriteError: the file system refused.
+        """
+        n, width = self.values.shape
+        values = self.values.float().cpu().contiguous()
+        lists = pa.ListArray.from_arrays(pa.array(range(0, n * width + 1, width), pa.int32()), values.view(-1).numpy())
+        norm = torch.linalg.vector_norm(values.double(), dim=1).float()
+        columns = {"id": self.ids.to_arrow(), "vector": lists, "norm": norm.numpy()}
+        columns |= {} if self.until is None else {"until": self.until.numpy()}
+        table = pa.table(columns).replace_schema_metadata({"fastrec": json.dumps(dict(self.about))})
+        with atomic_file(path) as part:
+            pq.write_table(table, part)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vectors:
+        """Read what ``save`` wrote, or any file with ``id`` and ``vector``.
+
+        Raises:
+            FastrecError: there is no such file, or it holds no vectors of one length.
+        """
+        said = (pq.read_schema(path).metadata or {}).get(b"fastrec", b"{}") if Path(path).is_file() else b"{}"
+        return cls.of(Table.read(str(path), device="cpu"), json.loads(said))
+
+    @classmethod
+    def of(cls, table: Table, about: Mapping[str, Any] | None = None) -> Vectors:
+        """Take the columns ``id``, ``vector`` and, if it is there, ``until`` of a table.
+
+        Raises:
+            MissingColumnError, DataError: they are not there, or hold no vectors of one length.
+        """
+        column = table["vector"]
+        values = column.values if column.kind == "vector" else None
+        if column.kind == "list" and column.elements is not None:
+            lengths = lengths_of(column.values)
+            odd = (lengths != lengths[:1]).nonzero()
+            if len(odd):
+                problem, remedy = f"holds {int(lengths[odd[0]])} numbers, not {int(lengths[0])}", "Embed the run again"
+                raise DataError(problem, column="vector", row=int(odd[0]), remedy=remedy)
+            values = packed(column).elements.number().view(len(table), -1)
+        if values is None:
+            raise DataError("it holds no vectors", column="vector", remedy="Give a file of fastrec embed")
+        until = table["until"].number() if "until" in table else None
+        return cls(table["id"], values.float(), until, about or {})
+
+    def index(self, **options: Any) -> Index:
+        """Return an ``Index`` of them; options as it takes them, such as ``metric="cosine"``."""
+        return Index(self.values, self.ids, **options)
+
+    def features(self, ids: Any, times: Any, *, name: str = "vector") -> Table:
+        """Return vectors as features of other rows, of which nothing has gone into them: each row has to be later.
+
+        Args:
+            ids: whose vector a row gets, ``[n]``; an unknown one has missing values.
+            times: when each row was, ``[n]``, in the unit of ``until``.
+            name: the columns are ``{name}_0``, ``{name}_1``, ….
+
+        Raises:
+            DataError: it is not known until when they have learned, or a row is not later.
+        """
+        if self.until is None:
+            raise DataError(
+                "it is not known until when these vectors have learned: they may know the rows' own targets",
+                remedy="Embed a run of sessions that has times (order=), or stack the run's predictions, out of fold",
+            )
+        codes = _vocab(self.ids, len(self.values)).encode(as_column(ids, name="ids"))
+        when, known = as_column(times, name="times").number(), codes > 0
+        late = (known & ~(when > self.until[codes - 1])).nonzero()
+        if len(late):
+            row = int(late[0])
+            until = float(self.until[codes[row] - 1])
+            problem = f"the row is of {float(when[row]):.0f}, its vector has learned until {until:.0f}"
+            raise DataError(problem, column="times", row=row, remedy="Embed a run that ends before the first row")
+        values = torch.where(known.unsqueeze(1), self.values[codes - 1], torch.nan)
+        return Table({f"{name}_{i}": column for i, column in enumerate(values.unbind(1))})
+
+
+def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
+    """Return the share of an id's ``k`` nearest (by cosine) that are so on both sides: the mean over all common ids.
+
+    It is the same whichever way either space is turned. By chance it is about ``k / n``.
+
+    Raises:
+        DataError: the two have fewer than ``k + 2`` ids in common.
+    """
+    known = _vocab(one.ids, len(one.values))
+    codes = known.encode(other.ids)
+    theirs = (codes > 0).nonzero().squeeze(1)
+    if len(theirs) < k + 2:
+        raise DataError(f"{len(theirs)} ids in common", remedy=f"Give vectors with {k + 2} or more, or a lower k")
+    asked = torch.arange(0, len(theirs), -(-len(theirs) // limits.OVERLAP_QUERIES))
+    near = []
+    for vectors in (one.values[codes[theirs] - 1], other.values[theirs]):
+        found, _ = Index(vectors, metric="cosine", kind="exact", verbose=False).search(vectors[asked], k + 1)
+        others = found != asked.unsqueeze(1)
+        near.append(found[others & (others.cumsum(1) <= k)].view(-1, k))
+    return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
 
 
 class _RecallTrial:

@@ -10,6 +10,7 @@ from fastrec.sequences.losses import (
     GBCE,
     BPRMax,
     FullSoftmax,
+    GoalLoss,
     SampledSoftmax,
     SessionLoss,
     linear_cross_entropy,
@@ -17,7 +18,7 @@ from fastrec.sequences.losses import (
 )
 from fastrec.sequences.neighbours import STAN, VSKNN, VSTAN, SessionKNN
 from fastrec.sequences.nets import HSTU, NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
-from fastrec.sequences.next_item_net import NextItemNet
+from fastrec.sequences.next_item_net import GoalNet, NextItemNet
 from fastrec.sequences.reading import SessionFrame, by_session, by_time, given_split, leave_one_out, prefixes
 from fastrec.sequences.session_blend import SessionBlend, sequence_metrics, target_ranks
 from fastrec.sequences.session_learner import (
@@ -28,7 +29,7 @@ from fastrec.sequences.session_learner import (
     session_dataloaders,
     session_learner,
 )
-from fastrec.sequences.session_net import ItemTower, SessionNet
+from fastrec.sequences.session_net import GoalHeads, ItemTower, SessionNet
 
 __all__ = [
     "GBCE",
@@ -43,6 +44,9 @@ __all__ = [
     "ESASRec",
     "FullSoftmax",
     "GRU4Rec",
+    "GoalHeads",
+    "GoalLoss",
+    "GoalNet",
     "ItemTower",
     "NextItemMetric",
     "NextItemNet",

@@ -221,6 +221,31 @@ class SampledSoftmax(SessionLoss):
         return linear_cross_entropy(query, keys, drawn.place, bias=bias, own=-bias[drawn.place], half=self.half)
 
 
+class GoalLoss(SessionLoss):
+    """The weighted sum of a loss's values for the goals of a net with ``heads``.
+
+    Args:
+        loss: of each goal.
+        weights: of each; None: learned, by how uncertain a goal is (Kendall, Gal, Cipolla 2018): ``exp(-s) loss +
+            s / 2``.
+    """
+
+    def __init__(self, loss: SessionLoss, weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.loss, self.weights = loss, weights
+
+    def forward(self, hidden: Tensor, target: Tensor, net: SessionNet) -> Tensor:
+        """Return the sum; targets are ``[b, L, goals]``."""
+        self.loss.counts, total = self.counts, hidden.new_zeros(())
+        assert net.heads is not None
+        for net.goal, spread in enumerate(net.heads.log_var):
+            value = self.loss(hidden, target[..., net.goal], net)
+            total = total + (
+                torch.exp(-spread) * value + spread / 2 if self.weights is None else self.weights[net.goal] * value
+            )
+        return total
+
+
 class GBCE(SessionLoss):
     """Binary cross-entropy of the right item and of drawn ones, made less sure of itself (gSASRec, arXiv 2308.07192).
 

@@ -17,19 +17,20 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
 from fastrec.optim import adamw
 from fastrec.sequences.base import SessionModel, of_all
-from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss, ppmi_svd
+from fastrec.sequences.losses import FullSoftmax, GoalLoss, SampledSoftmax, SessionLoss, ppmi_svd
 from fastrec.sequences.nets import HSTU, NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
 from fastrec.sequences.reading import Coding, SessionFrame
 from fastrec.sequences.session_learner import (
     OneCycleInTime,
     item_keys,
+    net_queries,
     net_scores,
     session_dataloaders,
     session_learner,
 )
-from fastrec.sequences.session_net import ItemTower, SessionNet
+from fastrec.sequences.session_net import GoalHeads, Heads, ItemTower, SessionNet
 
-__all__ = ["NETS", "NextItemNet"]
+__all__ = ["NETS", "GoalNet", "NextItemNet"]
 
 _NETS = (SASRec, PooledSASRec, ESASRec, HSTU, GRU4Rec, NARM, BERT4Rec, XLNet)
 NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in _NETS}
@@ -112,6 +113,7 @@ class NextItemNet(SessionModel):
         tokens = min(asked["tokens"], max(len(sessions.values) // 16, 256))
         given = {"seed": seed, "device": self.device, **{n: asked[n] for n in ("augment", "chronological")}}
         given["timed"] = asked["options"].get("bias") in ("time", "both")
+        given["goals"] = self._goals()
         dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=NETS[asked["net"]].task, **given)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * 1.0 if asked["warm"] else None
         learn = session_learner(
@@ -123,6 +125,7 @@ class NextItemNet(SessionModel):
             config=asked["options"],
             sparse=len(sessions.items) > limits.NEXT_ITEM_NET_LARGE,
             metrics=[],
+            heads=self._heads(),
             opt_func=partial(adamw, sqr_mom=0.999, eps=1e-8),
             wd=asked["decay"],
         )
@@ -133,6 +136,13 @@ class NextItemNet(SessionModel):
             learn.fit(asked["epochs"], cbs=OneCycleInTime(asked["lr"], limit))
         self.losses = [float(v) for v in learn.recorder.losses]
 
+    def _goals(self) -> tuple[str, Sequence[str]] | None:
+        """Return the side feature that tells kinds of events, and the kinds that are goals."""
+        return None
+
+    def _heads(self) -> GoalHeads | None:
+        return None
+
     def _loss(self, codes: int) -> SessionLoss:
         negatives, half = self._settings["negatives"], self._settings["half"]
         if half is None:  # whether the device multiplies bfloat16 matrices faster than float32 ones
@@ -141,7 +151,33 @@ class NextItemNet(SessionModel):
             half = kind == "cuda" or (avx512 and torch.cpu._is_avx512_bf16_supported())
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
-    def _block(self, sessions: SessionFrame) -> Tensor:
+    def item_vectors(self) -> Tensor:
+        """Return vectors of all codes, float32 ``[codes, width]``: products with ``session_vectors`` are the scores.
+
+        Raises:
+            NotFittedError: nothing was learned.
+        """
+        self._known()
+        if self._keys is None:  # the same for every block
+            self._keys = item_keys(self.model)
+        return self._keys.T.float().cpu()
+
+    def session_vectors(self, sessions: SessionFrame) -> Tensor:
+        """Return vectors of sessions, float32 ``[n, width]``; an empty one has zeros.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: the sessions have other side features than the net has learned from.
+        """
+        sessions = sessions.recode(self._known())
+        net = self._reader(sessions)
+        found = torch.zeros(len(sessions), net.items.width)
+        for rows, vectors in net_queries(net, sessions, limits.NET_VECTORS):
+            found[rows] = vectors.float().cpu()
+        return found
+
+    def _reader(self, sessions: SessionFrame) -> SessionNet:
+        """Return the net, which can read these sessions."""
         assert self.model is not None
         learned = len(self.model.codings)
         if len(sessions.sides) != learned:
@@ -150,9 +186,13 @@ class NextItemNet(SessionModel):
                 f"the net learned from {learned}",
                 remedy="Read them as the training sessions were read: training.new(rows), with the same columns",
             )
+        return self.model
+
+    def _block(self, sessions: SessionFrame) -> Tensor:
+        net = self._reader(sessions)
         if self._keys is None:  # the same for every block
-            self._keys = item_keys(self.model)
-        found = of_all(net_scores(self.model, sessions, self._keys), sessions)
+            self._keys = item_keys(net)
+        found = of_all(net_scores(net, sessions, self._keys), sessions)
         empty = sessions.lengths == 0
         if bool(empty.any()):
             found[empty] = self.counts / self.counts.max().clamp_min(1.0)
@@ -175,6 +215,73 @@ class NextItemNet(SessionModel):
         items = ItemTower(codes, asked["width"], extra=kind.virtual, codings=codings, sides=sides)
         events = [Coding.from_state(c) for c in state["codings"]]
         self.model = kind(items, events, **{**asked["options"], "max_len": state["max_len"]})
+        self.model.heads = self._heads()
         self.model.load_state_dict(weights)
         self.model.to(resolve_device(self.device))
         self.counts, self._keys = state["counts"], None
+
+
+class GoalNet(NextItemNet):
+    """One net for several goals, each the next event of a kind: the next click, what is carted next, what is bought.
+
+    It scores by one goal. ``of(goal)`` returns a model of another goal that shares the net: whichever of them is fitted
+    first trains it, the others take it over.
+
+    Args:
+        goals: kinds of events, as ``event`` names them.
+        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
+        heads: ``'shared'``, ``'mmoe'`` or ``'ple'``, see ``GoalHeads``.
+        goal_weights: of each goal's loss; None: learned, see ``GoalLoss``.
+        goal: the one that it scores by; None: the first.
+        **options: see ``NextItemNet``; changes of training sessions (``augment``) are not among them.
+
+    Raises:
+        DataError: no goal, or weights of another number.
+    """
+
+    def __init__(
+        self,
+        goals: Sequence[str],
+        *,
+        event: str = "type",
+        heads: Heads = "ple",
+        goal_weights: Sequence[float] | None = None,
+        goal: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        goal = goal or (goals[0] if goals else None)
+        if goal not in goals or (goal_weights is not None and len(goal_weights) != len(goals)):
+            problem = f"goals {list(goals)}, weights {goal_weights}, goal={goal!r}"
+            raise DataError(problem, remedy="Give goals, a weight for each (or None), and one of them to score by")
+        self._settings |= {"goals": list(goals), "event": event, "heads": heads, "goal": goal}
+        self._settings["goal_weights"] = None if goal_weights is None else list(goal_weights)
+        self._shared: dict[str, Any] = {}
+
+    def of(self, goal: str) -> GoalNet:
+        """Return a model that scores by another goal and shares this one's net."""
+        made = type(self)(**{**self._settings, "goal": goal})
+        made.device, made.items, made._shared = self.device, self.items, self._shared
+        made.model, made.counts = self.model, self.counts
+        return made
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        if self._shared.get("of") is not sessions:
+            super()._fit(sessions, seed=seed, minutes=minutes)
+            self._shared |= {"of": sessions, "model": self.model, "counts": self.counts, "losses": self.losses}
+        self.model, self.counts, self.losses = (self._shared[n] for n in ("model", "counts", "losses"))
+        self._keys = None
+
+    def _goals(self) -> tuple[str, Sequence[str]]:
+        return self._settings["event"], self._settings["goals"]
+
+    def _heads(self) -> GoalHeads:
+        return GoalHeads(self._settings["heads"], len(self._settings["goals"]), self._settings["width"])
+
+    def _loss(self, codes: int) -> SessionLoss:
+        return GoalLoss(super()._loss(codes), self._settings["goal_weights"])
+
+    def _reader(self, sessions: SessionFrame) -> SessionNet:
+        net = super()._reader(sessions)
+        net.goal = self._settings["goals"].index(self._settings["goal"])
+        return net

@@ -444,6 +444,21 @@ class SessionFrame:
         rows = rows_of(self.offsets)
         return rows, self.offsets[rows + 1] - 1 - torch.arange(len(rows))
 
+    def next_of_kinds(self, side: str, kinds: Sequence[str]) -> torch.Tensor:
+        """Return at each event the item of the session's next event of each kind, int64 ``[events, kinds]``; 0: none.
+
+        Raises:
+            MissingColumnError, DataError: as ``kinds``.
+        """
+        names, found = self.kinds(side), torch.zeros(len(self.values), len(kinds), dtype=torch.int64)
+        ends, here = self.offsets[1:][rows_of(self.offsets)], torch.arange(len(self.values))
+        for i, kind in enumerate(kinds):
+            places = (self.sides[side] == (names.index(kind) if kind in names else -1)).nonzero().squeeze(1)
+            after = torch.cat([places, ends.new_full((1,), len(self.values))])
+            at = after[torch.searchsorted(places, here, right=True)]
+            found[:, i] = torch.where(at < ends, self.values[at.clamp_max(max(len(self.values) - 1, 0))], 0)
+        return found
+
     def kinds(self, side: str) -> list[str]:
         """Return the kinds of events that a side feature tells, by its codes; '' of codes that stand for no kind.
 

@@ -28,7 +28,7 @@ from fastrec.sequences.losses import AUGMENTATIONS, SampledSoftmax, SessionLoss,
 from fastrec.sequences.nets import SASRec
 from fastrec.sequences.reading import SessionFrame
 from fastrec.sequences.session_blend import target_ranks
-from fastrec.sequences.session_net import TASKS, ItemTower, SessionNet, Task
+from fastrec.sequences.session_net import TASKS, GoalHeads, ItemTower, SessionNet, Task
 from fastrec.table.column import offsets_of, runs
 from fastrec.training.learner import LeanLearner, one_cycle
 from fastrec.training.rows import SettleRows
@@ -69,18 +69,24 @@ def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = No
         sessions: coded as the net was trained.
         keys: what ``item_keys`` gave, if it is known.
     """
+    keys = item_keys(net) if keys is None else keys
+    for rows, query in net_queries(net, sessions, max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
+        scores = (query @ keys).float().cpu()
+        scores[:, 0] = -torch.inf
+        yield rows, scores
+
+
+@torch.no_grad()
+def net_queries(net: SessionNet, sessions: SessionFrame, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the numbers of some sessions, ``at_once`` at most, and their vectors as they are compared with keys."""
     device = net.items.table.weight.device
     training = net.training
     net.eval()
     try:
         order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
-        keys = item_keys(net) if keys is None else keys
-        for rows in order.split(max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
+        for rows in order.split(at_once):
             items, lengths, sides = padded(sessions.take(rows), net.reads, net.timed)
-            query = net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
-            scores = (query @ keys).float().cpu()
-            scores[:, 0] = -torch.inf
-            yield rows, scores
+            yield rows, net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
     finally:
         net.train(training)
 
@@ -198,6 +204,7 @@ def session_learner(
     sparse: bool = False,
     metrics: Any = None,
     config: Mapping[str, Any] | None = None,
+    heads: GoalHeads | None = None,
     **options: Any,
 ) -> SessionLearner:
     """Return a Learner with its net, made for the items of ``dls``.
@@ -212,6 +219,7 @@ def session_learner(
         sparse: gradients of the item table are row-sparse: the optimizer touches a batch's rows only.
         metrics: None: HR@20 and MRR@20 of the held-out sessions.
         config: options of the net.
+        heads: of several goals, with a ``GoalLoss`` and a loader of ``goals``.
         **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, …).
 
     Returns:
@@ -224,6 +232,7 @@ def session_learner(
         raise DataError("no training session has two events", remedy="Check the columns of sessions and items")
     sessions = dls.train.sessions
     net = model if isinstance(model, SessionNet) else _build(dls, model, width, sparse, dict(config or {}))
+    net.heads = None if heads is None else heads.to(dls.train.device)
     if net.timed != dls.train.timed:
         remedy = f"Make the dataloaders with timed={net.timed}"
         raise DataError("the net reads times, or the loader gives them, but not both", remedy=remedy)
@@ -281,6 +290,8 @@ class SessionLoader(DataLoader):
         seed: same seed, same batches.
         device: where batches are made.
         timed: batches have the events' times behind their side features, float64 ``[b, L]``.
+        goals: a side feature, and kinds of events that it tells: at each position the next item of each is asked,
+            targets are ``[b, L, goals]``; of the task ``'causal'`` without changes.
 
     Raises:
         DataError: a setting is none of those above, or times are asked for and there are none.
@@ -300,7 +311,10 @@ class SessionLoader(DataLoader):
         seed: int | None = None,
         device: DeviceLike = None,
         timed: bool = False,
+        goals: tuple[str, Sequence[str]] | None = None,
     ) -> None:
+        if goals is not None and (task != "causal" or augment):
+            raise DataError(f"goals with task={task!r}, augment={list(augment)}", remedy="Leave them as they are")
         if task not in TASKS or set(augment) - set(AUGMENTATIONS):
             remedy = f"Choose a task of {sorted(TASKS)} and changes of {sorted(AUGMENTATIONS)}"
             raise DataError(f"task={task!r}, augment={list(augment)}: not known", remedy=remedy)
@@ -321,6 +335,7 @@ class SessionLoader(DataLoader):
         if seed is not None:
             self.rng = random.Random(seed)
         self._inputs = [v.to(device) for v in asked.inputs(timed)]
+        self._asked = None if goals is None else asked.next_of_kinds(*goals).to(device)
         self.n_inp = 1 + len(self._inputs) + task.startswith("permuted")
 
     def __len__(self) -> int:
@@ -378,6 +393,8 @@ class SessionLoader(DataLoader):
         asked = TASKS[self.task](items, ends - starts, sides, len(self.sessions.items), self.masked, generator)
         if "mask" in self.augment:
             asked.hide(limits.AUGMENTATION_MASKED, len(self.sessions.items), generator)
+        if self._asked is not None:
+            asked.target = self._asked[index[:, :-1]].masked_fill_(asked.items.eq(0).unsqueeze(2), 0)
         return (asked.items, asked.lengths, *asked.sides, asked.target)
 
 
@@ -401,6 +418,7 @@ def session_dataloaders(
     seed: int | None = None,
     device: DeviceLike | Literal["auto"] = None,
     timed: bool = False,
+    goals: tuple[str, Sequence[str]] | None = None,
 ) -> DataLoaders:
     """Loaders of training sessions, and of held-out ones, of which the last item is asked.
 
@@ -409,11 +427,12 @@ def session_dataloaders(
         valid: sessions with their target, or with it as their last event; None: the first hundred of ``train``, for
             ``show_results``.
         tokens, max_len, task, chronological, augment, masked, seed, device, timed: see ``SessionLoader``.
+        goals: of training sessions, see ``SessionLoader``.
     """
     device = resolve_device(device)
     common: dict[str, Any] = {"max_len": max_len, "device": device, "seed": seed, "masked": masked, "timed": timed}
     order: dict[str, Any] = {"shuffle": True, "chronological": chronological, "augment": augment}
-    first = SessionLoader(train, tokens=tokens, task=task, **order, **common)
+    first = SessionLoader(train, tokens=tokens, task=task, goals=goals, **order, **common)
     held = valid if valid is not None else train.take(torch.arange(min(len(train), 100)))
     last: Task = {"causal": "last", "last": "last", "masked": "hidden last", "permuted": "permuted last"}[task]  # type: ignore[assignment]
     return DataLoaders(first, SessionLoader(held, tokens=4 * tokens, task=last, **common), device=device)

@@ -222,6 +222,52 @@ def permuted_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int
     return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
 
 
+# ``GoalHeads``: what a session looks like from several goals.
+
+Heads = Literal["shared", "mmoe", "ple"]
+
+
+class GoalHeads(nn.Module):
+    """A net's output as each goal sees it: experts, mixed by each goal's gate, added to the output.
+
+    ``'shared'``: each goal has one expert of its own over the shared net (shared bottom). ``'mmoe'``: all experts are
+    everybody's (Ma et al. 2018). ``'ple'``: a goal has one of its own beside everybody's (one level of Tang et al.
+    2020).
+
+    Args:
+        kind: which of them.
+        goals: how many.
+        width: of the outputs.
+        experts: how many are everybody's.
+
+    Attributes:
+        log_var: of each goal's loss, learned where its weight is (Kendall, Gal, Cipolla 2018).
+    """
+
+    def __init__(self, kind: Heads, goals: int, width: int, experts: int = 3) -> None:
+        super().__init__()
+        if kind not in get_args(Heads):
+            raise DataError(f"no heads {kind!r}", remedy=f"Choose one of {sorted(get_args(Heads))}")
+        common = torch.ones(goals, 0 if kind == "shared" else experts, dtype=torch.bool)
+        own = torch.eye(goals, 0 if kind == "mmoe" else goals, dtype=torch.bool)
+        self.register_buffer("allowed", torch.cat([common, own], 1), persistent=False)
+        count = self.allowed.shape[1]
+        self.experts, self.gates = nn.Linear(width, count * width), nn.Linear(width, goals * count)
+        self.towers = nn.ModuleList(nn.Linear(width, width) for _ in range(goals))
+        for tower in self.towers:  # a goal begins with what the net says
+            nn.init.zeros_(tower.weight)
+            nn.init.zeros_(tower.bias)
+        self.log_var = nn.Parameter(torch.zeros(goals))
+
+    def forward(self, hidden: Tensor, goal: int) -> Tensor:
+        """Return outputs ``[…, width]`` as a goal sees them."""
+        count = self.allowed.shape[1]
+        gate = self.gates(hidden).unflatten(-1, (-1, count))[..., goal, :]
+        shares = gate.masked_fill(~self.allowed[goal], -torch.inf).softmax(-1)
+        mixed = (shares.unsqueeze(-1) * F.gelu(self.experts(hidden)).unflatten(-1, (count, -1))).sum(-2)
+        return hidden + self.towers[goal](mixed)
+
+
 TASKS: dict[str, Callable[..., BatchTargets]] = {
     "causal": causal,
     "last": last,
@@ -250,6 +296,8 @@ class SessionNet(nn.Module):
     permutes: ClassVar[bool] = False  # whether it learns from permutations, too
     virtual: ClassVar[int] = 1  # codes behind the items' that it reads
     timed: bool = False  # whether it reads the events' times, after their side features
+    heads: GoalHeads | None = None  # of a net with several goals
+    goal: int = 0  # the one that it is asked for
 
     def __init__(
         self,
@@ -300,6 +348,7 @@ class SessionNet(nn.Module):
 
     def query(self, hidden: Tensor) -> Tensor:
         """Return outputs as they are compared with ``keys``."""
+        hidden = hidden if self.heads is None else self.heads(hidden, self.goal)
         return hidden if self.cosine is None else F.normalize(hidden, dim=-1)
 
     def keys(self, vectors: Tensor) -> Tensor:

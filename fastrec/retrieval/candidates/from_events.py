@@ -16,8 +16,7 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
-from fastrec.retrieval._saved import Saved
-from fastrec.retrieval.base import best_first
+from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.retrieval._saved import Saved
+from fastrec.retrieval.base import Saved
 from fastrec.retrieval.index import Index
 from fastrec.sequences import CoVisitation, SessionFrame, SessionModel
 from fastrec.sequences.neighbours import by_age

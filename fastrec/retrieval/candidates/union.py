@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
-from fastrec.retrieval._saved import Saved, part_of, state_of
+from fastrec.retrieval.base import Saved, part_of, state_of
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, Vocab, concat

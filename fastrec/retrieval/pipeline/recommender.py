@@ -17,8 +17,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable, recover
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
-from fastrec.retrieval._saved import part_of, state_of
-from fastrec.retrieval.base import best_first
+from fastrec.retrieval.base import best_first, part_of, state_of
 from fastrec.retrieval.candidates.sources import CandidateSource
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, sample_negatives
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.retrieval._saved import Saved, ids_of
-from fastrec.retrieval.base import best_first
+from fastrec.retrieval.base import Saved, best_first, ids_of
 from fastrec.sequences import SessionFrame
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
