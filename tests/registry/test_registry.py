@@ -87,7 +87,7 @@ def test_refusals(registry, tmp_path):
     assert [v.number for v in registry.versions] == [1, 2]
     assert is_registry(registry.folder)
     assert not is_registry(tmp_path)
-    for text, says in (('{"format": 9}', "not a registry's"), ("{", "")):
+    for text, says in (('{"format": 9}', "not a registry's"), ("{", None)):
         (registry.folder / "registry.json").write_text(text)
         with pytest.raises(UnreadableFileError, match=says):
             _ = registry.current

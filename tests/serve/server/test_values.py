@@ -33,7 +33,7 @@ _INTEGERS = st.integers(-(2**70), 2**70)
 _ODD = st.one_of(st.none(), st.booleans(), _INTEGERS, st.floats(), _TEXT, st.just([]), st.just({}))
 
 
-def refused(call: Callable[..., Any], *arguments: Any, match: str = "", **where: Any) -> Refusal:
+def refused(call: Callable[..., Any], *arguments: Any, match: str | None = None, **where: Any) -> Refusal:
     with pytest.raises(Refusal, match=match) as error:
         call(*arguments)
     assert {name: getattr(error.value, name) for name in where} == where
