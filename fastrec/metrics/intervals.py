@@ -88,12 +88,7 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
 
 
 def cluster_means(
-    values: np.ndarray,
-    clusters: np.ndarray,
-    *,
-    weights: np.ndarray | None = None,
-    repeats: int = 2000,
-    seed: int = 0,
+    values: np.ndarray, clusters: np.ndarray, *, weights: np.ndarray | None = None, repeats: int = 2000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 

@@ -275,12 +275,7 @@ class Judge:
 
 
 def cross_fit(
-    blend: Estimator,
-    two: Rows,
-    folds: LevelTwoFolds,
-    test: Rows,
-    seed: int,
-    late: Callable[[], bool] | None = None,
+    blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int, late: Callable[[], bool] | None = None
 ) -> Predictions | None:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 

@@ -34,11 +34,7 @@ class CheckReport(ReportLines):
 
 
 def check_submission(
-    submission_path: str | Path,
-    test_path: str | Path,
-    format: SubmissionForm = RECSYS2019,
-    *,
-    any_order: bool = False,
+    submission_path: str | Path, test_path: str | Path, format: SubmissionForm = RECSYS2019, *, any_order: bool = False
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
