@@ -63,23 +63,15 @@ class FrameLibrary:
 
     def frame(self, columns: dict[str, list]) -> object:
         """A frame of these columns; None is missing."""
-        if self.name == "pyarrow":
-            return self.module.table(columns)
-        if self.name == "polars":
-            return self.module.DataFrame(columns)
-        return self.module.DataFrame(dict(columns))
+        return (self.module.table if self.name == "pyarrow" else self.module.DataFrame)(dict(columns))
 
     def values(self, frame: object, name: str) -> list:
         """A column as a Python list; missing is None."""
-        if self.name == "pyarrow":
-            found = frame[name].to_pylist()
-        elif self.name == "polars":
-            found = frame[name].to_list()
-        elif self.name == "cudf":
-            found = frame[name].to_arrow().to_pylist()
-        else:
-            column = frame[name]
+        column = frame[name]
+        if self.name == "pandas":
             found = column.astype(object).where(column.notna(), None).tolist()
+        else:
+            found = (column if self.name == "pyarrow" else column.to_arrow()).to_pylist()
         return [None if isinstance(v, float) and v != v else v for v in found]
 
     def __repr__(self) -> str:
