@@ -63,15 +63,23 @@ class FrameLibrary:
 
     def frame(self, columns: dict[str, list]) -> object:
         """A frame of these columns; None is missing."""
-        return (self.module.table if self.name == "pyarrow" else self.module.DataFrame)(dict(columns))
+        if self.name == "pyarrow":
+            return self.module.table(columns)
+        if self.name == "polars":
+            return self.module.DataFrame(columns)
+        return self.module.DataFrame(dict(columns))
 
     def values(self, frame: object, name: str) -> list:
         """A column as a Python list; missing is None."""
-        column = frame[name]
-        if self.name == "pandas":
-            found = column.astype(object).where(column.notna(), None).tolist()
+        if self.name == "pyarrow":
+            found = frame[name].to_pylist()
+        elif self.name == "polars":
+            found = frame[name].to_list()
+        elif self.name == "cudf":
+            found = frame[name].to_arrow().to_pylist()
         else:
-            found = (column if self.name == "pyarrow" else column.to_arrow()).to_pylist()
+            column = frame[name]
+            found = column.astype(object).where(column.notna(), None).tolist()
         return [None if isinstance(v, float) and v != v else v for v in found]
 
     def __repr__(self) -> str:
