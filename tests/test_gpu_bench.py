@@ -140,7 +140,7 @@ def test_floors_are_read_back_from_their_records(bench: SimpleNamespace, floors:
 def test_loader_and_steps_run_on_a_cpu(bench: SimpleNamespace, at: Any, tmp_path: Path) -> None:
     loaded = list(bench.training.loader(at, rows=1_000, batches=[100]))
     assert [r["system"] for r in loaded] == ["fastrec", "bare index_select"]
-    assert loaded[0]["row_bytes"] == 4 * bench.training.frame(10, CPU).packed.layout.words
+    assert loaded[0]["row_bytes"] == 4 * bench.training.frame(1_000, CPU).packed.layout.words
     steps = list(bench.training.steps(at, rows=1_000, batches=[64], count=2, repeats=1))
     by = {r["system"]: r for r in steps}
     assert list(by) == ["float32", "bf16", "float32, graph", "bf16, graph"]

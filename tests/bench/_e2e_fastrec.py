@@ -8,23 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import _e2e_data as data
 import numpy as np
 import torch
-from _e2e_data import (
-    CATS,
-    CLICK,
-    COLUMNS,
-    CONTS,
-    FOLDS,
-    ITEM_ACTIONS,
-    LAST_DAY,
-    SMOOTH,
-    TARGET,
-    TYPES,
-    USED,
-    Prepared,
-    log_file,
-)
 from fastai.data.block import CategoryBlock
 
 from fastrec.features import (
@@ -46,28 +32,28 @@ from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 
 def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
     """The log, and a row for every candidate, those of training sessions first."""
-    file = log_file(folder)
+    file = data.log_file(folder)
     if file.suffix == ".parquet" and device != "cpu" and find_spec("cudf") is not None:
         import cudf  # straight to the GPU
 
-        log = Table.read(cudf.read_parquet(file, columns=list(COLUMNS)))
+        log = Table.read(cudf.read_parquet(file, columns=list(data.COLUMNS)))
     else:
-        log = Table.read(file, COLUMNS, device="cpu", types=TYPES if file.suffix == ".csv" else None)
+        log = Table.read(file, data.COLUMNS, device="cpu", types=data.TYPES if file.suffix == ".csv" else None)
     session = log["session_id"].coded()
     start = segment_min(log["timestamp"].integer(), session.codes, session.size)[session.codes]
-    is_valid = start >= LAST_DAY
-    log = log.with_columns({"fold": torch.where(is_valid, FOLDS, start % FOLDS), "is_valid": is_valid})
+    is_valid = start >= data.LAST_DAY
+    log = log.with_columns({"fold": torch.where(is_valid, data.FOLDS, start % data.FOLDS), "is_valid": is_valid})
     clicks = _clicks(log).drop(["action_type"])
     names = {"impressions": "item_id", "prices": "price"}
     rows = explode(clicks, names, numbers=["prices"], row="list_id")
     clicked = rows["item_id"].coded().codes == rows["reference"].coded().recode(rows["item_id"].coded().keys)
-    rows = rows.with_columns({TARGET: clicked.long()}).drop(["reference"])
+    rows = rows.with_columns({data.TARGET: clicked.long()}).drop(["reference"])
     return log.to(device), rows.to(device)
 
 
 def _clicks(log: Table) -> Table:
     """The log's clicks, those of training sessions first: the rows of either then stand together."""
-    clicks = log.take(_is(log, [CLICK]))
+    clicks = log.take(_is(log, [data.CLICK]))
     held = clicks["is_valid"].values
     return clicks.take(torch.cat([(~held).nonzero(), held.nonzero()]).squeeze(1))
 
@@ -79,7 +65,7 @@ def _is(table: Table, words: Sequence[str]) -> torch.Tensor:
     return torch.tensor(chosen, device=table.device)[actions.values.long()]
 
 
-def features(log: Table, rows: Table) -> Prepared:
+def features(log: Table, rows: Table) -> data.Prepared:
     """All features of every candidate."""
     # what the session did before the click, and how long before it: found for clicks, then spread over their lists
     order = ["timestamp", "step"]
@@ -90,12 +76,12 @@ def features(log: Table, rows: Table) -> Prepared:
     rows = rows.with_columns({n: session[n] for n in session})
     n = int((~rows["is_valid"].values).sum())
     made = feature_set()
-    tables = {"touches": log.take(_is(log, ITEM_ACTIONS)).rename({"reference": "item_id"})}
+    tables = {"touches": log.take(_is(log, data.ITEM_ACTIONS)).rename({"reference": "item_id"})}
     train = made.fit_transform(rows.slice(0, n), tables=tables)
     valid = made.transform(rows.slice(n, len(rows)), tables=tables)
-    frame = concat([part.select([*USED, "list_id", "timestamp"]) for part in (train, valid)])
-    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", TARGET, "timestamp"))
-    return Prepared(frame.select([*USED]), (np.arange(n), np.arange(n, len(frame))), *rest)
+    frame = concat([part.select([*data.USED, "list_id", "timestamp"]) for part in (train, valid)])
+    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", data.TARGET, "timestamp"))
+    return data.Prepared(frame.select([*data.USED]), (np.arange(n), np.arange(n, len(frame))), *rest)
 
 
 def feature_set() -> FeatureSet:
@@ -105,8 +91,8 @@ def feature_set() -> FeatureSet:
     touched = GroupPick("position", by="list_id", order="touch_steps", name="touched")
     return FeatureSet(
         [
-            TargetEncode("item_id", TARGET, fold_column="fold", smooth=SMOOTH),
-            TargetEncode(Cross("item_id", "city"), TARGET, fold_column="fold", smooth=SMOOTH),
+            TargetEncode("item_id", data.TARGET, fold_column="fold", smooth=data.SMOOTH),
+            TargetEncode(Cross("item_id", "city"), data.TARGET, fold_column="fold", smooth=data.SMOOTH),
             CountEncode(["item_id", "user_id"]),
             GroupRank("count_item_id", by="list_id", descending=True),
             GroupRank("price", by="list_id"),
@@ -118,7 +104,7 @@ def feature_set() -> FeatureSet:
     )
 
 
-def as_pandas(made: Prepared) -> Prepared:
+def as_pandas(made: data.Prepared) -> data.Prepared:
     """The same as a pandas frame, text as categories: what fastai's ``TabularPandas`` is handed."""
     import pandas as pd
 
@@ -132,13 +118,15 @@ def as_pandas(made: Prepared) -> Prepared:
     return replace(made, frame=pd.DataFrame(frame, copy=False), splits=splits)
 
 
-def preprocess(made: Prepared, *, device: str = "cpu") -> Any:
+def preprocess(made: data.Prepared, *, device: str = "cpu") -> Any:
     """fastrec's tabular object."""
     procs, place = [Categorify, FillMissing, Normalize], torch.device(device)
-    return TabularFrame(made.frame, procs, CATS, CONTS, TARGET, CategoryBlock, splits=made.splits, device=place)
+    return TabularFrame(
+        made.frame, procs, data.CATS, data.CONTS, data.TARGET, CategoryBlock, splits=made.splits, device=place
+    )
 
 
-def columns(made: Prepared, step: int = 1) -> dict[str, np.ndarray]:
+def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:
     """The columns as numpy, training rows first, every ``step``-th row: to be compared with the other side's."""
-    frame = made.frame.take(torch.arange(0, len(made.frame), step)).to_pandas().astype(dict.fromkeys(CATS, object))
-    return {n: frame[n].to_numpy() for n in USED}
+    frame = made.frame.take(torch.arange(0, len(made.frame), step)).to_pandas().astype(dict.fromkeys(data.CATS, object))
+    return {n: frame[n].to_numpy() for n in data.USED}

@@ -200,12 +200,9 @@ def tune(
     Args:
         frame: named columns of training rows, as ``TabularFrame`` takes them.
         shown: int64 ``[n]``, seconds, when each row was; those of the last day before ``LAST_DAY`` are scored.
-        grids: rule → rates at ``BATCH`` to try.
+        grids: rule → rates at ``BATCH`` to try; the best of them is returned.
         extreme: the extreme batch.
         device: where nets train.
-
-    Returns:
-        Rule → rate at ``BATCH``.
     """
     inside = shown >= LAST_DAY - DAY
     splits = (np.flatnonzero(~inside), np.flatnonzero(inside))

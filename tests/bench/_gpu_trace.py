@@ -142,10 +142,7 @@ def busy(events: Sequence[Event]) -> float:
 def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e-3) -> None:
     """Draw what the device did in the middle of each run: kernels above, copies below, white where it waited.
 
-    Args:
-        path: of the PNG.
-        lanes: what is drawn above one another: title → events in the order of time.
-        window: seconds drawn of each.
+    ``lanes`` are drawn above one another: title → events in the order of time; of each some seconds, the ``window``.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -27,14 +27,7 @@ _TABLES = re.compile(r"Embedding|IndexSelect|Gather|LookUp|Rows", re.IGNORECASE)
 
 
 class Window(Callback):
-    """The seconds of some batches in the middle of a training, which then ends.
-
-    Args:
-        skipped: batches before the clock starts.
-        counted: batches until it stops.
-        device: waited for at both ends.
-        profile: watches the same batches, if given.
-    """
+    """The seconds of ``counted`` batches after those ``skipped``, of the device, too; the training then ends."""
 
     order = -100
 

@@ -75,14 +75,7 @@ def source(rows: int) -> pd.DataFrame:
 
 
 class Path:
-    """The stages, each of which takes up what the one before it made, all of it on a device.
-
-    Args:
-        df: see ``source``.
-        device: where all of it is to stay.
-        bs: rows in a batch.
-        batches: that the net trains on.
-    """
+    """The stages, each of which takes up what the one before it made, all of it on a device; ``df`` is a ``source``."""
 
     def __init__(self, df: pd.DataFrame, device: torch.device, *, bs: int, batches: int) -> None:
         self.device, self.bs, self.batches = device, bs, min(batches, max(1, len(df) // bs))

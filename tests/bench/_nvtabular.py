@@ -56,13 +56,7 @@ def stages(raw: str) -> tuple[dict[str, dict[str, float]], Any]:
 
 
 def compare(rows: int, repeats: int, threads: int, peer: list[str]) -> dict[str, dict[str, Timing]]:
-    """Both systems by turns, each time in a process of its own, on files that the peer's script writes.
-
-    Args:
-        rows: of the table.
-        repeats: runs of each.
-        threads: that each may use.
-        peer: the command that starts the peer's script.
+    """Both systems by turns, each time in a process of its own, on files that the peer's command writes.
 
     Returns:
         stage → system → medians; ``fit + transform`` among the stages, and fastrec's ``fit_transform``.

@@ -115,10 +115,7 @@ def check_same(
 ) -> None:
     """Stop the benchmark where two systems did not do the same work: numbers alike, missing too, all else equal.
 
-    Args:
-        who: for the message.
-        expected, found: name → values ``[n]``; other columns of ``found`` are not looked at.
-        rtol, atol: as ``np.isclose`` has them.
+    Columns are name → values ``[n]``; others of ``found`` are not looked at.
     """
     for name, values in expected.items():
         other = found[name]
@@ -146,11 +143,7 @@ def use_threads(count: int) -> None:
 def child(command: Sequence[str], folder: str, threads: int, *, own: bool = True) -> Any:
     """Run a program, given ``--threads``; return the JSON of its last line.
 
-    Args:
-        command: with absolute paths.
-        folder: where it runs.
-        threads: that it may use.
-        own: it is one of this repository; else it gets no ``PYTHONPATH``, having its own environment.
+    With ``own`` it is one of this repository; else it gets no ``PYTHONPATH``, having its own environment.
     """
     command = [*command, "--threads", str(threads)]
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "POLARS_MAX_THREADS": str(threads)}

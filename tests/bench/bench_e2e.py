@@ -33,7 +33,6 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -230,19 +229,7 @@ def warm_up(options: Options) -> None:
 # The report ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the report says besides the records.
-
-    Args:
-        sizes: rows of training and of validation.
-        settings: what all systems share.
-        phases: system → phase → seconds of a training batch.
-    """
-
-    sizes: tuple[int, int]
-    settings: Settings
-    phases: Mapping[str, Mapping[str, float]]
+Phases = Mapping[str, Mapping[str, float]]  # system → phase → seconds of a training batch
 
 
 def cells(one: Record) -> list[str]:
@@ -252,19 +239,23 @@ def cells(one: Record) -> list[str]:
     return [one["system"], *stages, f"{one['seconds']:.2f}", f"{one['ratio']:.2f}", *scores]
 
 
-def write_report(path: Path, records: Sequence[Record], facts: Facts) -> None:
-    """Write the report, and its chart beside it; of a file with other sections only this one is replaced."""
+def write_report(
+    path: Path, records: Sequence[Record], sizes: tuple[int, int], settings: Settings, phases: Phases
+) -> None:
+    """Write the report, and its chart beside it; of a file with other sections only this one is replaced.
+
+    ``sizes`` are the rows of training and of validation.
+    """
     image = path.with_name(f"{path.stem}-e2e.png")
     chart(image, records)
     old = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n\n"
     before, begin, rest = old.partition(_BEGIN)
     after = rest.partition(_END)[2].lstrip("\n") if begin else ""
-    section = f"{_BEGIN}\n{_section(records, facts, image.name)}{_END}\n"
+    section = f"{_BEGIN}\n{_section(records, image.name, *sizes, settings, phases)}{_END}\n"
     put(path, f"{before.rstrip()}\n\n{section}" + (f"\n{after}" if after else ""))
 
 
-def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
-    settings, (train, valid) = facts.settings, facts.sizes
+def _section(records: Sequence[Record], image: str, train: int, valid: int, settings: Settings, phases: Phases) -> str:
     lrs = ", ".join(f"{rule} {np.asarray(rates).tolist()}" for rule, rates in settings.lrs.items())
     lines = [
         "## End to end",
@@ -296,9 +287,9 @@ def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
         "|:---|" + "---:|" * (len(PHASES) + 2),
     ]
     for one in records:
-        if phases := facts.phases.get(one["system"]):
-            total = sum(phases.values())
-            times = " | ".join(f"{s * 1e3:.2f}" for s in (*(phases[p] for p in PHASES), total))
+        if own := phases.get(one["system"]):
+            total = sum(own.values())
+            times = " | ".join(f"{s * 1e3:.2f}" for s in (*(own[p] for p in PHASES), total))
             # an epoch of one batch, which warms up, has no phases
             lines.append(f"| {one['system']} | {times} | {one['batch'] / total if total else 0:,.0f} |")
     # what bounds the figure: the products of the dense layers at the speed that this machine reaches with them
@@ -368,13 +359,12 @@ def main(argv: Sequence[str] | None = None) -> list[Record]:
     settings = settings_of(options, made)
     trained = train(made, settings, options.seeds)
     records = records_of(seconds, trained, settings, len(made["stock"][1].clicked))
-    sizes = [len(s) for s in made["frame"][1].splits]
     where = {s.name: training.phases(s, made[s.data][0], settings, batches=40) for s in SYSTEMS if s.data in made}
     console.print(table("From raw files to validation scores", HEAD, map(cells, records)))
     for one in records:
         if "notes" in one:
             console.print(f"{one['system']}: {one['notes']}", highlight=False)
-    write_report(options.report, records, Facts((sizes[0], sizes[1]), settings, where))
+    write_report(options.report, records, tuple(map(len, made["frame"][1].splits)), settings, where)
     write(options.out, records, console.export_text())
     return records
 

@@ -52,11 +52,7 @@ class Results:
 def chosen_rates(case: _extreme.Case, rule: str, results: Results, how: dict[str, Any]) -> list[float]:
     """The rates of the rule's grid, of embeddings and of all else, with the best AUC at the smallest batch.
 
-    Args:
-        case: the data.
-        rule: its name.
-        results: what is there is not trained again.
-        how: ``warm_up``, ``grads`` and ``net`` of every net, see ``_extreme.train``.
+    What is in ``results`` is not trained again; ``how`` has ``warm_up``, ``grads`` and ``net``, see ``_extreme.train``.
     """
     base, aucs = case.batches[0], []
     for lrs in _extreme.GRIDS[rule]:

@@ -43,75 +43,50 @@ class Part(NamedTuple):
 
     Args:
         run: its module and function.
-        wants: packages.
-        seconds: at the middle and at the small size. At the middle size smoke, floors, copies, loader, steps,
-            embeddings, memory and busy are as an H100 with 16 cores took them, rounded up; the others are guesses.
-        sizes: argument → its values at the three sizes.
+        wants: packages, with blanks between.
+        medium, small: seconds at these sizes. At the middle size smoke, floors, copies, loader, steps, embeddings,
+            memory and busy are as an H100 with 16 cores took them, rounded up; the others are guesses.
+        sizes: argument → its values at the three sizes; the last one given goes for those beyond.
     """
 
-    run: tuple[str, str]
-    wants: tuple[str, ...]
-    seconds: tuple[float, float]
-    sizes: dict[str, tuple[Any, Any, Any]]
+    run: str
+    wants: str
+    medium: float
+    small: float
+    sizes: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012
 
 
-def _part(module: str, function: str, wants: str, medium: float, small: float, **sizes: Any) -> Part:
-    return Part((f"_gpu_{module}", function), tuple(wants.split()), (medium, small), sizes)
-
-
-_ROWS = (2_000, 4_000_000, 4_000_000)
-_MANY = (2_000, 4_000_000, 10_000_000)
-_BATCHES = ([128, 256], [4_096, 16_384, 65_536], [4_096, 16_384, 65_536])
-_ENDS = ([128, 256], [4_096, 65_536], [4_096, 65_536])
-_COUNT = (3, 40, 60)  # batches that are timed
-_TREES, _SERVE = "fastai xgboost", "fastai onnx onnxruntime onnxscript"
-_LARGER = [*_BATCHES[1], 204_800, 819_200]
-_FEW = (["--lr", "adamw=0.01,lamb=0.03"], [], []), (["--batches", "128,256", "--rules", "AdamW"], [], [])
-# In the order of ``--minutes``. An epoch's end is not to be among the batches that are timed; of files the first read
-# took seven times the second.
-PARTS = {
-    "smoke": _part("parts", "smoke", "fastai", 40, 60, rows=(2_000, 20_000, 20_000)),
-    "floors": _part(
-        "trace", "floors", "", 12, 8, size=(1 << 22, 1 << 30, 1 << 30), side=(256, 8_192, 8_192), repeats=(3, 20, 20)
-    ),
-    "suite": _part(
-        "programs", "suite", "pytest hypothesis", 300, 45, tests=(["tests/_core/test_environment.py"], None, [])
-    ),
-    "copies": _part(
-        "transfers",
-        "copies",
-        _TREES,
-        40,
-        20,
-        rows=(4_000, 1_000_000, 1_000_000),
-        bs=(512, 16_384, 16_384),
-        batches=(5, 50, 50),
-    ),
-    "loader": _part("training", "loader", "fastai", 25, 15, rows=_MANY, batches=(_BATCHES[0], _LARGER, _LARGER)),
-    "steps": _part(
-        "training", "steps", "fastai", 60, 25, rows=_MANY, batches=_BATCHES, count=_COUNT, repeats=(1, 1, 3)
-    ),
-    "e2e": _part("programs", "end_to_end", _TREES, 240, 120, repeats=(1, 3, 3), more=_FEW[0]),
-    "embeddings": _part("training", "embeddings", "fastai", 60, 15, rows=_ROWS, batches=_BATCHES, count=_COUNT),
-    "placement": _part(
-        "programs", "placement", "fastai", 120, 20, rows=(20_000, 2_000_000, 20_000_000), bs=(64, 16_384, 16_384)
-    ),
-    "trees": _part("parts", "trees", "xgboost", 30, 12, rows=_MANY, rounds=(10, 200, 500)),
-    "serving": _part(
-        "parts",
-        "serving",
-        _SERVE,
-        60,
-        40,
-        rows=(2_000, 20_000, 20_000),
-        batch=(256, 16_384, 16_384),
-        calls=(3, 300, 300),
-    ),
-    "memory": _part("parts", "memory", "", 15, 8),
-    "busy": _part("training", "business", "fastai", 45, 25, rows=_ROWS, batches=_ENDS, count=_COUNT),
-    "sessions": _part("parts", "sessions", "fastai", 60, 25, count=(600, 50_000, 500_000), items=(300, 20_000, 50_000)),
-    "dask": _part("parts", "dask", "dask distributed", 60, 25, rows=(5_000, 1_000_000, 10_000_000)),
-    "extreme": _part("programs", "extreme", "fastai", 600, 60, more=_FEW[1]),
+_NET, _TREES, _SERVE = "fastai", "fastai xgboost", "fastai onnx onnxruntime onnxscript"
+_BATCHES = {"batches": ([128, 256], [4_096, 16_384, 65_536]), "count": (3, 40, 60)}  # count: batches that are timed
+_EVERY = {"batches": ([128, 256], [4_096, 16_384, 65_536, 204_800, 819_200])}
+_ENDS = _BATCHES | {"batches": ([128, 256], [4_096, 65_536])}
+_ROWS, _MORE = {"rows": (2_000, 4_000_000)}, {"rows": (2_000, 4_000_000, 10_000_000)}
+_HUGE = {"rows": (20_000, 2_000_000, 20_000_000), "bs": (64, 16_384)}
+_COPIES = {"rows": (4_000, 1_000_000), "bs": (512, 16_384), "batches": (5, 50)}
+_SERVED = {"rows": (2_000, 20_000), "batch": (256, 16_384), "calls": (3, 300)}
+_SESSIONS = {"count": (600, 50_000, 500_000), "items": (300, 20_000, 50_000)}
+_FLOORS = {"size": (1 << 22, 1 << 30), "side": (256, 8_192), "repeats": (3, 20)}
+_TESTS = {"tests": (["tests/_core/test_environment.py"], None, [])}
+# A first read of files took seven times the second.
+_FILES = {"repeats": (1, 3), "more": (["--lr", "adamw=0.01,lamb=0.03"], [])}
+_CLICKS = {"more": (["--batches", "128,256", "--rules", "AdamW"], [])}
+PARTS = {  # in the order of ``--minutes``
+    "smoke": Part("parts.smoke", _NET, 40, 60, {"rows": (2_000, 20_000)}),
+    "floors": Part("trace.floors", "", 12, 8, _FLOORS),
+    "suite": Part("programs.suite", "pytest hypothesis", 300, 45, _TESTS),
+    "copies": Part("transfers.copies", _TREES, 40, 20, _COPIES),
+    "loader": Part("training.loader", _NET, 25, 15, _MORE | _EVERY),
+    "steps": Part("training.steps", _NET, 60, 25, _MORE | _BATCHES | {"repeats": (1, 1, 3)}),
+    "e2e": Part("programs.end_to_end", _TREES, 240, 120, _FILES),
+    "embeddings": Part("training.embeddings", _NET, 60, 15, _ROWS | _BATCHES),
+    "placement": Part("programs.placement", _NET, 120, 20, _HUGE),
+    "trees": Part("parts.trees", "xgboost", 30, 12, _MORE | {"rounds": (10, 200, 500)}),
+    "serving": Part("parts.serving", _SERVE, 60, 40, _SERVED),
+    "memory": Part("parts.memory", "", 15, 8),
+    "busy": Part("training.business", _NET, 45, 25, _ROWS | _ENDS),
+    "sessions": Part("parts.sessions", _NET, 60, 25, _SESSIONS),
+    "dask": Part("parts.dask", "dask distributed", 60, 25, {"rows": (5_000, 1_000_000, 10_000_000)}),
+    "extreme": Part("programs.extreme", _NET, 600, 60, _CLICKS),
 }
 _LAST = 10.0  # seconds of ``--minutes`` that are left for the end
 _FULL_E2E = 8.0  # times the middle size's seconds
@@ -122,10 +97,11 @@ def run_part(name: str, options: Options, floors: Floors | None) -> list[Record]
     device = torch.device(options.device)
     device = torch.device("cuda", device.index or 0) if device.type == "cuda" else device  # as tensors have it
     part, size = PARTS[name], SIZES.index(options.size)
-    run = getattr(importlib.import_module(part.run[0]), part.run[1])
+    module, _, function = part.run.partition(".")
+    run = getattr(importlib.import_module(f"_gpu_{module}"), function)
     found: list[Record] = []
     with contextlib.suppress(KeyboardInterrupt):
-        for one in run(At(device, floors, options), **{n: values[size] for n, values in part.sizes.items()}):
+        for one in run(At(device, floors, options), **{n: v[min(size, len(v) - 1)] for n, v in part.sizes.items()}):
             found.append(one)
     return found
 
@@ -156,7 +132,7 @@ def _blank(name: str, seconds: float | None = None, **more: Any) -> Record:
 
 def _why_not(name: str, options: Options, left: float | None, estimate: float) -> str | None:
     """Why a part is not begun."""
-    wants, on_cuda = PARTS[name].wants, options.device.startswith("cuda")
+    wants, on_cuda = PARTS[name].wants.split(), options.device.startswith("cuda")
     gone = [n for n in (*wants, *["dask_cudf"] * (name == "dask" and on_cuda)) if importlib.util.find_spec(n) is None]
     if name == "serving" and on_cuda and not gone:
         import onnxruntime
@@ -272,7 +248,7 @@ def _all(options: Options) -> int:
     for name, size in plan:
         there = [r for r in read(options.out) if r.get("part") == name]
         good = [] if any(r.get("error") or isinstance(r.get("skipped"), str) for r in there) else there
-        estimate = PARTS[name].seconds[size == "small"]
+        estimate = PARTS[name].small if size == "small" else PARTS[name].medium
         left = None if options.minutes is None else 60 * options.minutes - (time.monotonic() - begun) - _LAST
         if (name, size) == ("e2e", "full") and left is not None:
             estimate = _FULL_E2E * next((r["took"] for r in good), estimate)
