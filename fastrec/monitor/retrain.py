@@ -339,10 +339,9 @@ def retrain(
     """
     stages = stages or Stages()
     out, data = Path(out), Path(data)
-    if is_registry(run):
-        registry = registry if registry is not None else run
     source = Path(run)
     if is_registry(run):  # the version's files lack the rows, which lie beside the run that it was copied from
+        registry = run if registry is None else registry
         source = _source_of(Registry(run))
     if out.resolve() == source.resolve():
         raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")

@@ -107,8 +107,7 @@ class SessionScores(nn.Module):
     """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
     Codes are in the order of the events; 0 is no event, at any place. A net that reads times takes them after the
-    codes, float64 ``[n, length]``. Code 0 scores -inf. With ``exclude_seen`` a
-    session's own items score -inf.
+    codes, float64 ``[n, length]``. Code 0 scores -inf, with ``exclude_seen`` a session's own items too.
 
     Raises:
         NotFittedError: the net has not been trained.

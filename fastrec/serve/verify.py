@@ -184,10 +184,7 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
     They are training rows: compare the two numbers with one another only.
 
     Args:
-        folder: the export.
-        run: the run directory.
-        fold: the fold whose models were exported; None: all.
-        trust: modules of custom generators and estimators that may be imported.
+        folder, run, fold, trust: as ``verify_export`` takes them.
 
     Raises:
         MissingFileError: the run keeps no such rows.

@@ -18,16 +18,16 @@ def call(*words, code=0):
 @pytest.fixture
 def files(tmp_path):
     rng = np.random.default_rng(0)
+    y = (rng.random(2000) < 0.4).astype(float)
+    pd.DataFrame({"y": y}).to_csv(tmp_path / "labels.csv", index=False)
+    pd.DataFrame({"prediction": y + rng.normal(size=2000)}).to_csv(tmp_path / "scores.csv", index=False)
+    pd.DataFrame({"prediction": 0.1 + 0.1 * y}).to_csv(tmp_path / "low.csv", index=False)
     made = {"folder": tmp_path}
     for name, shift in (("old", 0.0), ("same", 0.0), ("new", 1.0)):
         day = np.repeat(np.arange(4), 500) * 86_400
         frame = pd.DataFrame({"x": rng.normal(shift, 1, 2000), "c": rng.choice(list("abc"), 2000), "at": day})
         made[name] = tmp_path / f"{name}.parquet"
         frame.to_parquet(made[name])
-    y = (rng.random(2000) < 0.4).astype(float)
-    pd.DataFrame({"y": y}).to_csv(tmp_path / "labels.csv", index=False)
-    pd.DataFrame({"prediction": y + rng.normal(size=2000)}).to_csv(tmp_path / "scores.csv", index=False)
-    pd.DataFrame({"prediction": 0.1 + 0.1 * y}).to_csv(tmp_path / "low.csv", index=False)
     return made
 
 

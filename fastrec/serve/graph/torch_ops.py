@@ -22,15 +22,11 @@ def common(*given: Any) -> torch.dtype:
     metas = [g.meta if isinstance(g, GraphTensor) else g for g in given]
     found = metas[0].dtype if isinstance(metas[0], torch.Tensor) else None
     for other in metas[1:]:
-        a = metas[0] if found is None else torch.empty(dims(metas[0]), dtype=found, device="meta")
+        # of as many dimensions: torch's rules for dtypes need no more
+        a = metas[0] if found is None else torch.empty((1,) * np.ndim(metas[0]), dtype=found, device="meta")
         found = torch.result_type(a, other if not isinstance(other, torch.Tensor) else other.to("meta"))
     assert found is not None
     return found
-
-
-def dims(given: Any) -> tuple[int, ...]:
-    """Return a shape of as many dimensions: torch's rules for dtypes need no more."""
-    return (1,) * given.ndim if isinstance(given, torch.Tensor) else ()
 
 
 def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str, torch.dtype]:
@@ -154,13 +150,7 @@ def _compare(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str) -> 
     return graph.op(kind, x, y)
 
 
-for _name, _kind in {
-    "eq": "Equal",
-    "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-}.items():
+for _name, _kind in {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}.items():
     handler(_name, f"__{_name}__")(partial(_compare, kind=_kind))
 
 
