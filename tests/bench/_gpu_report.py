@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
     value: float
     notes: str = ""
-    of: Record = {}  # noqa: RUF012
+    of: Record | None = None
     full: bool = True
 
 
@@ -316,7 +316,8 @@ def _goals(records: Sequence[Record], *, judged: bool) -> str:
         figure = share = notes = ""
         if found is not None:
             figure, notes = goal.form.format(found.value), _cell(found.notes)
-            share = f"{found.of['floor_share']:.0%} of {found.of['floor_of']}" if "floor_share" in found.of else ""
+            of = found.of or {}
+            share = f"{of['floor_share']:.0%} of {of['floor_of']}" if "floor_share" in of else ""
         said = verdict(goal, records, judged=judged)
         lines.append(f"| {goal.name} | {goal.side} {limit} | {figure} | {said} | {share} | {notes} |")
     return "\n".join(lines) + "\n"

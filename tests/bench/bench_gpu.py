@@ -53,7 +53,7 @@ class Part(NamedTuple):
     wants: str
     medium: float
     small: float
-    sizes: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012
+    sizes: dict[str, tuple[Any, ...]]
 
 
 _NET, _TREES, _SERVE = "fastai", "fastai xgboost", "fastai onnx onnxruntime onnxscript"
@@ -82,7 +82,7 @@ PARTS = {  # in the order of ``--minutes``
     "placement": Part("programs.placement", _NET, 120, 20, _HUGE),
     "trees": Part("parts.trees", "xgboost", 30, 12, _MORE | {"rounds": (10, 200, 500)}),
     "serving": Part("parts.serving", _SERVE, 60, 40, _SERVED),
-    "memory": Part("parts.memory", "", 15, 8),
+    "memory": Part("parts.memory", "", 15, 8, {}),
     "busy": Part("training.business", _NET, 45, 25, _ROWS | _ENDS),
     "sessions": Part("parts.sessions", _NET, 60, 25, _SESSIONS),
     "dask": Part("parts.dask", "dask distributed", 60, 25, {"rows": (5_000, 1_000_000, 10_000_000)}),
