@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,21 +102,20 @@ class CTRTruth:
 
     def fill(self, packed: Packed) -> None:
         """Draw rows and their clicks into ``packed``, from the first one on."""
-        places = range(-(-len(packed) // _CHUNK))
         self._intercept  # noqa: B018 - made before the threads start
-        run_parallel(partial(self._fill_chunk, packed), places, rows=len(packed))
 
-    def _fill_chunk(self, packed: Packed, i: int) -> None:
-        rows = slice(i * _CHUNK, min((i + 1) * _CHUNK, len(packed)))
-        n = rows.stop - rows.start
-        drawn = self._draw(i)
-        cats, numbers, clicks = (view[rows] for view in packed.views)
-        packed.clear_pad(rows.start, rows.stop)
-        codes = torch.stack([codes[a] for (_, codes), a in zip(self._tables, drawn.ids, strict=True)])
-        cats.copy_(codes[:, :n].T)
-        numbers.copy_(drawn.numbers[:n])
-        chance = self._logit(drawn.parts).sigmoid_()
-        clicks[:, 0] = (drawn.uniform < chance)[:n]
+        def fill_chunk(i: int) -> None:
+            rows = slice(i * _CHUNK, min((i + 1) * _CHUNK, len(packed)))
+            n = rows.stop - rows.start
+            drawn = self._draw(i)
+            cats, numbers, clicks = (view[rows] for view in packed.views)
+            packed.clear_pad(rows.start, rows.stop)
+            codes = torch.stack([codes[ranks] for (_, codes), ranks in zip(self._tables, drawn.ids, strict=True)])
+            cats.copy_(codes[:, :n].T)
+            numbers.copy_(drawn.numbers[:n])
+            clicks[:, 0] = (drawn.uniform < self._logit(drawn.parts).sigmoid_())[:n]
+
+        run_parallel(fill_chunk, range(-(-len(packed) // _CHUNK)), rows=len(packed))
 
     def _logit(self, parts: dict[str, Tensor]) -> Tensor:
         total = torch.full_like(parts["ids"], self._intercept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / "tests" / "bench"
-NAMES = ("_gpu_trace", "_gpu_floors", "_gpu_goals", "_gpu_programs", "_gpu_report", "_gpu_training", "_gpu_transfers")
-NAMES += ("_gpu_cluster", "_gpu_sessions")
+NAMES = ("_gpu_trace", "_gpu_parts", "_gpu_programs", "_gpu_report", "_gpu_training", "_gpu_transfers")
 CPU = torch.device("cpu")
 FIELDS = {"case", "system", "rows", "seconds", "rows_per_s", "ratio"}
+ONE = {"case": "x", "system": "y", "rows": 1, "seconds": 1.0, "rows_per_s": 1, "ratio": None}
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +35,38 @@ def bench() -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(**modules, main=importlib.import_module("bench_gpu"))
 
 
+@pytest.fixture(scope="module")
+def floors(bench: SimpleNamespace) -> list[dict[str, Any]]:
+    measured = bench.trace.floors(bench.trace.At(CPU), size=1 << 22, side=256, repeats=3)
+    return [{**r, "part": "floors"} for r in measured]
+
+
+@pytest.fixture(scope="module")
+def at(bench: SimpleNamespace, floors: list[dict[str, Any]]) -> Any:
+    return bench.trace.At(CPU, bench.trace.Floors.of(floors))
+
+
 # The trace -----------------------------------------------------------------------------------------------------------
 
-
-def trace(*events: tuple[str, str, float, float, int | None]) -> dict[str, Any]:
-    """A trace in Chrome's form; times in microseconds."""
-    found = [
-        {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": {} if size is None else {"bytes": size}}
-        for cat, name, ts, dur, size in events
-    ]
-    return {
-        "traceEvents": [*found, {"ph": "M", "name": "process_name"}, {"cat": "cpu_op", "name": "aten::add", "ts": 0}]
-    }
-
-
 COPY = "Memcpy DtoH (Device -> Pageable)"
-TRACE = trace(
-    ("kernel", "gemm", 100.0, 30.0, None),
-    ("kernel", "other stream", 110.0, 10.0, None),
-    ("gpu_memcpy", COPY, 120.0, 20.0, 8),
-    ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 10.0, 5.0, 5_000),
-    ("gpu_memcpy", COPY, 200.0, 50.0, 4_000),
-    ("gpu_memset", "Memset (Device)", 300.0, 1.0, 64),
-)
+TRACE = {  # in Chrome's form; times in microseconds
+    "traceEvents": [
+        {"cat": "kernel", "name": "gemm", "ts": 100.0, "dur": 30.0, "args": {}},
+        {"cat": "kernel", "name": "other stream", "ts": 110.0, "dur": 10.0},
+        {"cat": "gpu_memcpy", "name": COPY, "ts": 120.0, "dur": 20.0, "args": {"bytes": 8}},
+        {
+            "cat": "gpu_memcpy",
+            "name": "Memcpy HtoD (Pinned -> Device)",
+            "ts": 10.0,
+            "dur": 5.0,
+            "args": {"bytes": 5_000},
+        },
+        {"cat": "gpu_memcpy", "name": COPY, "ts": 200.0, "dur": 50.0, "args": {"bytes": 4_000}},
+        {"cat": "gpu_memset", "name": "Memset (Device)", "ts": 300.0, "dur": 1.0, "args": {"bytes": 64}},
+        {"ph": "M", "name": "process_name"},
+        {"cat": "cpu_op", "name": "aten::add", "ts": 0},
+    ]
+}
 
 
 def test_events_come_by_time_and_host_operations_are_left_out(bench: SimpleNamespace) -> None:
@@ -81,20 +91,19 @@ def test_a_profile_on_a_cpu_sees_its_operations_and_the_backward_pass(bench: Sim
     assert found["EmbeddingBackward0"] > 0
 
 
-# Copies --------------------------------------------------------------------------------------------------------------
-
-
 def test_large_copies_and_too_many_of_them_are_beyond_what_is_allowed(bench: SimpleNamespace) -> None:
-    events, of = bench.trace.read(TRACE), bench.transfers.record
-    one = of("features", events, rows=1_000, batches=1, seconds=1.0)
+    def of(stage: str, events: list[Any], rows: int = 1_000, batches: int = 1) -> dict[str, Any]:
+        return bench.transfers.counted(stage, events, rows=rows, batches=batches, seconds=1.0)
+
+    events = bench.trace.read(TRACE)
+    one = of("features", events)
     assert (one["copies"], one["large"], one["largest_bytes"], one["beyond"]) == (2, 1, 4_000, 1)
-    assert of("features", events, rows=4_001, batches=1, seconds=1.0)["beyond"] == 0
-    assert of("XGBoost", events, rows=1_000, batches=1, seconds=1.0)["beyond"] == 0  # the scores
-    unknown = [bench.trace.Event("gpu_memcpy", COPY, 0.0, 1e-6)]
-    assert of("frame", unknown, rows=1_000, batches=1, seconds=1.0)["beyond"] == 1
+    assert of("features", events, rows=4_001)["beyond"] == 0
+    assert of("XGBoost", events)["beyond"] == 0  # the scores
+    assert of("frame", [bench.trace.Event("gpu_memcpy", COPY, 0.0, 1e-6)])["beyond"] == 1  # of unknown size
     small = [bench.trace.Event("gpu_memcpy", COPY, i, 1e-6, 4) for i in range(20)]
-    assert of("loader", small, rows=1_000, batches=10, seconds=1.0)["beyond"] == 20 - 1 - 2
-    assert of("net", small, rows=1_000, batches=18, seconds=1.0)["beyond"] == 0
+    assert of("loader", small, batches=10)["beyond"] == 20 - 1 - 2
+    assert of("net", small, batches=18)["beyond"] == 0
 
 
 def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(
@@ -108,7 +117,7 @@ def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(
         return [*profiled(run, device), bench.trace.Event("gpu_memcpy", COPY, 0.0, 1e-6, next(waiting))]
 
     monkeypatch.setattr(bench.transfers, "profiled", with_a_copy)
-    found = list(bench.transfers.measure(CPU, rows=800, bs=128, batches=2))
+    found = list(bench.transfers.copies(bench.trace.At(CPU), rows=800, bs=128, batches=2))
     assert {r["system"]: r["largest_bytes"] for r in found} == sizes
     assert all(set(r) >= FIELDS and r["copies"] == r["large"] == 1 and r["events"] > 1 for r in found)
     # only the trees' scores may go to the host
@@ -118,48 +127,62 @@ def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def floors(bench: SimpleNamespace) -> list[dict[str, Any]]:
-    return [{**r, "part": "floors"} for r in bench.floors.measure(CPU, small=True)]
-
-
 def test_floors_are_read_back_from_their_records(bench: SimpleNamespace, floors: list[dict[str, Any]]) -> None:
-    found = bench.floors.Floors.of(floors)
+    found = bench.trace.Floors.of(floors)
     assert found.copy == next(r["rows"] / r["seconds"] for r in floors if r["system"] == "copy on the device")
     assert set(found.flops) == {"float32", "bfloat16"}
-    assert 0 < found.launch < 1e-2
-    assert bench.floors.Floors.of(floors[1:]) is None
-    half = bench.floors.share({"seconds": 2.0}, 1.0, "x")
+    assert 0 < next(r["seconds"] for r in floors if r["system"] == "kernels") < 1e-2
+    assert bench.trace.Floors.of(floors[1:]) is None
+    half = bench.trace.share({"seconds": 2.0}, 1.0, "x")
     assert half == {"seconds": 2.0, "floor_s": 1.0, "floor_share": 0.5, "floor_of": "x"}
 
 
-def test_loader_and_steps_run_on_a_cpu(bench: SimpleNamespace, floors: list[dict[str, Any]]) -> None:
-    known, to = bench.floors.Floors.of(floors), bench.training.frame(1_000, CPU)
-    loaded = list(bench.training.loader(to, CPU, known, batches=[100]))
+def test_loader_and_steps_run_on_a_cpu(bench: SimpleNamespace, at: Any, tmp_path: Path) -> None:
+    loaded = list(bench.training.loader(at, rows=1_000, batches=[100]))
     assert [r["system"] for r in loaded] == ["fastrec", "bare index_select"]
-    assert loaded[0]["row_bytes"] == 4 * to.packed.layout.words
-    steps = list(bench.training.steps(to, CPU, known, batches=[64], count=2, repeats=1))
+    assert loaded[0]["row_bytes"] == 4 * bench.training.frame(1_000, CPU).packed.layout.words
+    steps = list(bench.training.steps(at, rows=1_000, batches=[64], count=2, repeats=1))
     by = {r["system"]: r for r in steps}
     assert list(by) == ["float32", "bf16", "float32, graph", "bf16, graph"]
     assert by["float32"]["speedup"] == 1.0
     assert by["bf16"]["speedup"] == pytest.approx(by["float32"]["seconds"] / by["bf16"]["seconds"], rel=0.01)
     assert "notes" not in by["float32, graph"]  # its code ran, with a stand-in for the graph
-    assert all(set(r) >= FIELDS and r["floor_share"] > 0 for r in steps)
-    (share,) = bench.training.embeddings(to, CPU, batches=[64], count=2)
+    assert all(set(r) >= FIELDS and r["floor_share"] > 0 for r in (*loaded, *steps))
+    (share,) = bench.training.embeddings(at, rows=1_000, batches=[64], count=2)
     assert 0 < share["share"] < 1
+    found = list(bench.training.business(at, rows=500, batches=[64], count=2, image=tmp_path / "a.md"))
+    assert [r["system"] for r in found] == ["float32", "bf16, graph"]
+    assert all(0 < r["busy"] <= 1 for r in found)
+    assert (tmp_path / "a-profile.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_business_is_measured_and_drawn(bench: SimpleNamespace, tmp_path: Path) -> None:
-    to = bench.training.frame(500, CPU)
-    found, lanes = bench.training.business(to, CPU, batches=[64], count=2, ways=["float32"])
-    assert 0 < found[0]["busy"] <= 1
-    bench.trace.picture(tmp_path / "a.png", lanes)
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_named_out_of_memory_is_seen(bench: SimpleNamespace) -> None:
-    (one,) = bench.programs.out_of_memory(CPU)
+def test_sessions_dask_and_memory_run_on_a_cpu(bench: SimpleNamespace, at: Any) -> None:
+    (one,) = bench.parts.memory(at)
     assert one["named"] is True
+    found = list(bench.parts.sessions(at, count=200, items=50))
+    assert [r["case"] for r in found].count("sessions, an epoch") == 4
+    assert all(set(r) >= FIELDS and r["rows_per_s"] > 0 for r in found)
+    pytest.importorskip("dask.dataframe")
+    whole, cut = bench.parts.dask(at, rows=1_000)
+    assert [whole["same"], cut["same"]] == [True, True]
+
+
+def test_the_smoke_names_what_differs(bench: SimpleNamespace, at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([1.0, 2.0])
+
+    def broken(device: torch.device, rows: int) -> Any:
+        raise RuntimeError("misaligned address")
+
+    stages = {
+        "table": lambda device, rows: np.array([next(calls)]),
+        "net": broken,
+        "same": lambda device, rows: np.array([float("nan"), 1.0]),
+    }
+    monkeypatch.setattr(bench.parts, "STAGES", stages)
+    differs, failed, same = bench.parts.smoke(at, rows=10)
+    assert (differs["wrong"], differs["notes"]) == (True, "1 of 1 values differ, first 1, on the CPU 2")
+    assert failed["notes"].startswith("RuntimeError: misaligned address (test_gpu_bench.py:")
+    assert (same["wrong"], same["notes"]) == (False, "as on the CPU")
 
 
 # The test-suite ------------------------------------------------------------------------------------------------------
@@ -170,16 +193,6 @@ JUNIT = """<testsuites><testsuite>
 <testcase classname="a" name="worse"><error message="no"/></testcase>
 <testcase classname="a" name="left"><skipped message="not here"/></testcase><testcase time="0.000"/>
 </testsuite></testsuites>"""
-
-
-def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
-    (tmp_path / "x.xml").write_text(JUNIT)
-    one = bench.programs.suite_record(bench.programs.outcomes(tmp_path / "x.xml"), "cuda", 1, 10.0)
-    assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 1, 5)
-    assert one["failures"] == ["a::bad", "a::worse"]
-    assert "1 skipped" in bench.report.report([{**one, "part": "suite"}])
-
-
 SAID = {
     "two workers": """[gw0] [  1%] PASSED tests/a.py::fine
 tests/a.py::bad
@@ -191,6 +204,15 @@ tests/a.py::bad FAILED                                          [  2%]
 tests/a.py::left SKIPPED (not here)                             [  3%]
 tests/a.py::begun""",
 }
+
+
+def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "x.xml").write_text(JUNIT)
+    one = bench.programs.suite_record(bench.programs.outcomes(tmp_path / "x.xml"), "cuda", 1, 10.0)
+    assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 1, 5)
+    assert one["failures"] == ["a::bad", "a::worse"]
+    assert one["messages"] == {"no": 2}
+    assert "1 skipped" in bench.report.report([{**one, "part": "suite"}])
 
 
 @pytest.mark.parametrize("said", SAID)
@@ -206,8 +228,8 @@ def test_a_suite_that_was_ended_before_its_report_is_counted_by_its_words(
 # Goals and report ----------------------------------------------------------------------------------------------------
 
 
-def system(name: str, ratio: float, *, rows: int = 40_000_000, **stages: float) -> dict[str, Any]:
-    shared = {"case": "end to end", "system": name, "rows": rows, "ratio": ratio, "part": "e2e"}
+def system(name: str, ratio: float, **stages: float) -> dict[str, Any]:
+    shared = {"case": "end to end", "system": name, "rows": 40_000_000, "ratio": ratio, "part": "e2e"}
     scores = {"mrr_mean": 0.61, "mrr_sd": 0.001, "seconds": sum(stages.values()), "rows_per_s": 1}
     return {**shared, **scores, "stages": stages}
 
@@ -215,39 +237,45 @@ def system(name: str, ratio: float, *, rows: int = 40_000_000, **stages: float) 
 STAGES = {"read": 40.0, "features": 100.0, "preprocess": 60.0, "train": 90.0, "predict": 10.0}
 E2E = [
     system("stock", 1.0, **STAGES),
-    {**system("stock, tuned pandas", 1.5, **STAGES), "mrr_mean": 0.61},
+    system("stock, tuned pandas", 1.5, **STAGES),
     system("+ loader", 2.0, **STAGES),
     system("+ data on the device", 33.3, read=1.0, features=5.0, preprocess=1.0, train=2.0, predict=0.5),
 ]
 MACHINE = {
-    **{"case": "machine", "system": "a GPU, 80 GiB", "rows": 0, "seconds": None, "rows_per_s": None, "ratio": None},
-    **{"on_gpu": True, "driver": "580.1", "cuda": "13.0", "host": "a host", "versions": {"torch": "2.11"}},
-    **{"command": "bench_gpu.py", "date": "2026-01-01", "part": "machine"},
+    **ONE,
+    **{
+        "case": "machine",
+        "system": "a GPU, 80 GiB",
+        "part": "machine",
+        "host": "a host",
+        "versions": {"torch": "2.11"},
+    },
+    **{"on_gpu": True, "driver": "580.1", "cuda": "13.0", "command": "bench_gpu.py", "date": "2026-01-01"},
 }
 
 
 def figures(bench: SimpleNamespace, records: list[dict[str, Any]], *, judged: bool = True) -> dict[str, tuple]:
     found = {}
-    for goal in bench.goals.GOALS:
-        figure = goal.find([r for r in records if r.get("part") == goal.part])
+    for goal in bench.report.GOALS:
+        figure = goal.figure(records)
         found[goal.name] = (figure and round(figure.value, 6), bench.report.verdict(goal, records, judged=judged))
     return found
 
 
 def test_goals_find_their_figures_end_to_end(bench: SimpleNamespace) -> None:
+    times = "end to end over stock fastai"
     found = figures(bench, E2E)
     assert found["40 M rows, from files to a trained net"] == (9.0, "met")
-    assert found["end to end over stock fastai"] == (33.3, "met")
+    assert found[times] == (33.3, "met")
     assert found["the same, as the stretch"] == (33.3, "met")
     assert found["preprocessing over TabularPandas"] == (60.0, "met")
     assert found["features over pandas"] == (20.0, "met")
     assert found["MRR lost to stock fastai"] == (0.0, "met")
     worse = [*E2E[:-1], {**E2E[-1], "mrr_mean": 0.6}]
     assert figures(bench, worse)["MRR lost to stock fastai"] == (0.01, "missed")
-    small = [{**r, "rows": 10_000} for r in E2E]
-    assert figures(bench, small)["end to end over stock fastai"][1] == "not at full size"
-    assert figures(bench, E2E, judged=False)["end to end over stock fastai"][1] == "not on a GPU"
-    assert figures(bench, [{**r, "part": "suite"} for r in E2E])["end to end over stock fastai"] == (None, "not run")
+    assert figures(bench, [{**r, "rows": 10_000} for r in E2E])[times][1] == "not at full size"
+    assert figures(bench, E2E, judged=False)[times][1] == "not on a GPU"
+    assert figures(bench, [{**r, "part": "suite"} for r in E2E])[times] == (None, "not run")
 
 
 def test_goals_find_their_figures_of_steps_and_batches(bench: SimpleNamespace) -> None:
@@ -259,15 +287,9 @@ def test_goals_find_their_figures_of_steps_and_batches(bench: SimpleNamespace) -
     ]
     records.append({**records[-1], "speedup": 9.0, "notes": "no graph: lists"})
     records.append({"case": "smoke", "system": "net", "wrong": True, "notes": "CUDA error", "part": "smoke"})
+    planted = {"case": "planted CTR", "train_rows": 36_000_000, "part": "extreme"}
     records += [
-        {
-            "case": "planted CTR",
-            "system": rule,
-            "batch": bs,
-            "auc_lost": lost,
-            "train_rows": 36_000_000,
-            "part": "extreme",
-        }
+        planted | {"system": rule, "batch": bs, "auc_lost": lost}
         for rule, bs, lost in [("LAMB", 204_800, 0.002), ("CowClip", 204_800, 0.0004), ("CowClip", 819_200, 0.1)]
     ]
     records.append({**records[-1], "case": "planted CTR, rate", "batch": 204_800, "auc_lost": None})
@@ -285,33 +307,18 @@ def test_goals_find_their_figures_of_serving_placement_and_dask(bench: SimpleNam
     net |= {"rows_per_s": 1_600_000, "p99_seconds": 0.011}
     raw = {**net, "system": "graph, raw columns", "rows_per_s": 300_000, "p99_seconds": 0.06}
     cached = {"case": "train", "system": "cached", "rows": 20_000_000, "speed": 0.85, "hit_rate": 0.86}
-    whole = {
-        "case": "features, dask",
-        "system": "one frame",
-        "same": True,
-        "part": "dask",
-        "ratio": 1.0,
-        "seconds": 1.0,
-    }
+    cached["part"] = "placement"
+    whole = {**ONE, "case": "features, dask", "system": "one frame", "same": True, "part": "dask", "ratio": 1.0}
     cut = {**whole, "system": "8 partitions", "same": False, "ratio": 3.0}
-    found = figures(bench, [raw, net, {**cached, "part": "placement"}, whole, cut])
+    found = figures(bench, [raw, net, cached, whole, cut])
     assert found["a net served, batches of 16,384"] == (1.6, "met")
     assert found["the same, 99th percentile"] == (11.0, "missed")
     assert found["speed with a twentieth of a table on the device"] == (0.85, "met")
     assert found["features of dask-cuDF that differ from cuDF's"] == (1, "missed")
-    small = figures(bench, [{**net, "batch": 256}, {**cached, "rows": 20_000, "part": "placement"}, whole])
+    small = figures(bench, [{**net, "batch": 256}, {**cached, "rows": 20_000}, whole])
     assert small["a net served, batches of 16,384"][1] == "not at full size"
     assert small["speed with a twentieth of a table on the device"][1] == "not at full size"
     assert small["features of dask-cuDF that differ from cuDF's"][0] is None  # one frame alone shows nothing
-
-
-def test_sessions_and_dask_run_on_a_cpu(bench: SimpleNamespace) -> None:
-    found = list(bench.sessions.measure(CPU, sessions=200, items=50))
-    assert [r["case"] for r in found].count("sessions, an epoch") == 4
-    assert all(set(r) >= FIELDS and r["rows_per_s"] > 0 for r in found)
-    pytest.importorskip("dask.dataframe")
-    whole, cut = bench.cluster.measure(CPU, rows=1_000)
-    assert [whole["same"], cut["same"]] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -333,23 +340,34 @@ def test_the_report_has_every_goal_figures_and_what_failed(
 ) -> None:
     empty = bench.report.report([])
     assert "Nothing of fastrec has been run on a GPU yet" in empty
-    assert all(f"| {g.name} |" in empty for g in bench.goals.GOALS)
-    assert empty.count("| not run |") == len(bench.goals.GOALS)
-    failed = {"case": "busy", "system": "fastrec", "rows": 0, "seconds": 1.0, "part": "busy", "error": "ended with 1"}
-    full = bench.report.report([MACHINE, *floors, *E2E, failed], "x.png")
+    assert all(f"| {g.name} |" in empty for g in bench.report.GOALS)
+    assert empty.count("| not run |") == len(bench.report.GOALS)
+    failed = {**ONE, "case": "busy", "part": "busy", "error": "ended with 1"}
+    shared = {"floor_share": 0.11, "floor_s": 0.5, "floor_of": "0.8 GB"}
+    quick = {**ONE, **shared, "case": "loader, batch 8", "system": "fastrec", "part": "loader", "batch": 8}
+    full = bench.report.report([MACHINE, *floors, *E2E, failed, quick], "x.png")
+    for said in (
+        "| ≥ 30.0× | 33.3× | met |",
+        "| ≥ 300 M rows/s | 0 M rows/s | missed | 11% of 0.8 GB | batch 8 |",
+        "Parts that failed:\n\n- `busy`: ended with 1\n",
+        "| ≥ 85 % |  | failed to run |",
+        "driver   580.1",
+        "(x.png)",
+        "| kernels | ",
+        "| end to end | + data on the device | 40,000,000 | 9.5 | 1 | 33.30 |  |  |  |",
+        "| loader, batch 8 | fastrec | 1 | 1 | 1 |  | 0.5 | 11% |  |",
+    ):
+        assert said in full
     assert "run on a GPU yet" not in full
-    assert "| ≥ 30.0× | 33.3× | met |" in full
-    assert "- `busy`: ended with 1" in full
-    assert "| ≥ 85 % |  | failed to run |" in full
-    assert "driver   580.1" in full
-    assert "(x.png)" in full
     assert "on a CPU, at small sizes" in bench.report.report([{**MACHINE, "on_gpu": False}])
 
 
-def test_the_repository_s_report_has_every_goal(bench: SimpleNamespace) -> None:
+def test_the_repository_s_report_has_every_goal_and_part(bench: SimpleNamespace) -> None:
     text = (ROOT / "GPU.md").read_text(encoding="utf-8")
-    assert all(f"| {g.name} |" in text for g in bench.goals.GOALS)
+    assert all(f"| {g.name} |" in text for g in bench.report.GOALS)
     assert "make gpu" in text
+    told = re.findall(r"^- `(\w+)`: ", text.split("Parts (`--cases`):")[1].split("\n## ")[0], flags=re.MULTILINE)
+    assert told == list(bench.main.PARTS)
 
 
 def test_sections_by_hand_outlive_a_new_report(bench: SimpleNamespace, tmp_path: Path) -> None:
@@ -362,10 +380,6 @@ def test_sections_by_hand_outlive_a_new_report(bench: SimpleNamespace, tmp_path:
     for records in ([MACHINE, *E2E], [MACHINE]):
         bench.report.write(path, records)
         assert path.read_text() == bench.report.report(records) + by_hand
-
-
-def test_parts_are_told_in_the_order_in_which_they_run(bench: SimpleNamespace) -> None:
-    assert list(bench.report.PARTS) == list(bench.main._PARTS)
 
 
 # The command ---------------------------------------------------------------------------------------------------------
@@ -382,6 +396,9 @@ def test_without_a_gpu_one_line_says_what_is_needed(
     assert "no GPU was found" in said
     assert "needs an NVIDIA GPU with its driver, a CUDA build of torch" in said
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SystemExit):
+        bench.main.main(["--cases", "floors,flours", *out])
+    assert "there is no 'flours'; there are smoke, floors, suite" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="this machine has a GPU")
@@ -395,8 +412,8 @@ def test_make_says_so_before_it_installs_anything() -> None:
 
 def test_parts_run_in_processes_of_their_own_and_others_records_stay(tmp_path: Path) -> None:
     out, text = tmp_path / "gpu.json", tmp_path / "gpu.md"
-    other = {"case": "copies to the host", "system": "frame", "rows": 1, "seconds": 1.0, "rows_per_s": 1, "ratio": None}
-    out.write_text(json.dumps([{**other, "copies": 0, "large": 0, "beyond": 0, "part": "copies"}]))
+    other = {**ONE, "case": "copies to the host", "copies": 0, "large": 0, "beyond": 0, "part": "copies"}
+    out.write_text(json.dumps([other]))
     command = [sys.executable, str(BENCH / "bench_gpu.py"), "--device", "cpu", "--small", "--cases", "memory"]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -414,7 +431,7 @@ def test_a_part_that_fails_is_recorded_and_stops_no_other(
         log.write_text("first\nCUDA error: misaligned address\n")
         if name == "floors":
             return 1, 0.1
-        Path(command[-1]).write_text(json.dumps([{"case": "x", "system": "y", "rows": 1, "seconds": 1.0}]))
+        Path(command[-1]).write_text(json.dumps([ONE]))
         return 0, 0.1
 
     monkeypatch.setattr(bench.main.programs, "program", run)
@@ -438,16 +455,19 @@ def test_other_benchmarks_are_asked_for_the_sizes_given(
         return len(asked) - 1, 1.0
 
     monkeypatch.setattr(bench.programs, "program", run)
-    how = {"rows": 40_000_000, "seeds": 5, "limit": 9.0, "folder": tmp_path}
-    assert bench.programs.end_to_end("cuda", repeats=3, more=["--amp", "bf16"], **how)[0]["notes"] == "n"
+    words = ["--rows", "40000000", "--seeds", "5", "--device", "cuda", "--e2e-args"]
+    options = bench.main.parse([*words, "--amp bf16", "--out", str(tmp_path / "gpu.json")])
+    (one,) = bench.main.run_part("e2e", options, None)
+    assert one["notes"] == "n"
     (tmp_path / "gpu-extreme.log").write_text("stopped\n")
-    (one,) = bench.programs.extreme("cuda", resume=False, more=[], **how)
+    (one,) = bench.main.run_part("extreme", options, None)
     assert one["notes"] == "n; bench_extreme.py ended with 1 before it was done: stopped"
     for command, device in asked:
         assert device == "cuda"
         assert command[command.index("--rows") + 1] == "40000000"
         assert command[command.index("--seeds") + 1] == "5"
-    importlib.import_module("bench_e2e").parse(asked[0][0][1:])  # its own command line takes it
+    taken = importlib.import_module("bench_e2e").parse(asked[0][0][1:])  # its own command line takes it
+    assert (taken.repeats, taken.format, taken.amp) == (3, "parquet", "bf16")
 
 
 # A limit of time ------------------------------------------------------------------------------------------------------
@@ -506,8 +526,8 @@ def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way: si
     """As a script's background job, which ignores SIGINT from its start."""
     out, tests, pid = tmp_path / "gpu.json", tmp_path / "test_slow.py", tmp_path / "pid"
     tests.write_text(SLOW)
-    earlier = {"case": "x", "system": "y", "rows": 1, "seconds": 1.0, "rows_per_s": 1, "ratio": None, "part": "memory"}
-    out.write_text(json.dumps([{**earlier, "size": "small"}]))
+    earlier = {**ONE, "part": "memory", "size": "small"}
+    out.write_text(json.dumps([earlier]))
     command = [sys.executable, str(BENCH / "bench_gpu.py"), "--device", "cpu", "--small", "--minutes", "20"]
     command += ["--cases", "suite,memory,floors", "--tests", str(tests), "--jobs", "1", "--out", str(out)]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -524,7 +544,7 @@ def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way: si
     check.communicate(timeout=100)
     assert ends(int(pid.read_text()))
     found = json.loads(out.read_text())
-    assert {**earlier, "size": "small"} in found
+    assert earlier in found
     suite = [r for r in found if r["part"] == "suite"]
     if way == signal.SIGKILL:
         assert check.returncode == -way
@@ -549,7 +569,7 @@ def timed(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert name in ends or "stopped while it ran" in waiting.get("error", "") or "took" in waiting
         begun.append((name, size, limit))
         clock[0] += 50
-        one = {"case": "x", "system": "y", "rows": 1, "seconds": 1.0, "rows_per_s": 1, "ratio": None, "part": name}
+        one = {**ONE, "part": name}
         return [{**one, "error": ends[name]}] if name in ends else [{**one, "size": size, "took": 50.0}]
 
     monkeypatch.setattr(bench.main, "in_child", in_child)
@@ -574,7 +594,7 @@ def test_parts_are_begun_as_far_as_the_time_goes_and_gone_on_with(timed: Any) ->
     cases = "smoke,floors,copies,loader,steps"
     assert [b[0] for b in timed(3, cases)] == ["smoke", "floors", "copies"]  # 50 s each, of 180
     assert timed.records["steps"]["skipped"] == "its 60 s are more than the 20 s that were left"
-    assert "- `loader`: its 25 s are more than" in timed.report.read_text()
+    assert "Parts left out:\n\n- `loader`: its 25 s are more than" in timed.report.read_text()
     again = timed(5, cases)
     assert [b[0] for b in again] == ["loader", "steps"]
     assert [b[2] for b in again] == [75.0, 180.0]  # thrice their estimates
@@ -594,30 +614,10 @@ def test_what_failed_is_tried_again_and_what_cannot_be_imported_is_named(timed: 
 def test_with_time_left_the_whole_way_runs_at_its_full_size(timed: Any) -> None:
     assert [b[:2] for b in timed(9, "e2e")] == [("e2e", "medium"), ("e2e", "full")]  # 8 x 50 s
     assert timed(9, "e2e") == []
-    timed.records.clear()
 
 
-def test_a_full_size_that_fails_leaves_the_middle_s_figures(timed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_size_that_fails_leaves_the_middle_s_figures(timed: Any) -> None:
     assert [b[:2] for b in timed(5, "e2e")] == [("e2e", "medium")]
     assert [b[:2] for b in timed(9, "e2e", e2e="ended with 1")] == [("e2e", "full")]
     assert timed.records["e2e"]["size"] == "medium"
     assert timed.failed == 1
-
-
-def test_the_smoke_names_what_differs(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    smoke = importlib.import_module("_gpu_smoke")
-    calls = iter([1.0, 2.0])
-
-    def broken(device: torch.device, rows: int) -> Any:
-        raise RuntimeError("misaligned address")
-
-    stages = {
-        "table": lambda device, rows: np.array([next(calls)]),
-        "net": broken,
-        "same": lambda device, rows: np.array([float("nan"), 1.0]),
-    }
-    monkeypatch.setattr(smoke, "_STAGES", stages)
-    differs, failed, same = smoke.measure(CPU, rows=10)
-    assert (differs["wrong"], differs["notes"]) == (True, "1 of 1 values differ, first 1, on the CPU 2")
-    assert failed["notes"].startswith("RuntimeError: misaligned address (test_gpu_bench.py:")
-    assert (same["wrong"], same["notes"]) == (False, "as on the CPU")

@@ -79,9 +79,8 @@ def _first_lines(path: Path) -> list[str]:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
         found = [line for _, line in zip(range(200), text, strict=False) if line.strip()]
     if found and _EXCEL.match(found[0]):
-        raise DataError(
-            f"the first line is {found[0].strip()!r}, not the columns' names", file=path, row=0, remedy="Delete it"
-        )
+        problem = f"the first line is {found[0].strip()!r}, not the columns' names"
+        raise DataError(problem, file=path, row=0, remedy="Delete it")
     return found
 
 
@@ -468,10 +467,8 @@ def _paths(data: Path) -> list[Path]:
             with suppress(Exception):  # whatever it is, it cannot be read as a table; of one column it is prose
                 found += [p] if len(read_file(p, form=sniff(p)).column_names) > 1 else []
     if not found:
-        raise MissingFileError(
-            f"there is no table in it (there is {', '.join(p.name for p in own) or 'nothing'})", file=data,
-            remedy=_how_to_read({p.suffix.lower() for p in own}),
-        )  # fmt: skip
+        problem = f"there is no table in it (there is {', '.join(p.name for p in own) or 'nothing'})"
+        raise MissingFileError(problem, file=data, remedy=_how_to_read({p.suffix.lower() for p in own}))
     return found
 
 
@@ -502,10 +499,9 @@ def _train_of(tables: dict[Path, pa.Table], data: Path) -> tuple[Path, str]:
     largest = max(tables, key=lambda p: tables[p].nbytes)
     if tables[largest].nbytes > 3 * sum(t.nbytes for p, t in tables.items() if p != largest):
         return largest, "it is by far the largest table"
-    raise DataError(
-        f"which file has the training rows? There are {', '.join(p.name for p in tables)}", file=data,
-        remedy="Name it train.csv (or train.parquet), or give the file itself as --data",
-    )  # fmt: skip
+    problem = f"which file has the training rows? There are {', '.join(p.name for p in tables)}"
+    remedy = "Name it train.csv (or train.parquet), or give the file itself as --data"
+    raise DataError(problem, file=data, remedy=remedy)
 
 
 def _test_of(tables: dict[Path, pa.Table], train: Path) -> Path | None:

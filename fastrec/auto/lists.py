@@ -168,10 +168,8 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
     bad = ~missing & ~((values >= 0) & (values == np.floor(values)) & np.isfinite(values))
     if bad.any():
         row = int(bad.argmax())
-        raise DataError(
-            f"the label is {values[row]:g} ({int(bad.sum())} such rows), no whole number from 0", file=file,
-            column=name, row=row, remedy="Give 0 or 1, or grades such as 0 to 4",
-        )  # fmt: skip
+        problem = f"the label is {values[row]:g} ({int(bad.sum())} such rows), no whole number from 0"
+        raise DataError(problem, file=file, column=name, row=row, remedy="Give 0 or 1, or grades such as 0 to 4")
     if missing.all():
         raise DataError("the label has no value", file=file, column=name, remedy="Name another label")
     if not (values > 0).any():
@@ -208,15 +206,12 @@ def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why
     codes = pd.factorize(made.train[lists].to_pandas())[0]
     rows, positives = np.bincount(codes), np.bincount(codes, label > 0)
     if rows.max() == 1:
-        raise DataError(
-            "every group has one row: there is nothing to rank", file=file, column=lists,
-            remedy="Name the column whose value the candidates of one group share",
-        )  # fmt: skip
+        remedy = "Name the column whose value the candidates of one group share"
+        raise DataError("every group has one row: there is nothing to rank", file=file, column=lists, remedy=remedy)
     if not (positives < rows).any():
-        raise DataError(
-            "every row is a positive: no group has a candidate that was not chosen", file=file, column=made.target[0],
-            remedy="Add the candidates that were not chosen, with label 0",
-        )  # fmt: skip
+        problem = "every row is a positive: no group has a candidate that was not chosen"
+        remedy = "Add the candidates that were not chosen, with label 0"
+        raise DataError(problem, file=file, column=made.target[0], remedy=remedy)
     stretches = int((np.diff(codes) != 0).sum()) + 1
     positive_groups, single = int((positives > 0).sum()), int((rows == 1).sum())
     said = f"{len(rows):,} groups of {rows.mean():.3g} rows on average, "

@@ -20,17 +20,7 @@ from fastrec.auto.problem import AutoDecision, LogColumns, Problem
 from fastrec.auto.rankings import IDEAS, Idea, _numbers
 from fastrec.auto.trial import QuickTrial
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.features import (
-    Combine,
-    CumCount,
-    GroupPick,
-    GroupRank,
-    GroupStats,
-    History,
-    Lag,
-    LastKnown,
-    Where,
-)
+from fastrec.features import Combine, CumCount, GroupPick, GroupRank, GroupStats, History, Lag, LastKnown, Where
 from fastrec.features.base import Feature
 from fastrec.features.columns import as_list
 from fastrec.features.history import slug

@@ -17,9 +17,7 @@ from fastrec.auto.problem import Problem, feature_key
 from fastrec.errors import DataError
 from fastrec.estimators import LGBMModel, XGBModel
 from fastrec.estimators.base import learnable
-from fastrec.features import (
-    FeatureSet,
-)
+from fastrec.features import FeatureSet
 from fastrec.features.base import Feature
 from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
@@ -214,11 +212,7 @@ class QuickTrial:
         return Family(name, features, gain, error, kept)
 
     def gain(
-        self,
-        label: torch.Tensor | None,
-        after: torch.Tensor,
-        before: torch.Tensor,
-        groups: torch.Tensor | None = None,
+        self, label: torch.Tensor | None, after: torch.Tensor, before: torch.Tensor, groups: torch.Tensor | None = None
     ) -> tuple[float, float]:
         """Return the gain of predictions over others of the same rows, and its standard error.
 

@@ -357,26 +357,22 @@ def _task(
     columns = [known[n] for n in names]
     for n, c in zip(names, columns, strict=True):
         if pa.types.is_nested(c.type):
-            raise DataError(
-                "the target is a list, no single value", column=n,
-                remedy="Name another target; to say which item follows a list of items, run competitions/diginetica",
-            )  # fmt: skip
+            remedy = "Name another target; to say which item follows a list of items, run competitions/diginetica"
+            raise DataError("the target is a list, no single value", column=n, remedy=remedy)
     numbers = [_is_number(c.type) for c in columns]
     if asked is not None:
         if asked == "regression" and not all(n or pa.types.is_boolean(c.type) for n, c in zip(numbers, columns)):
             odd = numbers.index(False)
-            raise DataError(
-                f"the target is of type {columns[odd].type}, and a regression learns numbers", column=names[odd],
-                remedy="Make it a number, such as days since a date, or ask for another task",
-            )  # fmt: skip
+            problem = f"the target is of type {columns[odd].type}, and a regression learns numbers"
+            remedy = "Make it a number, such as days since a date, or ask for another task"
+            raise DataError(problem, column=names[odd], remedy=remedy)
         return asked, AutoDecision("task", asked, "as was asked for")
     if len(names) > 1:
         odd = next((i for i, n in enumerate(numbers) if not n and not pa.types.is_boolean(columns[i].type)), None)
         if odd is not None:
-            raise DataError(
-                f"several targets are numbers, or each 0 or 1, and this is of type {columns[odd].type}",
-                column=names[odd], remedy="Fit it by itself, or make 0 and 1 of each of its classes",
-            )  # fmt: skip
+            problem = f"several targets are numbers, or each 0 or 1, and this is of type {columns[odd].type}"
+            remedy = "Fit it by itself, or make 0 and 1 of each of its classes"
+            raise DataError(problem, column=names[odd], remedy=remedy)
         flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
         task: Task = "multilabel" if flags else "regression"
         return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
@@ -394,10 +390,8 @@ def _task(
         return "binary", AutoDecision("task", "binary", f"{names[0]} has two values")
     if not numbers[0]:
         if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
-            raise DataError(
-                f"the target has {distinct} different values and is no number", column=names[0],
-                remedy="Name another target",
-            )  # fmt: skip
+            problem = f"the target has {distinct} different values and is no number"
+            raise DataError(problem, column=names[0], remedy="Name another target")
         return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
     texts = {str(c) for c in pc.unique(column).to_pylist()} if sample is not None else set()

@@ -198,9 +198,8 @@ class _FirstRun:
             learned = learned / learned.sum(1, keepdim=True)
         if bool(bad.any()):
             row, problem = int(bad.nonzero()[0]), f"{problem} ({int(bad.sum())} such rows in all)"
-            raise SubmissionError(
-                problem, file=path, column=", ".join(names), row=row, remedy="Write what is predicted"
-            )
+            remedy = "Write what is predicted"
+            raise SubmissionError(problem, file=path, column=", ".join(names), row=row, remedy=remedy)
         values = torch.full((len(self.table), len(names)), torch.nan, dtype=torch.float64)
         values[rows] = learned
         left = np.flatnonzero(self.scored & values.isnan().any(1).numpy())

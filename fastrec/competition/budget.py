@@ -79,9 +79,8 @@ class Budget:
         self._refits.pop(model.name, None)
         seconds = max(seconds, took) if model.keeps_time else seconds
         if seconds < max(took, limits.LEAST_FIT_SECONDS):
-            raise OutOfTimeError(
-                f"{model.name}: all rows would take {took:.0f} s, and {max(seconds, 0):.0f} s are left for it"
-            )
+            problem = f"{model.name}: all rows would take {took:.0f} s, and {max(seconds, 0):.0f} s are left for it"
+            raise OutOfTimeError(problem)
         return seconds
 
     def keep_for_end(self, rows: int, outputs: int, models: int, metric: float = 0.0) -> None:

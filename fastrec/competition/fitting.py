@@ -104,10 +104,8 @@ def fit_models(run: TableRun) -> None:
     for model in (*rules, *models):
         model.check_task(run.train)
         if model.reads_events and recipe.events is None:
-            raise DataError(
-                f"{recipe.name}: the model {model.name} reads the events before a list, and the recipe names none",
-                remedy="Write events = EventsBefore('log', session=…, order=[…], item=…)",
-            )
+            problem = f"{recipe.name}: the model {model.name} reads the events before a list, and the recipe names none"
+            raise DataError(problem, remedy="Write events = EventsBefore('log', session=…, order=[…], item=…)")
     # Checked before hours of training, not after.
     refuse_same_names(recipe.stack().blends([m.name for m in models], run.train, run.scorer.for_choosing()))
     keys = _model_keys(run, [*rules, *models]) if run.parts is not None and run.prepared.digest else None

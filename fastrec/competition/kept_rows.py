@@ -106,17 +106,13 @@ class KeptRows:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
         self.config = read_json(self.run / "config.json", again=_AGAIN)
         if "folds" not in self.config:  # of sessions, or of files larger than memory
-            raise DataError(
-                "it is no run over a table, and such runs alone can be tried on, selected from and tuned",
-                file=self.run, remedy="Give a run of a recipe whose rows are read into memory",
-            )  # fmt: skip
+            problem = "it is no run over a table, and such runs alone can be tried on, selected from and tuned"
+            raise DataError(problem, file=self.run, remedy="Give a run of a recipe whose rows are read into memory")
         self.name = str(self.config.get("kept_rows"))
         self.place = self.parts.folder / self.name
         if "kept_rows" not in self.config or not (self.place / "about.json").is_file():
-            raise MissingFileError(
-                "the run keeps no rows to try anything on: its parts are not there", file=self.parts.folder,
-                remedy=_AGAIN,
-            )  # fmt: skip
+            problem = "the run keeps no rows to try anything on: its parts are not there"
+            raise MissingFileError(problem, file=self.parts.folder, remedy=_AGAIN)
         about = read_json(self.place / "about.json", again=_AGAIN)
         self.task, self.cats, self.conts = about["task"], list(about["cats"]), list(about["conts"])
         self.targets, self.key, self.time = list(about["targets"]), list(about["key"]), about["time"]
@@ -134,9 +130,8 @@ class KeptRows:
         self.columns = pq.read_schema(self._file("train")).names
         self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them
         if self.folds.size != len(self):
-            raise DataError(
-                f"the folds are of {self.folds.size} rows, what was kept has {len(self)}", file=self.run, remedy=_AGAIN
-            )
+            problem = f"the folds are of {self.folds.size} rows, what was kept has {len(self)}"
+            raise DataError(problem, file=self.run, remedy=_AGAIN)
 
     def __len__(self) -> int:
         return len(self.tensors["counted"])
@@ -159,10 +154,8 @@ class KeptRows:
         """
         mark = data_mark(Path(data))
         if mark != self.mark:
-            raise DataError(
-                f"these are other files than those of the run (digest {mark}, the run's is {self.mark})", file=data,
-                remedy="Give the run's own data, or run the recipe on these",
-            )  # fmt: skip
+            problem = f"these are other files than those of the run (digest {mark}, the run's is {self.mark})"
+            raise DataError(problem, file=data, remedy="Give the run's own data, or run the recipe on these")
 
     def rows(self, table: Table, at: torch.Tensor | None = None, *, added: Sequence[str] = ()) -> Rows:
         """Return rows ``[m]``, which are the training rows ``at`` (int64 ``[m]``; None: all), as estimators take them.

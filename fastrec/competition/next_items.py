@@ -304,9 +304,8 @@ def session_file(data: Path, name: str) -> Path:
     for path in (data / f"{name}.parquet", data / f"{name}.csv"):
         if path.exists():
             return path
-    raise MissingFileError(
-        "there is no such file", file=data / f"{name}.parquet", remedy="Give a folder with train and test files"
-    )
+    remedy = "Give a folder with train and test files"
+    raise MissingFileError("there is no such file", file=data / f"{name}.parquet", remedy=remedy)
 
 
 def column_names_of(path: Path) -> list[str]:
@@ -315,10 +314,9 @@ def column_names_of(path: Path) -> list[str]:
         try:
             return pq.ParquetDataset(path).schema.names
         except (pa.ArrowException, OSError) as error:
-            raise UnreadableFileError(
-                f"the file cannot be read ({str(error).splitlines()[0]})", file=path,
-                remedy="Check that it is whole and of the kind that its name says",
-            ) from error  # fmt: skip
+            problem = f"the file cannot be read ({str(error).splitlines()[0]})"
+            remedy = "Check that it is whole and of the kind that its name says"
+            raise UnreadableFileError(problem, file=path, remedy=remedy) from error
     return column_names(read_file(path))
 
 
@@ -357,9 +355,8 @@ class SavedNextItems:
             self.form = NextItemForm.from_state(self.config["submission"])
             self.exclude_seen = bool(self.config["exclude_seen"])
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UnreadableFileError(
-                f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"
-            ) from error
+            problem = f"the run's settings cannot be read ({error!r})"
+            raise UnreadableFileError(problem, file=path, remedy="Run the recipe again") from error
         self.blend = SessionBlend.load(self.folder / "models" / "blend")
         for net in (m for m in self.blend.models.values() if isinstance(m, NextItemNet)):
             net.device = device
@@ -396,10 +393,8 @@ class SavedNextItems:
             DataError: ``sessions`` is no ``SessionFrame``.
         """
         if not isinstance(sessions, SessionFrame):
-            raise DataError(
-                f"a {type(sessions).__name__} is no SessionFrame",
-                remedy="Call recommend_items with lists of ids, or make one by read(file) or empty.new(frame)",
-            )
+            remedy = "Call recommend_items with lists of ids, or make one by read(file) or empty.new(frame)"
+            raise DataError(f"a {type(sessions).__name__} is no SessionFrame", remedy=remedy)
         k = k or self.form.max_items
         if len(self.blend.models) == 1:  # its own scores, as its export gives them
             alone = next(iter(self.blend.models.values())).recommend(sessions, k, self.exclude_seen)
@@ -423,10 +418,8 @@ class SavedNextItems:
             DataError: ``sessions`` is one list of ids, or the run learned from more columns than the item.
         """
         if self.empty.codings:
-            raise DataError(
-                f"the run learned from {', '.join(self.empty.codings)} too, which lists of ids lack",
-                remedy="Give a table with these columns: recommend(saved.empty.new(frame))",
-            )
+            problem = f"the run learned from {', '.join(self.empty.codings)} too, which lists of ids lack"
+            raise DataError(problem, remedy="Give a table with these columns: recommend(saved.empty.new(frame))")
         bare = next((s for s in sessions if isinstance(s, str) or not isinstance(s, Sequence)), None)
         if bare is not None:
             raise DataError(f"{bare!r} is no session", remedy="Give a list of sessions, each a list of item ids")
@@ -474,7 +467,5 @@ def trust_modules(modules: Sequence[str]) -> None:
         try:
             import_module(module)
         except ImportError as error:
-            raise DataError(
-                f"the trusted module {module} cannot be imported ({error})",
-                remedy="Start from the folder that it is in, or put that folder into PYTHONPATH",
-            ) from error
+            remedy = "Start from the folder that it is in, or put that folder into PYTHONPATH"
+            raise DataError(f"the trusted module {module} cannot be imported ({error})", remedy=remedy) from error

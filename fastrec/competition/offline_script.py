@@ -53,9 +53,8 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
     """
     path = Path(folder).resolve() / "competition.py"
     if not path.is_file():
-        raise MissingFileError(
-            "there is no such file", file=path, remedy="Give a competition's folder, such as competitions/census"
-        )
+        remedy = "Give a competition's folder, such as competitions/census"
+        raise MissingFileError("there is no such file", file=path, remedy=remedy)
     root = path.parents[2]
     entry = ".".join((path.parent.parent.name, path.parent.name, path.stem))
     found: dict[str, Path] = {}

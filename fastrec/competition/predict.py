@@ -65,20 +65,14 @@ class SavedRun:
         self.config = read_json(path)
         try:
             if self.config["task"] == "objectives":
-                raise DataError(
-                    "a run of several goals predicts its own test sessions only", file=path,
-                    remedy="Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe again",
-                )  # fmt: skip
+                remedy = "Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe again"
+                raise DataError("a run of several goals predicts its own test sessions only", file=path, remedy=remedy)
             if self.config["task"] == "next_item":
-                raise DataError(
-                    "a run that predicts the next item has sessions, not rows", file=path,
-                    remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
-                )  # fmt: skip
+                remedy = "fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again"
+                raise DataError("a run that predicts the next item has sessions, not rows", file=path, remedy=remedy)
             if "blend" in self.config:
-                raise DataError(
-                    "a blend of runs holds predictions and no models: it predicts its own test rows only", file=path,
-                    remedy="Predict other rows by the runs that it is made of",
-                )  # fmt: skip
+                problem = "a blend of runs holds predictions and no models: it predicts its own test rows only"
+                raise DataError(problem, file=path, remedy="Predict other rows by the runs that it is made of")
             self.decision = Decision(**read_json(self.folder / "decision.json"))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])
@@ -90,9 +84,8 @@ class SavedRun:
         except DataError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UnreadableFileError(
-                f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"
-            ) from error
+            problem = f"the run's settings cannot be read ({error!r})"
+            raise UnreadableFileError(problem, file=path, remedy="Run the recipe again") from error
         self.form = form_of_run(self.folder)
         self.target = None if self.task == "ranking" else Target.from_state(load_state(self.folder / "target"))
         state = self.folder / "features"
@@ -170,10 +163,8 @@ class SavedRun:
         if not self.config["history"]:
             return self.features.transform(table, tables=tables)
         if history is None:
-            raise DataError(
-                "the run's features look back to earlier rows, which are not given",
-                remedy="Put them beside the rows to predict, as history.csv or train.csv",
-            )
+            remedy = "Put them beside the rows to predict, as history.csv or train.csv"
+            raise DataError("the run's features look back to earlier rows, which are not given", remedy=remedy)
         names = self.target.names if self.target is not None else [self.config["label"]]
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
@@ -419,10 +410,8 @@ def read_rows(
     used |= set() if saved.events is None else {saved.events.table}
     absent = next((n for n in saved.config["tables"] if n not in read and n in used), None)
     if absent is not None:
-        raise MissingFileError(
-            f"the run reads a table {absent!r}, which is not there", file=data,
-            remedy=f"Put {absent}.csv or {absent}.parquet beside the rows (fastrec layout writes such files)",
-        )  # fmt: skip
+        remedy = f"Put {absent}.csv or {absent}.parquet beside the rows (fastrec layout writes such files)"
+        raise MissingFileError(f"the run reads a table {absent!r}, which is not there", file=data, remedy=remedy)
     steps = 0 if saved.features is None else len(saved.features.steps)
     with stages.stage("features", len(table)) as advance, step_by_step(advance, len(table), steps):
         try:
@@ -443,10 +432,9 @@ def _files(data: Path, reading: Reading) -> dict[str, Path]:
     # The folder need not hold what the recipe learned from.
     found = table_files(data, {r: n for r, n in reading.files.items() if (data / n).is_file()})
     if "test" not in found:
-        raise MissingFileError(
-            f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})", file=data,
-            remedy="Name the rows to predict test.csv or test.parquet, or give their file (fastrec layout writes one)",
-        )  # fmt: skip
+        problem = f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})"
+        remedy = "Name the rows to predict test.csv or test.parquet, or give their file (fastrec layout writes one)"
+        raise MissingFileError(problem, file=data, remedy=remedy)
     return found
 
 

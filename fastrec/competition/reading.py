@@ -216,10 +216,8 @@ def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path 
     row = pc.index(lost, pa.scalar(True)).as_py()
     if row >= 0:
         comma, point = ("comma", "point") if decimal_comma else ("point", "comma")
-        raise DataError(
-            f"{values[row].as_py()!r} has a decimal {point}, and the column is one with a decimal {comma}", file=file,
-            column=column, row=row, remedy="Write its numbers as in the training rows",
-        )  # fmt: skip
+        problem = f"{values[row].as_py()!r} has a decimal {point}, and the column is one with a decimal {comma}"
+        raise DataError(problem, file=file, column=column, row=row, remedy="Write its numbers as in the training rows")
 
 
 def _tell_of_lost(
@@ -391,10 +389,9 @@ def read_folder(
     reading = reading or Reading()
     files = table_files(folder, reading.files)
     if "train" not in files:
-        raise MissingFileError(
-            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})", file=folder,
-            remedy="Name the training rows train.csv or train.parquet, or write load() in the recipe",
-        )  # fmt: skip
+        problem = f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})"
+        remedy = "Name the training rows train.csv or train.parquet, or write load() in the recipe"
+        raise MissingFileError(problem, file=folder, remedy=remedy)
     if reading.tables is not None:
         asked = {"train", "test", *_TRUTHS, *SAMPLES, *reading.files, *reading.tables}
         files = {n: p for n, p in files.items() if n in asked}

@@ -270,9 +270,8 @@ class Competition(ABC):
         if self.task == "ranking":
             return None
         if self.target is None:
-            raise DataError(
-                f"{self.name}: the recipe names no target", remedy="Write target = 'the column', or task = 'ranking'"
-            )
+            remedy = "Write target = 'the column', or task = 'ranking'"
+            raise DataError(f"{self.name}: the recipe names no target", remedy=remedy)
         task = self.task
         if task is None and self.metric is not None:  # the one task that it can score, if it is one
             tasks = [t for t in get_metric(self.metric).tasks if t != "ranking"]
@@ -306,10 +305,8 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         # Not of names that the recipe has too: `model` may be a helper of `models`.
         near = [n for n in difflib.get_close_matches(name, known, n=3, cutoff=0.8) if n not in own]
         if near:
-            raise DataError(
-                f"{type(recipe).__name__} has the attribute {name}, which no recipe knows", file=file,
-                remedy=f"Write {near[0]}, or _{name} for a helper",
-            )  # fmt: skip
+            problem = f"{type(recipe).__name__} has the attribute {name}, which no recipe knows"
+            raise DataError(problem, file=file, remedy=f"Write {near[0]}, or _{name} for a helper")
     for call in (recipe.features, lambda: recipe.models(bs=bs)):
         # Other errors may come from data that are not read yet: they are raised where the result is needed.
         try:
@@ -423,10 +420,9 @@ class EventsBefore:
             MissingColumnError: a column is not there.
         """
         if self.table not in tables:
-            raise DataError(
-                f"models read the events before a list, and the table of events {self.table!r} is not there",
-                remedy=f"There are {', '.join(tables) or 'no tables'}; put {self.table}.parquet beside the rows",
-            )
+            problem = f"models read the events before a list, and the table of events {self.table!r} is not there"
+            remedy = f"There are {', '.join(tables) or 'no tables'}; put {self.table}.parquet beside the rows"
+            raise DataError(problem, remedy=remedy)
         columns = {"cats": self.cats, "conts": self.conts, "time": self.time, "order": self.order}
         return ListEvents.before(
             candidates, tables[self.table], lists=lists, session=self.session, item=self.item, **columns

@@ -39,9 +39,8 @@ def load_competition(folder: str | Path) -> Competition:
     own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
     found = [c for c in own if issubclass(c, Competition)]
     if len(found) != 1:
-        raise DataError(
-            f"holds {len(found)} subclasses of Competition", file=Path(folder) / name, remedy="Write exactly one"
-        )
+        remedy = "Write exactly one"
+        raise DataError(f"holds {len(found)} subclasses of Competition", file=Path(folder) / name, remedy=remedy)
     return found[0]()
 
 
@@ -52,9 +51,8 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
     """
     path = Path(folder).resolve() / name
     if not path.exists():
-        raise MissingFileError(
-            "there is no such file", file=path, remedy="Give a competition's folder, such as competitions/trivago2019"
-        )
+        remedy = "Give a competition's folder, such as competitions/trivago2019"
+        raise MissingFileError("there is no such file", file=path, remedy=remedy)
     root = path.parent.parent.parent
     # Of a folder that stands by itself what is two folders above is no workspace.
     if (path.parent.parent.name == "competitions" or (root / "features").is_dir()) and str(root) not in sys.path:
@@ -153,12 +151,10 @@ def check_run_folder(out: Path) -> None:
     """Refuse a folder that cannot be written, or holds no earlier run. (Checked before hours of training.)"""
     above = next(p for p in Path(os.path.abspath(out)).parents if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise WriteError(
-            f"could not be written ({above} is not a folder to write to)", file=out, remedy="Choose another --out"
-        )
+        remedy = "Choose another --out"
+        raise WriteError(f"could not be written ({above} is not a folder to write to)", file=out, remedy=remedy)
     if out.is_file():
         raise DataError("this is a file, not a run directory", file=out, remedy="Choose another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / "scores.json").exists():
-        raise DataError(
-            "the folder holds something that is not a run", file=out, remedy="Choose another --out, or empty it"
-        )
+        remedy = "Choose another --out, or empty it"
+        raise DataError("the folder holds something that is not a run", file=out, remedy=remedy)

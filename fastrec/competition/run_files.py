@@ -49,10 +49,9 @@ def run_folder(run: Run) -> Iterator[Path]:
             with run.stages.stage("report"):
                 write_report(part, name=run.out.resolve().name)
     except (XGBoostError, SafetensorError) as error:  # their own classes for a file system that refuses
-        raise WriteError(
-            "could not be written (the file system refused a model's or a feature's file)", file=run.out,
-            remedy="Free disk space or choose another place; what was there before is untouched",
-        ) from error  # fmt: skip
+        problem = "could not be written (the file system refused a model's or a feature's file)"
+        remedy = "Free disk space or choose another place; what was there before is untouched"
+        raise WriteError(problem, file=run.out, remedy=remedy) from error
 
 
 def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:

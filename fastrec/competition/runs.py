@@ -147,9 +147,8 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             may = [n for n in rows[0].column_names if n not in other[0] and not n.startswith(other[1])]
             may = [n for n in may if rows[0][n].null_count < len(rows[0])]
             where = first / (file or "rows.parquet")
-            raise MissingColumnError(
-                "the runs do not have it", file=where, column=by, remedy=f"One of: {', '.join(may)}"
-            )
+            remedy = f"One of: {', '.join(may)}"
+            raise MissingColumnError("the runs do not have it", file=where, column=by, remedy=remedy)
         text = rows[0][by].cast(pa.string())
         for value in sorted(v for v in pc.unique(text).to_pylist() if v is not None):
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
@@ -216,14 +215,11 @@ _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["lengt
 def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
     found = list_scores(table)
     if not found:
-        raise DataError(
-            "the run's metric is no mean over lists, by which rankings are compared", file=run,
-            remedy="Run the recipes with another metric, such as mrr or gauc",
-        )  # fmt: skip
+        problem = "the run's metric is no mean over lists, by which rankings are compared"
+        raise DataError(problem, file=run, remedy="Run the recipes with another metric, such as mrr or gauc")
     if model not in found:
-        raise MissingColumnError(
-            "the run has no such model", file=run, column=model, remedy=f"It has {', '.join(found)}"
-        )
+        remedy = f"It has {', '.join(found)}"
+        raise MissingColumnError("the run has no such model", file=run, column=model, remedy=remedy)
     return found[model]
 
 

@@ -116,10 +116,8 @@ class Scorer:
         task: Task = "ranking" if target is None else target.task
         found = metrics.get_metric(metric or metrics.default_metric(task))
         if task not in found.tasks:
-            raise DataError(
-                f"{found.name} scores no {task} task (it does {', '.join(found.tasks)})",
-                remedy="Give another metric, or another task",
-            )
+            remedy = "Give another metric, or another task"
+            raise DataError(f"{found.name} scores no {task} task (it does {', '.join(found.tasks)})", remedy=remedy)
         if found.needs_groups and task != "ranking":
             raise DataError(f"{found.name} scores lists, which a {task} task has not", remedy="Give another metric")
         return cls(MRR_AS_SHOWN if found.name == "mrr" else found, target)

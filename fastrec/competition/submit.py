@@ -117,8 +117,6 @@ def submission_values(
     if target.task == "binary" and len(form.values) == 2:
         wide = torch.stack([1 - own, own], 1)
     if wide.shape[1] != len(form.values):
-        raise DataError(
-            f"the form has {len(form.values)} value columns, {wide.shape[1]} values are predicted for a row",
-            remedy=f"Predicted are {', '.join(target.outputs)}",
-        )
+        problem = f"the form has {len(form.values)} value columns, {wide.shape[1]} values are predicted for a row"
+        raise DataError(problem, remedy=f"Predicted are {', '.join(target.outputs)}")
     return {n: wide[:, i].numpy() for n, i in class_columns(form.values, target).items()}

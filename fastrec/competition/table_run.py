@@ -39,14 +39,11 @@ def check(run: TableRun) -> None:
     recipe = run.recipe
     ranking = recipe.task == "ranking"
     if recipe.position_as not in ("feature", "weights") or (recipe.position is not None and not ranking):
-        raise DataError(
-            f"{recipe.name}: position={recipe.position!r}, position_as={recipe.position_as!r}",
-            remedy="Places are of a ranking, as 'feature' or 'weights'",
-        )
+        problem = f"{recipe.name}: position={recipe.position!r}, position_as={recipe.position_as!r}"
+        raise DataError(problem, remedy="Places are of a ranking, as 'feature' or 'weights'")
     if recipe.calibrate not in (None, "platt", "isotonic") or (recipe.calibrate is not None and not ranking):
-        raise DataError(
-            f"{recipe.name}: calibrate={recipe.calibrate!r}", remedy="Scores of a ranking take 'platt' or 'isotonic'"
-        )
+        remedy = "Scores of a ranking take 'platt' or 'isotonic'"
+        raise DataError(f"{recipe.name}: calibrate={recipe.calibrate!r}", remedy=remedy)
     check_models(recipe, run.bs)
     check_ranks(run.ranks, run.device)
 
@@ -162,9 +159,8 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
             asked, known = (RowKeys(t.select(ids).to_arrow(), ids, file) for t in (test, truth))
             truth = truth.take(torch.from_numpy(asked.match(known, role="no row", complete=False)).to(truth.device))
         if len(truth) != len(test):
-            raise DataError(
-                f"the truth has {len(truth)} rows, the test {len(test)}", file=file, remedy="Give the test's own truth"
-            )
+            remedy = "Give the test's own truth"
+            raise DataError(f"the truth has {len(truth)} rows, the test {len(test)}", file=file, remedy=remedy)
     return replace(found, test=test, truth=truth)
 
 
@@ -181,19 +177,16 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
     if isinstance(truth, Table):
         absent = next((n for n in ids if n not in truth), None)
         if absent is not None:
-            raise MissingColumnError(
-                "the truth lacks it", file=file, column=absent,
-                remedy=f"Give {', '.join(ids)} and {recipe.label}, or move the file away",
-            )  # fmt: skip
+            remedy = f"Give {', '.join(ids)} and {recipe.label}, or move the file away"
+            raise MissingColumnError("the truth lacks it", file=file, column=absent, remedy=remedy)
         label = recipe.label if recipe.label in truth else None
         names = [*ids, *([label] if label else [])]
         values, counted = relevance(test.select(ids).to_arrow(), truth.select(names).to_arrow(), ids, label, file)
         if not counted.all():
             row = int((~counted).argmax())
-            raise DataError(
-                f"the truth has no line of the test list in row {row} ({int((~counted).sum())} such rows)", file=file,
-                column=ids[0], remedy="Give the truth of every list, or move the file away",
-            )  # fmt: skip
+            problem = f"the truth has no line of the test list in row {row} ({int((~counted).sum())} such rows)"
+            remedy = "Give the truth of every list, or move the file away"
+            raise DataError(problem, file=file, column=ids[0], remedy=remedy)
         truth = torch.from_numpy(values)
     return replace(found, test=test, truth=truth)
 
@@ -216,10 +209,9 @@ def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> No
             if features is not None and absent in features.outputs:
                 continue
             near = nearest(absent, rows.names)
-            raise MissingColumnError(
-                f"the {split} rows lack the recipe's {attribute}", file=files.get(split, data), column=absent,
-                remedy=(f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(rows.names)}",
-            )  # fmt: skip
+            problem = f"the {split} rows lack the recipe's {attribute}"
+            remedy = (f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(rows.names)}"
+            raise MissingColumnError(problem, file=files.get(split, data), column=absent, remedy=remedy)
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:
@@ -231,27 +223,22 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     count = len(torch.unique(lists))
     by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
     if by_list and found.targets is not None and count != len(found.targets):
-        raise DataError(
-            f"{recipe.name}: {count} test lists, but {len(found.targets)} targets", column=recipe.list_column,
-            remedy="Give one target per test list, in the order of the lists",
-        )  # fmt: skip
+        problem = f"{recipe.name}: {count} test lists, but {len(found.targets)} targets"
+        remedy = "Give one target per test list, in the order of the lists"
+        raise DataError(problem, column=recipe.list_column, remedy=remedy)
     pairs = torch.stack([lists, test[recipe.item].coded().codes.cpu()], 1)
     _, codes = torch.unique(pairs, dim=0, return_inverse=True)
     order = torch.argsort(codes, stable=True)
     again = order[1:][codes[order][1:] == codes[order][:-1]]
     if len(again):
         row = int(again.min())
-        raise DataError(
-            f"{recipe.name}: the item stands in the test list {int(lists[row])} twice", column=recipe.item, row=row,
-            remedy="Keep one candidate per item and list",
-        )  # fmt: skip
+        problem = f"{recipe.name}: the item stands in the test list {int(lists[row])} twice"
+        raise DataError(problem, column=recipe.item, row=row, remedy="Keep one candidate per item and list")
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:
     """Refuse models whose names cannot be names of folders in the run directory."""
     for name in [r.name for r in (*recipe.baselines(), *recipe.models(bs=bs))]:
         if not (isinstance(name, str) and is_plain_name(name)):
-            raise DataError(
-                f"{recipe.name}: the model's name {name!r} cannot be that of a folder",
-                remedy="Use letters, digits and _",
-            )
+            remedy = "Use letters, digits and _"
+            raise DataError(f"{recipe.name}: the model's name {name!r} cannot be that of a folder", remedy=remedy)

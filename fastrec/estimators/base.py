@@ -332,8 +332,6 @@ class Wrapper(Estimator):
         return {**super().settings(), "model": None}
 
 
-# Labels and weights that an estimator learns from, one output at a time.
-
 ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
@@ -431,9 +429,6 @@ def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
     if task == "multiclass":
         return parts[0] / parts[0].sum(1, keepdim=True)
     return parts[0] if len(parts) == 1 else torch.stack(parts, 1)
-
-
-# Rows that an estimator holds out of its training rows to stop by.
 
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:

@@ -101,22 +101,16 @@ def catboost_metric(
     """
     metric = get_metric(name)
     if metric.needs_groups and not len(groups):
-        raise DataError(
-            f"{metric.name} is a metric of lists, and no groups were given",
-            column="groups",
-            remedy="Pass groups=[of the training rows, of the validation rows]",
-        )
+        remedy = "Pass groups=[of the training rows, of the validation rows]"
+        raise DataError(f"{metric.name} is a metric of lists, and no groups were given", column="groups", remedy=remedy)
     by_length: dict[int, np.ndarray] = {}
     for given in groups:
         if np.ndim(given) == 0:
             raise DataError("groups are one list of rows", column="groups", remedy="Give a list for each evaluated set")
         codes = flat_tensor(given, "groups").cpu().numpy()
         if not np.array_equal(by_length.setdefault(len(codes), codes), codes):
-            raise DataError(
-                f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates",
-                column="groups",
-                remedy="Leave a list out of one of them",
-            )
+            problem = f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates"
+            raise DataError(problem, column="groups", remedy="Leave a list out of one of them")
     if not several_targets:
         return _CatBoostMetric(metric, by_length, several_targets, transform)
     base = require("catboost", "CatBoost", "pip install catboost").MultiTargetCustomMetric
@@ -144,11 +138,9 @@ class _CatBoostMetric:
         groups = self.groups.get(len(y))
         if groups is None and self.groups:
             given = ", ".join(map(str, self.groups))
-            raise DataError(
-                f"CatBoost evaluates {len(y)} rows, and there are groups for {given}",
-                column="groups",
-                remedy="Give the groups of the training rows and of every evaluated set",
-            )
+            problem = f"CatBoost evaluates {len(y)} rows, and there are groups for {given}"
+            remedy = "Give the groups of the training rows and of every evaluated set"
+            raise DataError(problem, column="groups", remedy=remedy)
         p = _transformed(raw, self.transform) if self.transform else self._activated(raw, y)
         # what CatBoost hands over lives no longer than this call
         return self.metric(y.copy(), p, groups=groups, weight=None if weight is None else np.array(weight)), 1.0

@@ -50,10 +50,8 @@ class RegistryMetric(Metric):
         classes = get_c(learn.dls)
         several = isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2
         if several and "multiclass" not in self.metric.tasks:
-            raise DataError(
-                f"{self.name} takes one score a row, but there are {classes} classes",
-                remedy="Take a metric of several classes, such as fastai's accuracy or RocAuc, or a target of two",
-            )
+            remedy = "Take a metric of several classes, such as fastai's accuracy or RocAuc, or a target of two"
+            raise DataError(f"{self.name} takes one score a row, but there are {classes} classes", remedy=remedy)
         if self.needs_groups and self.groups is not None and not callable(self.groups) and len(learn.dls.loaders) > 1:
             groups, valid = flat_tensor(self.groups, "groups"), learn.dls.valid
             check_integers(groups)
@@ -63,11 +61,9 @@ class RegistryMetric(Metric):
 
     def _check_length(self, groups: Tensor, rows: int) -> None:
         if len(groups) != rows:
-            raise DataError(
-                f"{self.name} has {len(groups)} groups for {rows} validated rows",
-                column="groups",
-                remedy="Give one group per row of the loader that is validated, in its order",
-            )
+            problem = f"{self.name} has {len(groups)} groups for {rows} validated rows"
+            remedy = "Give one group per row of the loader that is validated, in its order"
+            raise DataError(problem, column="groups", remedy=remedy)
 
     def reset(self) -> None:
         """Drop the epoch so far."""
@@ -116,10 +112,8 @@ class RegistryMetric(Metric):
         if callable(given):
             return given(learn)
         if getattr(learn, "training", False):
-            raise DataError(
-                f"{self.name} was asked for on training batches, whose rows are shuffled",
-                remedy=f"Pass a function of the learner as {name}, or leave train_metrics off",
-            )
+            remedy = f"Pass a function of the learner as {name}, or leave train_metrics off"
+            raise DataError(f"{self.name} was asked for on training batches, whose rows are shuffled", remedy=remedy)
         return given
 
     @property

@@ -63,9 +63,8 @@ def _is_share(level: object) -> bool:
 
 def _check_range(repeats: int, level: float) -> None:
     if repeats < 1 or not _is_share(level):
-        raise DataError(
-            f"repeats {repeats} or level {level!r} is out of range", remedy="Use 1 or more, and a level of 0 to 1"
-        )
+        remedy = "Use 1 or more, and a level of 0 to 1"
+        raise DataError(f"repeats {repeats} or level {level!r} is out of range", remedy=remedy)
 
 
 def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.95, seed: int = 0) -> Interval:
@@ -88,12 +87,7 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
 
 
 def cluster_means(
-    values: np.ndarray,
-    clusters: np.ndarray,
-    *,
-    weights: np.ndarray | None = None,
-    repeats: int = 2000,
-    seed: int = 0,
+    values: np.ndarray, clusters: np.ndarray, *, weights: np.ndarray | None = None, repeats: int = 2000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 

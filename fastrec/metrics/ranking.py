@@ -70,9 +70,8 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     columns = {name: flat_tensor(x, name).to(device) for name, x in given.items() if x is not None}
     for name, x in columns.items():
         if len(x) != len(s):
-            raise DataError(
-                f"{name} has {len(x)} rows, scores has {len(s)}", column=name, remedy="Give one for each row"
-            )
+            remedy = "Give one for each row"
+            raise DataError(f"{name} has {len(x)} rows, scores has {len(s)}", column=name, remedy=remedy)
     y = columns.get("labels", torch.zeros_like(s)).double()
     refuse_rows(y.isnan(), "labels", "is missing", "Leave out rows without a known label")
     weight = columns.get("sample_weight")

@@ -133,9 +133,8 @@ class Metric:
 
     def _refuse(self, given: str, column: str) -> None:
         tasks = ", ".join(self.tasks)
-        raise DataError(
-            f"{self.name} is for {tasks}, but there are {given}", column=column, remedy="Take another metric"
-        )
+        remedy = "Take another metric"
+        raise DataError(f"{self.name} is for {tasks}, but there are {given}", column=column, remedy=remedy)
 
 
 def as_metric(
@@ -191,9 +190,8 @@ class OwnFunction:
     def __call__(self, y: Tensor, p: Tensor, *, groups: Any, weight: Tensor | None) -> float:
         """Call the function."""
         if weight is not None and "weight" not in self.takes:
-            raise DataError(
-                f"{self.name} takes no weights", column="weight", remedy="Let it take weight=None, and use it"
-            )
+            remedy = "Let it take weight=None, and use it"
+            raise DataError(f"{self.name} takes no weights", column="weight", remedy=remedy)
         given = {"groups": _as_array(groups), "weight": _as_array(weight)}
         return float(self.function(_as_array(y), _as_array(p), **{n: given[n] for n in given if n in self.takes}))
 
@@ -206,10 +204,8 @@ class LostFunction:
 
     def __call__(self, *_: Any, **__: Any) -> float:
         """Refuse."""
-        raise DataError(
-            f"{self.name} is a metric of one's own, and its function is not in the file",
-            remedy="Give the estimator the metric again (stop_by=), or make it anew",
-        )
+        remedy = "Give the estimator the metric again (stop_by=), or make it anew"
+        raise DataError(f"{self.name} is a metric of one's own, and its function is not in the file", remedy=remedy)
 
 
 def _as_array(x: Any) -> Any:

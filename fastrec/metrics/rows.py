@@ -64,15 +64,11 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     if not len(p):
         raise DataError("there are no rows to score", column="prediction", remedy="Give at least one row")
     if len(target) != len(p):
-        raise DataError(
-            f"y has {len(target)} rows, prediction has {len(p)}", column="y", remedy="Give one for each row"
-        )
+        remedy = "Give one for each row"
+        raise DataError(f"y has {len(target)} rows, prediction has {len(p)}", column="y", remedy=remedy)
     if target.ndim == 2 and target.shape != p.shape:
-        raise DataError(
-            f"y is {tuple(target.shape)}, prediction is {tuple(p.shape)}",
-            column="prediction",
-            remedy="Give a prediction for each target of a row",
-        )
+        problem = f"y is {tuple(target.shape)}, prediction is {tuple(p.shape)}"
+        raise DataError(problem, column="prediction", remedy="Give a prediction for each target of a row")
     refuse_rows(_any_column(target.isnan()), "y", "is missing", "Leave out rows without a known target")
     refuse_rows(_any_column(p.isnan()), "prediction", "is NaN", "Look at what predicted it, or fill it first")
     return target, p
@@ -84,11 +80,8 @@ def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
         return None
     w = check_weights(flat_tensor(weight, "weight").to(prediction.device), "weight")
     if len(w) != len(prediction):
-        raise DataError(
-            f"weight has {len(w)} rows, prediction has {len(prediction)}",
-            column="weight",
-            remedy="Give one weight per predicted row",
-        )
+        remedy = "Give one weight per predicted row"
+        raise DataError(f"weight has {len(w)} rows, prediction has {len(prediction)}", column="weight", remedy=remedy)
     return w
 
 

@@ -279,11 +279,8 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
     target, p = one_column(y, prediction)
     codes = flat_tensor(folds, "folds").to(p.device)
     if len(codes) != len(p) or len(codes.unique()) < 2:
-        raise DataError(
-            f"{len(codes)} rows in {len(codes.unique())} folds, for {len(p)} predictions",
-            column="folds",
-            remedy="Give the fold of each predicted row, of two folds or more",
-        )
+        problem = f"{len(codes)} rows in {len(codes.unique())} folds, for {len(p)} predictions"
+        raise DataError(problem, column="folds", remedy="Give the fold of each predicted row, of two folds or more")
     two = bool(((target == 0) | (target == 1)).all())
     classes = torch.zeros(len(p), dtype=torch.int64, device=p.device)
     for fold in codes.unique():

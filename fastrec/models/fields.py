@@ -16,8 +16,6 @@ from fastrec.models.embedding import CheckIds, EmbeddingTables, Pool, side_by_si
 from fastrec.models.embedding_layout import Grads, padded
 from fastrec.models.placement.plan import Embeddings, Placement
 
-# What every model does first: embedded columns, lists and vectors made from a batch. The base of all models.
-
 
 class TableOptions(TypedDict, total=False):
     """Options that a model hands on to its ``EmbeddingTables``."""
@@ -145,8 +143,6 @@ class FieldNet(nn.Module):
         return side_by_side(self.dense_pieces(x_cont, extras))
 
 
-# The multi-layer perceptron that the models share: fastai's blocks of linear, activation, batch norm and dropout.
-
 Activation = nn.Module | Callable[[], nn.Module]
 
 
@@ -190,9 +186,6 @@ def activation(act_cls: Activation) -> nn.Module:
     if isinstance(act_cls, nn.Module):
         return act_cls
     return nn.ReLU(inplace=True) if act_cls is nn.ReLU else act_cls()  # in place as in fastai's TabularModel
-
-
-# What the models of interactions share: fields of one width, and the linear part that stands beside them.
 
 
 def table_width(width: int, inputs: InputOptions) -> int:
@@ -249,9 +242,6 @@ class LinearTerms(nn.Module):
         if self.dense is not None:
             terms.append(self.dense(dense))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
-
-
-# The training rows of any tabular dataloaders as tensors: what models learn from before they train.
 
 
 def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -24,8 +24,6 @@ from fastrec.models.fields import (
 )
 from fastrec.models.placement.plan import share_out
 
-# DCN-v2: layers that multiply all inputs with each other explicitly, beside or before an MLP.
-
 Structure = Literal["parallel", "stacked"]
 
 
@@ -113,9 +111,6 @@ class DCNv2(FieldNet):
         return self.head(side_by_side([crossed, self.deep(x0)]) if self.parallel else self.deep(crossed))
 
 
-# DeepFM: a factorization machine and an MLP over the same embedded fields.
-
-
 class DeepFM(FieldNet):
     """Linear terms, products of all pairs of fields, and an MLP over all fields, summed (arXiv 1703.04247).
 
@@ -183,9 +178,6 @@ class DeepFM(FieldNet):
         # ½ ((Σ v)² - Σ v²) is linear in the number of fields, the sum over pairs quadratic
         products = 0.5 * (vectors.sum(1).square() - vectors.square().sum(1))
         return products.sum(1, keepdim=True) if self.pair_weights is None else products @ self.pair_weights
-
-
-# DLRM: dot products between all pairs of embedded fields, and one vector made of all dense values.
 
 
 class DLRM(FieldNet):
@@ -272,9 +264,6 @@ class DLRM(FieldNet):
         # all products at once, then one of each two that are alike
         products = (vectors @ vectors.transpose(1, 2)).flatten(1)
         return self.top(side_by_side([*bottom, products.index_select(1, self._pairs)]))
-
-
-# Wide & Deep: a linear model that remembers, and an MLP that generalises, summed.
 
 
 class WideAndDeep(FieldNet):

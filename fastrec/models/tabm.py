@@ -23,8 +23,6 @@ from fastrec.losses import BCE
 from fastrec.models.embedding import side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, activation, dropouts, squash, training_rows
 
-# Piecewise-linear embeddings of numbers (arXiv 2203.05556), and the bins that they stand on.
-
 By = Literal["quantile", "tree"]
 
 

@@ -39,10 +39,8 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
     for model, values in predicted.items():
         wide = in_columns(values)
         if wide.shape != (len(data), data.n_scores):
-            raise DataError(
-                f"{model} predicts {tuple(values.shape)} for {len(data)} rows of a {data.task} task",
-                remedy=f"Give {data.n_scores} numbers for each row",
-            )
+            problem = f"{model} predicts {tuple(values.shape)} for {len(data)} rows of a {data.task} task"
+            raise DataError(problem, remedy=f"Give {data.n_scores} numbers for each row")
         names = names_of(model, data)
         refuse_twice(names, columns)
         columns |= {n: wide[:, j].double() for j, n in enumerate(names)}

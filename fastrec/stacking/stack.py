@@ -110,9 +110,8 @@ class StackModel:
             about = json.loads(path.read_text(encoding="utf-8"))
             models, extra, count = list(about["models"]), list(about["extra"]), int(about["blends"])
         except (ValueError, TypeError, KeyError) as error:
-            raise UnreadableFileError(
-                f"the saved stack cannot be read ({type(error).__name__}: {error})", file=path, remedy="Save it again"
-            ) from error
+            problem = f"the saved stack cannot be read ({type(error).__name__}: {error})"
+            raise UnreadableFileError(problem, file=path, remedy="Save it again") from error
         return cls(models, [Estimator.load(path.parent / f"fold{k}") for k in range(count)], extra)
 
 
@@ -222,19 +221,15 @@ def _refuse_split_lists(valid: list[torch.Tensor], data: Rows) -> None:
     ids, codes = torch.unique(data.groups, return_inverse=True)
     whole = torch.bincount(codes, minlength=len(ids))
     if len(ids) == 1 and len(data) > 1:
-        raise DataError(
-            "all rows are one list: a ranking has no other list to learn from",
-            remedy="Where the rows are no list, name the task: Rows(…, task='binary'), 'regression' or 'multiclass'",
-        )
+        remedy = "Where the rows are no list, name the task: Rows(…, task='binary'), 'regression' or 'multiclass'"
+        raise DataError("all rows are one list: a ranking has no other list to learn from", remedy=remedy)
     for k, rows in enumerate(valid):
         inside = torch.bincount(codes[rows], minlength=len(ids))
         split = (inside > 0) & (inside < whole)
         if bool(split.any()):
             row = int(rows[split[codes[rows]]][0])
-            raise DataError(
-                f"a list is not whole in fold {k}", row=row,
-                remedy="Make folds of whole lists; where the rows are no lists, name the task: Rows(…, task='binary')",
-            )  # fmt: skip
+            remedy = "Make folds of whole lists; where the rows are no lists, name the task: Rows(…, task='binary')"
+            raise DataError(f"a list is not whole in fold {k}", row=row, remedy=remedy)
 
 
 # Level 2 cross-fitted, and the choice among its blends cross-fitted too.
@@ -275,12 +270,7 @@ class Judge:
 
 
 def cross_fit(
-    blend: Estimator,
-    two: Rows,
-    folds: LevelTwoFolds,
-    test: Rows,
-    seed: int,
-    late: Callable[[], bool] | None = None,
+    blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int, late: Callable[[], bool] | None = None
 ) -> Predictions | None:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
@@ -613,10 +603,8 @@ def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
         return MRR_AS_SHOWN if data.task == "ranking" else get_metric(default_metric(data.task))
     chosen = get_metric(metric)
     if data.task not in chosen.tasks:
-        raise DataError(
-            f"{chosen.name} is a metric of {', '.join(chosen.tasks)} tasks, not of a {data.task} task",
-            remedy="Give a metric of the rows' task, or name another task",
-        )
+        problem = f"{chosen.name} is a metric of {', '.join(chosen.tasks)} tasks, not of a {data.task} task"
+        raise DataError(problem, remedy="Give a metric of the rows' task, or name another task")
     return chosen
 
 

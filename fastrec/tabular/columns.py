@@ -229,9 +229,6 @@ def training_part(column: Column, coded: Coded, rows: int) -> Column:
     return part
 
 
-# ``Moments``: count, mean and standard deviation, block by block.
-
-
 class Moments:
     """Count, mean, spread, smallest and largest of numbers, by merging blocks (Chan, Golub, LeVeque 1979)."""
 

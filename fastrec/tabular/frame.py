@@ -159,9 +159,6 @@ def _places(index: Any, n: int) -> np.ndarray:
     return np.atleast_1d(given.astype(np.int64, copy=False))
 
 
-# Splits: which rows are for training and which for validation.
-
-
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
     """Return the row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken."""
     splits = list(splits)

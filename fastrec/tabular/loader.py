@@ -36,8 +36,6 @@ from fastrec.tabular.packed import HostGather, Layout, Packed, one_ahead
 from fastrec.tabular.procs.procs import Categorify
 from fastrec.tabular.recipe import FrameRecipe
 
-# The order of an epoch's rows in memory: permutations of rows and of groups, and one seed for all ranks.
-
 
 def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
     """Draw a uniform permutation, int64 ``[n]``, on the device where it is used.
@@ -117,9 +115,6 @@ def shared_seed(seed: int, world_size: int) -> int:
     seeds = [seed]
     group.broadcast_object_list(seeds, src=0)
     return seeds[0]
-
-
-# Batch sizes, and every rank's share of an epoch.
 
 
 class Shared:

@@ -50,10 +50,8 @@ def read_idea(given: Any) -> Idea:
             return Idea(tuple(features))
         if callable(given) and not isinstance(given, type):
             return Idea(function=given)
-        raise DataError(
-            f"a {type(given).__name__} is nothing to try",
-            remedy="Give a file, generators, a FeatureSet, or a function from a frame to its new columns",
-        )
+        remedy = "Give a file, generators, a FeatureSet, or a function from a frame to its new columns"
+        raise DataError(f"a {type(given).__name__} is nothing to try", remedy=remedy)
     path = Path(given)
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a Python file with generators")
@@ -69,10 +67,9 @@ def read_idea(given: Any) -> Idea:
     functions = [v for v in named if inspect.isfunction(v) and v.__module__ == module.__name__]
     if len(functions) != 1:
         names = ", ".join(f.__name__ for f in functions) or "none"
-        raise DataError(
-            f"it holds no generator, and {len(functions)} functions ({names}) instead of one", file=path,
-            remedy="Write generators, or one function of a frame (the names of others begin with _)",
-        )  # fmt: skip
+        problem = f"it holds no generator, and {len(functions)} functions ({names}) instead of one"
+        remedy = "Write generators, or one function of a frame (the names of others begin with _)"
+        raise DataError(problem, file=path, remedy=remedy)
     return Idea(function=functions[0], file=path.name, digest=digest)
 
 
@@ -140,15 +137,13 @@ class NewColumns:
         needed = list(dict.fromkeys([*self._features.fit_inputs, *kept.targets, *time]))
         odd = next((n for n in needed if n in kept.from_targets), None)
         if odd is not None:
-            raise DataError(
-                "the run's feature holds targets and has other values in every fold", column=odd,
-                remedy="Put the generator itself in the place of its column's name: it is fitted in every fold then",
-            )  # fmt: skip
+            problem = "the run's feature holds targets and has other values in every fold"
+            remedy = "Put the generator itself in the place of its column's name: it is fitted in every fold then"
+            raise DataError(problem, column=odd, remedy=remedy)
         absent = next((n for n in needed if n not in kept.columns and n not in clean), None)
         if absent is not None:
-            raise MissingColumnError(
-                "the run's rows do not have it", column=absent, remedy=f"They have {', '.join([*kept.columns, *clean])}"
-            )
+            remedy = f"They have {', '.join([*kept.columns, *clean])}"
+            raise MissingColumnError("the run's rows do not have it", column=absent, remedy=remedy)
         own = [n for n in needed if n in kept.columns]
         return _beside(kept.train(own), kept.made([n for n in needed if n not in own]))
 
@@ -254,36 +249,30 @@ class NewColumns:
         except FastrecError:
             raise
         except Exception as error:  # any error of the user's code
-            raise DataError(
-                f"{name} fails ({type(error).__name__}: {error})", file=self.idea.file,
-                remedy="It gets a pandas frame without the targets and returns its new columns",
-            ) from error  # fmt: skip
+            problem = f"{name} fails ({type(error).__name__}: {error})"
+            remedy = "It gets a pandas frame without the targets and returns its new columns"
+            raise DataError(problem, file=self.idea.file, remedy=remedy) from error
         if isinstance(result, pd.Series):
             result = result.to_frame(result.name if isinstance(result.name, str) and result.name not in frame else name)
         if isinstance(result, Table):
             result = result.to_pandas()
         if isinstance(result, pd.DataFrame) and not result.index.equals(frame.index):
             if len(result) != len(frame) or not result.index.is_unique or not result.index.isin(frame.index).all():
-                raise DataError(
-                    f"{name} returns other rows", remedy="Return a value for every row, with the frame's index"
-                )
+                remedy = "Return a value for every row, with the frame's index"
+                raise DataError(f"{name} returns other rows", remedy=remedy)
             result = result.loc[frame.index]
         try:
             columns = {str(n): result[n] for n in result if n not in frame.columns}
             wrong = next((n for n, v in columns.items() if len(v) != len(frame)), None)
         except TypeError:
-            raise DataError(
-                f"{name} returns a {type(result).__name__}", remedy="Return a frame, a dict of columns or a Series"
-            ) from None
+            remedy = "Return a frame, a dict of columns or a Series"
+            raise DataError(f"{name} returns a {type(result).__name__}", remedy=remedy) from None
         if wrong is not None:
-            raise DataError(
-                f"{name} returns {len(columns[wrong])} values for {len(frame)} rows", column=wrong,
-                remedy="Return a value for every row",
-            )  # fmt: skip
+            problem = f"{name} returns {len(columns[wrong])} values for {len(frame)} rows"
+            raise DataError(problem, column=wrong, remedy="Return a value for every row")
         if not columns:
-            raise DataError(
-                f"{name} returns no new column", remedy="Give new columns names that the frame does not have"
-            )
+            remedy = "Give new columns names that the frame does not have"
+            raise DataError(f"{name} returns no new column", remedy=remedy)
         return columns
 
 

@@ -121,10 +121,8 @@ def tune_run(
     if not minutes > 0:
         raise DataError(f"{minutes:g} minutes are no time to search in", remedy="Give a number above 0")
     if is_next_item_run(run):
-        raise DataError(
-            "it is a run of next items, whose models cannot be tuned", file=run,
-            remedy="Give a run of rows; for next items compare recipes with other settings by fastrec compare",
-        )  # fmt: skip
+        remedy = "Give a run of rows; for next items compare recipes with other settings by fastrec compare"
+        raise DataError("it is a run of next items, whose models cannot be tuned", file=run, remedy=remedy)
     until, stages = time.monotonic() + 60 * minutes, stages or Stages()
     kept = KeptRows(run)
     if data is not None:
@@ -210,20 +208,17 @@ def _model_of(kept: KeptRows, greater_is_better: bool, name: str | None) -> Esti
     models = [Estimator.load(kept.run / "models" / n / "fold0").fresh() for n in names]
     tunable = [m for m in models if has_space(m)]
     if not tunable:
-        raise DataError(
-            f"the run has no model that can be tuned: it has {', '.join(names)}", file=kept.run,
-            remedy="Add XGBoost, LightGBM, CatBoost or a net to the recipe's models and run it again",
-        )  # fmt: skip
+        problem = f"the run has no model that can be tuned: it has {', '.join(names)}"
+        remedy = "Add XGBoost, LightGBM, CatBoost or a net to the recipe's models and run it again"
+        raise DataError(problem, file=kept.run, remedy=remedy)
     if name is None:
         scores = json.loads((kept.run / "scores.json").read_text(encoding="utf-8"))["oof"]
         sign = 1 if greater_is_better else -1
         return max(tunable, key=lambda m: (is_tree(m), sign * scores[m.name]))
     chosen = models[names.index(name)]
     if not has_space(chosen):
-        raise DataError(
-            f"model {name!r} ({type(chosen).__name__}) cannot be tuned: no search space is defined for it",
-            file=kept.run, remedy=f"Use --model with one of {', '.join(m.name for m in tunable)}",
-        )  # fmt: skip
+        problem = f"model {name!r} ({type(chosen).__name__}) cannot be tuned: no search space is defined for it"
+        raise DataError(problem, file=kept.run, remedy=f"Use --model with one of {', '.join(m.name for m in tunable)}")
     return chosen
 
 
@@ -233,9 +228,8 @@ def _study(optuna: Any, path: Path, search: _Search) -> Iterator[Any]:
     try:
         storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
     except Exception as error:  # SQLAlchemy's, SQLite's and Optuna's classes
-        raise UnreadableFileError(
-            f"it is no file of trials ({str(error).splitlines()[0]})", file=path, remedy="Delete it to begin anew"
-        ) from error
+        problem = f"it is no file of trials ({str(error).splitlines()[0]})"
+        raise UnreadableFileError(problem, file=path, remedy="Delete it to begin anew") from error
     try:
         study = optuna.create_study(
             storage=storage, study_name=search.name, load_if_exists=True, pruner=optuna.pruners.MedianPruner(),
@@ -261,9 +255,8 @@ def _add_own(optuna: Any, study: Any, search: _Search) -> float:
     try:
         scores = list(search.scores(search.model))
     except _OutOfTime:
-        raise DataError(
-            "there was no time to train the model once", remedy="Give more minutes, or a lighter --model"
-        ) from None
+        remedy = "Give more minutes, or a lighter --model"
+        raise DataError("there was no time to train the model once", remedy=remedy) from None
     seconds = time.monotonic() - began
     about = {_OWN: True, "settings": {}, "seconds": seconds}
     steps = dict(enumerate(scores))

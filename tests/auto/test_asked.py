@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ from fastrec.auto.understand import understand
 from fastrec.cli import app, load_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.run import run_competition
-from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
 from fastrec.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,10 +93,8 @@ def of_groups(rows_each: int, groups: int = 150, name: str = "patient", **more) 
 
 def one_of(rows_each: int, groups: int = 150, share: float = 1.0) -> np.ndarray:
     """A label of one positive in that share of the groups, at a place at random."""
-    label = (RNG.integers(0, rows_each, groups)[:, None] == np.arange(rows_each)) & (RNG.random(groups) < share)[
-        :, None
-    ]
-    return label.ravel().astype(int)
+    chosen = RNG.integers(0, rows_each, groups)[:, None] == np.arange(rows_each)
+    return (chosen & (RNG.random(groups) < share)[:, None]).ravel().astype(int)
 
 
 FLAGS, AT_MOST_ONE = RNG.integers(0, 2, 600), one_of(4, share=0.6)
@@ -247,23 +246,22 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_refused(tmp_path, rows, asked, said):
-    with pytest.raises((DataError, MissingColumnError), match=said):
+    with pytest.raises((DataError, MissingColumnError), match=said) as error:
         known(tmp_path, rows, **asked)
+    if place := re.search(r"'(\w+)', row (\d+):", said):
+        assert (error.value.column, error.value.row) == (place[1], int(place[2]))
 
 
-def test_ids_are_not_learned_from(tmp_path):
+def test_neither_ids_weights_nor_groups_are_learned_from(tmp_path):
     rows = ROWS.assign(number=np.random.default_rng(0).permutation(10 * N)[:N])
     assert known(tmp_path / "one", rows, ids="patient").drop == {"patient": "as was asked for"}
     made = known(tmp_path, rows, ids=["number", "patient"])
     # One names a row; the other comes again, and could be no key of a submission.
     assert (made.ids, made.drop) == (["number"], {"patient": "as was asked for"})
+    assert {c.name for c in made.learned} == {"age", "pulse", "day", "stays"}
     spread = known(tmp_path / "fractions", rows.assign(place=np.arange(N) / 7), ids="place")
     assert (spread.ids, spread.drop) == ([], {"place": "as was asked for"})  # fractions have no exact text
-    assert {c.name for c in made.learned} == {"age", "pulse", "day", "stays"}
-
-
-def test_neither_weights_nor_groups_are_columns_that_features_are_made_of(tmp_path):
-    made = known(tmp_path, ROWS, group="patient", weight="stays")
+    made = known(tmp_path / "roles", ROWS, group="patient", weight="stays")
     assert {c.name for c in made.learned} == {"age", "pulse", "day"}
     ranked = known(tmp_path / "r", CASES["one of each group"][0].assign(w=1.5), group="patient", weight="w")
     assert (ranked.task, [c.name for c in ranked.learned]) == ("ranking", ["x"])
@@ -307,7 +305,7 @@ def test_weights_count_as_rows_that_come_again(fitted):
 
 
 def test_columns_with_a_role_are_not_learned_from(fitted):
-    fit, _ = fitted
+    fit, rows = fitted
     config = json.loads((fit.run / "config.json").read_text())
     assert not [n for n in config["features"] if any(word in n for word in ("stays", "patient", "age"))]
     recipe = (fit.folder / "competitions" / "mine" / "competition.py").read_text()
@@ -315,10 +313,7 @@ def test_columns_with_a_role_are_not_learned_from(fitted):
     assert 'fold_key = "patient"' in recipe
     assert 'positive = "no"' in recipe
     assert not set(fit._saved.inputs) & {"stays", "patient", "age"}
-
-
-def test_probabilities_are_of_the_class_that_was_asked_for(fitted):
-    fit, rows = fitted
+    # probabilities are of the class that was asked for
     new = rows[["pulse", "day"]]
     proba = fit.predict_proba(new)
     assert list(proba.columns) == ["yes", "no"]
@@ -363,17 +358,18 @@ def test_folds_forward_in_time_end_in_models_of_all_rows(tmp_path):
 
 def test_the_command_line_asks_the_same(tmp_path):
     data, mine = folder(tmp_path, ROWS.assign(number=np.arange(N)[::-1])), tmp_path / "mine"
-    words = ["new", str(mine), "--data", str(data), "--target", "again", "--group", "patient", "--weight", "stays"]
-    words += ["--positive", "no", "--ids", "age", "--ids", "number", "--refit", "--seconds", "0", "--yes"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    recipe = load_competition(mine)
+
+    def new(where: Path, *words: str):
+        more = ["--data", str(data), "--target", "again", *words, "--seconds", "0", "--yes"]
+        done = CliRunner().invoke(app, ["new", str(where), *more])
+        assert done.exit_code == 0, done.output
+        return load_competition(where)
+
+    roles = ["--group", "patient", "--weight", "stays", "--positive", "no", "--ids", "age", "--ids", "number"]
+    recipe = new(mine, *roles, "--refit")
     assert (recipe.fold_key, recipe.weight, recipe.positive, recipe.refit) == ("patient", "stays", "no", True)
     assert set(recipe.ids) | set(recipe.drop) == {"age", "number"}
-    rest = ["--target", "again", "--time", "day", "--no-refit", "--seconds", "0", "--yes"]
-    done = CliRunner().invoke(app, ["new", str(tmp_path / "other"), "--data", str(data), *rest])
-    assert done.exit_code == 0, done.output
-    recipe = load_competition(tmp_path / "other")
+    recipe = new(tmp_path / "other", "--time", "day", "--no-refit")
     assert (recipe.time, recipe.refit) == ("day", False)
 
 
@@ -383,12 +379,6 @@ def test_whole_numbers_are_classes_by_their_text(tmp_path):
     assert recipe.positive == 0
     target = recipe.find_target(Table.read(train))
     np.testing.assert_array_equal(target.encode(Table.read(train)).numpy(), rows["again"] == 0)
-
-
-def test_errors_are_of_the_family(tmp_path):
-    with pytest.raises(FastrecError) as error:
-        known(tmp_path, holed("stays", 4, -2), weight="stays")
-    assert (error.value.column, error.value.row) == ("stays", 4)
 
 
 # Memory

@@ -57,24 +57,18 @@ def test_kind(name):
     assert (info.name, info.kind) == (name, KINDS[name]), info
 
 
-def test_formats_are_found():
-    found = {
-        c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in ("sold", "iso", "day_date", "tags", "genres")}))
-    }
-    assert found["sold"].form == "%d/%m/%Y"  # there are days above 12
-    assert found["iso"].form is None
-    assert found["day_date"].form == "%Y%m%d"
-    assert found["tags"].form == "|"
-    assert found["genres"].form == ","
+def infos(*names):
+    return {c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in names}))}
+
+
+def test_formats_numbers_in_text_and_keys_are_found():
+    found = infos("sold", "iso", "day_date", "tags", "genres")
+    forms = {"sold": "%d/%m/%Y", "iso": None, "day_date": "%Y%m%d", "tags": "|", "genres": ","}  # days above 12
+    assert {n: c.form for n, c in found.items()} == forms
     assert all(found[n].parse for n in ("sold", "iso", "day_date"))
-
-
-def test_numbers_in_text_and_keys():
-    found = {c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in ("price", "age", "amount", "store_id")}))}
+    found = infos("price", "age", "amount", "store_id")
     assert found["price"].numeric_text
-    assert found["age"].key
-    assert found["store_id"].key
-    assert not found["amount"].key
+    assert {n for n, c in found.items() if c.key} == {"age", "store_id"}
 
 
 @pytest.mark.parametrize(
@@ -90,9 +84,7 @@ def test_numbers_in_text_and_keys():
 )
 def test_decimal_commas_are_told_from_commas_between_thousands(values, comma):
     (info,) = look_at(pa.table({"x": values * 20}))
-    assert info.kind == "number", info
-    assert info.numeric_text
-    assert info.decimal_comma == comma
+    assert (info.kind, info.numeric_text, info.decimal_comma) == ("number", True, comma), info
 
 
 def test_rows_are_counted_and_not_different_texts():
@@ -116,13 +108,10 @@ def test_digits_after_a_zero_are_a_code(name, text, kind):
     assert look_at(pa.table({name: values}))[0].kind == kind
 
 
-def test_the_second_of_two_equal_columns_is_a_duplicate():
+def test_the_second_of_two_equal_columns_is_a_duplicate_unless_one_row_differs():
     table = pa.table({"a": COLUMNS["amount"], "b": COLUMNS["amount"], "c": COLUMNS["amount"][::-1]})
     assert [c.kind for c in look_at(table)] == ["number", "duplicate", "number"]
     assert "same values as a" in look_at(table)[1].why
-
-
-def test_columns_that_differ_in_one_row_are_no_duplicates():
     other = list(COLUMNS["amount"])
     other[237] += 1
     assert [c.kind for c in look_at(pa.table({"a": COLUMNS["amount"], "b": other}))] == ["number", "number"]
@@ -130,27 +119,22 @@ def test_columns_that_differ_in_one_row_are_no_duplicates():
 
 def test_missing_values_are_counted():
     (info,) = look_at(pa.table({"x": [1.5, float("nan"), None, 2.5]}))
-    assert info.missing == 0.5
-    assert info.distinct == 2
+    assert (info.missing, info.distinct) == (0.5, 2)
 
 
 def test_accounting_negatives_and_minus_signs_are_numbers():
     values = [f"(${v:,.2f})" if v % 2 else f"${v:,.2f}" for v in range(1000, 1400)]
     (info,) = look_at(pa.table({"a": values}))
-    assert info.kind == "number"
-    assert info.numeric_text
+    assert (info.kind, info.numeric_text) == ("number", True)
     (info,) = look_at(pa.table({"a": [f"\u2212{v}" if v % 2 else str(v) for v in range(400)]}))
     assert info.kind == "number"
 
 
 def test_lists_of_digits_and_long_ids_are_no_numbers():
     lists = [",".join(map(str, RNG.choice([3, 12, 7, 5], 1 + i % 3, replace=False))) for i in range(N)]
-    (info,) = look_at(pa.table({"a": lists}))
-    assert info.kind != "number"
-    (info,) = look_at(pa.table({"a": [str(10**25 + i) for i in range(N)]}))
-    assert info.kind == "id"
-    (info,) = look_at(pa.table({"a": [str(10**25 + i % 9) for i in range(N)]}))
-    assert info.kind == "category"
+    assert look_at(pa.table({"a": lists}))[0].kind != "number"
+    assert look_at(pa.table({"a": [str(10**25 + i) for i in range(N)]}))[0].kind == "id"
+    assert look_at(pa.table({"a": [str(10**25 + i % 9) for i in range(N)]}))[0].kind == "category"
 
 
 def test_text_of_the_test_rows_counts_where_it_is_told():
@@ -168,8 +152,23 @@ def write(folder, text, name="x.csv"):
     return path
 
 
-def test_usual_file(tmp_path):
-    assert sniff(write(tmp_path, "a,b\n1,x\n2,y\n")) == CsvForm(None, None, [])
+LETTERS = "".join(f"{'xyz'[i % 3]},{'ab'[i % 2]}\n" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("a,b\n1,x\n2,y\n", CsvForm(None, None, [])),
+        (f"a,b\n1,{'q' * 200_000}\n2,z\n", CsvForm(None, None, [])),
+        ("0,1,2,3\n5.5,6,7,2\n8,9,1,4\n", CsvForm(None, None, [])),  # columns named by their number
+        (LETTERS, CsvForm(["c0", "c1"], None, [])),
+        ("letter,other\n" + LETTERS, CsvForm(None, None, [])),
+        # equal values are no names
+        ("".join(f"{i % 2},{i % 2},x\n" for i in range(1, 20)), CsvForm(["c0", "c1", "c2"], None, [])),
+    ],
+)
+def test_header_delimiter_and_missing_values(tmp_path, text, form):
+    assert sniff(write(tmp_path, text)) == form
 
 
 @pytest.mark.parametrize("sign", [";", "|", "\t"])
@@ -187,20 +186,6 @@ def test_no_header(tmp_path):
     }  # fmt: skip
 
 
-def test_columns_named_by_their_number(tmp_path):
-    assert sniff(write(tmp_path, "0,1,2,3\n5.5,6,7,2\n8,9,1,4\n")).header is None
-
-
-def test_text_without_header(tmp_path):
-    text = "".join(f"{'xyz'[i % 3]},{'ab'[i % 2]}\n" for i in range(40))
-    assert sniff(write(tmp_path, text)).header == ["c0", "c1"]
-
-
-def test_text_with_header(tmp_path):
-    text = "letter,other\n" + "".join(f"{'xyz'[i % 3]},{'ab'[i % 2]}\n" for i in range(40))
-    assert sniff(write(tmp_path, text)).header is None
-
-
 def test_compressed(tmp_path):
     path = tmp_path / "x.csv.gz"
     path.write_bytes(gzip.compress(b"a;b\n1;2\n3;4\n"))
@@ -214,17 +199,9 @@ def test_names_that_stand_twice_are_no_row(tmp_path):
         read_file(path, form=sniff(path))
 
 
-def test_equal_values_are_no_names(tmp_path):
-    assert sniff(write(tmp_path, "".join(f"{i % 2},{i % 2},x\n" for i in range(1, 20)))).header == ["c0", "c1", "c2"]
-
-
 def test_a_line_for_excel(tmp_path):
     with pytest.raises(DataError, match=r"'sep=;'.*Delete it"):
         sniff(write(tmp_path, "sep=;\na;b\n1;2\n"))
-
-
-def test_a_long_text(tmp_path):
-    assert sniff(write(tmp_path, f"a,b\n1,{'q' * 200_000}\n2,z\n")) == CsvForm(None, None, [])
 
 
 def test_lines_that_a_carriage_return_ends(tmp_path):

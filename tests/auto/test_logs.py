@@ -45,10 +45,8 @@ def world(sessions: int, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
                 items = rng.choice(12, C, replace=False)
                 chosen = next((i for i in reversed(seen) if i in items), items[0]) if rng.random() < 0.8 else items[0]
                 for i in items:
-                    price = float(i % 5 + rng.integers(0, 3))
-                    rows.append(
-                        {"list": lists, **about, "item_id": int(i), "price": price, "clicked": int(i == chosen)}
-                    )
+                    told = {"item_id": int(i), "price": float(i % 5 + rng.integers(0, 3)), "clicked": int(i == chosen)}
+                    rows.append({"list": lists, **about, **told})
                 events.append({**about, "item_id": int(chosen), "kind": "click"})
                 lists += 1
             else:
@@ -220,37 +218,28 @@ MANY, MANY_LOG = world(60, seed=1)
 def test_owner_order_and_kind_are_found(tmp_path):
     made = found(tmp_path, MANY_LOG, MANY)
     log = made.log
-    assert log is not None
     assert (log.table, log.owners, log.order, log.kind) == ("events", ["session_id", "user_id"], ["ts", "step"], "kind")
-    counts = MANY_LOG["kind"].value_counts()
-    assert log.kinds == counts.index.tolist()
+    assert log.kinds == MANY_LOG["kind"].value_counts().index.tolist()
     assert set(log.of_items) == {"view", "click"}
     (said,) = [d.why for d in made.decisions if d.what == "log"]
     begins = MANY_LOG.groupby("session_id")["ts"].min()
     lists = MANY.drop_duplicates("list")
     assert f"{(lists['session_id'].map(begins) < lists['ts']).mean():.0%} of the lists" in said
-
-
-def test_an_owner_may_be_told_and_a_log_have_no_kinds(tmp_path):
-    made = found(tmp_path, MANY_LOG.drop(columns=["kind", "step"]), MANY, owner="user_id").log
-    assert made is not None
-    assert (made.owners, made.order, made.kind, made.kinds) == (["user_id"], ["ts"], None, [])
-
-
-def test_kinds_of_numbers_and_of_categories_are_found(tmp_path):
+    # an owner may be told, and a log have no kinds
+    log = found(tmp_path, MANY_LOG.drop(columns=["kind", "step"]), MANY, owner="user_id").log
+    assert (log.owners, log.order, log.kind, log.kinds) == (["user_id"], ["ts"], None, [])
+    # kinds may be numbers and categories
     numbers = MANY_LOG["kind"].map({k: i for i, k in enumerate(KINDS)}).astype("Int64").where(MANY_LOG.index % 9 > 0)
     for kind in (numbers, MANY_LOG["kind"].astype("category")):
         log = found(tmp_path, MANY_LOG.assign(kind=kind), MANY).log
-        assert log is not None
         assert log.kinds == [str(k) for k in kind.value_counts().index]
-
-
-def test_numbers_may_be_narrower_in_one_of_the_tables(tmp_path):
+    # numbers may be narrower in one of the tables
     more = MANY_LOG.tail(3).assign(user_id=70_000, item_id=80_000, session_id="other")
     rows = MANY.astype({"user_id": "int16", "item_id": "int16"})
-    log = found(tmp_path, pd.concat([MANY_LOG, more]), rows).log
-    assert log is not None
-    assert log.owners == ["session_id", "user_id"]
+    assert found(tmp_path, pd.concat([MANY_LOG, more]), rows).log.owners == ["session_id", "user_id"]
+    # a number that counts no steps is no order
+    log = MANY_LOG.assign(step=np.random.default_rng(0).integers(0, 9, len(MANY_LOG)))
+    assert found(tmp_path, log, MANY).log.order == ["ts"]
 
 
 def test_events_are_never_joined_as_they_stand(tmp_path):
@@ -266,7 +255,6 @@ def test_a_log_may_have_any_name(tmp_path):
     MANY.to_csv(tmp_path / "solution.csv", index=False)
     MANY_LOG.to_csv(tmp_path / "resolution_log.csv", index=False)
     made = understand(read_files(tmp_path, "resolution_log.csv"), target="clicked", group="list", item="item_id")
-    assert made.log is not None
     assert made.log.table == "resolution_log"
 
 
@@ -274,13 +262,6 @@ def test_an_owner_without_a_log_is_refused(tmp_path):
     MANY.to_parquet(tmp_path / "train.parquet", index=False)
     with pytest.raises(DataError, match=r"owner='user_id' says whose the events of a log are.*Give the log"):
         understand(read_files(tmp_path), target="clicked", owner="user_id")
-
-
-def test_a_number_that_counts_no_steps_is_no_order(tmp_path):
-    log = MANY_LOG.assign(step=np.random.default_rng(0).integers(0, 9, len(MANY_LOG)))
-    made = found(tmp_path, log, MANY).log
-    assert made is not None
-    assert made.order == ["ts"]
 
 
 @pytest.mark.parametrize(
@@ -318,9 +299,8 @@ def test_a_log_that_does_not_fit_is_refused(tmp_path, change, asked, said):
 def test_times_of_two_units_or_in_one_list_are_refused(tmp_path):
     rows, log = (t.assign(ts=pd.to_datetime(t["ts"], unit="s").dt.as_unit("us")) for t in (MANY, MANY_LOG))
     assert found(tmp_path, log, rows).log is not None
-    with pytest.raises(
-        DataError, match=r"of type timestamp\[us\] among the candidates, and timestamp\[ms\].*dt.as_unit"
-    ):
+    said = r"of type timestamp\[us\] among the candidates, and timestamp\[ms\].*dt.as_unit"
+    with pytest.raises(DataError, match=said):
         found(tmp_path, log.assign(ts=log["ts"].dt.as_unit("ms")), rows)
     with pytest.raises(DataError, match="several times"):
         found(tmp_path, MANY_LOG, MANY.assign(ts=MANY["ts"] + MANY.index), time="ts")
@@ -334,9 +314,8 @@ def test_a_log_elsewhere_and_one_of_no_ranking_are_refused(tmp_path):
         found(tmp_path, group=None, item=None, task="binary")
     (tmp_path / "more").mkdir()
     (tmp_path / "events.parquet").rename(tmp_path / "more" / "events.parquet")
-    with pytest.raises(
-        MissingFileError, match=r"events.parquet': the log is not in the folder of the candidates. Put it there"
-    ):
+    said = r"events.parquet': the log is not in the folder of the candidates. Put it there"
+    with pytest.raises(MissingFileError, match=said):
         read_files(tmp_path, tmp_path / "more" / "events.parquet")
 
 
@@ -359,17 +338,14 @@ def whole(tmp_path_factory) -> Path:
     return where
 
 
-def test_a_log_pays_and_the_recipe_says_so(whole):
+def test_a_log_pays_and_candidates_are_predicted_with_the_one_that_is_given(whole, tmp_path):
     """What was touched last is mostly clicked: a plain loop over recency, and the run, beside chance."""
     text = (whole / "competitions" / "mine" / "competition.py").read_text()
     assert 'table="log"' in text
     assert "# the log log: " in text
-    assert Fit(whole).score > 0.75  # at random: .457
     assert max(map(len, text.splitlines())) <= 200
-
-
-def test_candidates_are_predicted_with_the_log_that_is_given(whole, tmp_path):
     fitted, rows = Fit(whole), MANY[MANY["list"] >= 150].drop(columns="clicked")
+    assert fitted.score > 0.75  # at random: .457
     with_own, without = fitted.predict(rows), fitted.predict(rows, log=MANY_LOG[:0])
     np.testing.assert_array_equal(fitted.predict(rows, log=MANY_LOG), with_own)
     assert np.abs(without - with_own).max() > 0.1

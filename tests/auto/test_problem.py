@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastrec.auto.columns import Files, names_something, read_files
+from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 
@@ -35,6 +36,11 @@ def known(data, **options):
     return understand(read_files(data), **options)
 
 
+def decision(problem, what):
+    (one,) = [d for d in problem.decisions if d.what == what]
+    return one
+
+
 def test_kaggle_folder(tmp_path):
     train = frame(bought=RNG.integers(0, 2, N), only_here=1.5)
     test, sample = frame(), pd.DataFrame({"id": np.arange(N), "bought": 0.5})
@@ -45,14 +51,9 @@ def test_kaggle_folder(tmp_path):
     assert found.files.reading.files == {}
 
 
-def test_the_one_column_that_the_test_lacks(tmp_path):
-    found = known(folder(tmp_path, frame(z=RNG.normal(size=N)), frame()))
+def test_the_one_column_that_the_test_lacks_whatever_the_files_are_called(tmp_path):
+    found = known(folder(tmp_path, frame(z=RNG.normal(size=N)), frame(), None, names=("my_train", "my_test", "x")))
     assert (found.target, found.task, found.metric) == (["z"], "regression", "rmse")
-
-
-def test_other_names_of_files(tmp_path):
-    train, test = frame(z=RNG.normal(size=N)), frame()
-    found = known(folder(tmp_path, train, test, None, names=("my_train", "my_test", "x")))
     assert found.files.reading.files == {"train": "my_train.csv", "test": "my_test.csv"}
 
 
@@ -61,8 +62,7 @@ def test_one_file(tmp_path):
     train.to_csv(tmp_path / "people.csv", index=False)
     for data in (tmp_path, tmp_path / "people.csv"):
         found = known(data)
-        assert (found.target, found.task) == (["y"], "binary")
-        assert found.classes == ["no", "yes"]
+        assert (found.target, found.task, found.classes) == (["y"], "binary", ["no", "yes"])
         assert found.files.reading.files == {"train": "people.csv"}
 
 
@@ -84,40 +84,34 @@ def test_task(tmp_path, values, task):
 
 def test_task_of_a_metric(tmp_path):
     data = folder(tmp_path, frame(y=RNG.integers(0, 5, N)), frame())
-    assert known(data, metric="rmsle").task == "regression"
-    assert known(data, metric="rmsle").scale == "log1p"
+    assert [known(data, metric="rmsle").task, known(data, metric="rmsle").scale] == ["regression", "log1p"]
     assert known(data, task="regression").metric == "rmse"
     assert known(data, metric="quadratic_kappa").metric == "quadratic_kappa"
 
 
-def test_classes_of_the_sample(tmp_path):
-    train = frame(y=RNG.choice([2, 5, 60], N))
-    sample = pd.DataFrame({"id": np.arange(N), "Class_2": 0.3, "Class_5": 0.3, "Class_60": 0.4})
-    found = known(folder(tmp_path, train, frame(), sample))
-    assert (found.task, found.metric, found.target) == ("multiclass", "logloss", ["y"])
+PETS = RNG.choice(["dog", "cat"], N)
+CHANCES = {"Class_2": 0.3, "Class_5": 0.3, "Class_60": 0.4}
 
 
-def test_a_sample_with_classes_wants_classes(tmp_path):
-    train = frame(y=RNG.choice(["dog", "cat"], N))
-    sample = pd.DataFrame({"id": np.arange(N), "y": RNG.choice(["dog", "cat"], N)})
-    assert known(folder(tmp_path, train, frame(), sample)).metric == "accuracy"
+@pytest.mark.parametrize(
+    ("columns", "sample", "target", "task", "metric"),
+    [
+        ({"y": RNG.choice([2, 5, 60], N)}, CHANCES, ["y"], "multiclass", "logloss"),
+        ({"y": PETS}, {"y": PETS[::-1]}, ["y"], "binary", "accuracy"),  # a sample with classes wants classes
+        (dict(zip("pq", RNG.integers(0, 2, (2, N)))), {"p": 0.5, "q": 0.5}, ["p", "q"], "multilabel", None),
+    ],
+)
+def test_a_sample_says_targets_and_what_is_wanted_of_them(tmp_path, columns, sample, target, task, metric):
+    found = known(folder(tmp_path, frame(**columns), frame(), pd.DataFrame({"id": np.arange(N), **sample})))
+    assert (found.target, found.task) == (target, task)
+    assert metric in (None, found.metric)
 
 
-def test_several_targets(tmp_path):
-    train = frame(p=RNG.integers(0, 2, N), q=RNG.integers(0, 2, N))
-    sample = pd.DataFrame({"id": np.arange(N), "p": 0.5, "q": 0.5})
-    found = known(folder(tmp_path, train, frame(), sample))
-    assert (found.target, found.task) == (["p", "q"], "multilabel")
-
-
-def test_made_of_the_target(tmp_path):
+def test_what_is_made_of_the_target_is_dropped(tmp_path):
     y = RNG.normal(size=N)
     found = known(folder(tmp_path, frame(y=y, twice=2 * y + 1, near=y + RNG.normal(size=N)), None), target="y")
     assert "twice" in found.drop
     assert "near" not in found.drop
-
-
-def test_a_code_of_the_class(tmp_path):
     y = RNG.integers(0, 2, N)
     found = known(folder(tmp_path, frame(y=y, code=[("n", "j")[v] for v in y]), None), target="y")
     assert set(found.drop) == {"code"}
@@ -126,18 +120,12 @@ def test_a_code_of_the_class(tmp_path):
 def test_later_rows_are_predicted(tmp_path):
     train = frame(day=pd.date_range("2024-01-01", periods=N), y=RNG.normal(size=N))
     test = frame(day=pd.date_range("2025-09-01", periods=N))
-    found = known(folder(tmp_path, train, test))
-    assert found.time == "day"
+    assert known(folder(tmp_path, train, test)).time == "day"
 
 
 def test_groups_that_are_new(tmp_path):
-    train, test = frame(patient=RNG.integers(0, 60, N), y=RNG.normal(size=N)), frame(patient=RNG.integers(60, 120, N))
-    found = known(
-        folder(
-            tmp_path, train.rename(columns={"patient": "patient_id"}), test.rename(columns={"patient": "patient_id"})
-        )
-    )
-    assert found.group == "patient_id"
+    train = frame(patient_id=RNG.integers(0, 60, N), y=RNG.normal(size=N))
+    assert known(folder(tmp_path, train, frame(patient_id=RNG.integers(60, 120, N)))).group == "patient_id"
 
 
 @pytest.mark.parametrize("name", ["user_id", "who"])
@@ -147,7 +135,7 @@ def test_a_key_that_repeats_is_asked_about_where_no_test_says(tmp_path, name):
     told = frame(**{name: [f"u{v}" for v in user]}, y=RNG.integers(0, 2, 100)[user])
     found = known(folder(tmp_path, told, None), target="y")
     assert found.keys == [name]
-    (folds,) = [d for d in found.decisions if d.what == "folds"]
+    folds = decision(found, "folds")
     assert not folds.sure
     assert f"fold_key = '{name}'" in folds.why
     test = frame(**{name: [f"new{v}" for v in user]})
@@ -157,7 +145,7 @@ def test_a_key_that_repeats_is_asked_about_where_no_test_says(tmp_path, name):
 def test_an_id_of_every_row_is_no_key(tmp_path):
     found = known(folder(tmp_path, frame(code_id=RNG.permutation(N) * 7, y=RNG.integers(0, 2, N)), None), target="y")
     assert found.keys == []
-    assert next(d for d in found.decisions if d.what == "folds").sure
+    assert decision(found, "folds").sure
 
 
 @pytest.mark.parametrize("test", [False, True])
@@ -166,9 +154,8 @@ def test_copies_of_rows_are_told_of_with_their_share(tmp_path, test):
     again = pd.concat([rows] * 3, ignore_index=True).sample(frac=1, random_state=0)
     again["id"] = np.arange(len(again))  # a number of their own makes them no other rows
     found = known(folder(tmp_path, again, frame(x2=RNG.normal(size=N)) if test else None), target="y")
-    (folds,) = [d for d in found.decisions if d.what == "folds"]
-    share = again.drop(columns="id").duplicated().mean()
-    assert f"{share:.3g} of the rows is a copy" in folds.why
+    folds = decision(found, "folds")
+    assert f"{again.drop(columns='id').duplicated().mean():.3g} of the rows is a copy" in folds.why
     assert not folds.sure
 
 
@@ -176,7 +163,7 @@ def test_few_values_come_again_by_chance(tmp_path):
     rows = pd.DataFrame({"a": RNG.choice(list("uvw"), N), "b": RNG.integers(0, 9, N), "y": RNG.integers(0, 2, N)})
     assert rows.duplicated().mean() > 0.5
     found = known(folder(tmp_path, rows, None), target="y")
-    assert next(d for d in found.decisions if d.what == "folds").sure
+    assert decision(found, "folds").sure
 
 
 @pytest.mark.parametrize(("last", "sure"), [(12, False), (13, True)])
@@ -210,29 +197,30 @@ def test_lists_are_no_target(tmp_path, task):
         known(tmp_path, target="items", task=task)
 
 
-def test_refusals(tmp_path):
-    data = folder(tmp_path, frame(y=[1.0] * N), None)
-    with pytest.raises(DataError, match="one value only"):
-        known(data, target="y")
-    with pytest.raises(MissingColumnError, match="'nope'"):
-        known(data, target="nope")
-    with pytest.raises(DataError, match="is no number"):
-        known(folder(tmp_path, frame(y=[f"t{i}" for i in range(N)]), None), target="y")
-    with pytest.raises(DataError, match="no value"):
-        known(folder(tmp_path, frame(y=[None] * N), None), target="y")
-    with pytest.raises(DataError, match="no metric of a regression"):
-        known(folder(tmp_path, frame(y=RNG.normal(size=N)), None), target="y", metric="auc")
+@pytest.mark.parametrize(
+    ("column", "asked", "error", "said"),
+    [
+        ([1.0] * N, {}, DataError, "one value only"),
+        ([1.0] * N, {"target": "nope"}, MissingColumnError, "'nope'"),
+        ([f"t{i}" for i in range(N)], {}, DataError, "is no number"),
+        ([None] * N, {}, DataError, "no value"),
+        (np.arange(N) / 7, {"metric": "auc"}, DataError, "no metric of a regression"),
+    ],
+)
+def test_refusals(tmp_path, column, asked, error, said):
+    with pytest.raises(error, match=said):
+        known(folder(tmp_path, frame(y=column), None), **{"target": "y", **asked})
+
+
+def test_a_folder_without_a_table_is_refused(tmp_path):
     with pytest.raises(MissingFileError):
         known(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
     with pytest.raises(MissingFileError, match="no table"):
-        known(tmp_path / "empty")
+        known(tmp_path)
 
 
 def test_features_are_tried_on_folds_as_the_runs(tmp_path):
     """By blocks of time or by whole groups, where the run's folds are."""
-    from fastrec.auto.trial import QuickTrial
-
     days = pd.date_range("2024-01-01", periods=N)
     order = RNG.permutation(N)
     train = frame(day=days[order], y=RNG.normal(size=N))
@@ -257,7 +245,7 @@ def clicks(one_each: bool = True) -> pd.DataFrame:
 @pytest.mark.parametrize("one_each", [True, False])
 def test_rows_of_which_one_in_each_list_is_chosen_are_told_of(tmp_path, one_each):
     clicks(one_each).to_csv(tmp_path / "train.csv", index=False)
-    (task,) = [d for d in understand(read_files(tmp_path)).decisions if d.what == "task"]
+    task = decision(understand(read_files(tmp_path)), "task")
     assert (task.value, task.sure) == ("ranking" if one_each else "binary", not one_each)
     assert ("one row of each search is chosen" in task.why) == one_each
 
@@ -265,7 +253,7 @@ def test_rows_of_which_one_in_each_list_is_chosen_are_told_of(tmp_path, one_each
 def test_texts_of_which_one_in_each_list_is_rarer_stay_classes(tmp_path):
     rows = clicks()
     rows.assign(clicked=rows["clicked"].map({0: "no", 1: "yes"})).to_csv(tmp_path / "train.csv", index=False)
-    (task,) = [d for d in understand(read_files(tmp_path)).decisions if d.what == "task"]
+    task = decision(understand(read_files(tmp_path)), "task")
     assert (task.value, task.sure) == ("binary", False)
     assert "one row of each search is chosen (make the label 1 for it, and 0 for the others): to rank" in task.why
 
@@ -294,10 +282,7 @@ def test_whole_numbers_in_text_are_categories_where_others_are_numbers():
     found = kinds(frame.assign(who=frame.who.astype(str), few=(frame.amount % 4).astype(str)))
     assert (found["who"].kind, found["few"].kind, found["amount"].kind) == ("category", "category", "number")
     assert found["who"].key
-
-
-def test_amounts_in_text_stay_numbers_and_so_do_columns_with_blanks():
-    frame = of_ids()
+    # amounts in text stay numbers, and so do columns with blanks
     income, x = np.arange(3_000) * 7 % 2_999, np.linspace(0, 1, 3_000)
     found = kinds(frame[["y"]].assign(income=income.astype(str), amount=frame.amount.astype(str), x=x))
     assert {n: c.kind for n, c in found.items()} == {"income": "number", "amount": "number", "x": "number"}
@@ -305,15 +290,12 @@ def test_amounts_in_text_stay_numbers_and_so_do_columns_with_blanks():
     assert kinds(frame.assign(few=few))["few"].kind == "number"
 
 
-def test_where_all_is_text_the_target_says_which_numbers_name_something():
-    found = kinds(of_ids().astype({"who": str, "amount": str, "shop": str}))
-    assert {n: c.kind for n, c in found.items()} == {"who": "category", "amount": "number", "shop": "category"}
-
-
-def test_numbers_by_type_stay_numbers_that_are_keys_unless_most_columns_name_something():
+def test_where_all_is_text_or_most_columns_name_something_the_target_says_which_numbers_do():
+    """Else numbers by type stay numbers that are keys."""
     frame = of_ids()
-    most = kinds(frame)
-    assert {n: c.kind for n, c in most.items()} == {"who": "category", "amount": "number", "shop": "category"}
+    for rows in (frame, frame.astype({"who": str, "amount": str, "shop": str})):
+        found = {n: c.kind for n, c in kinds(rows).items()}
+        assert found == {"who": "category", "amount": "number", "shop": "category"}
     few = kinds(frame.assign(x=np.arange(3_000) % 7 / 3, z=np.arange(3_000) % 11 / 3))
     assert few["who"].kind == few["shop"].kind == "number"
     assert few["who"].why == "numbers that name something"

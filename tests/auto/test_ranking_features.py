@@ -41,12 +41,15 @@ def shop(groups: int, *, signal: bool, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(frame)
 
 
+def as_files(**frames: pd.DataFrame) -> Files:
+    tables = {n: pa.Table.from_pandas(t, preserve_index=False) for n, t in frames.items()}
+    return Files(Path(), {n: n for n in tables}, tables, why=dict.fromkeys(tables, ""))
+
+
 def problem_of(frame: pd.DataFrame, **more: object) -> Problem:
-    train = pa.Table.from_pandas(frame, preserve_index=False)
+    files = as_files(train=frame)
     given = {"lists": "list", "item": "item", "shared": ["user", "device", "at"], **more}
-    return Problem(
-        Files(Path(), {}, {"train": train}), look_at(train, ["clicked"]), ["clicked"], "ranking", "mrr", **given
-    )
+    return Problem(files, look_at(files.tables["train"], ["clicked"]), ["clicked"], "ranking", "mrr", **given)
 
 
 SMALL = shop(60, signal=True)
@@ -82,17 +85,15 @@ def test_features_of_the_group_are_those_of_plain_loops(small):
     np.testing.assert_allclose(made["above_price__list"], above)
     made = made_by(small, "place in the group and the rows beside")
     np.testing.assert_array_equal(made["cumcount_list"], np.tile(np.arange(C), 60))
-    np.testing.assert_allclose(
-        made["diff_next1_price__list"], by_list("price", lambda v: np.append(v[:-1] - v[1:], np.nan))
-    )
+    beside = by_list("price", lambda v: np.append(v[:-1] - v[1:], np.nan))
+    np.testing.assert_allclose(made["diff_next1_price__list"], beside)
 
 
 def test_features_of_items_are_those_of_plain_loops(small):
     made = made_by(small, "counts of items")
     counts = SMALL.groupby("item")["price"].transform("size").to_numpy()
     np.testing.assert_allclose(made["log_count_item"], np.log1p(counts), rtol=1e-6)
-    frame = SMALL.assign(n=counts)
-    ranks = np.concatenate([[1 + (p > x).sum() for x in p] for _, p in frame.groupby("list")["n"]])
+    ranks = np.concatenate([[1 + (p > x).sum() for x in p] for _, p in pd.Series(counts).groupby(SMALL["list"])])
     np.testing.assert_array_equal(made["descrank_log_count_item__list"], ranks)
     made = made_by(small, "differences from what is usual of an item")
     usual = SMALL.groupby("item")["price"].transform("mean")
@@ -161,10 +162,9 @@ def loyal(groups: int, seed: int = 0) -> pd.DataFrame:
     return frame.assign(clicked=(frame.groupby("list").cumcount() == taste[frame["list"]]).astype(int))
 
 
-def understood(train: pd.DataFrame, test: pd.DataFrame) -> Problem:
-    given = {"train": train, "test": test.drop(columns="clicked")}
-    tables = {n: pa.Table.from_pandas(t, preserve_index=False) for n, t in given.items()}
-    files = Files(Path(), {n: n for n in tables}, tables, why=dict.fromkeys(tables, ""))
+def understood(held: pd.Series, rows: pd.DataFrame) -> Problem:
+    """Rows of which those held are the test."""
+    files = as_files(train=rows[~held], test=rows[held].drop(columns="clicked"))
     return understand(files, target="clicked", group="list", item="item")
 
 
@@ -172,7 +172,7 @@ def test_what_users_take_again_is_found_and_the_folds_are_those_of_the_test():
     """Each user's last list is the test: folds score the last list that is left, and the trial with them."""
     rows = loyal(600)
     last = rows["at"] == rows.groupby("user_id")["at"].transform("max")
-    problem = understood(rows[~last], rows[last])
+    problem = understood(last, rows)
     assert (problem.last_of, problem.time) == ("user_id", "at")
     trial = QuickTrial(problem, [], 60.0)
     family = trial.family("", rankings._owned_items(problem, trial))
@@ -181,13 +181,9 @@ def test_what_users_take_again_is_found_and_the_folds_are_those_of_the_test():
     attributes = "\n".join(_attributes("shop", problem))
     assert 'last_of = "user_id"' in attributes
     assert 'time = "at"' in attributes
-
-
-def test_a_split_at_random_has_no_last_groups():
+    # a split at random has no last groups
     rows = loyal(300)
-    held = rows["list"].isin(np.random.default_rng(1).permutation(300)[:100])
-    problem = understood(rows[~held], rows[held])
-    assert problem.last_of is None
+    assert understood(rows["list"].isin(np.random.default_rng(1).permutation(300)[:100]), rows).last_of is None
 
 
 def test_no_feature_tells_the_label():
@@ -203,11 +199,8 @@ def test_no_feature_tells_the_label():
 
 def test_means_of_the_label_keep_whole_users_of_a_new_test_together():
     train, test = SMALL, SMALL.assign(user="new").drop(columns="clicked")
-    files = Files(
-        Path(), {}, {n: pa.Table.from_pandas(t, preserve_index=False) for n, t in (("train", train), ("test", test))}
-    )
     problem = problem_of(train)
-    problem.files = files
+    problem.files = files = as_files(train=train, test=test)
     infos = {c.name: c for c in problem.columns}
     assert infos["user"].distinct >= 20 - 1
     key = feature_key(problem)

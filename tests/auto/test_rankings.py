@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,10 +20,12 @@ from hypothesis import strategies as st
 import fastrec
 from fastrec.auto import Fit, new_competition
 from fastrec.auto.columns import read_files
+from fastrec.auto.lists import shared_in_groups
 from fastrec.auto.problem import Problem
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
-from fastrec.competition import Competition, SavedRun, compare_runs, run_competition
+from fastrec.competition import Competition, SavedRun, check_submission, compare_runs, run_competition, score_values
+from fastrec.competition.forms.lists import form_of_run
 from fastrec.competition.predict import predict_run
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.estimators import XGBRanker
@@ -90,34 +94,21 @@ def test_groups_items_and_context_are_found(tmp_path):
     assert (rows != rows.shift()).sum() == 120
     assert "stand apart" in decision(made, "group").why
 
-
-def test_rows_of_a_group_keep_their_order(tmp_path):
+    # the rows of a group keep their order
     mixed = TRAIN.sample(frac=1, random_state=1).reset_index(drop=True)
     made = found(tmp_path, mixed, group="session_id").train.to_pandas()
     for name, rows in mixed.groupby("session_id"):
         assert made.loc[made["session_id"] == name, "item_id"].tolist() == rows["item_id"].tolist()
 
 
-def test_one_click_in_each_group_is_taken_for_a_ranking(tmp_path):
+def test_one_click_in_each_group_or_a_metric_of_groups_makes_a_ranking(tmp_path):
     made = found(tmp_path, target=None)
-    assert (made.task, made.lists) == ("ranking", "session_id")
-    assert not decision(made, "task").sure
+    assert (made.task, made.lists, decision(made, "task").sure) == ("ranking", "session_id", False)
     assert "one row of each session_id is chosen" in decision(made, "task").why
-
-
-@pytest.mark.parametrize("asked", [{"task": "binary"}, {"metric": "logloss"}])
-def test_a_binary_task_that_is_asked_for_stays_one(tmp_path, asked):
-    assert found(tmp_path, **asked).task == "binary"
-
-
-def test_clicks_at_random_are_no_ranking(tmp_path):
+    assert found(tmp_path, task="binary").task == found(tmp_path, metric="logloss").task == "binary"
     rng = np.random.default_rng(0)
     made = found(tmp_path, TRAIN.assign(clicked=rng.permutation(TRAIN["clicked"])))
     assert (made.task, decision(made, "task").sure) == ("binary", True)
-
-
-def test_a_metric_of_groups_makes_a_ranking(tmp_path):
-    rng = np.random.default_rng(0)
     made = found(tmp_path, TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN))), metric="map@3")
     assert (made.task, made.lists, made.metric) == ("ranking", "session_id", "map@3")
 
@@ -127,8 +118,7 @@ def test_two_columns_may_be_the_group(tmp_path):
     rng = np.random.default_rng(0)
     rows = TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN)))
     made = found(tmp_path, rows, task="ranking")
-    assert made.lists == "session_id"
-    assert not decision(made, "group").sure
+    assert (made.lists, decision(made, "group").sure) == ("session_id", False)
     assert "it might be user_id" in decision(made, "group").why
     questions = []
 
@@ -152,16 +142,10 @@ def test_two_columns_may_be_the_group(tmp_path):
         (lambda f: 4 * f["clicked"] + (f["price"] < 1), "ndcg@10"),
     ],
 )
-def test_labels_are_flags_numbers_or_grades(tmp_path, label, metric):
+def test_labels_are_flags_numbers_or_grades_and_groups_and_items_may_be_numbers(tmp_path, label, metric):
     made = found(tmp_path, TRAIN.assign(clicked=label(TRAIN)), task="ranking", group="session_id")
     assert (made.lists, made.metric) == ("session_id", metric)
-
-
-def test_groups_and_items_may_be_numbers(tmp_path):
-    rows = TRAIN.assign(
-        session_id=TRAIN["session_id"].str[1:].astype(int), item_id=TRAIN["item_id"].str[1:].astype(int)
-    )
-    made = found(tmp_path, rows)
+    made = found(tmp_path, TRAIN.assign(**{n: TRAIN[n].str[1:].astype(int) for n in ("session_id", "item_id")}))
     assert (made.task, made.lists, made.item) == ("ranking", "session_id", "item_id")
 
 
@@ -169,19 +153,12 @@ def test_groups_and_items_may_be_numbers(tmp_path):
 @settings(max_examples=25, deadline=None)
 def test_shared_columns_are_those_of_one_value_a_group(data):
     """Whatever the values, missing ones too."""
-    from fastrec.auto.lists import shared_in_groups
-
     n = data.draw(st.integers(2, 12))
     groups = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
     values = data.draw(st.lists(st.sampled_from(["a", "b", None]), min_size=n, max_size=n))
     frame = pd.DataFrame({"g": sorted(groups), "v": pd.Series(values, dtype="object")})
-    from types import SimpleNamespace
-
-    import pyarrow as pa
-
-    problem = SimpleNamespace(
-        lists="g", train=pa.Table.from_pandas(frame), learned=[SimpleNamespace(name="v", kind="category")]
-    )
+    learned = [SimpleNamespace(name="v", kind="category")]
+    problem = SimpleNamespace(lists="g", train=pa.Table.from_pandas(frame), learned=learned)
     one = all(len(set(rows)) == 1 for _, rows in frame.fillna("missing").groupby("g")["v"])
     assert shared_in_groups(problem) == (["v"] if one else [])
 
@@ -190,9 +167,8 @@ def test_shared_columns_are_those_of_one_value_a_group(data):
 
 
 def test_new_users_in_the_test_make_folds_of_whole_users(tmp_path):
-    made = found(
-        tmp_path, test=TEST.drop(columns="clicked").assign(user_id=TEST["user_id"] + 100, at=TRAIN["at"][:200])
-    )
+    new = TEST.drop(columns="clicked").assign(user_id=TEST["user_id"] + 100, at=TRAIN["at"][:200])
+    made = found(tmp_path, test=new)
     assert (made.group, made.time) == ("user_id", None)
     assert "user_id" not in {*made.shared, *(c.name for c in made.learned)}
 
@@ -333,16 +309,7 @@ def test_items_that_come_again_are_enough(tmp_path):
     assert any("item_id" in repr(f) for f in made.chosen.features)
 
 
-def test_a_test_without_the_group_is_refused(tmp_path):
-    with pytest.raises(MissingColumnError, match=r"test.csv', column 'session_id': the test rows lack it"):
-        found(tmp_path, test=TEST.drop(columns=["session_id", "clicked"]), task="ranking")
-
-
-def test_groups_that_are_not_plain_name_what_they_may_be(tmp_path):
-    rows = TRAIN.rename(columns={"session_id": "a", "user_id": "b"})
-    rows = rows.assign(clicked=np.random.default_rng(0).integers(0, 2, len(rows)))
-    with pytest.raises(DataError, match=r"not plain which rows.*--group\): a, b"):
-        found(tmp_path, rows, task="ranking")
+FLAGS = np.random.default_rng(0).integers(0, 2, len(TRAIN))
 
 
 def tips(label, group="search", rows=200):
@@ -368,11 +335,20 @@ def tips(label, group="search", rows=200):
             ),
             r"train.csv': no column of more than 20 values has several rows with a positive",
         ),
+        (
+            TRAIN.rename(columns={"session_id": "a", "user_id": "b", "clicked": "tip"}).assign(tip=FLAGS),
+            r"not plain which rows.*--group\): a, b",
+        ),
     ],
 )
 def test_rows_without_groups_say_what_is_not_there(tmp_path, rows, said):
     with pytest.raises(DataError, match=said):
         found(tmp_path, rows, target="tip", task="ranking")
+
+
+def test_a_test_without_the_group_is_refused(tmp_path):
+    with pytest.raises(MissingColumnError, match=r"test.csv', column 'session_id': the test rows lack it"):
+        found(tmp_path, test=TEST.drop(columns=["session_id", "clicked"]), task="ranking")
 
 
 @pytest.mark.parametrize(
@@ -384,9 +360,10 @@ def test_candidates_in_one_row_are_refused_and_how_to_part_them_is_said(shown, c
         fastrec.fit(rows, "clicked", group="session_id", minutes=0.1, quiet=True)
 
 
-def test_groups_without_a_positive_are_counted(tmp_path):
+def test_groups_without_a_positive_are_counted_and_folds_said_in_the_words_of_fit(tmp_path):
     rows = TRAIN.assign(clicked=TRAIN["clicked"].where(TRAIN["session_id"] > "s00009", 0))
     assert "10 groups have no positive" in decision(found(tmp_path, rows, group="session_id"), "group").why
+    assert "give time='at' (--time at)" in decision(found(tmp_path, task="ranking"), "folds").why
 
 
 # The order of the rows
@@ -408,18 +385,13 @@ def test_a_positive_in_one_place_is_told_of_and_shuffled(tmp_path, place):
     read = load_competition(made.folder).load(data, rows=None, device=torch.device("cpu")).train
     groups, label = read["session_id"].group_numbers(), read["clicked"].number()
     assert (groups.diff() >= 0).all()
-    same = pd.DataFrame({n: read[n].to_arrow().to_pandas() for n in ("session_id", "item_id", "clicked")})
     key = ["session_id", "item_id"]
-    pd.testing.assert_frame_equal(
-        same.sort_values(key, ignore_index=True), rows[same.columns].sort_values(key, ignore_index=True)
-    )
+    same = pd.DataFrame({n: read[n].to_arrow().to_pandas() for n in (*key, "clicked")}).sort_values(key)
+    pd.testing.assert_frame_equal(same.reset_index(drop=True), rows[same.columns].sort_values(key, ignore_index=True))
     # Equal scores in the order of the rows are worth what chance gives: the mean of 1, 1/2, … 1/5.
     assert mrr(torch.zeros(len(label)), label, groups, ties="ordinal") == pytest.approx(0.457, abs=0.1)
-
-
-def test_shown_lists_with_the_best_often_first_stay_as_shown(tmp_path):
-    rows = pd.concat([positive_first(TRAIN[: 60 * C]), TRAIN[60 * C :]])
-    assert found(tmp_path, rows).as_shown
+    # Lists with the best often first stay as shown.
+    assert found(tmp_path / "shown", pd.concat([positive_first(TRAIN[: 60 * C]), TRAIN[60 * C :]])).as_shown
 
 
 # The whole
@@ -443,19 +415,22 @@ def fitted(tmp_path_factory) -> Fit:
     return Fit(where)
 
 
-def test_the_recipe_says_what_was_found(fitted):
-    recipe = load_competition(fitted.folder / "competitions" / "mine")
+def test_the_recipe_and_its_pages_say_what_was_found(fitted):
+    mine = fitted.folder / "competitions" / "mine"
+    recipe = load_competition(mine)
     assert (recipe.task, recipe.metric) == ("ranking", "mrr")
     assert (recipe.list_column, recipe.item, recipe.label) == ("session_id", "item_id", "clicked")
     assert "ndcg@10" in recipe.also
-    text = (fitted.folder / "competitions" / "mine" / "competition.py").read_text()
+    text = (mine / "competition.py").read_text()
     assert "120 groups of 5 rows on average, one positive in each" in text
     assert "# one for a whole group: user_id, device, at" in text
     assert max(map(len, text.splitlines())) <= 200
-    readme = (fitted.folder / "competitions" / "mine" / "README.md").read_text()
-    assert "which rows of each `session_id` have `clicked`" in readme
-    cells = json.loads((fitted.folder / "competitions" / "mine" / "notebook.ipynb").read_text())["cells"]
+    assert "which rows of each `session_id` have `clicked`" in (mine / "README.md").read_text()
+    cells = json.loads((mine / "notebook.ipynb").read_text())["cells"]
     assert any("sort_values(['session_id', \"score\"]" in "".join(c["source"]) for c in cells)
+    assert set(fitted.leaderboard()["model"]) == {"xgb", "stack"}
+    assert fitted.leaderboard().columns[1] == "mrr"
+    assert fitted.report().is_file()
 
 
 def test_the_score_is_that_of_the_test(fitted):
@@ -482,6 +457,9 @@ def test_groups_are_predicted_as_scores_ranks_and_items(fitted):
     assert items["session_id"].tolist() == rows["session_id"].drop_duplicates().tolist()
     best = told.sort_values("score", ascending=False, kind="stable").groupby("session_id")["item_id"].agg(list)
     assert items.set_index("session_id")["item_id"].to_dict() == best.to_dict()
+    none = rows[:0]
+    assert len(fitted.predict(none)) == len(fitted.predict(none, form="ranks")) == 0
+    assert fitted.predict(none, form="items").shape == (0, 2)
 
 
 @given(st.permutations(range(4 * C)))
@@ -491,7 +469,7 @@ def test_predictions_go_with_their_rows(fitted, order):
     np.testing.assert_allclose(fitted.predict(rows.iloc[order]), fitted.predict(rows)[list(order)])
 
 
-def test_rows_without_the_group_are_refused_by_file_and_column(fitted, tmp_path):
+def test_what_cannot_be_predicted_or_compared_is_refused(fitted, tmp_path):
     rows = TEST.drop(columns=["session_id", "clicked"]).assign(sesion_id=TEST["session_id"])
     rows.to_csv(tmp_path / "new.csv", index=False)
     said = r"column 'session_id': the rows to predict lack it. Is 'sesion_id' meant\?"
@@ -499,63 +477,36 @@ def test_rows_without_the_group_are_refused_by_file_and_column(fitted, tmp_path)
         fitted.predict(rows)
     with pytest.raises(MissingColumnError, match=r"new.csv', " + said):
         predict_run(fitted.run, tmp_path / "new.csv", tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
-
-
-def test_runs_are_compared_by_what_lists_have(fitted):
     with pytest.raises(MissingColumnError, match=r"column 'device'.*One of: length, positives, place\."):
         compare_runs(fitted.run, fitted.run, by="device")
-    assert {c.segment for c in compare_runs(fitted.run, fitted.run, by="length")} == {"all", "length=5"}
-
-
-def test_what_folds_may_go_by_is_said_in_the_words_of_fit(tmp_path):
-    assert "give time='at' (--time at)" in decision(found(tmp_path, task="ranking"), "folds").why
-
-
-def test_no_rows_are_ranked_as_none(fitted):
-    rows = TEST.drop(columns="clicked")[:0]
-    assert len(fitted.predict(rows)) == len(fitted.predict(rows, form="ranks")) == 0
-    assert fitted.predict(rows, form="items").shape == (0, 2)
-
-
-def test_what_a_ranking_does_not_predict_is_refused(fitted):
     with pytest.raises(DataError, match="a ranking has scores, which are no probabilities"):
         fitted.predict_proba(TEST)
     with pytest.raises(DataError, match=r"not predicted as 'best'\. Use one of scores, ranks, items"):
         fitted.predict(TEST, form="best")
-
-
-def test_the_leaderboard_and_the_report_are_there(fitted):
-    assert set(fitted.leaderboard()["model"]) == {"xgb", "stack"}
-    assert fitted.leaderboard().columns[1] == "mrr"
-    assert fitted.report().is_file()
+    assert not (tmp_path / "out.csv").exists()
+    assert {c.segment for c in compare_runs(fitted.run, fitted.run, by="length")} == {"all", "length=5"}
 
 
 def test_candidates_without_an_id_are_numbered(tmp_path):
     """Their place in the file names them, in the submission and where it is checked, scored and predicted."""
-    from fastrec.competition.forms.check import check_submission
-    from fastrec.competition.forms.lists import form_of_run
-    from fastrec.competition.forms.values import score_values
-
     bare, test = TRAIN.drop(columns="item_id"), TEST.drop(columns="item_id").sample(frac=1, random_state=2)
-    data = folder(tmp_path, bare, test.drop(columns="clicked"))
+    data, run = folder(tmp_path, bare, test.drop(columns="clicked")), tmp_path / "run"
     made = new_competition(tmp_path / "competitions" / "mine", data, seconds=0)
     assert made.problem.item is None
-    run_competition(quick(load_competition(made.folder)), data, tmp_path / "run")
-    submission = pd.read_csv(tmp_path / "run" / "submission.csv")
+    run_competition(quick(load_competition(made.folder)), data, run)
+    submission = pd.read_csv(run / "submission.csv")
     assert submission.columns.tolist() == ["session_id", "row_number", "score"]
     placed = submission.set_index("row_number")["score"].sort_index()
-    fit = Fit(tmp_path)
-    np.testing.assert_allclose(fit.predict(test), placed.to_numpy())
-    assert check_submission(tmp_path / "run" / "submission.csv", data / "test.csv", form_of_run(tmp_path / "run")).rows
+    np.testing.assert_allclose(Fit(tmp_path).predict(test), placed.to_numpy())
+    form = form_of_run(run)
+    assert check_submission(run / "submission.csv", data / "test.csv", form).rows
     test.to_csv(tmp_path / "truth.csv", index=False)
-    form = form_of_run(tmp_path / "run")
     options = {"metric": "mrr", "target": None, "label": "clicked"}
-    scored = score_values(tmp_path / "run" / "submission.csv", tmp_path / "truth.csv", form, **options).value
+    scored = score_values(run / "submission.csv", tmp_path / "truth.csv", form, **options).value
     ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False, method="max")
     assert scored == pytest.approx((1 / ranks[test["clicked"] == 1]).mean())
     pytest.importorskip("onnx")
-    export_run(tmp_path / "run", tmp_path / "served")
+    export_run(run, tmp_path / "served")
     scorer = Scorer(tmp_path / "served")
     sent = test.assign(wanted=placed.to_numpy()).sort_values("session_id", kind="stable")
     columns = ["session_id", *(i.name for i in scorer.spec.sent)]
@@ -610,7 +561,6 @@ def test_fit_warns_of_a_ranking_that_nobody_asked_for():
 def test_the_command_line_in_fresh_processes(tmp_path):
     data = folder(tmp_path, TRAIN, TEST.drop(columns="clicked"))
     TEST[["session_id", "item_id", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
-
     script = (
         "import json, sys; from fastrec.cli import app; [app(a, standalone_mode=False) for a in json.load(sys.stdin)]"
     )

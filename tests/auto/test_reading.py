@@ -8,8 +8,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fastrec.competition import Reading
+from fastrec.competition import Reading, read_folder
 from fastrec.errors import DataWarning, MissingFileError
+
+
+def read_as(reading, *values):
+    """What is read of a column."""
+    return reading.convert(pa.table({"m": list(values)}))["m"].to_pylist()
 
 
 def test_times():
@@ -21,32 +26,26 @@ def test_times():
     assert made["i"] == [dt.datetime(2024, 2, 3, 4, 5, 6), dt.datetime(2024, 2, 3)]
 
 
-def test_numbers():
-    made = Reading(numbers=["m"]).convert(pa.table({"m": ["$1,200.50", "5 %", "-3", None, ""]}))
-    assert made["m"].to_pylist() == [1200.5, 5.0, -3.0, None, None]
-
-
-def test_letters_before_a_few_digits_are_passed_over():
-    texts = ["c-8", "c-21", " h 4", "", None, "12"]
-    assert Reading(numbers=["m"]).convert(pa.table({"m": texts}))["m"].to_pylist() == [8, 21, 4, None, None, 12]
+def test_numbers_have_signs_commas_and_a_few_letters_before_them():
+    numbers, commas = Reading(numbers=["m"]), Reading(numbers=["m"], decimal_commas=["m"])
+    assert read_as(numbers, "$1,200.50", "5 %", "-3", None, "") == [1200.5, 5.0, -3.0, None, None]
+    assert read_as(numbers, "c-8", "c-21", " h 4", "", None, "12") == [8, 21, 4, None, None, 12]
     with pytest.warns(DataWarning, match="'flight8' is no number"):
-        assert Reading(numbers=["m"]).convert(pa.table({"m": ["flight8"]}))["m"].null_count == 1
-
-
-def test_decimal_commas_are_those_of_the_columns_named():
+        assert read_as(numbers, "flight8") == [None]
+    # negatives of accountants and other minus signs
+    texts = ["($1,260.00)", "$1,260.00", "\u22125", "-$7", "$-7.50", "(3)"]
+    assert read_as(numbers, *texts) == [-1260, 1260, -5, -7, -7.5, -3]
+    assert read_as(commas, "(1.260,50 €)", "\u22121 000,5") == [-1260.5, -1000.5]
+    # decimal commas are those of the columns named
     texts = ["1.200,50", "5 %", "€ -3,125", "1 000,0"]
-    made = Reading(numbers=["m", "n"], decimal_commas=["m"]).convert(pa.table({"m": texts, "n": ["1,200.50"] * 4}))
-    assert made["m"].to_pylist() == [1200.5, 5.0, -3.125, 1000.0]
-    assert made["n"].to_pylist() == [1200.5] * 4
-
-
-def test_values_that_are_none_are_told_of():
-    with pytest.warns(DataWarning, match=r"'soon' is no time .*1 different"):
-        made = Reading(dates={"d": None}).convert(pa.table({"d": ["2024-01-01", "soon"]}))
-    assert made["d"].null_count == 1
+    assert read_as(commas, *texts) == [1200.5, 5.0, -3.125, 1000.0]
+    both = Reading(numbers=["m", "n"], decimal_commas=["m"])
+    assert both.convert(pa.table({"m": texts, "n": ["1,200.50"] * 4}))["n"].to_pylist() == [1200.5] * 4
 
 
 def test_values_that_are_none_are_told_of_with_their_rows_and_a_remedy():
+    with pytest.warns(DataWarning, match=r"'soon' is no time .*1 different"):
+        assert read_as(Reading(dates={"m": None}), "2024-01-01", "soon")[1] is None
     values = ["SW2A", "7178", "EC1A", "SW2A", None, " ", "1", "2"]
     for column in (pa.array(values), pa.array(values).dictionary_encode()):
         with pytest.warns(
@@ -73,40 +72,25 @@ def test_its_text_makes_it_again():
     assert Reading.from_state(reading.to_state()) == reading
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    from fastrec.competition import read_folder
-
+def test_a_file_that_is_not_there_and_other_tables_only_if_asked_for(tmp_path):
     with pytest.raises(MissingFileError, match=r"x\.csv"):
         read_folder(tmp_path, reading=Reading(files={"train": "x.csv"}))
-
-
-def test_other_tables_only_if_asked_for(tmp_path):
-    from fastrec.competition import read_folder
-
     for name in ("train", "side", "more"):
         pd.DataFrame({"a": [1, 2]}).to_csv(tmp_path / f"{name}.csv", index=False)
-    assert set(read_folder(tmp_path).tables) == {"side", "more"}
-    assert set(read_folder(tmp_path, reading=Reading(tables=["side"])).tables) == {"side"}
-    assert set(read_folder(tmp_path, reading=Reading(tables=[])).tables) == set()
-
-
-def test_negatives_of_accountants_and_other_minus_signs():
-    texts = ["($1,260.00)", "$1,260.00", "\u22125", "-$7", "$-7.50", "(3)"]
-    assert Reading(numbers=["m"]).convert(pa.table({"m": texts}))["m"].to_pylist() == [-1260, 1260, -5, -7, -7.5, -3]
-    made = Reading(numbers=["m"], decimal_commas=["m"]).convert(pa.table({"m": ["(1.260,50 €)", "\u22121 000,5"]}))
-    assert made["m"].to_pylist() == [-1260.5, -1000.5]
+    for tables, read in ((None, {"side", "more"}), (["side"], {"side"}), ([], set())):
+        assert set(read_folder(tmp_path, reading=Reading(tables=tables)).tables) == read
 
 
 @pytest.mark.parametrize("odd", ["1.234,56", "12,5", "1,2,3", "1 2", "(", "-", "1000,000"])
 def test_a_number_of_another_form_is_none(odd):
     with pytest.warns(DataWarning, match="is no number"):
-        assert Reading(numbers=["m"]).convert(pa.table({"m": [odd, "1"]}))["m"].to_pylist() == [None, 1]
+        assert read_as(Reading(numbers=["m"]), odd, "1") == [None, 1]
 
 
 def test_a_time_without_an_offset_among_others_is_none():
     with pytest.warns(DataWarning, match="'2024-01-01T10:00:00' is no time"):
-        made = Reading(dates={"d": None}).convert(pa.table({"d": ["2024-01-01T10:00:00+02:00", "2024-01-01T10:00:00"]}))
-    assert made["d"].to_pylist() == [dt.datetime(2024, 1, 1, 8, tzinfo=dt.UTC), None]
+        made = read_as(Reading(dates={"m": None}), "2024-01-01T10:00:00+02:00", "2024-01-01T10:00:00")
+    assert made == [dt.datetime(2024, 1, 1, 8, tzinfo=dt.UTC), None]
 
 
 def test_a_file_of_few_rows_is_read_as_one_of_many(tmp_path):

@@ -8,22 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import _e2e_data as data
 import numpy as np
-import pyarrow as pa
 import torch
-from _e2e_data import (
-    CATS,
-    CLICK,
-    COLUMNS,
-    CONTS,
-    FOLDS,
-    ITEM_ACTIONS,
-    LAST_DAY,
-    SMOOTH,
-    TARGET,
-    Prepared,
-    log_file,
-)
 from fastai.data.block import CategoryBlock
 
 from fastrec.features import (
@@ -42,37 +29,31 @@ from fastrec.segments import segment_min
 from fastrec.table import Table, concat
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 
-_TYPES = {n: pa.int64() if n in ("timestamp", "step") else pa.string() for n in COLUMNS}
-_ORDER = ["timestamp", "step"]
-
 
 def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
     """The log, and a row for every candidate, those of training sessions first."""
-    log = _log(log_file(folder), device)
+    file = data.log_file(folder)
+    if file.suffix == ".parquet" and device != "cpu" and find_spec("cudf") is not None:
+        import cudf  # straight to the GPU
+
+        log = Table.read(cudf.read_parquet(file, columns=list(data.COLUMNS)))
+    else:
+        log = Table.read(file, data.COLUMNS, device="cpu", types=data.TYPES if file.suffix == ".csv" else None)
     session = log["session_id"].coded()
     start = segment_min(log["timestamp"].integer(), session.codes, session.size)[session.codes]
-    is_valid = start >= LAST_DAY
-    log = log.with_columns({"fold": torch.where(is_valid, FOLDS, start % FOLDS), "is_valid": is_valid})
+    is_valid = start >= data.LAST_DAY
+    log = log.with_columns({"fold": torch.where(is_valid, data.FOLDS, start % data.FOLDS), "is_valid": is_valid})
     clicks = _clicks(log).drop(["action_type"])
     names = {"impressions": "item_id", "prices": "price"}
     rows = explode(clicks, names, numbers=["prices"], row="list_id")
     clicked = rows["item_id"].coded().codes == rows["reference"].coded().recode(rows["item_id"].coded().keys)
-    rows = rows.with_columns({TARGET: clicked.long()}).drop(["reference"])
+    rows = rows.with_columns({data.TARGET: clicked.long()}).drop(["reference"])
     return log.to(device), rows.to(device)
-
-
-def _log(file: Path, device: str) -> Table:
-    """The log; Parquet straight to a GPU where cuDF is there to read it."""
-    if file.suffix == ".parquet" and device != "cpu" and find_spec("cudf") is not None:
-        import cudf
-
-        return Table.read(cudf.read_parquet(file, columns=list(COLUMNS)))
-    return Table.read(file, COLUMNS, device="cpu", types=_TYPES if file.suffix == ".csv" else None)
 
 
 def _clicks(log: Table) -> Table:
     """The log's clicks, those of training sessions first: the rows of either then stand together."""
-    clicks = log.take(_is(log, [CLICK]))
+    clicks = log.take(_is(log, [data.CLICK]))
     held = clicks["is_valid"].values
     return clicks.take(torch.cat([(~held).nonzero(), held.nonzero()]).squeeze(1))
 
@@ -84,81 +65,68 @@ def _is(table: Table, words: Sequence[str]) -> torch.Tensor:
     return torch.tensor(chosen, device=table.device)[actions.values.long()]
 
 
-def features(log: Table, rows: Table) -> Prepared:
+def features(log: Table, rows: Table) -> data.Prepared:
     """All features of every candidate."""
-    rows = _of_session(log, rows)
-    touches = log.take(_is(log, ITEM_ACTIONS)).rename({"reference": "item_id"})
+    # what the session did before the click, and how long before it: found for clicks, then spread over their lists
+    order = ["timestamp", "step"]
+    clicks = _clicks(log.select(["session_id", *order, "action_type", "is_valid"])).drop(["action_type", "is_valid"])
+    before = History("session_id", order=order, table="log", stats=["since"], values=["action_type"], name="session")
+    session = FeatureSet([before], keep="outputs").fit_transform(clicks, tables={"log": log})
+    session = session.rename({"session_last_action_type": "last_action"}).take(rows["list_id"].integer())
+    rows = rows.with_columns({n: session[n] for n in session})
     n = int((~rows["is_valid"].values).sum())
     made = feature_set()
-    tables = {"touches": touches}
+    tables = {"touches": log.take(_is(log, data.ITEM_ACTIONS)).rename({"reference": "item_id"})}
     train = made.fit_transform(rows.slice(0, n), tables=tables)
     valid = made.transform(rows.slice(n, len(rows)), tables=tables)
-    wanted = [*CATS, *CONTS, TARGET, "list_id", "timestamp"]
-    frame = concat([part.select(wanted) for part in (train, valid)])
-    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", TARGET, "timestamp"))
-    return Prepared(frame.select([*CATS, *CONTS, TARGET]), (np.arange(n), np.arange(n, len(frame))), *rest)
-
-
-def _of_session(log: Table, rows: Table) -> Table:
-    """What the session did before the click, and how long before it: found for clicks, then spread over their lists."""
-    clicks = _clicks(log.select(["session_id", *_ORDER, "action_type", "is_valid"])).drop(["action_type", "is_valid"])
-    before = History("session_id", order=_ORDER, table="log", stats=["since"], values=["action_type"], name="session")
-    made = FeatureSet([before], keep="outputs").fit_transform(clicks, tables={"log": log})
-    made = made.rename({"session_last_action_type": "last_action"}).take(rows["list_id"].integer())
-    return rows.with_columns({n: made[n] for n in made})
+    frame = concat([part.select([*data.USED, "list_id", "timestamp"]) for part in (train, valid)])
+    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", data.TARGET, "timestamp"))
+    return data.Prepared(frame.select([*data.USED]), (np.arange(n), np.arange(n, len(frame))), *rest)
 
 
 def feature_set() -> FeatureSet:
     """The features of a candidate, not yet fitted."""
-    touch = History(
-        ["session_id", "item_id"],
-        order="step",
-        table="touches",
-        stats=["count", "steps"],
-        values=["timestamp"],
-        name="touch",
-    )
+    by = ["session_id", "item_id"]
+    stats = {"stats": ["count", "steps"], "values": ["timestamp"]}
     touched = GroupPick("position", by="list_id", order="touch_steps", name="touched")
     return FeatureSet(
         [
-            TargetEncode("item_id", TARGET, fold_column="fold", smooth=SMOOTH),
-            TargetEncode(Cross("item_id", "city"), TARGET, fold_column="fold", smooth=SMOOTH),
+            TargetEncode("item_id", data.TARGET, fold_column="fold", smooth=data.SMOOTH),
+            TargetEncode(Cross("item_id", "city"), data.TARGET, fold_column="fold", smooth=data.SMOOTH),
             CountEncode(["item_id", "user_id"]),
             GroupRank("count_item_id", by="list_id", descending=True),
             GroupRank("price", by="list_id"),
             Combine("price", "/", GroupStats("price", by="list_id", over="group"), name="price_over_mean"),
-            touch,
+            History(by, order="step", table="touches", **stats, name="touch"),
             Combine("timestamp", "-", "touch_last_timestamp", name="touch_since"),
             Combine("position", "-", touched, name="offset_touched"),
         ]
     )
 
 
-def as_pandas(made: Prepared) -> Prepared:
+def as_pandas(made: data.Prepared) -> data.Prepared:
     """The same as a pandas frame, text as categories: what fastai's ``TabularPandas`` is handed."""
     import pandas as pd
 
     frame = {}
     for name in made.frame.names:
         column = made.frame[name]
-        if column.kind != "category":
-            frame[name] = column.values.cpu().numpy()
-            continue
-        codes = column.values.cpu().numpy() - 1
-        frame[name] = pd.Categorical.from_codes(codes, column.distinct.to_pandas())
+        values = column.values.cpu().numpy()
+        text = column.kind == "category"
+        frame[name] = pd.Categorical.from_codes(values - 1, column.distinct.to_pandas()) if text else values
     splits = tuple(s.tolist() for s in made.splits)
     return replace(made, frame=pd.DataFrame(frame, copy=False), splits=splits)
 
 
-def preprocess(made: Prepared, *, device: str = "cpu") -> Any:
+def preprocess(made: data.Prepared, *, device: str = "cpu") -> Any:
     """fastrec's tabular object."""
-    procs = [Categorify, FillMissing, Normalize]
+    procs, place = [Categorify, FillMissing, Normalize], torch.device(device)
     return TabularFrame(
-        made.frame, procs, CATS, CONTS, TARGET, CategoryBlock, splits=made.splits, device=torch.device(device)
+        made.frame, procs, data.CATS, data.CONTS, data.TARGET, CategoryBlock, splits=made.splits, device=place
     )
 
 
-def columns(made: Prepared, step: int = 1) -> dict[str, np.ndarray]:
+def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:
     """The columns as numpy, training rows first, every ``step``-th row: to be compared with the other side's."""
-    frame = made.frame.take(torch.arange(0, len(made.frame), step)).to_pandas().astype(dict.fromkeys(CATS, object))
-    return {n: frame[n].to_numpy() for n in (*CATS, *CONTS, TARGET)}
+    frame = made.frame.take(torch.arange(0, len(made.frame), step)).to_pandas().astype(dict.fromkeys(data.CATS, object))
+    return {n: frame[n].to_numpy() for n in data.USED}

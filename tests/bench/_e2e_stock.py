@@ -13,70 +13,58 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import _e2e_data as data
 import numpy as np
 import pandas as pd
-from _e2e_data import (
-    CATS,
-    CLICK,
-    COLUMNS,
-    CONTS,
-    FOLDS,
-    ITEM_ACTIONS,
-    LAST_DAY,
-    SMOOTH,
-    TARGET,
-    TEXTS,
-    Prepared,
-    log_file,
-)
 
 _KEPT = ["session", "step", "timestamp", "user_id", "city", "current_filters", "platform", "device", "is_valid", "fold"]
 
 
 def read(folder: Path, *, tuned: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The log, and a row for every candidate."""
-    types = dict.fromkeys(TEXTS, "category")
-    file = log_file(folder)
+    types = dict.fromkeys(data.TEXTS, "category")
+    file = data.log_file(folder)
     if file.suffix == ".parquet":
-        log = pd.read_parquet(file, columns=list(COLUMNS)).astype(types)
+        log = pd.read_parquet(file, columns=list(data.COLUMNS)).astype(types)
     else:
-        log = pd.read_csv(file, usecols=list(COLUMNS), dtype=types, engine="pyarrow" if tuned else None)
+        log = pd.read_csv(file, usecols=list(data.COLUMNS), dtype=types, engine="pyarrow" if tuned else None)
     log["session"] = log["session_id"].cat.codes
     start = log.groupby("session", sort=False)["timestamp"].transform("min")
-    log["is_valid"] = start >= LAST_DAY
-    log["fold"] = (start % FOLDS).where(~log["is_valid"], FOLDS)
-    clicks = log.loc[log["action_type"] == CLICK, [*_KEPT, "reference", "impressions", "prices"]]
+    log["is_valid"] = start >= data.LAST_DAY
+    log["fold"] = (start % data.FOLDS).where(~log["is_valid"], data.FOLDS)
+    clicks = log.loc[log["action_type"] == data.CLICK, [*_KEPT, "reference", "impressions", "prices"]]
     clicks = clicks.assign(reference=clicks["reference"].astype("int64"))
     clicks = clicks.reset_index(names="row").reset_index(names="list_id")  # row: the click's in the log
-    rows = (_explode_by_one_split if tuned else _explode)(clicks)
+    rows = clicks.drop(columns=["impressions", "prices"])
+    if tuned:
+        lengths = clicks["impressions"].str.count(r"\|") + 1
+        rows = rows.iloc[np.repeat(np.arange(len(clicks)), lengths)].reset_index(drop=True)
+        rows["item_id"] = np.array("|".join(clicks["impressions"]).split("|"), dtype="int64")
+        rows["price"] = np.array("|".join(clicks["prices"]).split("|"), dtype="float64")
+    else:
+        rows = rows.assign(item_id=clicks["impressions"].str.split("|"), price=clicks["prices"].str.split("|"))
+        rows = rows.explode(["item_id", "price"], ignore_index=True).astype({"item_id": "int64", "price": "float64"})
     rows["position"] = rows.groupby("list_id", sort=False).cumcount() + 1
-    rows[TARGET] = (rows["item_id"] == rows["reference"]).astype("int64")
+    rows[data.TARGET] = (rows["item_id"] == rows["reference"]).astype("int64")
     return log, rows
 
 
-def _explode(clicks: pd.DataFrame) -> pd.DataFrame:
-    lists = {"item_id": clicks["impressions"].str.split("|"), "price": clicks["prices"].str.split("|")}
-    rows = clicks.drop(columns=["impressions", "prices"]).assign(**lists)
-    rows = rows.explode(["item_id", "price"], ignore_index=True)
-    return rows.astype({"item_id": "int64", "price": "float64"})
-
-
-def _explode_by_one_split(clicks: pd.DataFrame) -> pd.DataFrame:
-    lengths = clicks["impressions"].str.count(r"\|") + 1
-    rows = clicks.drop(columns=["impressions", "prices"])
-    rows = rows.iloc[np.repeat(np.arange(len(clicks)), lengths)].reset_index(drop=True)
-    rows["item_id"] = np.array("|".join(clicks["impressions"]).split("|"), dtype="int64")
-    rows["price"] = np.array("|".join(clicks["prices"]).split("|"), dtype="float64")
-    return rows
-
-
-def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> Prepared:
+def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> data.Prepared:
     """All features of every candidate."""
-    _of_session(log, rows)
-    known = rows[TARGET].where(~rows["is_valid"])  # missing where it is to be predicted
-    encode = _target_by_difference if tuned else _target_by_fold
-    rows["te_item_id__clicked"] = encode(rows, known, ["item_id"])
-    rows["te_item_id_x_city__clicked"] = encode(rows, known, ["item_id", "city"])
+    of_session = log.groupby("session", sort=False)
+    for name, before in (
+        ("last_action", of_session["action_type"].shift()),
+        ("session_since", of_session["timestamp"].diff()),
+    ):
+        rows[name] = before.iloc[rows["row"].to_numpy()].array
+    valid = rows["is_valid"].to_numpy()
+    known = rows[data.TARGET].where(~valid)  # missing where it is to be predicted
+    for keys in (["item_id"], ["item_id", "city"]):
+        if tuned:
+            means = target_by_difference(rows, known, keys)
+        else:
+            means = target_by_fold(rows, rows.loc[~valid, [*keys, "fold", data.TARGET]], keys)
+        rows[f"te_{'_x_'.join(keys)}__clicked"] = means
     for key in ("item_id", "user_id"):
         rows[f"count_{key}"] = known.groupby(rows[key], sort=False, observed=True).transform("count")
     of_list = rows.groupby("list_id", sort=False)
@@ -84,38 +72,26 @@ def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> P
     rows["rank_price__list_id"] = of_list["price"].rank("min")
     rows["price_over_mean"] = rows["price"] / of_list["price"].transform("mean")
     _of_touches(log, rows)
-    valid = rows["is_valid"].to_numpy()
     splits = (np.flatnonzero(~valid).tolist(), np.flatnonzero(valid).tolist())  # fastai adds the two lists
-    frame = rows[[*CATS, *CONTS, TARGET]]
-    return Prepared(frame, splits, *(rows[n].to_numpy() for n in ("list_id", TARGET, "timestamp")))
-
-
-def _of_session(log: pd.DataFrame, rows: pd.DataFrame) -> None:
-    """What the session did before the click, and how long before it."""
-    of_session = log.groupby("session", sort=False)
-    before = pd.DataFrame(
-        {"last_action": of_session["action_type"].shift(), "session_since": of_session["timestamp"].diff()}
+    return data.Prepared(
+        rows[[*data.USED]], splits, *(rows[n].to_numpy() for n in ("list_id", data.TARGET, "timestamp"))
     )
-    found = before.iloc[rows["row"].to_numpy()]
-    for name in before:
-        rows[name] = found[name].array
 
 
-def _target_by_fold(rows: pd.DataFrame, known: pd.Series, keys: list[str]) -> pd.Series:
-    """Target means from the other folds; validation rows are one more fold, whose targets are not known."""
+def target_by_fold(rows: pd.DataFrame, known: pd.DataFrame, keys: list[str]) -> pd.Series:
+    """Means of ``clicked`` as mostly written: learned from known rows of the other folds, joined to the fold's."""
     made = pd.Series(0.0, index=rows.index)
-    known = rows[[*keys, "fold"]].assign(target=known)[known.notna()]
-    for fold in range(FOLDS + 1):
+    for fold in sorted(rows["fold"].unique()):
         others = known[known["fold"] != fold]
-        prior = others["target"].mean()
-        stats = others.groupby(keys, sort=False, observed=True)["target"].agg(["sum", "count"])
-        means = (stats["sum"] + SMOOTH * prior) / (stats["count"] + SMOOTH)
+        prior = others[data.TARGET].mean()
+        stats = others.groupby(keys, sort=False, observed=True)[data.TARGET].agg(["sum", "count"])
+        means = (stats["sum"] + data.SMOOTH * prior) / (stats["count"] + data.SMOOTH)
         inside = rows["fold"] == fold
         made[inside] = rows.loc[inside, keys].join(means.rename("mean"), on=keys)["mean"].fillna(prior)
     return made
 
 
-def _target_by_difference(rows: pd.DataFrame, known: pd.Series, keys: list[str]) -> pd.Series:
+def target_by_difference(rows: pd.DataFrame, known: pd.Series, keys: list[str]) -> pd.Series:
     """The same as what all folds hold less what the own one does, which is exact for clicks."""
     whole = known.groupby([rows[k] for k in keys], sort=False, observed=True)
     own = known.groupby([*(rows[k] for k in keys), rows["fold"]], sort=False, observed=True)
@@ -124,12 +100,12 @@ def _target_by_difference(rows: pd.DataFrame, known: pd.Series, keys: list[str])
     prior = rows["fold"].map(rest["sum"] / rest["count"])
     total = whole.transform("sum") - own.transform("sum")
     count = whole.transform("count") - own.transform("count")
-    return (total + SMOOTH * prior) / (count + SMOOTH)
+    return (total + data.SMOOTH * prior) / (count + data.SMOOTH)
 
 
 def _of_touches(log: pd.DataFrame, rows: pd.DataFrame) -> None:
     """What the session did with the item before the click."""
-    touches = log.loc[log["action_type"].isin(ITEM_ACTIONS), ["session", "step", "timestamp", "reference"]]
+    touches = log.loc[log["action_type"].isin(data.ITEM_ACTIONS), ["session", "step", "timestamp", "reference"]]
     touches = touches.assign(item_id=touches.pop("reference").astype("int64"))
     here = rows[["session", "item_id", "step"]].reset_index(names="at")
     pairs = here.merge(touches, on=["session", "item_id"], suffixes=("", "_of_touch"))
@@ -145,7 +121,7 @@ def _of_touches(log: pd.DataFrame, rows: pd.DataFrame) -> None:
     rows["offset_touched"] = rows["position"] - rows["list_id"].map(last)
 
 
-def preprocess(made: Prepared) -> Any:
+def preprocess(made: data.Prepared) -> Any:
     """fastai's tabular object."""
     from fastai.data.block import CategoryBlock
     from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
@@ -153,11 +129,13 @@ def preprocess(made: Prepared) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about pandas' options and arrays
         procs = [Categorify, FillMissing, Normalize]
-        return TabularPandas(made.frame, procs, list(CATS), list(CONTS), TARGET, CategoryBlock(), splits=made.splits)
+        return TabularPandas(
+            made.frame, procs, list(data.CATS), list(data.CONTS), data.TARGET, CategoryBlock(), splits=made.splits
+        )
 
 
-def columns(made: Prepared, step: int = 1) -> dict[str, np.ndarray]:
+def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:
     """The columns as numpy, training rows first, every ``step``-th row: to be compared with the other side's."""
     order = np.concatenate([np.asarray(s) for s in made.splits])[::step]
-    frame = made.frame.iloc[order].astype(dict.fromkeys(CATS, object))
-    return {n: frame[n].to_numpy() for n in (*CATS, *CONTS, TARGET)}
+    frame = made.frame.iloc[order].astype(dict.fromkeys(data.CATS, object))
+    return {n: frame[n].to_numpy() for n in data.USED}

@@ -7,9 +7,10 @@ import statistics
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,45 +31,47 @@ from fastrec.training.acceleration import mixed_precision
 BATCH = 4_096
 MOMS, SQR_MOM = (0.95, 0.85, 0.95), 0.99  # fastai's
 UPDATES = 42_760_000 // 204_800  # of the article's epoch at its extreme batch
-PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
-# Of "split": of the embeddings and of all else.
+# Rates to choose from, by rule; of "split" those of the embeddings and of all else.
 GRIDS: dict[str, Sequence[Any]] = {
     "adamw": (0.01, 0.03, 0.1),
     "split": ((0.03, 0.03), (0.02, 0.04), (0.01, 0.04), (0.02, 0.08)),
     "lamb": (0.01, 0.03, 0.1),
 }
+PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
+ENDS = {
+    "before_batch": "loader",
+    "after_pred": "forward and loss",
+    "before_backward": "forward and loss",
+    "after_backward": "backward",
+    "before_step": "callbacks",
+    "after_step": "optimizer",
+    "after_batch": "callbacks",
+}
 EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """A row of the table.
 
     Args:
         name: what it is called.
         data: what it trains from: ``stock``, ``features``, ``frame`` or ``device`` (see ``bench_e2e``).
-        loader: whose batches.
+        loader: whose batches, ``stock`` or ``fastrec``.
         net: whose modules and optimizer.
-        opt: which rule: fastai's Adam and fastrec's ``adamw`` are one.
+        rule: ``adamw`` (fastai's Adam is the same), ``lamb``, or ``split``: embeddings have a rate of their own and no
+            momentum, as a rare id would be moved on by a gradient of long ago; the others' momentum goes with the batch
+            (``scale_moms``).
         half: in bfloat16, where that pays.
         batch: ``base``: ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's.
-        split: embeddings have a rate of their own and no momentum, as a rare id would be moved on by a gradient of long
-            ago; the others' momentum goes with the batch (``scale_moms``).
     """
 
     name: str
     data: str
-    loader: Literal["stock", "fastrec"] = "fastrec"
-    net: Literal["stock", "fastrec"] = "fastrec"
-    opt: Literal["adamw", "lamb"] = "adamw"
+    loader: str = "fastrec"
+    net: str = "fastrec"
+    rule: str = "adamw"
     half: bool = False
-    batch: Literal["base", "larger", "extreme"] = "base"
-    split: bool = False
-
-    @property
-    def rule(self) -> str:
-        """How its learning rates are found, see ``GRIDS``."""
-        return "split" if self.split else self.opt
+    batch: str = "base"
 
 
 SYSTEMS = (
@@ -77,12 +80,12 @@ SYSTEMS = (
     System("+ preprocessing", "frame", loader="stock", net="stock"),
     System("+ loader", "frame", net="stock"),
     System("+ fused embeddings and optimizer", "frame"),
-    System("+ embeddings without momentum", "frame", split=True),
-    System("+ bf16", "frame", half=True, split=True),
-    System("+ batch of 8,192, momentum scaled", "frame", half=True, batch="larger", split=True),
-    System("+ extreme batch, LAMB", "frame", opt="lamb", half=True, batch="extreme"),
-    System("+ extreme batch, AdamW, momentum scaled", "frame", half=True, batch="extreme", split=True),
-    System("+ data on the device", "device", opt="lamb", half=True, batch="extreme"),
+    System("+ embeddings without momentum", "frame", rule="split"),
+    System("+ bf16", "frame", half=True, rule="split"),
+    System("+ batch of 8,192, momentum scaled", "frame", half=True, batch="larger", rule="split"),
+    System("+ extreme batch, LAMB", "frame", rule="lamb", half=True, batch="extreme"),
+    System("+ extreme batch, AdamW, momentum scaled", "frame", half=True, batch="extreme", rule="split"),
+    System("+ data on the device", "device", rule="lamb", half=True, batch="extreme"),
 )
 
 
@@ -109,11 +112,10 @@ class Settings:
     def lr(self, system: System) -> Any:
         """A system's learning rate, or rates: its rule's, by the square root of the batch."""
         rates = np.asarray(self.lrs[system.rule]) * scale_lr(1.0, self.batch(system), BATCH)
-        return rates if system.split else float(rates)
+        return rates if system.rule == "split" else float(rates)
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """One training and what came of it: seconds, area under the ROC curve, mean reciprocal rank."""
 
     train: float
@@ -135,28 +137,32 @@ def extreme_batch(rows: int) -> int:
 
 
 def run(system: System, to: Any, made: Prepared, settings: Settings, seed: int) -> Trained:
-    """Train a system for one epoch and predict the validation rows.
-
-    Args:
-        system: which.
-        to: its tabular object.
-        made: the same rows with their lists and targets, for the scores.
-        settings: learning rates, batch.
-        seed: of weights and order.
-    """
-    with warnings.catch_warnings():
+    """Train a system for one epoch on its tabular object, predict the validation rows and score them by ``made``."""
+    begun = _now(settings.device)
+    learn = _fitted(system, to, settings, seed, _NoValidation())
+    trained = _now(settings.device)
+    with warnings.catch_warnings(), learn.no_bar():
         warnings.simplefilter("ignore")  # fastai's, about pandas and arrays
-        set_seed(seed)
-        begun = _now(settings.device)
-        learn = _learner(system, to, settings)
-        with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings), cbs=_NoValidation())
-            trained = _now(settings.device)
-            scores = learn.get_preds(ds_idx=1)[0][:, 1].numpy()
-        done = _now(settings.device)
+        scores = learn.get_preds(ds_idx=1)[0][:, 1].numpy()
+    done = _now(settings.device)
     rows = np.asarray(made.splits[1])
     clicked, lists = made.clicked[rows], made.lists[rows]
     return Trained(trained - begun, done - trained, float(auc(scores, clicked)), float(mrr(scores, clicked, lists)))
+
+
+def _fitted(system: System, to: Any, settings: Settings, seed: int, *cbs: Callback) -> Any:
+    """A learner after one epoch."""
+    with warnings.catch_warnings(), ExitStack() as quiet:
+        warnings.simplefilter("ignore")
+        set_seed(seed)
+        learn = _learner(system, to, settings)
+        quiet.enter_context(learn.no_bar())
+        quiet.enter_context(learn.no_logging())
+        moms = None  # fastai's; else of embeddings and of all else at the start, in the middle and at the end
+        if system.rule == "split":
+            moms = [np.array([0.0, m]) for m in scale_moms(MOMS, settings.batch(system), BATCH)]
+        learn.fit_one_cycle(1, settings.lr(system), moms=moms, cbs=cbs)
+    return learn
 
 
 def _learner(system: System, to: Any, settings: Settings) -> Any:
@@ -169,21 +175,13 @@ def _learner(system: System, to: Any, settings: Settings) -> Any:
     sizes = {n: w for n, w in EMB_SZS.items() if n in dls.cat_names}
     if system.net == "stock":
         return tabular_learner(dls, layers=list(LAYERS), emb_szs=sizes)
-    opt_func: Any = lamb if system.opt == "lamb" else adamw
-    more: dict[str, Any] = {}
-    if system.split:
+    more: dict[str, Any] = {"opt_func": lamb if system.rule == "lamb" else adamw}
+    if system.rule == "split":
         more = {"splitter": split_embeddings, "grads": "rows"}
-        opt_func = partial(opt_func, sqr_mom=scale_moms(SQR_MOM, settings.batch(system), BATCH))
+        more["opt_func"] = partial(adamw, sqr_mom=scale_moms(SQR_MOM, settings.batch(system), BATCH))
     cbs = mixed_precision(settings.amp if system.half else None, settings.device)
     # the widths as they are: padding them would be another net
-    return rec_learner(dls, layers=list(LAYERS), emb_szs=sizes, opt_func=opt_func, pad=False, cbs=cbs, **more)
-
-
-def _moms(system: System, settings: Settings) -> list[np.ndarray] | None:
-    """Momentum of embeddings and of all else at the start, in the middle and at the end; None: fastai's."""
-    if not system.split:
-        return None
-    return [np.array([0.0, m]) for m in scale_moms(MOMS, settings.batch(system), BATCH)]
+    return rec_learner(dls, layers=list(LAYERS), emb_szs=sizes, pad=False, cbs=cbs, **more)
 
 
 def _now(device: str) -> float:
@@ -202,12 +200,9 @@ def tune(
     Args:
         frame: named columns of training rows, as ``TabularFrame`` takes them.
         shown: int64 ``[n]``, seconds, when each row was; those of the last day before ``LAST_DAY`` are scored.
-        grids: rule → rates at ``BATCH`` to try.
+        grids: rule → rates at ``BATCH`` to try; the best of them is returned.
         extreme: the extreme batch.
         device: where nets train.
-
-    Returns:
-        Rule → rate at ``BATCH``.
     """
     inside = shown >= LAST_DAY - DAY
     splits = (np.flatnonzero(~inside), np.flatnonzero(inside))
@@ -223,14 +218,10 @@ def tune(
 
 
 def _loss(system: System, to: Any, settings: Settings) -> float:
-    set_seed(0)
-    learn = _learner(system, to, settings)
     try:
-        with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings))
+        loss = float(_fitted(system, to, settings, 0).recorder.values[-1][1])
     except TrainingError:  # the rate is too high
         return math.inf
-    loss = float(learn.recorder.values[-1][1])
     return loss if math.isfinite(loss) else math.inf
 
 
@@ -245,11 +236,7 @@ def faster_amp(to: Any, settings: Settings) -> str | None:
 
 
 class _Phases(Callback):
-    """Notes where the time of each training batch goes, and stops after some of them.
-
-    ``seconds`` has for each phase one number a batch: their median is not moved by a batch in which the machine did
-    something else, as their mean is.
-    """
+    """Notes where the time of each training batch goes, one number a batch, and stops after some of them."""
 
     order = -100
 
@@ -258,50 +245,27 @@ class _Phases(Callback):
         self.seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
         self.here = dict.fromkeys(PHASES, 0.0)
 
-    def _mark(self, phase: str | None) -> None:
+    def __call__(self, event: str) -> None:
+        if event != "before_train" and event not in ENDS:
+            return
         now = time.perf_counter()
-        if phase is not None and self.training:
-            self.here[phase] += now - self.since
+        if event != "before_train" and self.training:
+            self.here[ENDS[event]] += now - self.since
         self.since = now
-
-    def before_train(self) -> None:
-        self._mark(None)
-
-    def before_batch(self) -> None:
-        self._mark("loader")
-
-    def after_pred(self) -> None:
-        self._mark("forward and loss")
-
-    def before_backward(self) -> None:
-        self._mark("forward and loss")
-
-    def after_backward(self) -> None:
-        self._mark("backward")
-
-    def before_step(self) -> None:
-        self._mark("callbacks")
-
-    def after_step(self) -> None:
-        self._mark("optimizer")
-
-    def after_batch(self) -> None:
-        self._mark("callbacks")
-        if self.count > 0:  # the first batch warms up
-            for phase, seconds in self.here.items():
+        if event == "after_batch":
+            for phase, seconds in self.here.items() if self.count else ():  # the first batch warms up
                 self.seconds[phase].append(seconds)
-        self.here = dict.fromkeys(PHASES, 0.0)
-        self.count += 1
-        if self.count > self.batches:
-            raise CancelFitException
+            self.here = dict.fromkeys(PHASES, 0.0)
+            self.count += 1
+            if self.count > self.batches:
+                raise CancelFitException
 
 
 def phases(system: System, to: Any, settings: Settings, *, batches: int) -> dict[str, float]:
-    """Where the seconds of some training batches of a system go: phase → seconds of a batch, the median of them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        set_seed(0)
-        learn, clock = _learner(system, to, settings), _Phases(batches)
-        with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings), cbs=[clock, _NoValidation()])
+    """Where the seconds of some training batches of a system go: phase → seconds of a batch.
+
+    Of the batches the median: it is not moved by one in which the machine did something else, as the mean is.
+    """
+    clock = _Phases(batches)
+    _fitted(system, to, settings, 0, clock, _NoValidation())
     return {phase: statistics.median(seconds) if seconds else 0.0 for phase, seconds in clock.seconds.items()}

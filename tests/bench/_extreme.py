@@ -28,10 +28,9 @@ All warm up over the first part of the steps and then cool down by half a cosine
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -70,8 +69,7 @@ NETS: dict[str, tuple[type, dict[str, Any], float | None]] = {
 VALID_BATCH = 65_536
 
 
-@dataclass
-class Case:
+class Case(NamedTuple):
     """Rows to train and to score on.
 
     Args:
@@ -91,15 +89,8 @@ class Case:
     bayes_auc: float | None = None
 
 
-@dataclass(frozen=True)
-class Run:
-    """How one net came out.
-
-    Args:
-        auc, loss: on the validation rows.
-        seconds: of training alone, validation left out.
-        steps: of the optimizer.
-    """
+class Run(NamedTuple):
+    """How one net came out: on the validation rows, and the seconds and steps of training alone."""
 
     auc: float
     loss: float
@@ -147,14 +138,7 @@ def movielens_frame(folder: Path) -> pd.DataFrame:
 
 
 def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[float], list[float]]:
-    """Learning rates and weight decays of embeddings and of all else at a batch size.
-
-    Args:
-        rule: its name.
-        lrs: the rates chosen at batch size ``base``, of embeddings and of all else.
-        bs: the batch size.
-        base: the smallest one.
-    """
+    """Learning rates and weight decays of embeddings and of all else at a batch size; ``lrs`` are those at ``base``."""
     embeddings, others = lrs
     scaled = scale_lr(others, bs, base, rule="sqrt")
     if rule in SCALED:
@@ -209,19 +193,9 @@ def train(
     if rule in LAMBS:
         opt_func = partial(lamb, adapt_1d=False, adapt_tables=rule == "LAMB", **more)
     arch, layers, std = NETS[net]
-    learn = rec_learner(
-        dls,
-        arch,
-        **layers,
-        emb_szs=widths,
-        grads=grads,
-        n_out=1,
-        opt_func=opt_func,
-        loss_func=BCE(),
-        metrics=AUC(),
-        splitter=split_embeddings,
-        cbs=[CowClip()] if rule == "CowClip" else [],
-    )
+    cbs = [CowClip()] if rule == "CowClip" else []
+    options = layers | {"emb_szs": widths, "grads": grads, "n_out": 1, "splitter": split_embeddings}
+    learn = rec_learner(dls, arch, **options, opt_func=opt_func, loss_func=BCE(), metrics=AUC(), cbs=cbs)
     if std is not None:
         learn.model.embeds.reset_parameters(std)
     rates, decays = rates_of(rule, lrs, bs, base)
@@ -235,19 +209,15 @@ def train(
 class _Clock(Callback):
     """Time and steps of training."""
 
-    def __init__(self) -> None:
-        self.seconds, self.steps = 0.0, 0
+    seconds, steps = 0.0, 0
 
     def before_train(self) -> None:
-        """An epoch begins."""
         self.began = _now()
 
     def after_step(self) -> None:
-        """The optimizer has made a step."""
         self.steps += 1
 
     def after_train(self) -> None:
-        """An epoch's training is done."""
         self.seconds += _now() - self.began
 
 

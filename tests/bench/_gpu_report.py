@@ -1,208 +1,348 @@
-"""``GPU.md``: what ``make gpu`` does, goals and figures side by side, floors, and what everything ran on."""
+"""``GPU.md``: what a GPU is to reach and the figures that were found, side by side, floors, and the machine.
+
+Sections that were written by hand (what the check does, how its packages come in) stay as they are.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from _gpu_goals import GOALS, Goal
-from _timing import Record
+from _timing import Record, cells, put
 
-PARTS = {  # in the order of ``--minutes``
-    "smoke": "every stage once on few rows, beside the same on the CPU",
-    "floors": "what the machine itself reaches: copies, products of matrices, kernels",
-    "suite": "the whole test-suite with `FASTREC_DEVICE=cuda`, over cuDF's frames too where cuDF is installed",
-    "copies": "copies to the host on the way frame → features → TabularFrame → loader → net → XGBoost, counted by "
-    "torch's profiler",
-    "loader": "rows a second of a shuffled epoch, rows on the device",
-    "steps": "a training step in float32, bf16, fp16 and by CUDA graphs, batches of 4,096 to 65,536",
-    "e2e": "from raw files to scores beside pandas and stock fastai (`make bench-e2e`), 40 M rows",
-    "embeddings": "the share of a step that the embeddings' backward pass takes",
-    "placement": "a table of 20 M rows of which a twentieth has room on the device, beside one that is all there",
-    "trees": "XGBoost: rows a second that it grows on and that it predicts",
-    "serving": "an exported run by onnxruntime's CUDA provider: from raw columns, and the net alone from codes",
-    "memory": "that running out of memory names what was being done, how much was wanted and what to lower",
-    "busy": "how busy the device is while it trains, before and after, with pictures",
-    "sessions": "an epoch of SASRec and GRU4Rec over every event, and the best items of every session",
-    "dask": "features of a dask-cuDF frame beside those of one cuDF frame",
-    "extreme": "AUC at batches of 4,096 to 819,200 (`make bench-extreme`), 40 M rows, five seeds",
-}
-_NOT_YET = """**Nothing of fastrec has been run on a GPU yet.** The code for GPUs is written and shares the CPU's; the
-check below is ready, and its own code has run on a CPU with small sizes. Goals stand without figures until then: the
-figures that exist are of CPUs (`BENCHMARKS.md`), and counts on a stand-in for a GPU (the last section). To get figures
-of a GPU, call `make gpu GPU_ARGS='--minutes 30'` on a machine that has one; it writes them into this file.
+LARGEST = 65_536  # the batch up to which 16 bits and graphs are to help
+EXTREME = 204_800
+SERVED = 16_384  # rows of a request that the goals of serving speak of
+PLACED = 20_000_000  # rows of the table that does not fit
+ROWS = 40_000_000  # of the end-to-end benchmark and of that of extreme batches
+BEFORE = ("read", "features", "preprocess", "train")  # from the files to a trained net
+
+
+class Found(NamedTuple):
+    """A figure.
+
+    Args:
+        value: in the goal's own unit.
+        notes: which system or batch it is of.
+        of: the record with the floor, if there is one.
+        full: whether it is of the size that the goal speaks of; of a smaller one nothing is judged.
+    """
+
+    value: float
+    notes: str = ""
+    of: Record = {}  # noqa: RUF012
+    full: bool = True
+
+
+Find = Callable[[Sequence[Record]], Found | None]
+
+
+class Goal(NamedTuple):
+    """One line of the table: the part that gives the figure, what is measured, the limit and its side, the form."""
+
+    part: str
+    name: str
+    side: str
+    limit: float
+    form: str
+    find: Find
+
+    def figure(self, records: Sequence[Record]) -> Found | None:
+        """The figure in the records; None: they do not have it."""
+        return self.find([r for r in records if r.get("part") == self.part])
+
+    def met(self, value: float) -> bool:
+        return value >= self.limit if self.side == "≥" else value <= self.limit
+
+
+def _of(start: str, **wanted: object) -> Callable[[Callable[[list[Record]], Found | None]], Find]:
+    """A figure of the records of a case, where there are any."""
+
+    def decorate(find: Callable[[list[Record]], Found | None]) -> Find:
+        def first(records: Sequence[Record]) -> Found | None:
+            found = [r for r in records if r["case"].startswith(start)]
+            found = [r for r in found if all(r.get(k) == v for k, v in wanted.items())]
+            return find(found) if found else None
+
+        return first
+
+    return decorate
+
+
+@_of("smoke")
+def _smoke(found: list[Record]) -> Found | None:
+    found = [r for r in found if "wrong" in r]
+    wrong = [f"{r['system']}: {r['notes']}" for r in found if r["wrong"]]
+    return Found(len(wrong), "; ".join(wrong) or f"{len(found)} stages") if found else None
+
+
+@_of("test-suite")
+def _tests(found: list[Record]) -> Found:
+    one = found[0]
+    unfinished = one["failed"] == 0 and (one["status"] != 0 or one["passed"] == 0)  # it ended before its end
+    beside = "cuDF's frames among them" if one.get("cudf") else "without cuDF, which is not installed"
+    return Found(one["failed"] + unfinished, f"{one['notes']}; {beside}")
+
+
+@_of("copies to the host")
+def _copies(found: list[Record]) -> Found:
+    each = ", ".join(f"{r['system']} {r['copies']} ({r['large']} large)" for r in found)
+    return Found(sum(r["beyond"] for r in found), f"copies: {each}")
+
+
+@_of("loader,", system="fastrec")
+def _loader(found: list[Record]) -> Found:
+    best = max(found, key=lambda r: r["rows_per_s"])
+    return Found(best["rows_per_s"] / 1e6, best["case"].partition(", ")[2], best)
+
+
+@_of("out of memory")
+def _named(found: list[Record]) -> Found:
+    return Found(float(found[0]["named"]), found[0]["notes"])
+
+
+@_of("embedding backward")
+def _tables(found: list[Record]) -> Found | None:
+    worst = max((r for r in found if r["share"] is not None), key=lambda r: r["batch"], default=None)
+    return worst and Found(worst["share"] * 100, f"batch {worst['batch']:,}; {worst['notes']}", worst)
+
+
+@_of("device busy")
+def _busy(found: list[Record]) -> Found:
+    best = max(found, key=lambda r: r["busy"])
+    each = ", ".join(f"{r['system']}, batch {r['batch']:,}: {r['busy']:.0%}" for r in found)
+    return Found(best["busy"] * 100, each, best)
+
+
+def _faster(half: bool) -> Find:
+    """The least that 16 bits or graphs gain, over the batch sizes: of each the best.
+
+    Launches bound a step of nets as narrow as this one, and autocast adds launches: 16 bits are compared graph with
+    graph.
+    """
+
+    @_of("training step")
+    def find(found: list[Record]) -> Found | None:
+        steps = [r for r in found if r["system"].endswith("graph") and r["batch"] <= LARGEST]
+        steps = [r for r in steps if not str(r.get("notes", "")).startswith("no graph")]
+        if half:
+            wide = {r["batch"]: r["speedup"] for r in steps if r["system"] == "float32, graph"}
+            steps = [r for r in steps if r["system"] != "float32, graph" and r["batch"] in wide]
+            steps = [{**r, "speedup": r["speedup"] / wide[r["batch"]]} for r in steps]
+        steps.sort(key=lambda r: (r["batch"], r["speedup"]))
+        best = {r["batch"]: r for r in steps}
+        worst = min(best.values(), key=lambda r: r["speedup"], default=None)
+        each = ", ".join(f"{bs:,}: {r['speedup']:.2f}× ({r['system']})" for bs, r in best.items())
+        return worst and Found(worst["speedup"], each, worst)
+
+    return find
+
+
+@_of("train", system="cached")
+def _placed(found: list[Record]) -> Found | None:
+    one = found[0]
+    notes = f"{one['rows']:,} rows, hit rate {one['hit_rate']:.1%}"
+    return Found(one["speed"], notes, one, one["rows"] >= PLACED) if "speed" in one else None
+
+
+def _served(field: str, scale: float) -> Find:
+    """A figure of the net from codes; what raw columns take is said beside."""
+
+    @_of("serving")
+    def find(found: list[Record]) -> Found | None:
+        by = {r["system"]: r for r in found}
+        if "net, codes" not in by:
+            return None
+        one, raw = by["net, codes"], by.get("graph, raw columns")
+        beside = f"raw columns {raw['rows_per_s']:,} rows/s, p99 {raw['p99_seconds'] * 1e3:.1f} ms" if raw else ""
+        return Found(one[field] * scale, beside, one, one["batch"] >= SERVED)
+
+    return find
+
+
+@_of("features, dask")
+def _dask(found: list[Record]) -> Found | None:
+    cut = [r for r in found if r["system"] != "one frame"]
+    each = ", ".join(f"{r['system']} {r['seconds']:.2f} s, {r['ratio']:.1f} × one frame's" for r in cut)
+    return Found(sum(not r["same"] for r in cut), each) if cut else None
+
+
+def _e2e(
+    value: Callable[[Record, Record], float],
+    key: Callable[[Record], float] = lambda r: r["ratio"],
+    notes: Callable[[Record, Record], str] | None = None,
+) -> Find:
+    """A figure of stock and of the best system by ``key``."""
+
+    @_of("end to end")
+    def find(found: list[Record]) -> Found | None:
+        own = [r for r in found if "stages" in r]
+        stock = next((r for r in own if r["system"] == "stock"), None)
+        best = max((r for r in own if r["system"].startswith("+")), key=key, default=None)
+        if stock is None or best is None:
+            return None
+        full = best["rows"] >= ROWS
+        if notes is not None:
+            return Found(value(stock, best), notes(stock, best), full=full)
+        return Found(value(stock, best), f"{best['rows']:,} rows, {best['system']}", best, full)
+
+    return find
+
+
+def _until_trained(one: Record) -> float:
+    return sum(one["stages"][s] for s in BEFORE)
+
+
+def _mrrs(*systems: Record) -> str:
+    return ", ".join(f"{r['system']} {r['mrr_mean']:.4f} ± {r['mrr_sd']:.4f}" for r in systems)
+
+
+def _stage(stage: str) -> Find:
+    """How many times as fast as stock a stage is, in the fastest system."""
+    return _e2e(
+        lambda stock, best: stock["stages"][stage] / max(best["stages"][stage], 1e-9),
+        lambda r: -r["stages"][stage],
+        lambda stock, best: f"{best['stages'][stage]:.2f} s, {best['system']}",
+    )
+
+
+@_of("planted")
+def _extreme(found: list[Record]) -> Found | None:
+    own = [r for r in found if not r["case"].endswith("rate") and r.get("batch") == EXTREME]  # those chose the rates
+    lost: dict[str, list[float]] = {}
+    for r in own:
+        lost.setdefault(r["system"], []).append(r["auc_lost"])
+    if not lost:
+        return None
+    best = min(lost, key=lambda rule: statistics.mean(lost[rule]))
+    sd, rows = statistics.stdev(lost[best]) if len(lost[best]) > 1 else 0.0, own[0]["train_rows"]
+    notes = f"{best}, ± {sd:.5f} over {len(lost[best])} seeds, {rows:,} rows to train on"
+    return Found(statistics.mean(lost[best]), notes, full=rows >= 0.8 * ROWS)  # some of them validate
+
+
+_times = _e2e(lambda stock, best: best["ratio"])
+_trained = _e2e(lambda stock, best: _until_trained(best), lambda r: -_until_trained(r))
+_same_mrr = _e2e(lambda stock, best: stock["mrr_mean"] - best["mrr_mean"], notes=_mrrs)
+GOALS = (
+    Goal("smoke", "stages that fail, or differ from the CPU", "≤", 0, "{:.0f}", _smoke),
+    Goal("suite", "tests that fail on the device", "≤", 0, "{:.0f}", _tests),
+    Goal("copies", "copies to the host beyond what is allowed", "≤", 0, "{:.0f}", _copies),
+    Goal("memory", "out of memory: what, how much and what to lower are named", "≥", 1, "{:.0f}", _named),
+    Goal("loader", "loader, rows on the device", "≥", 300, "{:,.0f} M rows/s", _loader),
+    Goal("embeddings", "embeddings' backward pass, of a step", "≤", 2.3, "{:.1f} %", _tables),
+    Goal("placement", "speed with a twentieth of a table on the device", "≥", 0.8, "{:.2f}", _placed),
+    Goal("steps", "16 bits over float32, by graphs, to batch 65,536", "≥", 1.5, "{:.2f}×", _faster(half=True)),
+    Goal("steps", "CUDA graphs over float32, every batch to 65,536", "≥", 1.5, "{:.2f}×", _faster(half=False)),
+    Goal("busy", "device busy while training", "≥", 85, "{:.0f} %", _busy),
+    Goal("dask", "features of dask-cuDF that differ from cuDF's", "≤", 0, "{:.0f}", _dask),
+    Goal("serving", "a net served, batches of 16,384", "≥", 1.5, "{:.2f} M rows/s", _served("rows_per_s", 1e-6)),
+    Goal("serving", "the same, 99th percentile", "≤", 10, "{:.1f} ms", _served("p99_seconds", 1e3)),
+    Goal("e2e", "40 M rows, from files to a trained net", "≤", 10, "{:.1f} s", _trained),
+    Goal("e2e", "end to end over stock fastai", "≥", 15.6, "{:.1f}×", _times),
+    Goal("e2e", "the same, as the stretch", "≥", 30, "{:.1f}×", _times),
+    Goal("e2e", "MRR lost to stock fastai", "≤", 0.001, "{:.4f}", _same_mrr),
+    Goal("e2e", "preprocessing over TabularPandas", "≥", 9.6, "{:.1f}×", _stage("preprocess")),
+    Goal("e2e", "features over pandas", "≥", 9.7, "{:.1f}×", _stage("features")),
+    Goal("extreme", "AUC lost at batch 204,800", "≤", 0.001, "{:.4f}", _extreme),
+)
+
+
+# The report ----------------------------------------------------------------------------------------------------------
+
+_NOT_YET = """**Nothing of fastrec has been run on a GPU yet.** To get figures, call `make gpu GPU_ARGS='--minutes 30'`
+on a machine that has one; it writes them into this file.
 """
 _ON_CPU = """**This run was on a CPU, at small sizes: it shows that the check works, and nothing about a GPU.**
 """
-_HOW = """## The check
-
-    make gpu                                  # everything; hours, most of them for the two runs of 40 M rows
-    make gpu GPU_ARGS='--cases suite,copies'  # some parts; records of the others stay, the report is of all
-    make gpu GPU_ARGS='--rows 4000000 --seeds 1'
-    make gpu GPU_ARGS='--minutes 30'          # the parts in the order of their worth, as far as the time goes
-    make gpu GPU_PYTHON=python3               # a Python that has everything already, instead of a new environment
-    make gpu DEVICE=cpu GPU_ARGS='--small'    # the same code on a CPU; writes runs/bench/gpu-cpu.json and .md
-
-It needs an NVIDIA GPU with its driver (for CUDA 13: 580 or newer), a CUDA build of torch, and for cuDF Linux. Without a
-GPU it says so and ends with an error. Each part runs in a process of its own, one after the other; a part that fails is
-named in the report and stops no other. Records are in `runs/bench/gpu.json`, written after every part.
-
-`--minutes` runs the parts in the order below, at middle sizes: 4 M rows instead of 40 M, and of the suite the folders
-that work on the device. A part is begun if its estimate fits into the time that is left. It has a limit: 20 s before,
-it is interrupted, to write what it has; then it is ended with all that it has started. If time is left, the end-to-end
-benchmark runs at 40 M rows. The quotes are needed: make would take a bare `30` for a target. A part whose packages are
-not installed is skipped and named.
-
-Ctrl-C, or `kill`, stops the check: the part that runs writes what it has, within 20 s. If the check is killed outright,
-its part is, too; the records of earlier parts are kept. The same command again goes on with what is missing.
-
-"""
-_PACKAGES = """## Bringing the packages in
-
-`make gpu` makes `.venv-gpu` from `constraints-gpu.txt` with the extras `dev` and `gpu` (cuDF, dask-cuDF, cuML). By
-hand:
-
-    python3 -m venv .venv-gpu
-    .venv-gpu/bin/pip install -c constraints-gpu.txt -e '.[dev,gpu]'
-
-A machine without a package index takes wheels that another one has fetched, of the same Python and platform:
-
-    pip download -d wheels -c constraints-gpu.txt '.[dev,gpu]' 'setuptools>=77'         # there
-    pip install --no-index --find-links wheels -c constraints-gpu.txt -e '.[dev,gpu]'   # here
-    make gpu GPU_PYTHON=python3
-
-The constraints name RAPIDS 26.10, which wants pandas 3.0, and a torch for CUDA 13: without a named torch pip prefers
-an old one for CUDA 12. Calls of cuDF are checked on CPUs, too, against RAPIDS' recorded names and arguments
-(`tests/rapids/`); `python -m tests.rapids.signatures FOLDER 26.10` records them anew from unpacked wheels.
-
-The part `serving` wants `onnxruntime-gpu` in place of `onnxruntime`, with `onnx` and `onnxscript`.
-
-Where torch with CUDA is installed already, leave it out of what is carried over. Without cuDF everything else is
-measured all the same: frames are pandas', their columns are copied to the device once.
-
-## Memory
-
-torch and RAPIDS each keep what they have freed. `fastrec.scale.share_pool()` gives both one pool of RMM; call it
-before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others. Copies
-of batches wait for the steps that were queued before them.
-
-Products of float32 matrices are exact, without TF32: `torch.set_float32_matmul_precision("high")` allows it.
-
-What does not fit raises `fastrec.errors.DeviceMemoryError`: what was being done, bytes asked for and free, and what to
-lower.
-"""
-
-
-_OWN = ("Goals", "Floors", "Before and after", "All figures", "The check", "Bringing the packages in", "Memory")
+_OWN = ("Goals", "Floors", "Before and after", "All figures")  # sections; all others were written by hand
+_FORMS = (
+    ("case", ""),
+    ("system", ""),
+    ("rows", ","),
+    ("seconds", ".6g"),
+    ("rows_per_s", ","),
+    ("ratio", ".2f"),
+    ("floor_s", ".3g"),
+    ("floor_share", ".0%"),
+)
 
 
 def report(records: Sequence[Record], image: str | None = None) -> str:
-    """The whole file.
-
-    Args:
-        records: of all parts that have run; none: of none.
-        image: file name of the pictures, if there are any.
-    """
+    """The whole file, of all parts that have run, with the pictures' file, if there are any."""
     about = next((r for r in records if r["case"] == "machine"), None)
     on_gpu = about is not None and about["on_gpu"]
-    intro = _NOT_YET if about is None else "" if on_gpu else _ON_CPU
     parts = [
         "# fastrec on a GPU\n",
-        intro,
+        _NOT_YET if about is None else "" if on_gpu else _ON_CPU,
         _machine(about) if about else "",
         _goals(records, judged=on_gpu),
-        _failed(records),
+        _named_parts("Parts that failed", records, "error"),
+        _named_parts("Parts left out", records, "skipped"),
         _floors(records),
         f"## Before and after\n\n![What the device does]({image})\n" if image else "",
         _figures(records),
-        _HOW + "Parts (`--cases`):\n\n" + "".join(f"- `{name}`: {text}.\n" for name, text in PARTS.items()),
-        _PACKAGES,
     ]
     return "\n".join(part for part in parts if part)
 
 
 def _machine(one: Record) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
-    lines = [
-        ("device", one["system"]),
-        ("driver", one["driver"] or "none"),
-        ("CUDA", one["cuda"] or "none"),
-        ("host", one["host"]),
-        ("versions", versions),
-        ("command", one["command"]),
-        ("date", one["date"]),
-    ]
-    return "```\n" + "".join(f"{name:9s}{text}\n" for name, text in lines) + "```\n"
-
-
-# Tables --------------------------------------------------------------------------------------------------------------
+    lines = {"device": one["system"], "driver": one["driver"] or "none", "CUDA": one["cuda"] or "none"}
+    lines |= {
+        "host": one["host"],
+        "versions": ", ".join(f"{name} {version}" for name, version in one["versions"].items()),
+    }
+    lines |= {"command": one["command"], "date": one["date"]}
+    return "```\n" + "".join(f"{name:9s}{text}\n" for name, text in lines.items()) + "```\n"
 
 
 def verdict(goal: Goal, records: Sequence[Record], *, judged: bool) -> str:
     """``met``, ``missed``, or why neither can be said."""
-    failed = any(r.get("error") for r in records if r.get("part") == goal.part)
-    found = goal.find([r for r in records if r.get("part") == goal.part])
+    found = goal.figure(records)
     if found is None:
+        failed = any(r.get("error") for r in records if r.get("part") == goal.part)
         return "failed to run" if failed else "not run"
-    if not judged:
-        return "not on a GPU"
-    if not found.full:
-        return "not at full size"
+    if not judged or not found.full:
+        return "not at full size" if judged else "not on a GPU"
     return "met" if goal.met(found.value) else "missed"
 
 
 def _goals(records: Sequence[Record], *, judged: bool) -> str:
     lines = ["## Goals\n", "| what | goal | figure | | share of the floor | notes |", "|:---|---:|---:|:---|---:|:---|"]
     for goal in GOALS:
-        found = goal.find([r for r in records if r.get("part") == goal.part])
-        sign = "≥" if goal.side == "at least" else "≤"
-        figure = "" if found is None else goal.form.format(found.value)
-        share = "" if found is None or found.share is None else f"{found.share:.0%} of {found.floor}"
-        limit, said = goal.form.format(goal.limit), verdict(goal, records, judged=judged)
-        notes = "" if found is None else _cell(found.notes)
-        lines.append(f"| {goal.name} | {sign} {limit} | {figure} | {said} | {share} | {notes} |")
+        found, limit = goal.figure(records), goal.form.format(goal.limit)
+        figure = share = notes = ""
+        if found is not None:
+            figure, notes = goal.form.format(found.value), _cell(found.notes)
+            share = f"{found.of['floor_share']:.0%} of {found.of['floor_of']}" if "floor_share" in found.of else ""
+        said = verdict(goal, records, judged=judged)
+        lines.append(f"| {goal.name} | {goal.side} {limit} | {figure} | {said} | {share} | {notes} |")
     return "\n".join(lines) + "\n"
 
 
-def _failed(records: Sequence[Record]) -> str:
-    failed = [r for r in records if r.get("error")]
-    lines = [f"- `{r['part']}`: {_cell(r['error'])}" for r in failed]
-    text = "Parts that failed:\n\n" + "\n".join(lines) + "\n" if lines else ""
-    left = [f"- `{r['part']}`: {_cell(r['skipped'])}" for r in records if _left_out(r)]
-    return text + ("\n" if text and left else "") + ("Parts left out:\n\n" + "\n".join(left) + "\n" if left else "")
-
-
-def _left_out(one: Record) -> bool:
-    return isinstance(one.get("skipped"), str)  # of the suite it is the number of tests that were skipped
+def _named_parts(title: str, records: Sequence[Record], why: str) -> str:
+    own = [r for r in records if isinstance(r.get(why), str)]  # of the suite ``skipped`` is a number of tests
+    return f"{title}:\n\n" + "".join(f"- `{r['part']}`: {_cell(r[why])}\n" for r in own) if own else ""
 
 
 def _floors(records: Sequence[Record]) -> str:
     own = [r for r in records if r.get("part") == "floors" and "per_second" in r]
-    if not own:
-        return ""
     lines = ["## Floors\n", "| measured | speed |", "|:---|---:|", *(f"| {r['system']} | {r['notes']} |" for r in own)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" if own else ""
 
 
 def _figures(records: Sequence[Record]) -> str:
     own = [r for r in records if r.get("part") not in (None, "floors", "machine")]
-    own = [r for r in own if not r.get("error") and not _left_out(r)]
-    if not own:
-        return ""
+    own = [r for r in own if not r.get("error") and not isinstance(r.get("skipped"), str)]
     head = "| case | system | rows | seconds | rows/s | ratio | floor, s | share | notes |"
     lines = ["## All figures\n", head, "|:---|:---|" + "---:|" * 6 + ":---|"]
     for r in own:
-        seconds = "" if r["seconds"] is None else f"{r['seconds']:.6g}"
-        rate = "" if r["rows_per_s"] is None else f"{r['rows_per_s']:,}"
-        ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f}"
-        floor = f"{r['floor_s']:.3g}" if "floor_s" in r else ""
-        share = f"{r['floor_share']:.0%}" if "floor_share" in r else ""
         batch = f"batch {r['batch']:,}" if "batch" in r and "batch" not in r["case"] else ""
         notes = "; ".join(t for t in (batch, _cell(str(r.get("notes") or ""))) if t)
-        cells = [r["case"], r["system"], f"{r['rows']:,}", seconds, rate, ratio, floor, share, notes]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {' | '.join([*cells(r, _FORMS), notes])} |")
+    return "\n".join(lines) + "\n" if own else ""
 
 
 def _cell(text: str) -> str:
@@ -212,9 +352,7 @@ def _cell(text: str) -> str:
 def write(path: Path, records: Sequence[Record]) -> None:
     """Write the report, unless a crash comes between: then the old one stays. Sections by hand go to its end."""
     image = path.with_name(f"{path.stem}-profile.png")
-    part = path.with_name(f".{path.name}.part")
     old = re.split("^(?=## )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] if path.exists() else []
     by_hand = [section.strip() for section in old if section.partition("\n")[0].removeprefix("## ") not in _OWN]
     new = report(records, image.name if image.exists() else None)
-    part.write_text("\n".join([new, *(f"{section}\n" for section in by_hand)]), encoding="utf-8")
-    part.replace(path)
+    put(path, "\n".join([new, *(f"{section}\n" for section in by_hand)]))

@@ -1,4 +1,8 @@
-"""What a device did while something ran: kernels and copies, from the trace that torch's profiler writes."""
+"""What a device did while something ran, from the profiler's trace, and what the machine itself reaches: the floors.
+
+Every other figure of the GPU's benchmark is set beside a floor: the seconds that its bytes take at the measured speed,
+or its products at theirs, whichever is more.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,19 @@ import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from _timing import Options, Record, bare
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # what keeps a GPU busy
 _ON_CPU = ("cpu_op",)  # stands in for kernels where there is no GPU, so that the same code runs
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One kernel or copy.
 
     Args:
@@ -34,14 +38,18 @@ class Event:
     seconds: float
     size: int | None = None
 
+    @property
+    def copies(self) -> bool:
+        return "memcpy" in self.name.lower()
 
-def synchronize(device: torch.device | str) -> None:
+
+def synchronize(device: torch.device) -> None:
     """Wait for a device."""
-    if torch.device(device).type == "cuda":
+    if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def seconds_of(run: Callable[[], Any], device: torch.device | str, repeats: int, *, inner: int = 1) -> float:
+def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = 1, *, inner: int = 1) -> float:
     """The shortest wall time of a run, the device waited for; it runs once before to warm up."""
     run()
     synchronize(device)
@@ -56,17 +64,14 @@ def seconds_of(run: Callable[[], Any], device: torch.device | str, repeats: int,
 
 
 class Profile:
-    """The profiler, from ``start`` to ``stop``.
-
-    Args:
-        device: which is watched; of the CPU, its operations.
+    """The profiler, from ``start`` to ``stop``, for a device; of the CPU it watches the operations.
 
     ``events`` are those of the device in the order of time, after ``stop``.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
-        self.device, self.events = torch.device(device), []
-        self.on_gpu = self.device.type == "cuda"
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.events = device, []
+        self.on_gpu = device.type == "cuda"
 
     def start(self) -> None:
         """Begin, once the device has nothing more to do."""
@@ -89,12 +94,8 @@ class Profile:
             trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))
         self.events = read(trace, WORK if self.on_gpu else _ON_CPU)
 
-    def backward(self, names: Callable[[str], bool]) -> dict[str, float]:
-        """Seconds on the device of each kind of node that the autograd engine ran and whose name is asked for.
-
-        Args:
-            names: whether a node of the backward pass is meant, by its name.
-        """
+    def backward(self, names: Callable[[str], Any]) -> dict[str, float]:
+        """Seconds on the device of each kind of node of the backward pass whose name is asked for."""
         prefix, found = "autograd::engine::evaluate_function: ", {}
         field = "device_time_total" if self.on_gpu else "cpu_time_total"
         for e in self.profiler.key_averages():
@@ -103,7 +104,7 @@ class Profile:
         return found
 
 
-def profiled(run: Callable[[], Any], device: torch.device | str) -> list[Event]:
+def profiled(run: Callable[[], Any], device: torch.device) -> list[Event]:
     """The events of the device while something runs."""
     profile = Profile(device)
     profile.start()
@@ -114,22 +115,18 @@ def profiled(run: Callable[[], Any], device: torch.device | str) -> list[Event]:
 
 def read(trace: dict[str, Any], kinds: Sequence[str] = WORK) -> list[Event]:
     """The events of some categories in a trace in Chrome's form, by their beginning."""
-    found = [
-        Event(e["cat"], e.get("name", ""), e["ts"] / 1e6, e.get("dur", 0) / 1e6, _size(e.get("args", {})))
-        for e in trace.get("traceEvents", [])
-        if e.get("cat") in kinds and "ts" in e
-    ]
+    found = []
+    for e in trace.get("traceEvents", []):
+        if e.get("cat") in kinds and "ts" in e:
+            size = e.get("args", {}).get("bytes", e.get("args", {}).get("Bytes"))
+            times = e["ts"] / 1e6, e.get("dur", 0) / 1e6
+            found.append(Event(e["cat"], e.get("name", ""), *times, None if size is None else int(size)))
     return sorted(found, key=lambda e: e.start)
-
-
-def _size(args: dict[str, Any]) -> int | None:
-    value = args.get("bytes", args.get("Bytes"))
-    return None if value is None else int(value)
 
 
 def to_host(events: Iterable[Event]) -> list[Event]:
     """The copies from the device to the host."""
-    return [e for e in events if "memcpy" in e.name.lower() and "dtoh" in e.name.lower()]
+    return [e for e in events if e.copies and "dtoh" in e.name.lower()]
 
 
 def busy(events: Sequence[Event]) -> float:
@@ -145,10 +142,7 @@ def busy(events: Sequence[Event]) -> float:
 def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e-3) -> None:
     """Draw what the device did in the middle of each run: kernels above, copies below, white where it waited.
 
-    Args:
-        path: of the PNG.
-        lanes: what is drawn above one another: title → events in the order of time.
-        window: seconds drawn of each.
+    ``lanes`` are drawn above one another: title → events in the order of time; of each some seconds, the ``window``.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -159,7 +153,7 @@ def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e
         first = events[len(events) // 2].start if events else 0.0
         shown = [e for e in events if first <= e.start < first + window]
         for row, copies, colour in ((1, False, "#0072B2"), (0, True, "#D55E00")):
-            own = [e for e in shown if ("memcpy" in e.name.lower()) is copies]
+            own = [e for e in shown if e.copies is copies]
             bars = [((e.start - first) * 1e3, min(e.seconds, first + window - e.start) * 1e3) for e in own]
             axes.broken_barh(bars, (row + 0.1, 0.8), facecolors=colour)
         axes.set_xlim(0, window * 1e3)
@@ -169,3 +163,67 @@ def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e
         axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("milliseconds")
     figure.savefig(path)
+
+
+# Floors --------------------------------------------------------------------------------------------------------------
+
+
+class Floors(NamedTuple):
+    """Measured speeds.
+
+    Args:
+        copy: bytes read and written a second by a copy on the device.
+        to_device: bytes a second from pinned memory of the host.
+        flops: operations a second of a large product of matrices, by dtype.
+    """
+
+    copy: float
+    to_device: float
+    flops: dict[str, float]
+
+    @classmethod
+    def of(cls, records: list[Record]) -> Floors | None:
+        """The floors that some records hold; None where they hold none."""
+        found = {r["system"]: r["per_second"] for r in records if r.get("part") == "floors" and "per_second" in r}
+        if not {"copy on the device", "host to device", "product, float32"} <= set(found):
+            return None
+        flops = {d: found[f"product, {d}"] for d in DTYPES if f"product, {d}" in found}
+        return cls(found["copy on the device"], found["host to device"], flops)
+
+
+class At(NamedTuple):
+    """Where a part runs: the device, the machine's floors, if they are known, and the command's options."""
+
+    device: torch.device
+    floors: Floors | None = None
+    options: Options | None = None
+
+
+def floors(at: At, *, size: int, side: int, repeats: int) -> Iterator[Record]:
+    """Speeds of copies of so many bytes, of products of square matrices and of kernels of nothing."""
+    device = at.device
+
+    def speed(system: str, count: int, unit: str, run: Callable[[], Any], *often: int, inner: int = 1) -> Record:
+        seconds = seconds_of(run, device, *often, inner=inner)
+        rate = count / seconds
+        shown = f"{rate / 1e9:,.1f} G{unit}" if rate > 1e9 else f"{rate:,.0f} {unit}"
+        return bare("floors", system, count, seconds, per_second=rate, unit=unit, notes=shown)
+
+    a, b = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
+    pinned = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    yield speed("copy on the device", 2 * size, "bytes/s", lambda: a.copy_(b), repeats)
+    yield speed("host to device", size, "bytes/s", lambda: a.copy_(pinned, non_blocking=True), repeats)
+    yield speed("device to host", size, "bytes/s", lambda: pinned.copy_(a, non_blocking=True), repeats)
+    for name, dtype in DTYPES.items():
+        if dtype != torch.float16 or device.type != "cpu":  # a CPU has no fast ones
+            x, y = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+            yield speed(f"product, {name}", 2 * side**3, "FLOP/s", lambda x=x, y=y: x @ y, repeats)
+    one = torch.zeros(1, device=device)
+    yield speed("kernels", 1, "kernels/s", lambda: one.add_(1), 3, inner=100 * repeats)
+
+
+def share(record: Record, floor: float | None, what: str) -> Record:
+    """A record with the seconds below which it cannot be, the share of that speed that is reached, and its reason."""
+    if floor is None or not record["seconds"]:
+        return record
+    return {**record, "floor_s": floor, "floor_share": round(floor / record["seconds"], 4), "floor_of": what}

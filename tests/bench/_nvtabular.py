@@ -10,88 +10,53 @@ training rows out-of-fold ones, in one pass over the files: that is timed beside
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.dataset  # noqa: F401 - else the first file read would import it, and time be taken of that
-from _timing import Timing, child, cpu_time, use_threads
+from _timing import Timing, arguments, child, timed, use_threads
 
 from fastrec.features import Categorify, FeatureSet, FillMissing, Normalize, TargetEncode
 from fastrec.table import Table
 
 CATS, CONTS, TARGET, LABEL = ["c0", "c1", "c2"], ["x0", "x1", "x2", "x3"], "target", "label"
-STAGES = ("fit", "transform")
-
-
-def features() -> FeatureSet:
-    """What the peer's workflow makes, not yet fitted."""
-    filled = FillMissing(CONTS, "constant", value=0.0, add_col=False)
-    return FeatureSet(
-        [Categorify(CATS, min_count=5), Normalize(filled), TargetEncode(CATS, TARGET, folds=5, smooth=20)]
-    )
-
-
-def as_frame(table: Table, names: list[str]) -> Any:
-    """What the user gets: the columns made, and the label, in pandas."""
-    return table.select([*names, LABEL]).to_pandas()
+# of the table: those of the programs that it adds up
+STAGES = {"fit": ("fit",), "transform": ("transform",), "fit + transform": ("fit", "transform")}
 
 
 def stages(raw: str) -> tuple[dict[str, dict[str, float]], Any]:
-    """Wall and CPU seconds of each stage, and the frame with out-of-fold values."""
-    taken: dict[str, dict[str, float]] = {}
+    """Wall and CPU seconds of each stage of what the peer's workflow makes, and the frame with out-of-fold values."""
 
-    def clock(name: str, run: Callable[[], Any]) -> Any:
-        cpu, wall = cpu_time(), time.perf_counter()
-        made = run()
-        taken[name] = {"s": time.perf_counter() - wall, "cpu_s": cpu_time() - cpu}
-        return made
+    def features() -> FeatureSet:
+        filled = FillMissing(CONTS, "constant", value=0.0, add_col=False)
+        targets = TargetEncode(CATS, TARGET, folds=5, smooth=20)
+        return FeatureSet([Categorify(CATS, min_count=5), Normalize(filled), targets])
+
+    def as_frame(table: Table) -> pd.DataFrame:
+        return table.select([*fs.outputs, LABEL]).to_pandas()
 
     fs = features()
-    columns, names = [*CATS, *CONTS, LABEL], fs.outputs
-    clock("fit", lambda: fs.fit(Table.read(raw, [*CATS, *CONTS, TARGET])))
-    frame = clock("transform", lambda: as_frame(fs.transform(Table.read(raw, columns)), names))
-    rows = len(frame)
-    del frame
-    made = clock(
-        "fit_transform", lambda: as_frame(features().fit_transform(Table.read(raw, [*columns, TARGET])), names)
-    )
-    assert len(made) == rows
-    return taken, made
-
-
-def main() -> None:
-    """The stages once, from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--raw", required=True, help="the folder of Parquet files that the peer has written")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", help="write what was made here, as Parquet")
-    options = parser.parse_args()
-    use_threads(options.threads)
-    taken, frame = stages(options.raw)
-    if options.out:
-        frame.to_parquet(options.out)
-    print(json.dumps(taken))
-
-
-# What the benchmark calls --------------------------------------------------------------------------------------------
+    columns = [*CATS, *CONTS, LABEL]
+    runs = {
+        "fit": lambda: fs.fit(Table.read(raw, [*CATS, *CONTS, TARGET])),
+        "transform": lambda: len(as_frame(fs.transform(Table.read(raw, columns)))),
+        "fit_transform": lambda: as_frame(features().fit_transform(Table.read(raw, [*columns, TARGET]))),
+    }
+    taken, made = {}, {}
+    for name, run in runs.items():
+        made[name], wall, cpu = timed(run)
+        taken[name] = {"s": wall, "cpu_s": cpu}
+    assert len(made["fit_transform"]) == made["transform"]
+    return taken, made["fit_transform"]
 
 
 def compare(rows: int, repeats: int, threads: int, peer: list[str]) -> dict[str, dict[str, Timing]]:
-    """Both systems by turns, each time in a process of its own, on files that the peer's script writes.
-
-    Args:
-        rows: of the table.
-        repeats: runs of each.
-        threads: that each may use.
-        peer: the command that starts the peer's script.
+    """Both systems by turns, each time in a process of its own, on files that the peer's command writes.
 
     Returns:
         stage → system → medians; ``fit + transform`` among the stages, and fastrec's ``fit_transform``.
@@ -106,16 +71,15 @@ def compare(rows: int, repeats: int, threads: int, peer: list[str]) -> dict[str,
             runs["fastrec"].append(child(ours if turn else [*ours, "--out", out], folder, threads))
             if turn == 0:
                 check_alike(raw, f"{work}/proc", out)
-    stages = {stage: {n: _median(found, [stage]) for n, found in runs.items()} for stage in STAGES}
-    stages["fit + transform"] = {n: _median(found, STAGES) for n, found in runs.items()}
-    stages["fit + transform"]["fastrec, fit_transform"] = _median(runs["fastrec"], ["fit_transform"])
-    return stages
 
+    def median(system: str, stages: tuple[str, ...]) -> Timing:
+        parts = [[run[stage] for stage in stages] for run in runs[system]]
+        known = all("cpu_s" in one for part in parts for one in part)
+        return Timing.of(*([sum(one[n] for one in part) for part in parts] for n in ("s", "cpu_s")[: 1 + known]))
 
-def _median(runs: Sequence[dict[str, Any]], stages: Sequence[str]) -> Timing:
-    walls = [sum(run[stage]["s"] for stage in stages) for run in runs]
-    known = all("cpu_s" in run[stage] for run in runs for stage in stages)
-    return Timing.of(walls, [sum(run[stage]["cpu_s"] for stage in stages) for run in runs] if known else ())
+    found = {n: {s: median(s, own) for s in runs} for n, own in STAGES.items()}
+    found["fit + transform"]["fastrec, fit_transform"] = median("fastrec", ("fit_transform",))
+    return found
 
 
 def check_alike(raw: str, theirs: str, ours: str) -> None:
@@ -146,4 +110,14 @@ def check_alike(raw: str, theirs: str, ours: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    options = arguments(
+        __doc__,
+        raw=(None, "the folder of Parquet files that the peer has written"),
+        threads=(2, "of all"),
+        out=(None, "write what was made here, as Parquet"),
+    )
+    use_threads(options.threads)
+    taken, frame = stages(options.raw)
+    if options.out:
+        frame.to_parquet(options.out)
+    print(json.dumps(taken))

@@ -11,7 +11,6 @@ while it learned from files of ten times the buffer and streamed two epochs. ``c
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -27,36 +26,35 @@ import pyarrow as pa
 import pyarrow.dataset  # else the first file read would import it, and time be taken of that
 import pyarrow.parquet as pq
 import torch
-from _timing import Timing, child, resident, use_threads
+from _timing import Options, Timing, arguments, child, resident, use_threads
 from fastai.data.block import CategoryBlock
 
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, TabularFrame
 
 CATS = ["c0", "c1", "c2"]
 CONTS = ["x0", "x1", "x2", "x3", "TE_c0_target", "TE_c1_target", "TE_c2_target"]
+WIDE = [f"c{i}" for i in range(8)], [f"x{i}" for i in range(10)]
 
 
-def epochs(options: argparse.Namespace) -> dict[str, Any]:
+def epochs(options: Options) -> dict[str, Any]:
     """Seconds of each epoch, one after the other in a fresh process."""
     files = sorted(Path(options.files).glob("*.parquet"))
     frame = ParquetFrame(files, None, CATS, CONTS, "label", cache=options.cache)
     loader = frame.dataloaders(options.batch, buffer_rows=options.buffer, drop_last=False).train
     taken = []
     for _ in range(options.epochs):
-        start, rows = time.perf_counter(), 0
-        for _, _, y in loader:
-            rows += len(y)
+        start = time.perf_counter()
+        rows = sum(len(y) for _, _, y in loader)
         taken.append(time.perf_counter() - start)
         assert rows == len(frame)
     return {"epochs": taken, "rows": len(frame)}
 
 
-def memory(options: argparse.Namespace) -> dict[str, Any]:
+def memory(options: Options) -> dict[str, Any]:
     """Bytes that the process grew by, and those of the buffer."""
     procs = [Categorify, FillMissing, Normalize]
     before = resident()
-    names = [f"c{i}" for i in range(8)], [f"x{i}" for i in range(10)]
-    frame = ParquetFrame(options.files, procs, *names, "y", CategoryBlock, cache=options.cache)
+    frame = ParquetFrame(options.files, procs, *WIDE, "y", CategoryBlock, cache=options.cache)
     loader = frame.dataloaders(4096, buffer_rows=options.buffer, drop_last=False).train
     for _ in range(2):
         assert sum(len(y) for _, _, y in loader) == len(frame)
@@ -67,20 +65,19 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
 def write_wide(folder: Path, rows: int, group: int) -> None:
     """Eight categoricals (half of them text) and ten numbers, a tenth of these missing, in Parquet."""
     rng = np.random.default_rng(0)
-    names = [f"c{i}" for i in range(8)], [f"x{i}" for i in range(10)]
     for part, start in enumerate(range(0, rows, 1_000_000)):
         n = min(1_000_000, rows - start)
         columns: dict[str, Any] = {}
-        for i, name in enumerate(names[0]):
+        for i, name in enumerate(WIDE[0]):
             codes = rng.integers(0, (100, 1_000, 10_000, 100_000)[i % 4], n)
             columns[name] = pa.array(codes) if i < 4 else pa.array(np.char.add("v", codes.astype(str)))
-        for name in names[1]:
+        for name in WIDE[1]:
             columns[name] = pa.array(rng.normal(size=n).astype(np.float32), mask=rng.random(n) < 0.1)
         columns["y"] = pa.array(rng.integers(0, 2, n))
         pq.write_table(pa.table(columns), folder / f"part{part:03d}.parquet", row_group_size=group)
 
 
-def converge(options: argparse.Namespace) -> dict[str, Any]:
+def converge(options: Options) -> dict[str, Any]:
     """AUC of training in memory and of streaming a sorted file through a buffer of a tenth of it."""
     import pandas as pd
     from fastai.tabular.learner import tabular_learner
@@ -93,8 +90,7 @@ def converge(options: argparse.Namespace) -> dict[str, Any]:
     df = pd.DataFrame({"time": when, "a": a, "b": b, "city": city, "y": (rng.random(n) < chance).astype(int)})
     held = rng.random(n) < 0.25
     train, test = df[~held].sort_values("y" if options.order == "target" else "time", kind="stable"), df[held]
-    names = (["city"], ["time", "a", "b"], "y", CategoryBlock)
-    procs = [Categorify, FillMissing, Normalize]
+    about = [Categorify, FillMissing, Normalize], ["city"], ["time", "a", "b"], "y", CategoryBlock
 
     def score(dls: Any, seed: int) -> float:
         torch.manual_seed(seed)
@@ -106,63 +102,49 @@ def converge(options: argparse.Namespace) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         train.to_parquet(Path(folder) / "train.parquet", row_group_size=len(train) // 400)
-        inside, stream = TabularFrame(train, procs, *names), ParquetFrame(folder, procs, *names)
-        found = {"memory": [], "stream": []}
-        for seed in range(options.seeds):
-            found["memory"].append(score(inside.dataloaders(128, seed=seed), seed))
-            found["stream"].append(score(stream.dataloaders(128, buffer_rows=len(train) // 10, seed=seed), seed))
-    return found
+        inside, stream = TabularFrame(train, *about), ParquetFrame(folder, *about)
+        buffer = {"buffer_rows": len(train) // 10}
+        return {
+            "memory": [score(inside.dataloaders(128, seed=s), s) for s in range(options.seeds)],
+            "stream": [score(stream.dataloaders(128, seed=s, **buffer), s) for s in range(options.seeds)],
+        }
 
 
 def compare(
     rows: int, repeats: int, threads: int, peer: Sequence[str], *, batch: int, buffer: int
 ) -> Iterator[tuple[str, str, Timing]]:
-    """Shuffled epochs by turns; of each process the better of two epochs counts.
-
-    Args:
-        rows, batch, buffer: how many.
-        repeats: processes of each system.
-        threads: cores that each may use.
-        peer: the command that runs NVTabular's peer script.
-
-    Yields:
-        case, system, medians.
-    """
+    """Case, system and medians of shuffled epochs by turns; of each process the better of two epochs counts."""
     with tempfile.TemporaryDirectory() as folder:
         theirs: list[float] = []
-        ours: dict[str, list[float]] = {"fastrec": [], "fastrec, packed cache": []}
+        ours: dict[str, list[float]] = {"stream, Parquet": [], "stream, packed cache": []}
         for _ in range(repeats):
             options = ["--rows", str(rows), "--batch", str(batch), "--json"]
             options += ["--raw", f"{folder}/raw", "--work", f"{folder}/nvt"]
             stages = child([*peer, *options], folder, threads, own=False)
             theirs.append(min(stages[f"load_shuffle1_epoch{e}"]["s"] for e in (0, 1)))
-            for system, walls in ours.items():
-                more = ["--cache", f"{folder}/cache"] if "cache" in system else []
+            for case, walls in ours.items():
+                more = ["--cache", f"{folder}/cache"] if "cache" in case else []
                 command = [sys.executable, __file__, "epochs", "--files", f"{folder}/nvt/proc", *more]
                 command += ["--batch", str(batch), "--buffer", str(buffer)]
                 walls.append(min(child(command, folder, threads)["epochs"]))
-    for system, walls in ours.items():
-        case = "stream, Parquet" if system == "fastrec" else "stream, packed cache"
-        yield case, system, Timing.of(walls)
+    for case, walls in ours.items():
+        yield case, "fastrec, packed cache" if "cache" in case else "fastrec", Timing.of(walls)
         yield case, "NVTabular", Timing.of(theirs)
 
 
-def main() -> None:
-    """One measurement, from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("epochs", "memory", "converge"))
-    parser.add_argument("--files")
-    parser.add_argument("--batch", type=int, default=65_536)
-    parser.add_argument("--buffer", type=int, default=500_000)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--cache")
-    parser.add_argument("--order", choices=("time", "target"), default="time")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    use_threads(options.threads)
-    print(json.dumps({"epochs": epochs, "memory": memory, "converge": converge}[options.what](options)))
-
-
 if __name__ == "__main__":
-    main()
+    programs = {"epochs": epochs, "memory": memory, "converge": converge}
+    asked = arguments(
+        __doc__,
+        sys.argv[2:],
+        files=(None, "the folder of Parquet files"),
+        batch=(65_536, "rows"),
+        buffer=(500_000, "rows"),
+        epochs=(2, "that are timed"),
+        cache=(None, "folder of packed rows"),
+        order={"choices": ("time", "target"), "default": "time"},
+        seeds=(20, "nets of each kind"),
+        threads=(2, "of all"),
+    )
+    use_threads(asked.threads)
+    print(json.dumps(programs[sys.argv[1]](asked)))

@@ -1,4 +1,4 @@
-"""What benchmarks share: systems timed by turns in one run, tables of the results, and files of them.
+"""What benchmarks share: their command lines, systems timed by turns in one run, tables of the results, and files.
 
 A file of results is a list of records. Each has ``case``, ``system``, ``rows``, ``seconds`` (median wall time),
 ``rows_per_s`` and ``ratio``: the system's seconds over fastrec's on the same input, so that 3.0 says that fastrec is
@@ -20,11 +20,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import timeit
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -36,21 +36,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = ("torch", "pyarrow", "pandas", "polars", "duckdb", "numpy", "numba")
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Medians over the repeats.
-
-    Args:
-        seconds: wall time.
-        cpu_seconds: user and system time of this process, its threads and its children; None: not known.
-    """
+class Timing(NamedTuple):
+    """Medians over the repeats: wall seconds, and those of all threads and children on the processor, if known."""
 
     seconds: float
     cpu_seconds: float | None = None
 
     @classmethod
     def of(cls, walls: Sequence[float], cpus: Sequence[float] = ()) -> Timing:
-        """The medians of several runs."""
         return cls(statistics.median(walls), statistics.median(cpus) if cpus else None)
 
     def over(self, often: int) -> Timing:
@@ -70,53 +63,42 @@ def cpu_time() -> float:
     )
 
 
-def race(systems: Mapping[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, Timing], dict[str, Any]]:
-    """Time systems by turns, so that what else the machine does falls on all of them alike.
+def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What a call returns, its wall and its CPU seconds."""
+    gc.collect()
+    cpu, wall = cpu_time(), time.perf_counter()
+    made = run()
+    return made, time.perf_counter() - wall, cpu_time() - cpu
 
-    Every system runs once to warm up; then all run in turn, ``repeats`` times, each round starting with another one.
-    What a run returns is freed after the clock has stopped.
 
-    Args:
-        systems: name → what to time.
-        repeats: timed runs of each.
-
-    Returns:
-        name → medians, and name → what the warm-up returned.
-    """
-    outputs = {name: run() for name, run in systems.items()}
-    walls: dict[str, list[float]] = {name: [] for name in systems}
-    cpus: dict[str, list[float]] = {name: [] for name in systems}
-    names = list(systems)
+def by_turns(names: Iterable[Any], repeats: int) -> Iterator[tuple[int, Any]]:
+    """Every name once a turn, each turn beginning with another: what else the machine does falls on all alike."""
+    names = list(names)
     for turn in range(repeats):
         shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            gc.collect()
-            cpu, wall = cpu_time(), time.perf_counter()
-            made = systems[name]()
-            walls[name].append(time.perf_counter() - wall)
-            cpus[name].append(cpu_time() - cpu)
-            del made
-    return {n: Timing.of(walls[n], cpus[n]) for n in names}, outputs
+        yield from ((turn, name) for name in names[shift:] + names[:shift])
+
+
+def race(systems: Mapping[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, Timing], dict[str, Any]]:
+    """Time systems by turns, after each has run once to warm up: name → medians, name → what the warm-up returned."""
+    outputs = {name: run() for name, run in systems.items()}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
+    for _, name in by_turns(systems, repeats):
+        found[name].append(timed(systems[name])[1:])
+    return {n: Timing.of(*zip(*seconds)) for n, seconds in found.items()}, outputs
+
+
+def bare(case: str, system: str, rows: int, seconds: float | None = None, **more: Any) -> Record:
+    """A record of what no other system is set beside."""
+    about = {"case": case, "system": system, "rows": rows, "seconds": seconds}
+    return about | {"rows_per_s": round(rows / seconds) if rows and seconds else None, "ratio": None, **more}
 
 
 def record(case: str, system: str, rows: int, timing: Timing, own: Timing, **more: Any) -> Record:
-    """One record of the file of results (see the top of this module).
-
-    Args:
-        case: what was done.
-        system: who did it.
-        rows: to how many rows.
-        timing: how long it took.
-        own: how long fastrec took for the same; ``timing`` itself where this is fastrec.
-        more: further fields.
-    """
+    """A record beside ``own``, fastrec's time for the same: ``timing`` itself where this is fastrec."""
     known = timing.cpu_seconds is not None and bool(own.cpu_seconds)
-    return {
-        "case": case,
-        "system": system,
-        "rows": rows,
+    return bare(case, system, rows, timing.seconds) | {
         "seconds": round(timing.seconds, 4),
-        "rows_per_s": round(rows / timing.seconds),
         "ratio": round(timing.seconds / own.seconds, 2),
         "cpu_seconds": round(timing.cpu_seconds, 4) if known else None,
         "cpu_ratio": round(timing.cpu_seconds / own.cpu_seconds, 2) if known else None,
@@ -124,34 +106,28 @@ def record(case: str, system: str, rows: int, timing: Timing, own: Timing, **mor
     }
 
 
-def bare(case: str, system: str, rows: int, seconds: float | None = None, **more: Any) -> Record:
-    """A record of what no other system is set beside."""
-    speed = round(rows / seconds) if rows and seconds else None
-    return {
-        "case": case,
-        "system": system,
-        "rows": rows,
-        "seconds": seconds,
-        "rows_per_s": speed,
-        "ratio": None,
-        **more,
-    }
+def check_same(
+    who: str,
+    expected: Mapping[str, np.ndarray],
+    found: Mapping[str, np.ndarray],
+    rtol: float = 1e-9,
+    atol: float = 1e-12,
+) -> None:
+    """Stop the benchmark where two systems did not do the same work: numbers alike, missing too, all else equal.
 
-
-def check_same(case: str, expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray], *, system: str) -> None:
-    """Stop the benchmark where two systems did not do the same work: values to nine digits, missing ones alike.
-
-    Args:
-        case, system: for the message.
-        expected: name → float64 ``[n]``, NaN where missing.
-        found: likewise; other columns are not looked at.
+    Columns are name → values ``[n]``; others of ``found`` are not looked at.
     """
     for name, values in expected.items():
         other = found[name]
-        close = np.isclose(other, values, rtol=1e-9, atol=1e-12, equal_nan=True)
-        if len(other) != len(values) or not close.all():
-            row = int(np.flatnonzero(~close)[0])
-            raise SystemExit(f"{case}: {system} gives {name}[{row}] = {other[row]}, fastrec gives {values[row]}")
+        n = min(len(values), len(other))
+        if values.dtype.kind in "iuf" and other.dtype.kind in "iuf":
+            same = np.isclose(other[:n], values[:n], rtol=rtol, atol=atol, equal_nan=True)
+        else:
+            same = other[:n].astype(str) == values[:n].astype(str)
+        if not same.all() or len(values) != len(other):
+            row = int(np.append(np.flatnonzero(~same), n)[0])
+            one, two = (x[row] if row < len(x) else "nothing" for x in (values, other))
+            raise SystemExit(f"{who} differ: {name}[{row}] is {one!r} and {two!r}")
 
 
 def use_threads(count: int) -> None:
@@ -165,16 +141,9 @@ def use_threads(count: int) -> None:
 
 
 def child(command: Sequence[str], folder: str, threads: int, *, own: bool = True) -> Any:
-    """Run a program that prints JSON as its last line.
+    """Run a program, given ``--threads``; return the JSON of its last line.
 
-    Args:
-        command: with absolute paths.
-        folder: where it runs.
-        threads: that it may use; passed on as ``--threads``.
-        own: it is one of this repository; else it gets no ``PYTHONPATH``, having its own environment.
-
-    Returns:
-        What it says.
+    With ``own`` it is one of this repository; else it gets no ``PYTHONPATH``, having its own environment.
     """
     command = [*command, "--threads", str(threads)]
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "POLARS_MAX_THREADS": str(threads)}
@@ -192,24 +161,14 @@ def product_speed(rows: int, inputs: int, outputs: int) -> float:
     import torch
 
     x, w = torch.randn(rows, inputs), torch.randn(outputs, inputs)
-    times = []
-    for _ in range(50):
-        start = time.perf_counter()
-        torch.nn.functional.linear(x, w)
-        times.append(time.perf_counter() - start)
-    return 2 * rows * inputs * outputs / min(times)
-
-
-# Memory --------------------------------------------------------------------------------------------------------------
+    seconds = timeit.repeat(lambda: torch.nn.functional.linear(x, w), number=1, repeat=50)
+    return 2 * rows * inputs * outputs / min(seconds)
 
 
 def resident(peak: bool = False) -> int:
     """Bytes of memory that this process holds now, or at most since ``forget_peak`` (Linux only)."""
-    wanted = "VmHWM:" if peak else "VmRSS:"
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(wanted):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {wanted}")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:" if peak else "VmRSS:"))
 
 
 def forget_peak() -> None:
@@ -225,63 +184,138 @@ def forget_peak() -> None:
 # What is shown and kept ----------------------------------------------------------------------------------------------
 
 
-def heading(command: Sequence[str]) -> str:
-    """Date, machine, versions and command, one a line."""
-    versions = [f"Python {platform.python_version()}"]
-    for name in LIBRARIES:
-        try:
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"no {name}")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    lines = (
-        ("date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")),
-        ("machine", f"{_processor()}, {cores()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"),
-        ("versions", ", ".join(versions)),
-        ("command", " ".join(command)),
-    )
-    return "\n".join(f"{name:9s}{text}" for name, text in lines)
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Versions of those packages that are installed."""
+    there = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    return {n: there[n] for n in names if n in there}
 
 
-def _processor() -> str:
+def machine() -> str:
+    """Processor, cores, memory and system."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
-    found = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return found or platform.processor() or "unknown processor"
+    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    name = cpu or platform.processor() or "unknown processor"
+    return f"{name}, {cores()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
 
 
-def show(console: Console, records: Sequence[Record], *, title: str) -> None:
-    """Print records as a table, the cases apart."""
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def command_line() -> str:
+    """How this program was started, without this machine's folders."""
+    words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
+    return " ".join([Path(sys.executable).name, os.path.relpath(sys.argv[0]), *words])
+
+
+def heading() -> str:
+    """Date, machine, versions and command, one a line."""
+    there = versions(LIBRARIES)
+    libraries = [
+        f"Python {platform.python_version()}",
+        *(f"{n} {there[n]}" if n in there else f"no {n}" for n in LIBRARIES),
+    ]
+    lines = {"date": now(), "machine": machine(), "versions": ", ".join(libraries), "command": command_line()}
+    return "\n".join(f"{name:9s}{text}" for name, text in lines.items())
+
+
+def screen(width: int = 180, about: str = "") -> Console:
+    """A console that keeps what it prints, with the heading on it."""
+    console = Console(record=True, width=width)
+    console.print(heading() + (f"\n{about}" if about else ""), highlight=False)
+    return console
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str] | None], *, left: int = 1) -> Grid:
+    """A table to print: so many columns of words, then numbers; a row of None is a line."""
     grid = Grid(title=title, title_justify="left")
-    for name, side in (("case", "left"), ("system", "left"), *((n, "right") for n in _NUMBERS)):
-        grid.add_column(name, justify=side, no_wrap=True)
-    for before, one in zip([None, *records], records):
-        first = before is None or before["case"] != one["case"]
-        if first and before is not None:
+    for i, name in enumerate(columns):
+        grid.add_column(name, justify="left" if i < left else "right", no_wrap=True)
+    for row in rows:
+        if row is None:
             grid.add_section()
-        style = "bold" if one["system"].startswith("fastrec") else None
-        cells = [_shown(one, n) for n in _NUMBERS]
-        grid.add_row(one["case"] if first else "", one["system"], *cells, style=style)
-    console.print(grid)
+        else:
+            grid.add_row(*row, style="bold" if any(c.startswith("fastrec") for c in row[:left]) else None)
+    return grid
 
 
-_NUMBERS = ("rows", "seconds", "rows/s", "ratio", "CPU s", "CPU ratio", "notes")
-_FIELDS = {"rows/s": "rows_per_s", "CPU s": "cpu_seconds", "CPU ratio": "cpu_ratio"}
-_FORMS = {"rows": ",", "rows/s": ",", "seconds": ".3f", "CPU s": ".3f", "ratio": ".2f", "CPU ratio": ".2f"}
+_COLUMNS = {  # of the table: field and form
+    "rows": ("rows", ","),
+    "seconds": ("seconds", ".3f"),
+    "rows/s": ("rows_per_s", ","),
+    "ratio": ("ratio", ".2f"),
+    "CPU s": ("cpu_seconds", ".3f"),
+    "CPU ratio": ("cpu_ratio", ".2f"),
+    "notes": ("notes", ""),
+}
 
 
-def _shown(one: Record, name: str) -> str:
-    value = one.get(_FIELDS.get(name, name))
-    return "" if value is None else format(value, _FORMS.get(name, ""))
+def cells(one: Mapping[str, Any], forms: Iterable[tuple[str, str]]) -> list[str]:
+    """Fields of a record in their forms; empty where it has none."""
+    return ["" if one.get(field) is None else format(one[field], form) for field, form in forms]
 
 
-def write(path: Path, records: Sequence[Record], text: str) -> None:
-    """Write the records as JSON at ``path``, and what was printed beside it as text."""
+def put(path: Path, text: str) -> None:
+    """Write a file, so that a crash leaves the old one or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for target, content in ((path, json.dumps(list(records), indent=1) + "\n"), (path.with_suffix(".txt"), text)):
-        part = target.with_name(target.name + ".part")
-        part.write_text(content, encoding="utf-8")
-        os.replace(part, target)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def write(path: Path, records: Sequence[Record], text: str | None = None) -> None:
+    """Write the records as JSON at ``path``, and what was printed beside it as text."""
+    put(path, json.dumps(list(records), indent=1) + "\n")
+    if text is not None:
+        put(path.with_suffix(".txt"), text)
+        print(f"written: {path} and {path.with_suffix('.txt')}")
+
+
+def read(path: Path) -> list[Record]:
+    """The records that are there already."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """A reader of names with commas between."""
+
+    def split(text: str) -> list[str]:
+        found = [name for name in text.split(",") if name]
+        if unknown := [name for name in found if name not in names]:
+            raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}; there are {', '.join(names)}")
+        return found
+
+    return split
+
+
+def arguments(doc: str | None, argv: Sequence[str] | None = None, **options: Any) -> Options:
+    """Read the command line.
+
+    Args:
+        doc: of the program.
+        argv: its words; None: those that it was started with.
+        options: name → default and help, or what ``add_argument`` takes. A tuple as default is what there is to choose
+            from, with commas between.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, how in options.items():
+        if isinstance(how, tuple):
+            default, text = how
+            how = {"default": default, "help": text.replace("%", "%%")}
+            if isinstance(default, tuple):
+                how |= {"default": list(default), "type": some_of(default)}
+                how["help"] = f"{text}: of {', '.join(default)}, with commas between"
+            elif default is False:
+                how["action"] = "store_true"
+            elif default is not None:
+                how["type"] = type(default)
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    return parser.parse_args(argv)
 
 
 def run_cases(
@@ -292,7 +326,7 @@ def run_cases(
     title: str,
     about: str = "",
     threads: int | None = None,
-    **more: dict[str, Any],
+    **more: Any,
 ) -> None:
     """A benchmark's whole command: read its options, run the cases, print the table, write the files.
 
@@ -303,31 +337,30 @@ def run_cases(
         title: of the table.
         about: a line below the heading.
         threads: that every system may use; None: as many as there are cores.
-        more: further options, as ``add_argument`` takes them.
+        more: further options, see ``arguments``.
     """
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(cases), help=f"of {', '.join(cases)}, with commas between")
-    parser.add_argument("--threads", type=int, default=threads or cores(), help="that every system may use")
-    parser.add_argument("--out", type=Path, default=Path(f"runs/bench/{name}.json"), help="the file of results")
-    for option, how in more.items():
-        parser.add_argument(f"--{option.replace('_', '-')}", **how)
-    options = parser.parse_args()
-    names = [c for c in options.cases.split(",") if c]
-    if unknown := [c for c in names if c not in cases]:
-        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(cases)}")
+    options = arguments(
+        doc,
+        cases=(tuple(cases), "what is run"),
+        threads=(threads or cores(), "that every system may use"),
+        out=(Path(f"runs/bench/{name}.json"), "the file of results"),
+        **more,
+    )
     use_threads(options.threads)
-    console = Console(record=True, width=180)
-    console.print(heading(command_line()) + (f"\n{about}" if about else ""), highlight=False)
+    console = screen(about=about)
     records: list[Record] = []
-    for case in names:
+    rows: list[list[str] | None] = []
+    for case in options.cases:
         for one in cases[case](options):
+            first = not records or records[-1]["case"] != one["case"]
+            rows += [None] * (first and bool(records))
+            rows.append([one["case"] if first else "", one["system"], *cells(one, _COLUMNS.values())])
             records.append(one)
             seconds = "" if one["seconds"] is None else f"{one['seconds']:9.3f} s"
             print(f"  {one['case']:36s} {one['system']:28s} {seconds}  {one.get('notes', '')}", flush=True)
     if records:
-        show(console, records, title=title)
+        console.print(table(title, ["case", "system", *_COLUMNS], rows, left=2))
         write(options.out, records, console.export_text())
-        print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
 
 
 NVTABULAR: dict[str, Any] = {
@@ -347,9 +380,3 @@ def nvtabular(python: str) -> list[str] | None:
         )
         return None
     return [str(path) for path in command]
-
-
-def command_line() -> list[str]:
-    """How this program was started, without this machine's folders."""
-    words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
-    return [Path(sys.executable).name, os.path.relpath(sys.argv[0]), *words]

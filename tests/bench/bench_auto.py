@@ -12,27 +12,195 @@ run again: a long comparison can be gone on with.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import subprocess
 import tempfile
-import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from _timing import cpu_time
-from auto_tables import TABLES, tables_of, write_folder
+from _auto_simulated import counts, flights, wide
+from _timing import Options, Record, arguments, cores, read, table, timed, write
 from rich.console import Console
-from rich.table import Table as Lines
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 warnings.simplefilter("ignore")
 PEER_METRICS = {"auc": "roc_auc", "logloss": "log_loss", "rmse": "rmse"}
+Table = tuple[Callable[[Path], pd.DataFrame], str, str]  # reader, target, metric
+
+
+# Tables as Kaggle gives them: a folder with train.csv, test.csv and sample_submission.csv, the truth beside it -------
+
+
+def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, share: float) -> tuple[Path, Path]:
+    """Cut a table at random into a folder of files and the truth, ``share`` of its rows for the test.
+
+    Raises:
+        ValueError: a class is in one part alone: a simulated table whose first draws were by the same seed.
+    """
+    folder, truth = out / "data", out / "truth.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = frame.reset_index(drop=True)
+    frame.insert(0, "row_id", np.arange(len(frame)))
+    test = np.random.default_rng(seed).random(len(frame)) < share
+    frame[~test].to_csv(folder / "train.csv", index=False)
+    frame[test].drop(columns=target).to_csv(folder / "test.csv", index=False)
+    sample = frame.loc[test, ["row_id"]]
+    classes = sorted(frame[target].dropna().unique()) if not pd.api.types.is_float_dtype(frame[target]) else []
+    for rows in (test, ~test) if 0 < len(classes) <= 30 else ():
+        if set(frame[target][rows].dropna()) != set(classes):
+            raise ValueError(f"seed {seed} leaves a class without rows in one part: take another")
+    several = {f"Class_{c}": 1 / len(classes) for c in classes} if 2 < len(classes) <= 30 else {target: 0.5}
+    sample.assign(**several).to_csv(folder / "sample_submission.csv", index=False)
+    frame.loc[test, ["row_id", target]].to_csv(truth, index=False)
+    return folder, truth
+
+
+def adult(data: Path) -> pd.DataFrame:
+    """UCI Adult, its 32,561 training rows."""
+    names = "age workclass fnlwgt education education_num marital occupation relationship race sex gain loss hours "
+    names = (names + "country income").split()
+    return pd.read_csv(data / "adult" / "adult.data", names=names, skipinitialspace=True, na_values="?")
+
+
+def census(data: Path) -> pd.DataFrame:
+    """Census-Income (KDD): the training part."""
+    frame = pd.read_parquet(data / "census-income" / "train.parquet")
+    return frame.drop(columns=[n for n in frame if n.startswith("__index")])
+
+
+def rossmann(data: Path) -> pd.DataFrame:
+    """Rossmann's days, without the number of customers, which is known only afterwards."""
+    return pd.read_parquet(data / "rossmann" / "rossmann.parquet").drop(columns="Customers")
+
+
+TABLES: dict[str, Table] = {
+    "adult": (adult, "income", "auc"),
+    "census": (census, "income_50k", "auc"),
+    "rossmann": (rossmann, "Sales", "rmse"),
+    "flights": (lambda _: flights()[0], "late", "auc"),
+    "wide": (lambda _: wide()[0], "TARGET", "auc"),
+    "counts": (lambda _: counts(), "target", "logloss"),
+}
+
+
+def listed(name: str, data: Path) -> pd.DataFrame:
+    """A table of the folder ``tables``; categories that are written as numbers get a letter, to stay so in a CSV."""
+    frame = pd.read_parquet(data / "tables" / f"{name}.parquet")
+    for column in texts(frame):
+        if frame[column].dropna().astype(str).str.fullmatch(r"-?[\d.]+").all():
+            frame[column] = ("v" + frame[column].astype(str)).where(frame[column].notna())
+    return frame
+
+
+def texts(frame: pd.DataFrame) -> list[str]:
+    """Its columns that are no numbers."""
+    return [c for c in frame if not pd.api.types.is_numeric_dtype(frame[c])]
+
+
+def folder_of(a: Options, name: str, seed: int, place: Path) -> tuple[Path, Path, str, str]:
+    """A table's folder, the file of the truth, target and metric."""
+    if a.folders:
+        about = json.loads((a.folders / name / "about.json").read_text())
+        return a.folders / name / "data", a.folders / name / "truth.csv", about["target"], about["metric"]
+    index = read(a.data / "tables" / "index.json")
+    own: dict[str, Table] = {t["name"]: (partial(listed, t["name"]), t["target"], t["metric"]) for t in index}
+    make, target, metric = (own | TABLES)[name]
+    share = 1 / 3 if name in own else 0.2  # as those who publish figures of these tables cut them
+    return *write_folder(make(a.data), target, place, seed=seed, share=share), target, metric
+
+
+# Systems: from the folder, the target, the metric and the minutes to predictions --------------------------------------
+
+
+def ours(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
+    """``fastrec.fit`` on the files as they are."""
+    import fastrec
+
+    train, test = (pd.read_csv(folder / f"{n}.csv") for n in ("train", "test"))
+    fitted = fastrec.fit(train, target, metric=metric, minutes=minutes, test=test, quiet=True)
+    print(fitted.leaderboard()[["model", metric]].to_string(index=False))
+    return fitted.predict(test) if metric == "rmse" else fitted.predict_proba(test).to_numpy()
+
+
+def parts(folder: Path, target: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Training rows with a target and test rows, without the column of row numbers."""
+    train, test = (pd.read_csv(folder / f"{n}.csv").drop(columns="row_id") for n in ("train", "test"))
+    return train[train[target].notna()].reset_index(drop=True), test
+
+
+def boosted(model: Any, train: pd.DataFrame, test: pd.DataFrame, target: str, metric: str, **how: Any) -> np.ndarray:
+    """Train a library's model, stopped early on an eighth of the rows, and predict."""
+    x, y = train.drop(columns=target), train[target]
+    strata = None if metric == "rmse" else y
+    a, b, ya, yb = train_test_split(x, y, test_size=0.125, random_state=0, stratify=strata)
+    model.fit(a, ya, eval_set=[(b, yb)], **how)
+    return model.predict(test) if metric == "rmse" else model.predict_proba(test)
+
+
+def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
+    """LightGBM as most people first use it."""
+    import lightgbm as lgb
+
+    train, test = parts(folder, target)
+    for c in texts(train.drop(columns=target)):
+        if c.lower() == "date":
+            train[c], test[c] = (pd.to_datetime(f[c]).astype("int64") for f in (train, test))
+        else:
+            kind = pd.CategoricalDtype(sorted(train[c].dropna().astype(str).unique()))
+            train[c], test[c] = (f[c].astype(str).astype(kind) for f in (train, test))
+    cls = lgb.LGBMRegressor if metric == "rmse" else lgb.LGBMClassifier
+    model = cls(n_estimators=5000, learning_rate=0.05, verbose=-1, n_jobs=cores())
+    return boosted(model, train, test, target, metric, callbacks=[lgb.early_stopping(50, verbose=False)])
+
+
+def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
+    """CatBoost with its own settings, text and missing categories as texts."""
+    import catboost as cb
+
+    train, test = parts(folder, target)
+    names = texts(train.drop(columns=target))
+    for c in names:
+        train[c], test[c] = (f[c].astype(object).fillna("missing").astype(str) for f in (train, test))
+    cls = cb.CatBoostRegressor if metric == "rmse" else cb.CatBoostClassifier
+    model = cls(verbose=False, allow_writing_files=False, thread_count=cores())
+    return boosted(model, train, test, target, metric, cat_features=names, early_stopping_rounds=50)
+
+
+def fastai(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
+    """fastai's ``tabular_learner`` as its tutorial has it: two layers, one cycle of five epochs."""
+    import fastai.tabular.all as fa
+
+    train, test = parts(folder, target)
+    amounts = metric == "rmse"
+    conts, cats = fa.cont_cat_split(train, dep_var=target)
+    block = fa.RegressionBlock() if amounts else fa.CategoryBlock()
+    about = {"procs": [fa.Categorify, fa.FillMissing, fa.Normalize], "cat_names": cats, "cont_names": conts}
+    loaders = fa.TabularDataLoaders.from_df(train, **about, y_names=target, y_block=block, bs=64)
+    learner = fa.tabular_learner(loaders)
+    with learner.no_bar(), learner.no_logging():
+        learner.fit_one_cycle(5, 1e-2 if not amounts else 1e-3)
+        said = learner.get_preds(dl=loaders.test_dl(test))[0].numpy()
+    return said[:, 0] if amounts else said
+
+
+def autogluon(folder: Path, target: str, metric: str, minutes: float, *, a: Options) -> np.ndarray:
+    """AutoGluon's medium preset, without the column of row numbers."""
+    with tempfile.TemporaryDirectory() as own:
+        files = [Path(own) / f"{n}.csv" for n in ("train", "test", "out")]
+        for path in files[:2]:
+            pd.read_csv(folder / path.name).drop(columns="row_id").to_csv(path, index=False)
+        command = [a.peer, a.peer_script, *map(str, files[:2]), target, PEER_METRICS[metric], str(files[2])]
+        command += ["--minutes", str(minutes), "--cpus", str(a.cpus)]
+        print(subprocess.run(command, check=True, capture_output=True, text=True).stdout[-1500:])
+        return pd.read_csv(files[2], index_col=0).to_numpy()
 
 
 def score(metric: str, truth: pd.Series, said: pd.DataFrame | np.ndarray) -> float:
@@ -46,160 +214,46 @@ def score(metric: str, truth: pd.Series, said: pd.DataFrame | np.ndarray) -> flo
     )
 
 
-def ours(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """``fastrec.fit`` on the files as they are."""
-    import fastrec
-
-    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
-    fitted = fastrec.fit(train, target, metric=metric, minutes=minutes, test=test, quiet=True)
-    print(fitted.leaderboard()[["model", metric]].to_string(index=False))
-    return fitted.predict(test) if metric == "rmse" else fitted.predict_proba(test).to_numpy()
-
-
-def read(folder: Path, target: str) -> tuple[pd.DataFrame, pd.Series, pd.DataFrame]:
-    """Training rows, their known targets and test rows, without the column of row numbers."""
-    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
-    train = train[train[target].notna()]
-    return train.drop(columns=[target, "row_id"]), train[target], test.drop(columns="row_id")
-
-
-def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """LightGBM as most people first use it."""
-    import lightgbm as lgb
-
-    train, y, test = read(folder, target)
-    for c in train.columns[[not pd.api.types.is_numeric_dtype(t) for t in train.dtypes]]:
-        if c.lower() == "date":
-            train[c], test[c] = (pd.to_datetime(f[c]).astype("int64") for f in (train, test))
-        else:
-            kind = pd.CategoricalDtype(sorted(train[c].dropna().astype(str).unique()))
-            train[c], test[c] = (f[c].astype(str).astype(kind) for f in (train, test))
-    options = {"n_estimators": 5000, "learning_rate": 0.05, "verbose": -1, "n_jobs": len(os.sched_getaffinity(0))}
-    model = lgb.LGBMRegressor(**options) if metric == "rmse" else lgb.LGBMClassifier(**options)
-    a, b, ya, yb = train_test_split(train, y, test_size=0.125, random_state=0, stratify=None if metric == "rmse" else y)
-    model.fit(a, ya, eval_set=[(b, yb)], callbacks=[lgb.early_stopping(50, verbose=False)])
-    return model.predict(test) if metric == "rmse" else model.predict_proba(test)
-
-
-def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """CatBoost with its own settings, text and missing categories as texts, stopped early on an eighth of the rows."""
-    import catboost as cb
-
-    train, y, test = read(folder, target)
-    texts = [c for c in train if not pd.api.types.is_numeric_dtype(train[c])]
-    for c in texts:
-        train[c], test[c] = (f[c].astype(object).fillna("missing").astype(str) for f in (train, test))
-    options = {"verbose": False, "allow_writing_files": False, "thread_count": len(os.sched_getaffinity(0))}
-    model = cb.CatBoostRegressor(**options) if metric == "rmse" else cb.CatBoostClassifier(**options)
-    a, b, ya, yb = train_test_split(train, y, test_size=0.125, random_state=0, stratify=None if metric == "rmse" else y)
-    model.fit(a, ya, cat_features=texts, eval_set=(b, yb), early_stopping_rounds=50)
-    return model.predict(test) if metric == "rmse" else model.predict_proba(test)
-
-
-def fastai(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """fastai's ``tabular_learner`` as its tutorial has it: two layers, one cycle of five epochs."""
-    from fastai.tabular.all import (
-        Categorify,
-        CategoryBlock,
-        FillMissing,
-        Normalize,
-        RegressionBlock,
-        TabularDataLoaders,
-        cont_cat_split,
-        tabular_learner,
-    )
-
-    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv").drop(columns="row_id")
-    train = train[train[target].notna()].drop(columns="row_id").reset_index(drop=True)
-    amounts = metric == "rmse"
-    conts, cats = cont_cat_split(train, dep_var=target)
-    block = RegressionBlock() if amounts else CategoryBlock()
-    loaders = TabularDataLoaders.from_df(
-        train, procs=[Categorify, FillMissing, Normalize], cat_names=cats, cont_names=conts, y_names=target,
-        y_block=block, bs=64,
-    )  # fmt: skip
-    learner = tabular_learner(loaders)
-    with learner.no_bar(), learner.no_logging():
-        learner.fit_one_cycle(5, 1e-2 if not amounts else 1e-3)
-        said = learner.get_preds(dl=loaders.test_dl(test))[0].numpy()
-    return said[:, 0] if amounts else said
-
-
-def peer(folder: Path, target: str, metric: str, minutes: float, *, python: str, script: str, cpus: int) -> np.ndarray:
-    """AutoGluon's medium preset, without the column of row numbers."""
-    with tempfile.TemporaryDirectory() as own:
-        files = {n: Path(own) / f"{n}.csv" for n in ("train", "test")}
-        for n, path in files.items():
-            pd.read_csv(folder / f"{n}.csv").drop(columns="row_id").to_csv(path, index=False)
-        out = Path(own) / "out.csv"
-        command = [python, script, *map(str, files.values()), target, PEER_METRICS[metric], str(out)]
-        done = subprocess.run(
-            [*command, "--minutes", str(minutes), "--cpus", str(cpus)], check=True, capture_output=True, text=True
-        )
-        print(done.stdout[-1500:])
-        made = pd.read_csv(out, index_col=0)
-    return made.to_numpy()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("FASTREC_DATA", "../shared/data")))
-    parser.add_argument(
-        "--folders", type=Path, help="tables made beforehand: NAME/data, NAME/truth.csv, NAME/about.json"
+    a = arguments(
+        __doc__,
+        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        folders={"type": Path, "help": "tables made beforehand: NAME/data, NAME/truth.csv, NAME/about.json"},
+        tables=(",".join(TABLES), "names with commas between"),
+        minutes=(5.0, "for each table"),
+        seeds=(1, "splits, up to this one"),
+        from_seed=(0, "the first split, where others are in another file"),
+        systems=("lightgbm,catboost,fastrec,autogluon", "names with commas between"),
+        peer=(None, "AutoGluon's Python; without it AutoGluon is left out"),
+        peer_script=(None, "what it runs"),
+        cpus=(cores(), "that AutoGluon may use"),
+        out=(Path("runs/bench/auto.json"), "the file of results"),
     )
-    parser.add_argument("--tables", default=",".join(TABLES))
-    parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--from-seed", type=int, default=0, help="the first split, where others are in another file")
-    parser.add_argument("--systems", default="lightgbm,catboost,fastrec,autogluon")
-    parser.add_argument("--peer", help="AutoGluon's Python; without it AutoGluon is left out")
-    parser.add_argument("--peer-script")
-    parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)), help="that AutoGluon may use")
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/auto.json"))
-    a = parser.parse_args()
     systems = {"fastrec": ours, "lightgbm": lightgbm, "catboost": catboost, "fastai": fastai}
     if a.peer:
-        systems["autogluon"] = lambda *x: peer(*x, python=a.peer, script=a.peer_script, cpus=a.cpus)
-    found = json.loads(a.out.read_text()) if a.out.is_file() else []
+        systems["autogluon"] = partial(autogluon, a=a)
+    found: list[Record] = read(a.out)
     there = {(r["case"], r["seed"], r["system"]) for r in found}
     asked = [s for s in a.systems.split(",") if s in systems]
     for seed, name in itertools.product(range(a.from_seed, a.seeds), a.tables.split(",")):
         left = [s for s in asked if (name, seed, s) not in there]
         with tempfile.TemporaryDirectory() as place:
-            folder, truth_file, target, metric = _table(a, name, seed, Path(place)) if left else (None,) * 4
+            folder, truth_file, target, metric = folder_of(a, name, seed, Path(place)) if left else (None,) * 4
             for system in left:
                 truth = pd.read_csv(truth_file)[target]
-                began, used = time.perf_counter(), cpu_time()
-                said = systems[system](folder, target, metric, a.minutes)
-                seconds, used = time.perf_counter() - began, cpu_time() - used
+                said, seconds, used = timed(partial(systems[system], folder, target, metric, a.minutes))
                 line = {"case": name, "seed": seed, "system": system, "metric": metric, "rows": len(truth)}
                 line |= {"score": score(metric, truth, said), "seconds": seconds, "cpu_seconds": used}
                 found.append(line | {"rows_per_s": len(truth) / seconds, "ratio": None})
                 print(line, flush=True)
-                a.out.parent.mkdir(parents=True, exist_ok=True)
-                a.out.write_text(json.dumps(found, indent=1))
-    _print(pd.DataFrame(found))
-
-
-def _table(a: argparse.Namespace, name: str, seed: int, place: Path) -> tuple[Path, Path, str, str]:
-    """A table's folder, the file of the truth, target and metric."""
-    if a.folders:
-        about = json.loads((a.folders / name / "about.json").read_text())
-        return a.folders / name / "data", a.folders / name / "truth.csv", about["target"], about["metric"]
-    own = tables_of(a.data)
-    read, target, metric = (own | TABLES)[name]
-    share = 1 / 3 if name in own else 0.2  # as those who publish figures of these tables cut them
-    return *write_folder(read(a.data), target, place, seed=seed, share=share), target, metric
-
-
-def _print(found: pd.DataFrame) -> None:
-    """Means over the seeds."""
-    lines = Lines("table", "metric", "system", "seeds", "score", "from", "to", "s", "CPU s")
-    for (case, metric, system), own in found.groupby(["case", "metric", "system"], sort=False):
+                write(a.out, found)
+    lines = []
+    for names, own in pd.DataFrame(found).groupby(["case", "metric", "system"], sort=False):  # means over the seeds
         scores = [f"{x:.5f}" for x in (own["score"].mean(), own["score"].min(), own["score"].max())]
-        means = own[["seconds", "cpu_seconds"]].mean()
-        lines.add_row(case, metric, system, str(len(own)), *scores, f"{means.iloc[0]:.0f}", f"{means.iloc[1]:.0f}")
-    Console(width=110).print(lines)
+        means = [f"{x:.0f}" for x in own[["seconds", "cpu_seconds"]].mean()]
+        lines.append([*names, str(len(own)), *scores, *means])
+    head = ("table", "metric", "system", "seeds", "score", "from", "to", "s", "CPU s")
+    Console(width=110).print(table(None, head, lines, left=3))
 
 
 if __name__ == "__main__":

@@ -28,12 +28,13 @@ Each record has ``case``, ``system``, ``rows`` (training and validation), ``seco
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,89 +42,83 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the simulation i
 
 import _e2e_data as data
 import _e2e_fastrec as ours
-import _e2e_report as report
 import _e2e_stock as stock
 import _e2e_train as training
 import numpy as np
 import torch
-from _e2e_train import SYSTEMS, Settings, System, Trained
-from _timing import Record, command_line, cores, heading, use_threads, write
-from rich.console import Console
+from _e2e_data import CONTS, LAYERS
+from _e2e_train import BATCH, EMB_SZS, PHASES, SYSTEMS, UPDATES, Settings, System, Trained
+from _timing import (
+    Options,
+    Record,
+    arguments,
+    by_turns,
+    cores,
+    heading,
+    product_speed,
+    put,
+    screen,
+    table,
+    timed,
+    use_threads,
+    write,
+)
 
-Options = argparse.Namespace
 Made = dict[str, Any]  # what a system trains from → (tabular object, Prepared)
 Seconds = dict[str, dict[str, list[float]]]  # way → stage → seconds of each run
-CASE = "end to end"
 TUNED = "stock, tuned pandas"
-_COMPARED = 200_000  # rows: text of more takes longer to compare than all the rest
-_WARM_UP = 10_000  # rows
-
-
-class Clock:
-    """Seconds of every run of every stage: ``clock.seconds[way][stage]``."""
-
-    def __init__(self) -> None:
-        self.seconds: Seconds = {}
-
-    def __call__(self, way: str, stage: str, run: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """What ``run`` returns, timed."""
-        gc.collect()
-        start = time.perf_counter()
-        made = run(*args, **options)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.seconds.setdefault(way, {}).setdefault(stage, []).append(time.perf_counter() - start)
-        return made
+STAGES = {  # and their colours in the chart
+    "read": "#0072B2",
+    "features": "#56B4E9",
+    "preprocess": "#009E73",
+    "train": "#D55E00",
+    "predict": "#E69F00",
+}
+HEAD = ("system", *STAGES, "all, s", "× stock", "AUC", "MRR")
+_BEGIN, _END = "<!-- bench-e2e -->", "<!-- /bench-e2e -->"
 
 
 def prepare(folder: Path, *, repeats: int, device: str = "cpu") -> tuple[Seconds, Made]:
-    """Time all that comes before training.
+    """Time all that comes before training, each way so many times, by turns; and what systems train from."""
+    seconds: Seconds = defaultdict(lambda: defaultdict(list))
 
-    Args:
-        folder: of the files.
-        repeats: timed runs of each way, which take turns.
-        device: where fastrec makes features.
+    def clock(way: str, stage: str, run: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def all_of_it() -> Any:
+            made = run(*args, **options)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return made
 
-    Returns:
-        Way (``stock``, ``tuned``, ``features``, ``frame``, ``device``) → stage → seconds of each run; and what systems
-        train from.
-    """
-    clock = Clock()
-    ways: dict[str, Callable[[], Made]] = {
-        "stock": lambda: _stock_way(clock, folder, tuned=False),
-        "tuned": lambda: _stock_way(clock, folder, tuned=True),
-        "fastrec": lambda: _our_way(clock, folder, device),
-    }
+        made, wall, _ = timed(all_of_it)
+        seconds[way][stage].append(wall)
+        return made
+
+    def stocks(way: str) -> Made:
+        tuned = way == "tuned"
+        log, rows = clock(way, "read", stock.read, folder, tuned=tuned)
+        made = clock(way, "features", stock.features, log, rows, tuned=tuned)
+        del log, rows
+        return {way: (clock(way, "preprocess", stock.preprocess, made), made)}
+
+    def fastrecs() -> Made:
+        log, rows = clock("frame", "read", ours.read, folder, device=device)
+        made = clock("frame", "features", ours.features, log, rows)
+        del log, rows
+        pandas = clock("features", "handing over", ours.as_pandas, made)
+        found = {
+            "features": (clock("features", "preprocess", stock.preprocess, pandas), pandas),
+            "frame": (clock("frame", "preprocess", ours.preprocess, made), made),
+        }
+        if device != "cpu":
+            found["device"] = (clock("device", "preprocess", ours.preprocess, made, device=device), made)
+        return found
+
+    ways = {"stock": partial(stocks, "stock"), "tuned": partial(stocks, "tuned"), "fastrec": fastrecs}
     made: dict[str, Made] = {}
-    for turn in range(repeats):
-        names = list(ways)
-        for name in names[turn % 3 :] + names[: turn % 3]:
-            made.pop(name, None)  # two at a time would need twice the memory
-            made[name] = ways[name]()
-    return clock.seconds, {**made["stock"], **made["fastrec"]}
-
-
-def _stock_way(clock: Clock, folder: Path, *, tuned: bool) -> Made:
-    way = "tuned" if tuned else "stock"
-    log, rows = clock(way, "read", stock.read, folder, tuned=tuned)
-    made = clock(way, "features", stock.features, log, rows, tuned=tuned)
-    del log, rows
-    to = clock(way, "preprocess", stock.preprocess, made)
-    return {way: (to, made)}
-
-
-def _our_way(clock: Clock, folder: Path, device: str) -> Made:
-    log, rows = clock("frame", "read", ours.read, folder, device=device)
-    made = clock("frame", "features", ours.features, log, rows)
-    del log, rows
-    pandas = clock("features", "handing over", ours.as_pandas, made)
-    found = {
-        "features": (clock("features", "preprocess", stock.preprocess, pandas), pandas),
-        "frame": (clock("frame", "preprocess", ours.preprocess, made), made),
-    }
-    if device != "cpu":
-        found["device"] = (clock("device", "preprocess", ours.preprocess, made, device=device), made)
-    return found
+    for _, name in by_turns(ways, repeats):
+        made.pop(name, None)  # two at a time would need twice the memory
+        made[name] = ways[name]()
+    return seconds, {**made["stock"], **made["fastrec"]}
 
 
 def stages_of(seconds: Seconds, way: str) -> dict[str, float]:
@@ -135,11 +130,11 @@ def stages_of(seconds: Seconds, way: str) -> dict[str, float]:
     return found | {"preprocess": statistics.median(seconds[way]["preprocess"])}
 
 
-def compare(made: Made, tuned: Any = None) -> None:
-    """Stop where the sides' columns differ, in a sample of the rows."""
-    step = max(1, len(made["stock"][1].clicked) // _COMPARED)
+def compare(made: Made, *others: Any) -> None:
+    """Stop where the sides' columns differ, in a sample of the rows: text takes longer to compare than all the rest."""
+    step = max(1, len(made["stock"][1].clicked) // 200_000)
     found = ours.columns(made["frame"][1], step)
-    for other in (made["stock"][1], *([] if tuned is None else [tuned])):
+    for other in (made["stock"][1], *others):
         data.check_equal(found, stock.columns(other, step))
 
 
@@ -147,51 +142,37 @@ def train(made: Made, settings: Settings, seeds: int) -> dict[str, list[Trained]
     """Train every system with every seed, by turns: system's name → one result a seed."""
     systems = [s for s in SYSTEMS if s.data in made and not (s.name == "+ bf16" and settings.amp is None)]
     found: dict[str, list[Trained]] = {s.name: [] for s in systems}
-    for seed in range(seeds):
-        shift = seed % len(systems)
-        for system in systems[shift:] + systems[:shift]:
-            gc.collect()
-            one = training.run(system, *made[system.data], settings, seed)
-            found[system.name].append(one)
-            print(
-                f"  seed {seed}  {system.name:39s} train {one.train:7.2f} s  predict {one.predict:6.2f} s  "
-                f"AUC {one.auc:.4f}  MRR {one.mrr:.4f}",
-                flush=True,
-            )
+    for seed, system in by_turns(systems, seeds):
+        gc.collect()
+        one = training.run(system, *made[system.data], settings, seed)
+        found[system.name].append(one)
+        print(
+            f"  seed {seed}  {system.name:39s} train {one.train:7.2f} s  predict {one.predict:6.2f} s  "
+            f"AUC {one.auc:.4f}  MRR {one.mrr:.4f}",
+            flush=True,
+        )
     return found
 
 
-def records_of(
-    seconds: Seconds,
-    trained: Mapping[str, list[Trained]],
-    settings: Settings,
-    rows: int,
-) -> list[Record]:
+def records_of(seconds: Seconds, trained: Mapping[str, list[Trained]], settings: Settings, rows: int) -> list[Record]:
     """The records, stock's first."""
     found: list[Record] = []
     for system in SYSTEMS:
         if system.name in trained:
-            found.append(_record(system.name, system, seconds, trained[system.name], settings, rows))
+            found.append(_record(system, seconds, trained[system.name], settings, rows))
         elif system.data == "device":  # there is no other device than the host
             same = next(r for r in found if r["system"] == "+ extreme batch, LAMB")
             found.append({**same, "system": system.name, "notes": "as with LAMB: the host is the device"})
         if system.name == "stock":
             like = System(TUNED, "tuned", loader="stock", net="stock")
-            note = "trained as stock: the same rows"
-            found.append({**_record(TUNED, like, seconds, trained["stock"], settings, rows), "notes": note})
+            found.append(_record(like, seconds, trained["stock"], settings, rows))
+            found[-1]["notes"] = "trained as stock: the same rows"
     for one in found:
         one["ratio"] = round(found[0]["seconds"] / one["seconds"], 2)
     return found
 
 
-def _record(
-    name: str,
-    system: System,
-    seconds: Seconds,
-    trained: list[Trained],
-    settings: Settings,
-    rows: int,
-) -> Record:
+def _record(system: System, seconds: Seconds, trained: list[Trained], settings: Settings, rows: int) -> Record:
     stages = stages_of(seconds, system.data)
     stages |= {s: statistics.median(getattr(t, s) for t in trained) for s in ("train", "predict")}
     total = sum(stages.values())
@@ -201,8 +182,8 @@ def _record(
         scores[f"{score}_mean"] = round(statistics.mean(values), 5)
         scores[f"{score}_sd"] = round(statistics.stdev(values), 5) if len(values) > 1 else 0.0
     return {
-        "case": CASE,
-        "system": name,
+        "case": "end to end",
+        "system": system.name,
         "rows": rows,
         "seconds": round(total, 4),
         "rows_per_s": round(rows / total),
@@ -221,27 +202,22 @@ def settings_of(options: Options, made: Made) -> Settings:
     prepared = made["frame"][1]
     rows = len(prepared.splits[0])
     batch = options.batch or training.extreme_batch(rows)
-    lrs = dict(pair.split("=") for pair in options.lr.split(",") if pair)
-    plain = Settings({n: _rates(v) for n, v in lrs.items()}, batch, None, options.device)
-    grids = {opt: grid for opt, grid in training.GRIDS.items() if opt not in lrs}
-    if grids:
+    lrs: dict[str, Any] = {}
+    for rule, text in (pair.split("=") for pair in options.lr.split(",") if pair):
+        rates = tuple(map(float, text.split(":")))
+        lrs[rule] = rates if len(rates) > 1 else rates[0]
+    if grids := {rule: grid for rule, grid in training.GRIDS.items() if rule not in lrs}:
         print("learning rates (at batch 4,096), by the loss on the last of the training days:", flush=True)
-        table = prepared.frame.take(torch.arange(rows))
-        found = training.tune(table, shown=prepared.time[:rows], grids=grids, extreme=batch, device=options.device)
-        plain = Settings({**plain.lrs, **found}, batch, None, options.device)
+        frame = prepared.frame.take(torch.arange(rows))
+        lrs |= training.tune(frame, shown=prepared.time[:rows], grids=grids, extreme=batch, device=options.device)
+    plain = Settings(lrs, batch, None, options.device)
     amp = training.faster_amp(made["frame"][0], plain) if options.amp == "auto" else options.amp
-    return Settings(plain.lrs, batch, None if amp == "off" else amp, options.device)
-
-
-def _rates(text: str) -> float | tuple[float, ...]:
-    """A rate, or several with colons between them."""
-    rates = tuple(map(float, text.split(":")))
-    return rates if len(rates) > 1 else rates[0]
+    return Settings(lrs, batch, None if amp == "off" else amp, options.device)
 
 
 def warm_up(options: Options) -> None:
     """Run everything once on small files, and compare the sides' columns row by row."""
-    folder = data.files(_WARM_UP, root=options.data, parquet=options.format == "parquet")
+    folder = data.files(10_000, root=options.data, parquet=options.format == "parquet")
     _, made = prepare(folder, repeats=1, device=options.device)
     compare(made, stock.features(*stock.read(folder, tuned=True), tuned=True))
     settings = Settings({"adamw": 0.01, "split": (0.02, 0.08), "lamb": 0.03}, 4_096, None, options.device)
@@ -250,35 +226,132 @@ def warm_up(options: Options) -> None:
             training.run(system, *made[system.data], settings, 0)
 
 
-def parse(argv: list[str] | None = None) -> Options:
+# The report ----------------------------------------------------------------------------------------------------------
+
+
+Phases = Mapping[str, Mapping[str, float]]  # system → phase → seconds of a training batch
+
+
+def cells(one: Record) -> list[str]:
+    """A line of the table."""
+    stages = [f"{one['stages'][s]:.2f}" for s in STAGES]
+    scores = [f"{one[f'{s}_mean']:.4f} ± {one[f'{s}_sd']:.4f}" for s in ("auc", "mrr")]
+    return [one["system"], *stages, f"{one['seconds']:.2f}", f"{one['ratio']:.2f}", *scores]
+
+
+def write_report(
+    path: Path, records: Sequence[Record], sizes: tuple[int, int], settings: Settings, phases: Phases
+) -> None:
+    """Write the report, and its chart beside it; of a file with other sections only this one is replaced.
+
+    ``sizes`` are the rows of training and of validation.
+    """
+    image = path.with_name(f"{path.stem}-e2e.png")
+    chart(image, records)
+    old = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n\n"
+    before, begin, rest = old.partition(_BEGIN)
+    after = rest.partition(_END)[2].lstrip("\n") if begin else ""
+    section = f"{_BEGIN}\n{_section(records, image.name, *sizes, settings, phases)}{_END}\n"
+    put(path, f"{before.rstrip()}\n\n{section}" + (f"\n{after}" if after else ""))
+
+
+def _section(records: Sequence[Record], image: str, train: int, valid: int, settings: Settings, phases: Phases) -> str:
+    lrs = ", ".join(f"{rule} {np.asarray(rates).tolist()}" for rule, rates in settings.lrs.items())
+    lines = [
+        "## End to end",
+        "",
+        f"`make bench-e2e`: simulated files of the RecSys Challenge 2019 (trivago), {train:,} candidates of training "
+        f"sessions and {valid:,} of the sessions that begin on the last day, which validate; one epoch. Seconds by "
+        f"stage (medians), means ± standard deviations over {records[0]['seeds']} seeds.",
+        "",
+        f"```\n{heading()}\n```",
+        "",
+        f"| {' | '.join(HEAD)} |",
+        "|:---|" + "---:|" * (len(HEAD) - 1),
+        *(f"| {' | '.join(cells(one))} |" for one in records),
+        "",
+        *(f"- *{one['system']}*: {one['notes']}." for one in records if "notes" in one),
+        f"- Net: layers {'-'.join(map(str, LAYERS))}; {data.ABOUT}.",
+        f"- Batches of {BATCH:,} ({train // BATCH:,} updates), and of {settings.extreme:,} where extreme "
+        f"({train // settings.extreme:,} updates; the article's 204,800 made {UPDATES}). Learning rates at batch "
+        f"{BATCH:,}, unless the command has them the best of a grid on the last of the training days: {lrs}; "
+        "times the root of the batch's ratio beyond. From *embeddings without momentum* on AdamW has a rate for them "
+        "and another for all else (*split*), and `1 - momentum` of all else goes with the batch.",
+        "- Each row keeps what the rows above it have changed. Times by turns in one process, all cores for all.",
+        "",
+        f"![Seconds by stage]({image})",
+        "",
+        "Where a training batch's time goes, milliseconds, medians of batches:",
+        "",
+        "| system | " + " | ".join(PHASES) + " | all | rows/s |",
+        "|:---|" + "---:|" * (len(PHASES) + 2),
+    ]
+    for one in records:
+        if own := phases.get(one["system"]):
+            total = sum(own.values())
+            times = " | ".join(f"{s * 1e3:.2f}" for s in (*(own[p] for p in PHASES), total))
+            # an epoch of one batch, which warms up, has no phases
+            lines.append(f"| {one['system']} | {times} | {one['batch'] / total if total else 0:,.0f} |")
+    # what bounds the figure: the products of the dense layers at the speed that this machine reaches with them
+    sizes = [sum(EMB_SZS.values()) + len(CONTS), *LAYERS, 2]
+    flop, rate = 6 * train * sum(a * b for a, b in pairwise(sizes)), product_speed(BATCH, *sizes[:2])
+    last = records[-1]
+    shares = ", ".join(f"{s} {last['stages'][s] / last['seconds']:.0%}" for s in STAGES)
+    floor = (
+        f"Of the last row's time: {shares}. The products of the dense layers alone are {flop / 1e9:,.0f} GFLOP an "
+        f"epoch in float32, {flop / rate:.2f} s at the {rate / 1e9:,.0f} GFLOP/s that the first layer reaches here."
+    )
+    return "\n".join([*lines, "", floor, ""])
+
+
+def chart(path: Path, records: Sequence[Record]) -> None:
+    """Bars of seconds by stage, one a system."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.45 * len(records) + 1.3), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    left = np.zeros(len(records))
+    for stage, colour in STAGES.items():
+        widths = np.array([one["stages"][stage] for one in records])
+        axes.barh([one["system"] for one in records], widths, left=left, color=colour, label=stage, height=0.7)
+        left = left + widths
+    for i, one in enumerate(records):
+        axes.text(left[i], i, f" {one['seconds']:.1f} s, {one['ratio']:.1f}×", va="center", fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, left.max() * 1.14)
+    axes.set_xlabel(f"seconds, {records[0]['rows']:,} candidates")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path)
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=3_000_000, help="candidates at least (default: 3,000,000)")
-    parser.add_argument("--seeds", type=int, default=5, help="nets trained by every system")
-    parser.add_argument("--repeats", type=int, default=3, help="timed runs of what comes before training")
-    parser.add_argument(
-        "--batch", type=int, default=None, help="the extreme batch (default: as many updates as theirs)"
+    return arguments(
+        __doc__,
+        argv,
+        rows=(3_000_000, "candidates at least"),
+        seeds=(5, "nets trained by every system"),
+        repeats=(3, "timed runs of what comes before training"),
+        batch={"type": int, "help": "the extreme batch (default: as many updates as theirs)"},
+        amp={"choices": ("auto", "bf16", "off"), "default": "auto", "help": "bfloat16, or not"},
+        lr=("", "rates at batch 4,096 instead of the search: adamw=0.01,lamb=0.03,split=0.02:0.08"),
+        threads=(cores(), "that every system may use (default: all cores)"),
+        device=("cuda" if torch.cuda.is_available() else "cpu", "cpu or cuda"),
+        data=(Path("runs/e2e-data"), "where simulated files are kept"),
+        format={"choices": ("csv", "parquet"), "default": "csv", "help": "of the log that both sides read"},
+        out=(Path("runs/bench/e2e.json"), "the file of results"),
+        report=(Path("BENCHMARKS.md"), "the report; its chart lies beside"),
     )
-    parser.add_argument("--amp", choices=("auto", "bf16", "off"), default="auto", help="bfloat16, or not")
-    parser.add_argument(
-        "--lr", default="", help="rates at batch 4,096 instead of the search: adamw=0.01,lamb=0.03,split=0.02:0.08"
-    )
-    parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
-    parser.add_argument("--data", type=Path, default=Path("runs/e2e-data"), help="where simulated files are kept")
-    parser.add_argument("--format", choices=("csv", "parquet"), default="csv", help="of the log that both sides read")
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/e2e.json"), help="the file of results")
-    parser.add_argument("--report", type=Path, default=Path("BENCHMARKS.md"), help="the report; its chart lies beside")
-    return parser.parse_args(argv)
 
 
-def main(argv: list[str] | None = None) -> list[Record]:
+def main(argv: Sequence[str] | None = None) -> list[Record]:
     """Run the benchmark, print its table, write its files."""
     options = parse(argv)
     use_threads(options.threads)
-    console = Console(record=True, width=200)
-    console.print(heading(command_line()), highlight=False)
-    console.print(f"columns  {data.ABOUT}", highlight=False)
+    console = screen(200, f"columns  {data.ABOUT}")
     folder = data.files(options.rows, root=options.data, parquet=options.format == "parquet")
     warm_up(options)
     seconds, made = prepare(folder, repeats=options.repeats, device=options.device)
@@ -286,13 +359,13 @@ def main(argv: list[str] | None = None) -> list[Record]:
     settings = settings_of(options, made)
     trained = train(made, settings, options.seeds)
     records = records_of(seconds, trained, settings, len(made["stock"][1].clicked))
-    sizes = [len(s) for s in made["frame"][1].splits]
     where = {s.name: training.phases(s, made[s.data][0], settings, batches=40) for s in SYSTEMS if s.data in made}
-    report.show(console, records)
-    facts = report.Facts(heading(command_line()), data.ABOUT, (sizes[0], sizes[1]), settings, where)
-    report.write(options.report, records, facts)
+    console.print(table("From raw files to validation scores", HEAD, map(cells, records)))
+    for one in records:
+        if "notes" in one:
+            console.print(f"{one['system']}: {one['notes']}", highlight=False)
+    write_report(options.report, records, tuple(map(len, made["frame"][1].splits)), settings, where)
     write(options.out, records, console.export_text())
-    print(f"written: {options.out}, {options.report} and its chart")
     return records
 
 

@@ -10,7 +10,6 @@ the plan's. Speeds mean something on a quiet machine only.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _timing import ROOT, child, command_line, cores, forget_peak, heading, resident
+from _timing import ROOT, Options, Record, arguments, child, cores, forget_peak, heading, resident, write
 
 from fastrec.errors import DeviceMemoryError
 from fastrec.models import Embeddings, TabularNet, plan_embeddings
@@ -28,6 +27,7 @@ from fastrec.optim import AdamW
 
 SYSTEMS = ("all in memory", "cached", "cached, files")
 WIDTH = 32
+CLOCKS = {"seconds": time.perf_counter, "cpu_seconds": time.process_time, "thread_seconds": time.thread_time}
 
 
 def power_law(rows: int, count: int, skew: float, seed: int) -> torch.Tensor:
@@ -40,19 +40,12 @@ def power_law(rows: int, count: int, skew: float, seed: int) -> torch.Tensor:
     return torch.from_numpy(rank * 1_640_531_527 % rows if rows % 1_640_531_527 else rank)
 
 
-def placement(system: str, limit: int, folder: str) -> Embeddings | None:
-    """What each system is made with."""
-    if system == "all in memory":
-        return None
-    return Embeddings("cached", device_bytes=limit, folder=folder if "files" in system else None)
-
-
-def train(args: argparse.Namespace) -> dict:
+def train(args: Options, limit: int) -> Record:
     """One system: trains, and tells its times."""
     torch.manual_seed(0)
-    limit = int(args.share * args.rows * bytes_per_row(WIDTH))
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        asked = placement(args.system, limit, folder)
+        files = folder if "files" in args.system else None
+        asked = None if args.system == SYSTEMS[0] else Embeddings("cached", device_bytes=limit, folder=files)
         sizes = [(args.rows, WIDTH)]
         net = TabularNet(sizes, args.conts, 1, [256, 128], cat_names=["id"], grads="rows", placement=asked)
         net = net.to(args.device)
@@ -66,12 +59,11 @@ def train(args: argparse.Namespace) -> dict:
         caches = list(net.embeds.placed.values())
         if caches:  # as rec_learner does it with the training rows
             net.count_rows(power_law(args.rows, args.rows, args.skew, 3)[:, None].to(args.device))
-        clocks = {"seconds": time.perf_counter, "cpu_seconds": time.process_time, "thread_seconds": time.thread_time}
         taken, losses, before = [], [], (0, 0)
         for i, batch in enumerate(ids):
             if i == args.warm and caches:
                 before = (caches[0].looked_up, caches[0].found)
-            began = [clock() for clock in clocks.values()]
+            began = [clock() for clock in CLOCKS.values()]
             pred = net(batch, x)
             if caches and i + 1 < len(ids):
                 net.fetch_ahead(ids[i + 1])
@@ -80,9 +72,9 @@ def train(args: argparse.Namespace) -> dict:
             opt.step()
             opt.zero_grad()
             losses.append(loss.item())
-            taken.append([clock() - a for clock, a in zip(clocks.values(), began)])
+            taken.append([clock() - a for clock, a in zip(CLOCKS.values(), began)])
         taken = np.array(taken[args.warm :])
-        found = {"system": args.system, **dict(zip(clocks, taken.mean(0).tolist())), "losses": losses}
+        found = {"system": args.system, **dict(zip(CLOCKS, taken.mean(0).tolist())), "losses": losses}
         found |= {"mean_seconds": found["seconds"], "seconds": float(np.median(taken[:, 0]))}
         found["peak_bytes"] = resident(peak=True)
         if caches:
@@ -93,29 +85,30 @@ def train(args: argparse.Namespace) -> dict:
 
 def main() -> None:
     """Run every system, compare and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--bs", type=int, default=16_384)
-    parser.add_argument("--conts", type=int, default=16)
-    parser.add_argument("--skew", type=float, default=1.05)
-    parser.add_argument("--share", type=float, default=0.05, help="of the rows that the device has room for")
-    parser.add_argument("--warm", type=int, default=30)
-    parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=1, help="each system so often, by turns")
-    parser.add_argument("--device", default="cpu", help="where the nets are trained")
-    parser.add_argument("--threads", type=int, default=cores())
-    parser.add_argument("--folder", help="where the files lie; by default the system's temporary folder")
-    parser.add_argument("--systems", nargs="*", default=SYSTEMS, choices=SYSTEMS)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/bench/embeddings.json")
-    parser.add_argument("--system", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = arguments(
+        __doc__,
+        rows=(20_000_000, "of the table"),
+        bs=(16_384, "rows of a batch"),
+        conts=(16, "numbers beside the id"),
+        skew=(1.05, "of the power law"),
+        share=(0.05, "of the rows that the device has room for"),
+        warm=(30, "batches before the clock starts"),
+        batches=(200, "that are timed"),
+        rounds=(1, "each system so often, by turns"),
+        device=("cpu", "where the nets are trained"),
+        threads=(cores(), "of all"),
+        folder=(None, "where the files lie; by default the system's temporary folder"),
+        systems={"nargs": "*", "default": SYSTEMS, "choices": SYSTEMS},
+        out=(ROOT / "runs/bench/embeddings.json", "the file of results"),
+        system=(None, "the one that this process trains"),
+    )
     torch.set_num_threads(args.threads)
+    limit = int(args.share * args.rows * bytes_per_row(WIDTH))
     if args.system:
         forget_peak()
-        print(json.dumps(train(args)))
+        print(json.dumps(train(args, limit)))
         return
-    print(heading(command_line()))
-    limit = int(args.share * args.rows * bytes_per_row(WIDTH))
+    print(heading())
     try:
         TabularNet([(args.rows, WIDTH)], 1, 1, [8], placement=Embeddings("device", device_bytes=limit))
     except DeviceMemoryError as error:
@@ -124,27 +117,24 @@ def main() -> None:
     plan = plan_embeddings({"id": args.rows}, WIDTH, limit, args.skew, **options)
     own = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:]]
     runs = [child([*own, "--system", s], str(ROOT), args.threads) for _ in range(args.rounds) for s in args.systems]
-    records = []
-    base = [r for r in runs if r["system"] == SYSTEMS[0]]
+    records, base = [], [r for r in runs if r["system"] == SYSTEMS[0]]
     for system in args.systems:
         own = [r for r in runs if r["system"] == system]
-        seconds = float(np.median([r["seconds"] for r in own]))
-        record = {"case": "train", "system": system, "rows": args.rows, "batch": args.bs}
+        record: Record = {"case": "train", "system": system, "rows": args.rows, "batch": args.bs}
         for name in ("seconds", "mean_seconds", "cpu_seconds", "thread_seconds"):
             record[name] = round(float(np.median([r[name] for r in own])), 5)
         record["peak_bytes"] = own[0]["peak_bytes"]
         if base:
-            record["speed"] = round(float(np.median([r["seconds"] for r in base])) / seconds, 3)
-            record["same_losses"] = own[0]["losses"] == base[0]["losses"]
-            pairs = zip(own[0]["losses"], base[0]["losses"], strict=True)
-            record["largest_difference"] = max(abs(a - b) for a, b in pairs)
+            record["speed"] = round(float(np.median([r["seconds"] for r in base])) / record["seconds"], 3)
+            losses, wanted = np.array(own[0]["losses"]), np.array(base[0]["losses"])
+            record["same_losses"] = bool((losses == wanted).all())
+            record["largest_difference"] = float(np.abs(losses - wanted).max())
         if "slots" in own[0]:
             record |= {"slots": own[0]["slots"], "hit_rate": round(own[0]["hit_rate"], 4)}
             record["planned_hit_rate"] = round(plan.hit_rate, 4)
         records.append(record)
         print(record)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(records, indent=1) + "\n")
+    write(args.out, records)
 
 
 if __name__ == "__main__":

@@ -18,80 +18,55 @@ all else), ``batch``, ``steps``, ``seed``. Records of cases that end in "rate" a
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import _extreme
-from _timing import ROOT, Record, bare, command_line, cores, heading, use_threads, write
-from rich.console import Console
-from rich.table import Table as Grid
-
-Options = argparse.Namespace
-PLANTED = [4_096, 16_384, 65_536, 204_800, 819_200]
-MOVIELENS = [1_024, 2_048, 4_096, 8_192, 16_384]
+from _timing import ROOT, Options, Record, arguments, bare, cores, read, screen, table, use_threads, write
 
 
 class Results:
-    """Records, on disk after every one.
+    """Records, on disk after every one: those at ``path`` are taken up with ``resume``."""
 
-    Args:
-        path: the file of results.
-        head: what stands above the table in the text beside it.
-        resume: take up what is there.
-    """
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        self.records: list[Record] = read(path) if resume else []
 
-    def __init__(self, path: Path, head: str, *, resume: bool) -> None:
-        self.path, self.head = path, head
-        self.records: list[Record] = json.loads(path.read_text()) if resume and path.exists() else []
-
-    def find(self, **wanted: Any) -> Record | None:
+    def find(self, key: Record) -> Record | None:
         """The record with these fields, or None."""
-        return next((r for r in self.records if all(r.get(k) == v for k, v in wanted.items())), None)
+        return next((r for r in self.records if all(r.get(k) == v for k, v in key.items())), None)
 
-    def add(self, record: Record) -> None:
-        """One more."""
-        self.records.append(record)
-        write(self.path, self.records, f"{self.head}\n")
-        note = f"AUC {record['auc']:.5f}, loss {record['loss']:.5f}, {record['seconds']:8.1f} s"
-        where = f"{record['case']:20s} {record['system']:8s} batch {record['batch']:>8,}"
-        print(f"  {where} {record['steps']:>7,} steps, rates {record['lr']}: {note}", flush=True)
+    def add(self, key: Record, run: _extreme.Run, **more: Any) -> None:
+        """A net that has been trained."""
+        more = {"auc": round(run.auc, 6), "auc_lost": None, "steps": run.steps, "loss": round(run.loss, 6)} | more
+        one = bare(rows=run.steps * key["batch"], seconds=round(run.seconds, 3), **{**key, **more})
+        self.records.append(one)
+        write(self.path, self.records)
+        note = f"AUC {one['auc']:.5f}, loss {one['loss']:.5f}, {one['seconds']:8.1f} s"
+        where = f"{one['case']:20s} {one['system']:8s} batch {one['batch']:>8,}"
+        print(f"  {where} {one['steps']:>7,} steps, rates {one['lr']}: {note}", flush=True)
 
 
 def chosen_rates(case: _extreme.Case, rule: str, results: Results, how: dict[str, Any]) -> list[float]:
     """The rates of the rule's grid, of embeddings and of all else, with the best AUC at the smallest batch.
 
-    Args:
-        case: the data.
-        rule: its name.
-        results: what is there is not trained again.
-        how: ``warm_up``, ``grads`` and ``net`` of every net, see ``_extreme.train``.
+    What is in ``results`` is not trained again; ``how`` has ``warm_up``, ``grads`` and ``net``, see ``_extreme.train``.
     """
     base, aucs = case.batches[0], []
     for lrs in _extreme.GRIDS[rule]:
         key = {"case": f"{case.name}, rate", "system": rule, "batch": base, "seed": 0, "lr": lrs}
         key |= {"train_rows": case.sample.split, **how}
-        if results.find(**key) is None:
-            run = _extreme.train(case.sample, rule, lrs, bs=base, base=base, **how)
-            results.add(_record(key, run))
-        aucs.append(results.find(**key)["auc"])
+        if results.find(key) is None:
+            results.add(key, _extreme.train(case.sample, rule, lrs, bs=base, base=base, **how))
+        aucs.append(results.find(key)["auc"])
     return _extreme.GRIDS[rule][aucs.index(max(aucs))]
 
 
-def cells(case: _extreme.Case, rule: str, lrs: list[float], results: Results, how: dict[str, Any]) -> list[Record]:
-    """Every batch size of one rule; those that ``results`` has are not trained again.
-
-    Args:
-        case: the data.
-        rule: its name.
-        lrs: the rates chosen at the smallest batch.
-        results: where records go.
-        how: ``epochs``, ``warm_up``, ``grads`` and ``net`` of every net, see ``_extreme.train``.
-    """
-    base, found = case.batches[0], []
+def cells(case: _extreme.Case, rule: str, lrs: list[float], results: Results, how: dict[str, Any]) -> Iterator[Record]:
+    """Every batch size of one rule, see ``chosen_rates``; ``how`` has ``epochs`` too."""
+    base = case.batches[0]
     for bs in case.batches:
         if bs > case.frame.split:
             print(f"  {case.name}: no batch of {bs:,}, there are {case.frame.split:,} rows to train on")
@@ -99,110 +74,54 @@ def cells(case: _extreme.Case, rule: str, lrs: list[float], results: Results, ho
         for seed in range(case.seeds):
             key = {"case": case.name, "system": rule, "batch": bs, "seed": seed, "base_lr": lrs}
             key |= {"train_rows": case.frame.split, **how}
-            if results.find(**key) is None:
+            if results.find(key) is None:
                 run = _extreme.train(case.frame, rule, lrs, bs=bs, base=base, seed=seed, **how)
-                first = results.find(**{**key, "batch": base}) or {"seconds": run.seconds, "auc": run.auc}
+                first = results.find({**key, "batch": base}) or {"seconds": run.seconds, "auc": run.auc}
                 shown = [float(f"{x:.4g}") for x in _extreme.rates_of(rule, lrs, bs, base)[0]]
                 more = {"ratio": round(first["seconds"] / run.seconds, 2), "auc_lost": round(first["auc"] - run.auc, 6)}
-                results.add(_record({**key, "lr": shown, "bayes_auc": case.bayes_auc}, run, **more))
-            found.append(results.find(**key))
-    return found
+                results.add({**key, "lr": shown, "bayes_auc": case.bayes_auc}, run, **more)
+            yield results.find(key)
 
 
-def _record(key: Record, run: _extreme.Run, *, ratio: float | None = None, auc_lost: float | None = None) -> Record:
-    more = {"auc": round(run.auc, 6), "auc_lost": auc_lost, "steps": run.steps, "loss": round(run.loss, 6), **key}
-    return bare(rows=run.steps * key["batch"], seconds=round(run.seconds, 3), **more) | {"ratio": ratio}
-
-
-# The table -----------------------------------------------------------------------------------------------------------
-
-
-def show(console: Console, case: str, records: list[Record]) -> None:
-    """Print the cells of one case, means over seeds."""
-    bayes = records[0].get("bayes_auc")
-    title = f"{case}, {records[0]['train_rows']:,} training rows" + (
-        "" if bayes is None else f", Bayes AUC {bayes:.5f}"
-    )
-    grid = Grid(title=title, title_justify="left")
-    for name in ("rule", "batch", "steps", "lr", "AUC", "sd", "AUC lost", "seconds", "rows/s", "× as fast"):
-        grid.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
+def lines(records: list[Record]) -> Iterator[list[str] | None]:
+    """Of the table, means over seeds: rule, batch, steps, lr, AUC, sd, AUC lost, seconds, rows/s, × as fast."""
     for rule in dict.fromkeys(r["system"] for r in records):
-        own = [r for r in records if r["system"] == rule]
-        for bs in dict.fromkeys(r["batch"] for r in own):
-            grid.add_row(*_cells([r for r in own if r["batch"] == bs]))
-        grid.add_section()
-    console.print(grid)
-    for line in _best(records):
-        console.print(line, highlight=False)
+        for bs in dict.fromkeys(r["batch"] for r in records if r["system"] == rule):
+            runs = [r for r in records if (r["system"], r["batch"]) == (rule, bs)]
+            aucs, lost = ([r[n] for r in runs if r[n] is not None] for n in ("auc", "auc_lost"))
+            seconds, ratio = (statistics.median(r[n] for r in runs) for n in ("seconds", "ratio"))
+            yield [
+                rule,
+                f"{bs:,}",
+                f"{runs[0]['steps']:,}",
+                "{} and {}".format(*runs[0]["lr"]),
+                f"{statistics.mean(aucs):.5f}",
+                f"{statistics.stdev(aucs):.5f}" if len(aucs) > 1 else "",
+                f"{statistics.mean(lost):+.5f}" if lost else "",
+                f"{seconds:.1f}",
+                f"{runs[0]['rows'] / seconds:,.0f}",
+                f"{ratio:.1f}",
+            ]
+        yield None
 
 
-def _cells(runs: list[Record]) -> Iterator[str]:
-    one = runs[0]
-    aucs = [r["auc"] for r in runs]
-    lost = [r["auc_lost"] for r in runs if r["auc_lost"] is not None]
-    yield from (
-        one["system"],
-        f"{one['batch']:,}",
-        f"{one['steps']:,}",
-        "{} and {}".format(*one["lr"]),
-        f"{statistics.mean(aucs):.5f}",
-    )
-    yield f"{statistics.stdev(aucs):.5f}" if len(aucs) > 1 else ""
-    yield f"{statistics.mean(lost):+.5f}" if lost else ""
-    seconds = statistics.median(r["seconds"] for r in runs)
-    yield from (f"{seconds:.1f}", f"{one['rows'] / seconds:,.0f}", f"{statistics.median(r['ratio'] for r in runs):.1f}")
-
-
-def _best(records: list[Record]) -> Iterator[str]:
+def best(records: list[Record]) -> Iterator[str]:
     """Of each batch size, the rule with the best AUC, beside the best at the smallest batch and that rule's own."""
-    batches = sorted({r["batch"] for r in records})
-    means: dict[int, dict[str, float]] = {bs: {} for bs in batches}
-    for bs in batches:
-        for rule in dict.fromkeys(r["system"] for r in records if r["batch"] == bs):
-            means[bs][rule] = statistics.mean(r["auc"] for r in records if (r["system"], r["batch"]) == (rule, bs))
-    top = max(means[batches[0]], key=means[batches[0]].get)
-    for bs in batches[1:]:
-        best = max(means[bs], key=means[bs].get)
-        auc, first = means[bs][best], means[batches[0]]
+    aucs: dict[int, dict[str, list[float]]] = {}
+    for r in records:
+        aucs.setdefault(r["batch"], {}).setdefault(r["system"], []).append(r["auc"])
+    means = {bs: {rule: statistics.mean(own) for rule, own in aucs[bs].items()} for bs in sorted(aucs)}
+    (base, first), *others = means.items()
+    top = max(first, key=first.get)
+    for bs, own in others:
+        rule = max(own, key=own.get)
         yield (
-            f"best at batch {bs:,}: {best}, AUC {auc:.5f}; lost from the best at {batches[0]:,} "
-            f"({top}, {first[top]:.5f}): {first[top] - auc:+.5f}, from its own: {first[best] - auc:+.5f}"
+            f"best at batch {bs:,}: {rule}, AUC {own[rule]:.5f}; lost from the best at {base:,} "
+            f"({top}, {first[top]:.5f}): {first[top] - own[rule]:+.5f}, from its own: {first[rule] - own[rule]:+.5f}"
         )
 
 
-# The command ---------------------------------------------------------------------------------------------------------
-
-
-def parse() -> Options:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers = {"type": _numbers, "help": "batch sizes with commas between, the smallest first"}
-    parser.add_argument("--cases", default="planted,movielens", help="with commas between")
-    parser.add_argument("--rows", type=int, default=42_000_000, help="planted clicks; 2 M of them are scored")
-    parser.add_argument("--tune-rows", type=int, default=4_000_000, help="of planted clicks, to choose rates on")
-    parser.add_argument("--rules", default=",".join(_extreme.GRIDS), help="with commas between")
-    parser.add_argument("--batches", default=PLANTED, **numbers)
-    parser.add_argument("--ml-batches", default=MOVIELENS, **numbers)
-    parser.add_argument("--seeds", type=int, default=1, help="nets in each cell of planted clicks")
-    parser.add_argument("--ml-seeds", type=int, default=3, help="nets in each cell of MovieLens")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--warm-up", type=float, default=0.25, help="share of the steps in which the rate rises")
-    parser.add_argument("--grads", choices=("rows", "dense"), default="rows", help="of large embedding tables")
-    parser.add_argument("--net", choices=list(_extreme.NETS), default="dcn", help="what is trained")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "movielens-1m")
-    parser.add_argument("--threads", type=int, default=cores(), help="default: all cores")
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/extreme.json"), help="the file of results")
-    parser.add_argument("--resume", action="store_true", help="leave out what the file of results has")
-    options = parser.parse_args()
-    options.cases, options.rules = options.cases.split(","), options.rules.split(",")
-    if unknown := [c for c in options.cases if c not in ("planted", "movielens")]:
-        parser.error(f"there is no case {unknown[0]!r}; there are planted and movielens")
-    if unknown := [r for r in options.rules if r not in _extreme.GRIDS]:
-        parser.error(f"there is no rule {unknown[0]!r}; there are {', '.join(_extreme.GRIDS)}")
-    return options
-
-
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     return sorted(int(word.replace("_", "")) for word in text.split(","))
 
 
@@ -218,25 +137,46 @@ def make(name: str, options: Options) -> _extreme.Case | None:
 
 def main() -> None:
     """Run the cases, print the tables, write the files."""
-    options = parse()
+    sizes = {"type": numbers, "help": "batch sizes with commas between, the smallest first"}
+    options = arguments(
+        __doc__,
+        cases=(("planted", "movielens"), "what is run"),
+        rows=(42_000_000, "planted clicks; 2 M of them are scored"),
+        tune_rows=(4_000_000, "of planted clicks, to choose rates on"),
+        rules=(tuple(_extreme.GRIDS), "optimizers and what changes with the batch"),
+        batches={"default": [4_096, 16_384, 65_536, 204_800, 819_200], **sizes},
+        ml_batches={"default": [1_024, 2_048, 4_096, 8_192, 16_384], **sizes},
+        seeds=(1, "nets in each cell of planted clicks"),
+        ml_seeds=(3, "nets in each cell of MovieLens"),
+        epochs=(1, "of every net"),
+        warm_up=(0.25, "share of the steps in which the rate rises"),
+        grads={"choices": ("rows", "dense"), "default": "rows", "help": "of large embedding tables"},
+        net={"choices": list(_extreme.NETS), "default": "dcn", "help": "what is trained"},
+        data=(ROOT.parent / "shared" / "data" / "movielens-1m", "folder of MovieLens-1M"),
+        threads=(cores(), "default: all cores"),
+        out=(Path("runs/bench/extreme.json"), "the file of results"),
+        resume=(False, "leave out what the file of results has"),
+    )
     use_threads(options.threads)
-    console = Console(record=True, width=160)
-    head = heading(command_line())
-    console.print(head, highlight=False)
-    results = Results(options.out, head, resume=options.resume)
+    console = screen(160)
+    results = Results(options.out, resume=options.resume)
+    how = {"warm_up": options.warm_up, "grads": options.grads, "net": options.net}
+    head = ("rule", "batch", "steps", "lr", "AUC", "sd", "AUC lost", "seconds", "rows/s", "× as fast")
     for name in options.cases:
         case = make(name, options)
         if case is None:
             continue
         found: list[Record] = []
         for rule in options.rules:
-            how = {"warm_up": options.warm_up, "grads": options.grads, "net": options.net}
             lrs = chosen_rates(case, rule, results, how)
             found += cells(case, rule, lrs, results, {"epochs": options.epochs, **how})
-        show(console, case.name, found)
+        bayes = "" if case.bayes_auc is None else f", Bayes AUC {case.bayes_auc:.5f}"
+        title = f"{case.name}, {case.frame.split:,} training rows{bayes}"
+        console.print(table(title, head, lines(found)))
+        for line in best(found):
+            console.print(line, highlight=False)
         write(options.out, results.records, console.export_text(clear=False))
         del case  # gigabytes
-    print(f"written: {options.out} and {options.out.with_suffix('.txt')}")
 
 
 if __name__ == "__main__":

@@ -21,63 +21,71 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _frames
 import _stream
-import _tabular
 import torch
 from _timing import NVTABULAR, Options, Record, Timing, bare, child, nvtabular, race, record, run_cases
 from fastai.data.transforms import RandomSplitter
 from fastai.tabular.core import range_of
 
+KEYS = ("int", "str", "words")  # words: text of several widths
+
 
 def prepare(options: Options) -> Iterator[Record]:
-    """Raw frame to ready tensors; ``words`` is text of several widths."""
-    for keys in ("int", "str", "words"):
-        yield from _beside(f"prepare, {keys}", _tabular.tabular(options.rows, keys), None, options.repeats)
+    """Raw frame to ready tensors."""
+    for keys in KEYS:
+        yield from _beside(f"prepare, {keys}", _frames.tabular(options.rows, keys), options.repeats, split=False)
 
 
 def random(options: Options) -> Iterator[Record]:
     """Rows split at random, as most people split them."""
-    for keys in ("int", "str", "words"):
-        df = _tabular.tabular(options.rows, keys)
-        yield from _beside(f"random splits, {keys}", df, RandomSplitter(seed=0)(range_of(df)), options.repeats)
+    for keys in KEYS:
+        yield from _beside(f"random splits, {keys}", _frames.tabular(options.rows, keys), options.repeats)
 
 
 def wide(options: Options) -> Iterator[Record]:
     """Many columns of numbers, split at random."""
     for rows, count in ((62_000, 93), (61_000, 369)):
-        df = _tabular.wide(rows, count)
-        yield from _beside(f"wide, {count} numbers", df, RandomSplitter(seed=0)(range_of(df)), options.repeats)
+        yield from _beside(f"wide, {count} numbers", _frames.wide(rows, count), options.repeats)
 
 
-def _beside(case: str, df: Any, splits: Any, repeats: int) -> Iterator[Record]:
-    systems = {
-        "fastrec": partial(_tabular.with_fastrec, df, splits),
-        "TabularPandas": partial(_tabular.with_fastai, df, splits),
-    }
-    timings, made = race(systems, repeats)
-    _tabular.check_equal(made["fastrec"], made["TabularPandas"], split=splits is not None)
+def _beside(case: str, df: Any, repeats: int, *, split: bool = True) -> Iterator[Record]:
+    splits = RandomSplitter(seed=0)(range_of(df)) if split else None
+    systems = {"fastrec": _frames.with_fastrec, "TabularPandas": _frames.with_fastai}
+    timings, made = race({name: partial(run, df, splits) for name, run in systems.items()}, repeats)
+    _frames.check_equal(made["fastrec"], made["TabularPandas"], split=split)
     for system, timing in timings.items():
         yield record(case, system, len(df), timing, timings["fastrec"])
 
 
 def epoch(options: Options) -> Iterator[Record]:
     """A shuffled epoch of batches."""
-    df = _tabular.tabular(options.rows, "int")
-    ours, theirs = _tabular.with_fastrec(df), _tabular.with_fastai(df)
-    _tabular.check_equal(ours, theirs)
+    df = _frames.tabular(options.rows, "int")
+    ours, theirs = _frames.with_fastrec(df), _frames.with_fastai(df)
+    _frames.check_equal(ours, theirs)
     few = options.rows // 4
     data = torch.utils.data.TensorDataset(*(view[:few].clone() for view in ours.packed.views))
+
+    def bare_loop(bs: int) -> int:
+        """The lines that anyone might write."""
+        order = torch.randperm(len(ours.packed))
+        places = (order[start : start + bs] for start in range(0, len(order) // bs * bs, bs))
+        return count(ours.packed.layout.views(ours.packed.buffer.index_select(0, own)) for own in places)
+
+    def count(batches: Any) -> int:
+        return sum(len(batch[0]) for batch in batches)
+
     for bs in (4_096, 65_536):
-        case = f"epoch, batch {bs:,}"
-        systems: dict[str, Callable[[], Any]] = {
-            "fastrec": partial(_count, ours.dataloaders(bs=bs).train),
-            "bare index_select": partial(_count, _Bare(ours.packed, bs)),
-            "fastai": partial(_count, theirs.dataloaders(bs=bs).train),
+        case, how = f"epoch, batch {bs:,}", {"batch_size": bs, "shuffle": True, "drop_last": True}
+        systems = {
+            "fastrec": partial(count, ours.dataloaders(bs=bs).train),
+            "bare index_select": partial(bare_loop, bs),
+            "fastai": partial(count, theirs.dataloaders(bs=bs).train),
         }
         timings, rows = race(systems, options.repeats)
         if len(set(rows.values())) > 1:
@@ -85,32 +93,12 @@ def epoch(options: Options) -> Iterator[Record]:
         for system, timing in timings.items():
             yield record(case, system, options.rows, timing, timings["fastrec"])
         slow = {
-            f"torch DataLoader, {workers} workers": partial(
-                _count,
-                torch.utils.data.DataLoader(data, batch_size=bs, shuffle=True, drop_last=True, num_workers=workers),
-            )
-            for workers in (0, 2)
+            f"torch DataLoader, {n} workers": partial(count, torch.utils.data.DataLoader(data, num_workers=n, **how))
+            for n in (0, 2)
         }
-        timings_of_few, _ = race(slow, max(1, options.repeats // 2))
         own = Timing(timings["fastrec"].seconds * few / options.rows)
-        for system, timing in timings_of_few.items():
+        for system, timing in race(slow, max(1, options.repeats // 2))[0].items():
             yield record(case, system, few, Timing(timing.seconds), own)
-
-
-class _Bare:
-    """The ten lines that anyone might write."""
-
-    def __init__(self, packed: Any, bs: int) -> None:
-        self.packed, self.bs = packed, bs
-
-    def __iter__(self) -> Iterator[Any]:
-        order = torch.randperm(len(self.packed))
-        for start in range(0, len(order) // self.bs * self.bs, self.bs):
-            yield self.packed.layout.views(self.packed.buffer.index_select(0, order[start : start + self.bs]))
-
-
-def _count(loader: Any) -> int:
-    return sum(len(batch[0]) for batch in loader)
 
 
 def stream(options: Options) -> Iterator[Record]:
@@ -118,9 +106,8 @@ def stream(options: Options) -> Iterator[Record]:
     peer = nvtabular(options.peer_python)
     if peer is None:
         return
-    found = list(
-        _stream.compare(options.rows, options.repeats, options.threads, peer, batch=65_536, buffer=options.rows // 4)
-    )
+    sizes = {"batch": 65_536, "buffer": options.rows // 4}
+    found = list(_stream.compare(options.rows, options.repeats, options.threads, peer, **sizes))
     own = {case: timing for case, system, timing in found if system != "NVTabular"}
     for case, system, timing in found:
         yield record(case, system, options.rows, timing, own[case])
@@ -133,7 +120,7 @@ def memory(options: Options) -> Iterator[Record]:
         return
     with tempfile.TemporaryDirectory() as folder:
         for keys in ("int", "str"):
-            command = [sys.executable, _tabular.__file__, "--keys", keys, "--rows", str(options.rows)]
+            command = [sys.executable, _frames.__file__, "--keys", keys, "--rows", str(options.rows)]
             seen = child(command, folder, options.threads)
             share = seen["grown"] / seen["packed"]
             more = {"grown_bytes": seen["grown"], "memory_ratio": round(share, 2)}
@@ -141,14 +128,13 @@ def memory(options: Options) -> Iterator[Record]:
             yield bare(f"memory, TabularFrame, {keys}", "fastrec", options.rows, **more)
         (Path(folder) / "pq").mkdir()
         _stream.write_wide(Path(folder) / "pq", options.rows, max(options.rows // 100, 1))
-        for cache in ([], ["--cache", f"{folder}/cache"]):
+        for name, cache in (("Parquet", []), ("the packed cache", ["--cache", f"{folder}/cache"])):
             command = [sys.executable, _stream.__file__, "memory", "--files", f"{folder}/pq", *cache]
             seen = child([*command, "--buffer", str(options.rows // 10)], folder, options.threads)
             beyond = (seen["grown"] - seen["buffer"]) / 2**20
             notes = f"{beyond:,.0f} MiB beyond a buffer of {seen['buffer'] / 2**20:,.0f} MiB"
-            case = f"memory, stream from {'the packed cache' if cache else 'Parquet'}"
             more = {"grown_bytes": seen["grown"], "beyond_buffer_mib": round(beyond), "notes": notes}
-            yield bare(case, "fastrec", options.rows, **more)
+            yield bare(f"memory, stream from {name}", "fastrec", options.rows, **more)
 
 
 def converge(options: Options) -> Iterator[Record]:
@@ -159,18 +145,20 @@ def converge(options: Options) -> Iterator[Record]:
             seen = child(command, folder, options.threads)
         for system, name in (("memory", "TabularFrame"), ("stream", "ParquetFrame")):
             mean, sd = statistics.mean(seen[system]), statistics.stdev(seen[system])
-            notes = f"AUC {mean:.4f} ± {sd:.4f} (sd of {options.seeds})"
-            case = f"converge, sorted by {order}"
-            more = {"auc_mean": round(mean, 5), "auc_sd": round(sd, 5), "notes": notes}
-            yield bare(case, f"fastrec, {name}", 9_000, **more)
+            more = {"auc_mean": round(mean, 5), "auc_sd": round(sd, 5)}
+            more["notes"] = f"AUC {mean:.4f} ± {sd:.4f} (sd of {options.seeds})"
+            yield bare(f"converge, sorted by {order}", f"fastrec, {name}", 9_000, **more)
 
 
 if __name__ == "__main__":
     run_cases(
-        __doc__, {c.__name__: c for c in (prepare, random, wide, epoch, stream, memory, converge)}, "loaders",
-        title="fastrec's TabularFrame and loaders beside others", about=f"frame    {_tabular.ABOUT}",
-        rows={"type": int, "default": 2_000_000, "help": "of every case but wide and converge"},
-        repeats={"type": int, "default": 5, "help": "timed runs of every system"},
-        seeds={"type": int, "default": 20, "help": "nets that converge trains of each kind"},
+        __doc__,
+        {c.__name__: c for c in (prepare, random, wide, epoch, stream, memory, converge)},
+        "loaders",
+        title="fastrec's TabularFrame and loaders beside others",
+        about=f"frame    {_frames.ABOUT}",
+        rows=(2_000_000, "of every case but wide and converge"),
+        repeats=(5, "timed runs of every system"),
+        seeds=(20, "nets that converge trains of each kind"),
         peer_python=NVTABULAR,
-    )  # fmt: skip
+    )

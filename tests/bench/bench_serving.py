@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -27,15 +27,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
+from fastai.learner import Learner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import _timing
+from _timing import Options, Record, Timing, race, record, run_cases
 
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.estimators import Estimator, NetModel, XGBModel
+from fastrec.estimators._trained_net import net_columns
 from fastrec.features import Cross, FeatureSet, TargetEncode
 from fastrec.serve import Limits, Scorer, make_app
 from fastrec.serve.export import export_run, feeds_of, read_sample
@@ -95,40 +97,50 @@ def exported(folder: str, rows: int) -> tuple[Path, Path]:
     return run, export_run(run, Path(folder) / "export", fold=0).folder
 
 
-def score(options: _timing.Options) -> Iterator[_timing.Record]:
+def score(options: Options) -> Iterator[Record]:
     """The exported graph beside fastai, XGBoost and torch: batches of 1, 64 and 1,024 rows."""
     run, export = exported(options.folder, options.rows)
-    frame = planted(options.rows, 0)
+    first = planted(options.rows, 0)
     session = open_session(export / "model.onnx")
     sample = read_sample(run)
     feeds = feeds_of(read_about(export), sample)
     saved = SavedRun(run)
     models = {n: Estimator.load(saved.folder / "models" / n / "fold0") for n in ("net", "xgb")}
-    made_rows = saved.rows(sample.drop(list(saved.features.outputs)))
-    matrix = models["xgb"]._inputs.matrix(made_rows.table).numpy()
+    rows = saved.rows(sample.drop(list(saved.features.outputs)))
+    matrix = models["xgb"]._inputs.matrix(rows.table).numpy()
     net = models["net"]._nets[0]
+    frame = net.frame.new(net_columns(rows, net.flags, [*net.frame.cat_names, *net.frame.cont_names]))
+    frame.process()
+    learner = fastais(first)
+
+    def torched(n: int) -> torch.Tensor:
+        with torch.no_grad():
+            return net.net(frame.x_cat[:n], frame.x_cont[:n])
+
+    def predicted(n: int) -> object:
+        with learner.no_bar(), learner.no_logging(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return learner.predict(first.iloc[0])
+
+    def repeated(call: Callable[[int], object], n: int, often: int) -> None:
+        for _ in range(often):
+            call(n)
+
     ours = "fastrec, raw columns to score"
     systems = {
         ours: lambda n: session.run(None, {k: v[:n] for k, v in feeds.items()}),
         "XGBoost inplace_predict, trees alone": lambda n: models["xgb"]._parts[0].inplace_predict(matrix[:n]),
-        "the net in torch, codes to score": lambda n: torched(net, made_rows, n),
+        "the net in torch, codes to score": torched,
     }
-    learner = fastais(frame)
     for n in (1, 64, 1_024):
-        own = (
-            systems
-            if n > 1
-            else {**systems, "fastai learn.predict, its net alone": lambda n: predicted(learner, frame)}
-        )
+        own = systems if n > 1 else {**systems, "fastai learn.predict, its net alone": predicted}
         often = max(4, 64 // n)  # calls of milliseconds are timed several at a time: not what the system before left
-        timings, _ = _timing.race(
-            {name: partial(repeated, call, n, often) for name, call in own.items()}, options.repeats
-        )
+        timings, _ = race({name: partial(repeated, call, n, often) for name, call in own.items()}, options.repeats)
         timings = {name: t.over(often) for name, t in timings.items()}
-        yield from (_timing.record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items())
+        yield from (record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items())
 
 
-def server(options: _timing.Options) -> Iterator[_timing.Record]:
+def server(options: Options) -> Iterator[Record]:
     """A request of 1,024 rows through the application, in each form, beside the graph alone."""
     from tests.serve.server.calls import request
 
@@ -154,52 +166,30 @@ def server(options: _timing.Options) -> Iterator[_timing.Record]:
         assert answer.status == 200, answer.body
 
     calls = {f"fastrec, {name}": partial(ask, *body) for name, body in bodies.items()}
-    timings, _ = _timing.race({"graph alone": partial(scorer.run, feeds), **calls}, options.repeats)
+    timings, _ = race({"graph alone": partial(scorer.run, feeds), **calls}, options.repeats)
     app.state.service.close()
     loop.close()
     graph = timings["graph alone"]
     for name, timing in timings.items():
         notes = f"{1000 * (timing.cpu_seconds - graph.cpu_seconds):.2f} CPU ms beyond the graph"
-        yield _timing.record("request of 1,024 rows", name, 1_024, timing, graph, notes=notes)
+        yield record("request of 1,024 rows", name, 1_024, timing, graph, notes=notes)
 
 
-def repeated(call, n: int, often: int) -> None:
-    """The same call so many times."""
-    for _ in range(often):
-        call(n)
-
-
-def fastais(frame: pd.DataFrame):
+def fastais(frame: pd.DataFrame) -> Learner:
     """A net of fastai's own on the same columns, of which one batch is learned."""
-    from fastai.tabular.all import (
-        Categorify,
-        CategoryBlock,
-        FillMissing,
-        Normalize,
-        TabularDataLoaders,
-        tabular_learner,
-    )
+    import fastai.tabular.all as fa
 
-    dls = TabularDataLoaders.from_df(
-        frame.head(5_000), procs=[Categorify, FillMissing, Normalize], cat_names=[*TEXT, *IDS], cont_names=NUMBERS,
-        y_names="y", y_block=CategoryBlock(), bs=4_096, num_workers=0,
-    )  # fmt: skip
-    return tabular_learner(dls, layers=[256, 128])
+    about = {"procs": [fa.Categorify, fa.FillMissing, fa.Normalize], "cat_names": [*TEXT, *IDS], "cont_names": NUMBERS}
+    about |= {"y_names": "y", "y_block": fa.CategoryBlock(), "bs": 4_096, "num_workers": 0}
+    return fa.tabular_learner(fa.TabularDataLoaders.from_df(frame.head(5_000), **about), layers=[256, 128])
 
 
-def predicted(learner, frame: pd.DataFrame):
-    """One row by fastai's ``predict``."""
-    with learner.no_bar(), learner.no_logging(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return learner.predict(frame.iloc[0])
-
-
-def load(options: _timing.Options) -> Iterator[_timing.Record]:
+def load(options: Options) -> Iterator[Record]:
     """A file whose only work is to find keys: seconds and bytes until it can answer, each in a process of its own."""
     keys = options.keys
     for kind, goal in (("int64", 0.5), ("string", 2.5)):
-        table = Table.read({"key": np.arange(keys) * 7919 + (1 << 53)}) if kind == "int64" else None
-        table = table or Table.read({"key": [f"key-{i * 7919}" for i in range(keys)]})
+        numbers = np.arange(keys) * 7919
+        table = Table({"key": numbers + (1 << 53) if kind == "int64" else [f"key-{i}" for i in numbers.tolist()]})
         graph = Graph()
         column = input_column(graph, "key", table["key"], no_text=OTHER_NO_TEXT)
         codes = encode(Vocab.fit(table["key"]), column)
@@ -214,38 +204,24 @@ def load(options: _timing.Options) -> Iterator[_timing.Record]:
             "print(json.dumps([time.perf_counter() - t, held() - before]))"
         )
         runs = [json.loads(subprocess.check_output([sys.executable, "-c", program, str(path)])) for _ in range(3)]
-        timing = _timing.Timing.of([seconds for seconds, _ in runs])
+        timing = Timing.of([seconds for seconds, _ in runs])
         memory = max(m for _, m in runs)
         megabytes = [round(b / 1e6) for b in (memory, path.stat().st_size)]
         notes = f"goal {goal} s; {megabytes[0]} MB, file {megabytes[1]} MB"
         more = {"bytes": memory, "goal_seconds": goal, "notes": notes}
-        yield _timing.record(f"load {keys:,} {kind} keys", "fastrec", keys, timing, timing, **more)
-
-
-def torched(net, rows, n):
-    frame = FRAMES.setdefault(id(rows), prepared(net, rows))
-    with torch.no_grad():
-        return net.net(frame.x_cat[:n], frame.x_cont[:n])
-
-
-FRAMES: dict = {}
-
-
-def prepared(net, rows):
-    from fastrec.estimators._trained_net import net_columns
-
-    frame = net.frame.new(net_columns(rows, net.flags, [*net.frame.cat_names, *net.frame.cont_names]))
-    frame.process()
-    return frame
+        yield record(f"load {keys:,} {kind} keys", "fastrec", keys, timing, timing, **more)
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        _timing.run_cases(
-            __doc__, {"score": score, "server": server, "load": load}, "serving",
-            title="serving, one thread", threads=1,
-            rows={"type": int, "default": 20_000, "help": "of the planted table"},
-            repeats={"type": int, "default": 30, "help": "timed calls of every system"},
-            keys={"type": int, "default": 1_000_000, "help": "of the vocabularies whose loading is timed"},
-            folder={"default": made, "help": "where the run and its export are left (default: nowhere)"},
-        )  # fmt: skip
+        run_cases(
+            __doc__,
+            {"score": score, "server": server, "load": load},
+            "serving",
+            title="serving, one thread",
+            threads=1,
+            rows=(20_000, "of the planted table"),
+            repeats=(30, "timed calls of every system"),
+            keys=(1_000_000, "of the vocabularies whose loading is timed"),
+            folder=(made, "where the run and its export are left (default: nowhere)"),
+        )

@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _tabular import CARDINALITIES, CATS, CONTS, tabular
-from _timing import Options, Record, Timing, cpu_time, product_speed, race, record, run_cases
+from _frames import CARDINALITIES, CATS, CONTS, tabular, with_fastai, with_fastrec
+from _timing import Options, Record, Timing, by_turns, cpu_time, product_speed, race, record, run_cases
 from fastai.callback.core import Callback, CancelTrainException
-from fastai.data.block import CategoryBlock
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
@@ -55,43 +54,29 @@ class Clock(Callback):
         self.wall, self.cpu = time.perf_counter() - self.wall, cpu_time() - self.cpu
 
 
-def planted(rows: int, seed: int = 0) -> pd.DataFrame:
+def planted(rows: int) -> pd.DataFrame:
     """The frame with a target that depends on ids of all sizes and on two numbers."""
-    df = tabular(rows, "int", seed=seed)
-    rng = np.random.default_rng(1)
+    df, rng = tabular(rows, "int"), np.random.default_rng(1)
     score = 0.8 * df["x0"].fillna(0).to_numpy() - 0.05 * df["x1"].fillna(0).to_numpy() - 1
     for name, size in zip(CATS, CARDINALITIES, strict=True):
         effects = rng.normal(scale=0.5, size=size)
         score += effects[pd.factorize(df[name], sort=True)[0] % size]
-    df["y"] = (np.random.default_rng(2).random(rows) < 1 / (1 + np.exp(-score))).astype("int64")
-    return df
+    return df.assign(y=(np.random.default_rng(2).random(rows) < 1 / (1 + np.exp(-score))).astype("int64"))
 
 
 def stock(df: pd.DataFrame, splits: Any, bs: int) -> Callable[[float], Any]:
     """A maker of fastai's learner."""
-    from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
     from fastai.tabular.learner import tabular_learner
 
-    to = TabularPandas(
-        df,
-        [Categorify, FillMissing, Normalize],
-        list(CATS),
-        list(CONTS),
-        "y",
-        CategoryBlock(),
-        [list(s) for s in splits],
-    )
-    dls = to.dataloaders(bs, val_bs=LARGE)
+    dls = with_fastai(df, [list(s) for s in splits]).dataloaders(bs, val_bs=LARGE)
     return lambda lr: tabular_learner(dls, layers=list(LAYERS), lr=lr)
 
 
 def ours(df: pd.DataFrame, splits: Any, bs: int, **options: Any) -> Callable[[float], Any]:
     """A maker of fastrec's learner."""
-    from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
     from fastrec.training import rec_learner
 
-    to = TabularFrame(df, [Categorify, FillMissing, Normalize], CATS, CONTS, "y", CategoryBlock(), splits=splits)
-    dls = to.dataloaders(bs, val_bs=LARGE)
+    dls = with_fastrec(df, splits).dataloaders(bs, val_bs=LARGE)
     # the widths as they are: padding them would be other nets
     return lambda lr: rec_learner(dls, layers=list(LAYERS), lr=lr, pad=False, **options)
 
@@ -106,9 +91,9 @@ def run(make: Callable[[float], Any], lr: float, batches: int) -> tuple[float, f
     return clock.wall, clock.cpu, float(roc_auc_score(ys.view(-1).numpy(), probs[:, 1].numpy()))
 
 
-def training(case: str, bs: int, batches: int, repeats: int, lr: float) -> Iterator[Record]:
+def training(options: Options, *, bs: int, batches: int, lr: float) -> Iterator[Record]:
     """Stock and ours by turns, so many batches of an epoch over a million rows (nearly all ids stand in them)."""
-    df, rows = planted(ROWS + ROWS // 10), bs * batches
+    case, df, rows = f"train, batch {bs:,}", planted(ROWS + ROWS // 10), bs * batches
     splits = (range(ROWS), range(ROWS, len(df)))
     makers = {
         "fastrec": ours(df, splits, bs, grads="rows"),
@@ -118,32 +103,28 @@ def training(case: str, bs: int, batches: int, repeats: int, lr: float) -> Itera
     }
     run(makers["fastrec"], lr, batches)
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in makers}
-    for turn in range(repeats):
-        names = list(makers)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            found[name].append(run(makers[name], lr, batches))
+    for _, name in by_turns(makers, options.repeats):
+        found[name].append(run(makers[name], lr, batches))
     timings = {n: Timing.of([r[0] for r in f], [r[1] for r in f]) for n, f in found.items()}
     for name, timing in timings.items():
         auc = statistics.median(r[2] for r in found[name])
         yield record(case, name, rows, timing, timings["fastrec"], auc=round(auc, 4), notes=f"AUC {auc:.4f}")
-    yield floor(case, rows, bs, timings["fastrec"])
-
-
-def floor(case: str, rows: int, bs: int, own: Timing) -> Record:
-    """What the products of the dense layers take at the speed of one large product."""
-    widths = [min(600, round(1.6 * (n + 1) ** 0.56)) for n in CARDINALITIES] + [min(600, round(1.6 * 3**0.56))] * 3
+    # what the products of the dense layers take at the speed of one large product
+    widths = [min(600, round(1.6 * (n + 1) ** 0.56)) for n in (*CARDINALITIES, 2, 2, 2)]
     sizes = [sum(widths) + len(CONTS), *LAYERS, 2]
-    flop = 6 * rows * sum(a * b for a, b in pairwise(sizes))
-    rate = product_speed(bs, *sizes[:2])
-    seconds = Timing(flop / rate)
+    flop, rate = 6 * rows * sum(a * b for a, b in pairwise(sizes)), product_speed(bs, *sizes[:2])
     notes = f"floor: {flop / 1e9:,.0f} GFLOP at {rate / 1e9:.0f} GFLOP/s, where every row is multiplied"
-    return record(case, "products alone, float32", rows, seconds, own, notes=notes)
+    yield record(case, "products alone, float32", rows, Timing(flop / rate), timings["fastrec"], notes=notes)
 
 
 def optimizer(options: Options) -> Iterator[Record]:
     """A step of LAMB and of torch's fused AdamW."""
     from fastrec._core.kernels import without_compiled
     from fastrec.optim import Lamb
+
+    def steps(opt: torch.optim.Optimizer) -> None:
+        for _ in range(STEPS):
+            opt.step()
 
     nets = {
         "tables, 100,000 × 64": [(100_000, 64)],
@@ -153,8 +134,12 @@ def optimizer(options: Options) -> Iterator[Record]:
     }
     for name, shapes in nets.items():
         ours, fused = partial(Lamb, lr=1e-4, weight_decay=0.01), partial(torch.optim.AdamW, lr=1e-4, fused=True)
-        opts = {"AdamW, fused": fused, "LAMB": ours, "LAMB, no numba": ours}
-        systems = {s: partial(_steps, opt([_parameter(z) for z in shapes])) for s, opt in opts.items()}
+        systems = {}
+        for s, opt in {"AdamW, fused": fused, "LAMB": ours, "LAMB, no numba": ours}.items():
+            parameters = [nn.Parameter(torch.randn(*z) * 0.05) for z in shapes]
+            for p in parameters:
+                p.grad = torch.randn_like(p)
+            systems[s] = partial(steps, opt(parameters))
         systems["LAMB, no numba"] = without_compiled()(systems["LAMB, no numba"])
         timings = {n: t.over(STEPS) for n, t in race(systems, 2 * options.repeats)[0].items()}
         for s, timing in timings.items():
@@ -164,30 +149,12 @@ def optimizer(options: Options) -> Iterator[Record]:
             yield record(f"optimizer, {name}", s, rows, timing, timings["LAMB"], notes=notes)
 
 
-def _parameter(shape: tuple[int, ...]) -> nn.Parameter:
-    made = nn.Parameter(torch.randn(*shape) * 0.05)
-    made.grad = torch.randn_like(made)
-    return made
-
-
-def _steps(opt: torch.optim.Optimizer) -> None:
-    for _ in range(STEPS):
-        opt.step()
-
-
-def small(options: Options) -> Iterator[Record]:
-    """Batches of 4,096."""
-    return training("train, batch 4,096", 4_096, 40, options.repeats, 2e-3)
-
-
-def large(options: Options) -> Iterator[Record]:
-    """Batches of 65,536."""
-    return training("train, batch 65,536", LARGE, 15, options.repeats, 8e-3)
-
-
 if __name__ == "__main__":
+    small, large = partial(training, bs=4_096, batches=40, lr=2e-3), partial(training, bs=LARGE, batches=15, lr=8e-3)
     run_cases(
-        __doc__, {"small": small, "large": large, "optimizer": optimizer}, "training",
+        __doc__,
+        {"small": small, "large": large, "optimizer": optimizer},
+        "training",
         title="fastrec's training beside others",
-        repeats={"type": int, "default": 3, "help": "timed runs of every system"},
-    )  # fmt: skip
+        repeats=(3, "timed runs of every system"),
+    )

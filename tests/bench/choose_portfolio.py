@@ -10,8 +10,6 @@ taken away, and its CPU time. Predictions in the folder of ``--out`` are not mad
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 import time
@@ -24,8 +22,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from _timing import arguments, cores, read, table
 from rich.console import Console
-from rich.table import Table as Lines
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -129,16 +127,17 @@ def error(metric: str, label: np.ndarray, truth: np.ndarray, parts: Sequence[Map
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("FASTREC_DATA", "../shared/data")))
-    parser.add_argument("--tables", default="", help="names in tables/index.json, with commas; all by default")
-    parser.add_argument("--out", type=Path, default=Path("runs/portfolio"))
-    parser.add_argument("--seconds", type=float, default=60.0, help="for a fold's model")
-    args = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    gains: dict[str, dict[str, float]] = {}
+    args = arguments(
+        __doc__,
+        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        tables=("", "names in tables/index.json, with commas; all by default"),
+        out=(Path("runs/portfolio"), "folder of predictions"),
+        seconds=(60.0, "for a fold's model"),
+    )
+    torch.set_num_threads(cores())
+    gains: dict[str, list[float]] = {}
     seconds: dict[str, list[float]] = {}
-    for about in json.loads((args.data / "tables" / "index.json").read_text()):
+    for about in read(args.data / "tables" / "index.json"):
         name, metric = about["name"], about["metric"]
         if args.tables and name not in args.tables.split(","):
             continue
@@ -149,14 +148,15 @@ def main() -> None:
         for n, own in kept.items():
             others = [m for m in first if m != n] if n in first else [*first, n]
             changed = error(metric, truth["label"], truth["test"], [kept[m] for m in others])
-            gains.setdefault(n, {})[name] = 100 * (changed / whole - 1 if n in first else 1 - changed / whole)
+            gains.setdefault(n, []).append(100 * (changed / whole - 1 if n in first else 1 - changed / whole))
             seconds.setdefault(n, []).append(float(own["seconds"]))
-    shown = Lines("model", "worth, % of the error", "tables better", "worse", "seconds", title="what each model brings")
+    lines = []
     for n, own in gains.items():
-        values = np.array(list(own.values()))
+        values = np.array(own)
         cells = f"{values.mean():+.2f}", str((values > 0).sum()), str((values < 0).sum()), f"{np.mean(seconds[n]):.0f}"
-        shown.add_row(n, *cells)
-    Console(width=120).print(shown)
+        lines.append([n, *cells])
+    head = ("model", "worth, % of the error", "tables better", "worse", "seconds")
+    Console(width=120).print(table("what each model brings", head, lines))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,8 @@ def measure(
     Args:
         url: a server on this machine.
         path: the address there.
-        rows: rows of a request with made-up values.
+        rows: rows of a request with made-up values, sent as Arrow with ``arrow``.
         body: a file to send instead: ``.json``, else a stream of Arrow.
-        arrow: send made-up rows as Arrow.
         rates: requests a second; None: doubled until the server answers fewer than 90 % of them.
         seconds: how long each rate lasts.
         connections: open connections at most, each with one request on its way.
@@ -76,17 +74,12 @@ def measure(
             "failed": requests - len(load.seconds), **answers, "statuses": dict(load.statuses),
         }  # fmt: skip
 
-    return list(doubled(one)) if rates is None else [one(rate) for rate in rates]
-
-
-def doubled(one: Callable[[float], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    rate = 8.0
-    while rate <= 65_536:
-        figures = one(rate)
-        yield figures
-        if figures["failed"] or figures["answered"] < 0.9 * rate:
-            return
-        rate *= 2
+    found = []
+    for rate in [8.0 * 2**i for i in range(14)] if rates is None else rates:
+        found.append(one(rate))
+        if rates is None and (found[-1]["failed"] or found[-1]["answered"] < 0.9 * rate):
+            break
+    return found
 
 
 def made_up_body(url: str, token: str | None, rows: int, *, arrow: bool) -> tuple[bytes, str]:

@@ -152,11 +152,12 @@ def file_of(run: Path, model, *, by_heart: bool = False) -> pd.DataFrame:
     rows, x, y = read(run, "oof"), features(TRAIN), TRAIN.binary
     oof, test = np.zeros(N), np.zeros(M)
     for k in range(5):
-        there = (rows.fold == k).to_numpy() if not by_heart else np.ones(N, dtype=bool)
-        model.fit(x[~there if not by_heart else there], y[~there if not by_heart else there])
+        there = (rows.fold == k).to_numpy() | by_heart
+        learned = ~there | by_heart
+        model.fit(x[learned], y[learned])
         oof[there], test = model.predict_proba(x[there])[:, 1], test + model.predict_proba(features(TEST))[:, 1] / 5
-    made = {"id": [*TRAIN.id, *TEST.id], "p": [*oof, *test], "fold": [*("edcba"[k] for k in rows.fold), *[None] * M]}
-    return pd.DataFrame(made)
+    folds = [*("edcba"[k] for k in rows.fold), *[None] * M]
+    return pd.DataFrame({"id": [*TRAIN.id, *TEST.id], "p": [*oof, *test], "fold": folds})
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +216,7 @@ def test_classes_have_a_column_each(runs, tmp_path):
     run, path = runs["multiclass"][0], tmp_path / "theirs.csv"
     rows = pd.concat([read(run, "oof"), read(run, "test")], ignore_index=True)
     names = ["prediction_low", "prediction_mid", "prediction_top"]
-    file = rows[["id", *names]].rename(columns={"prediction_low": "low"})
-    file[["top", "mid"]] = file[["prediction_top", "prediction_mid"]].to_numpy()
+    file = rows[["id", *names]].rename(columns={n: n.removeprefix("prediction_") for n in names})
     file = file[["id", "top", "low", "mid"]]
     file.round(4).to_csv(path, index=False)
     made = blend_runs([run, path], tmp_path / "blend", **QUIET)
@@ -270,9 +270,7 @@ def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
     for rows_of in (TRAIN.id, TEST.id):
         at = int(np.flatnonzero(~nobody & file.id.isin(rows_of))[3])
         write(file.assign(prediction=file.prediction.where(file.index != at)))
-        said = (
-            rf"theirs.*, column 'prediction', row {at}: .* is no finite number \(1 such rows in all\)\. Write a number"
-        )
+        said = rf"theirs.*, column 'prediction', row {at}: .* is no finite number \(1 such rows in all\)\. Write a"
         with pytest.raises(SubmissionError, match=said):
             blend_runs([runs["regression"][0], path], tmp_path / "again", **QUIET)
     if case == "text":  # NaN is missing, other text that is no number is wrong in any row
@@ -368,14 +366,8 @@ def models_of(amounts: bool):
     else:
         kinds = LogisticRegression, DecisionTreeClassifier, KNeighborsClassifier, RandomForestClassifier, LGBMClassifier
     linear, tree, near, forest, boosted = kinds
-    weak = forest(8, min_samples_leaf=15, random_state=0)
-    return [linear(), weak], [
-        tree(),
-        near(1),
-        near(7),
-        forest(10),
-        boosted(n_estimators=40, n_jobs=1, verbose=-1),
-    ]
+    boost = boosted(n_estimators=40, n_jobs=1, verbose=-1)
+    return [linear(), forest(8, min_samples_leaf=15, random_state=0)], [tree(), near(1), near(7), forest(10), boost]
 
 
 def said(model, x: np.ndarray) -> np.ndarray:
@@ -427,11 +419,8 @@ def candidates(seed: int, lists: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     made = pd.DataFrame({"search": np.repeat(np.arange(lists), rng.integers(3, 7, lists)) + 1000 * seed})
     made["product"], made["user"] = made.groupby("search").cumcount() + 5, made["search"] // 3
-    made["late"], made["price"], made["seen"] = (
-        made["search"] % 4 > 0,
-        rng.normal(size=len(made)),
-        rng.random(len(made)),
-    )
+    noise = {"price": rng.normal(size=len(made)), "seen": rng.random(len(made))}
+    made = made.assign(late=made["search"] % 4 > 0, **noise)
     made["seen"] = (made["seen"] < 0.2).astype(int)
     best = (2 * made["price"] + rng.gumbel(size=len(made))).groupby(made["search"]).idxmax()
     return made.assign(bought=made.index.isin(best).astype(int))

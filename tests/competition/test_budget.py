@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import ExtraTreesClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from fastrec._core import limits
 from fastrec._core.memory import held
@@ -57,8 +58,8 @@ def test_shares_of_what_is_left():
     clock.now += 10  # the first has taken less than its share
     assert budget.share(models[1:]) == pytest.approx(104 / (1 + 2 / 3))
     assert budget.share(models[2:]) == pytest.approx(104)
-    assert budget.begin(models[1], fold=0, folds=4, ends=clock.now + 52, needed=False) == pytest.approx(52 / 4 * 0.95)
     about = {"fold": 0, "folds": 4, "ends": clock.now + 52, "needed": False}
+    assert budget.begin(models[1], **about) == pytest.approx(52 / 4 * 0.95)
     assert budget.begin(models[1], **about, beside=0.1) == pytest.approx(52 / 4 * 0.95)  # there is room for it
     assert budget.begin(models[1], **about, beside=4.0) == pytest.approx(52 / 4 - 4)
     clock.now += 40
@@ -100,28 +101,23 @@ def test_a_stack_is_late_before_the_limit():
         assert budget.late == late
 
 
-def test_the_end_is_longer_for_many_predictions():
-    budget = Budget(10)
-    budget.keep_for_end(rows=300_000, outputs=1, models=5)
-    assert budget._end == pytest.approx(30)  # 19.5 s at 13 s a million predictions; a twentieth is more
-    budget.keep_for_end(rows=200_000, outputs=9, models=5)
-    assert budget._end == pytest.approx(13 * 4.5 + 2 * 4.5)  # 2 s a million of rows that no blend learns from
-    budget.keep_for_end(rows=2_500_000, outputs=1, models=5)
-    assert budget._end == pytest.approx(13 * 2.5 + 2 * 10)
-    budget.keep_for_end(rows=60_000, outputs=9, models=5)
-    assert budget._end == pytest.approx(13 * 2.7)
-    budget.keep_for_end(rows=19_000_000, outputs=1, models=5)
-    assert budget._end == pytest.approx(180)  # at most three tenths
-    budget.keep_for_end(rows=1_000, outputs=1, models=5)
-    assert budget._end == pytest.approx(30)
-
-
-def test_the_end_is_longer_where_the_metric_takes_long():
-    budget = Budget(1)
-    budget.keep_for_end(rows=30_000, outputs=1, models=6, metric=0.01)  # 950 times, as other work slows it
-    assert budget._end == pytest.approx(9.5)
-    budget.keep_for_end(rows=30_000, outputs=1, models=6, metric=0.001)
-    assert budget._end == pytest.approx(3)
+@pytest.mark.parametrize(
+    ("minutes", "rows", "outputs", "models", "metric", "seconds"),
+    [
+        (10, 300_000, 1, 5, 0, 30),  # 19.5 s at 13 s a million predictions; a twentieth is more
+        (10, 200_000, 9, 5, 0, 13 * 4.5 + 2 * 4.5),  # 2 s a million of rows that no blend learns from
+        (10, 2_500_000, 1, 5, 0, 13 * 2.5 + 2 * 10),
+        (10, 60_000, 9, 5, 0, 13 * 2.7),
+        (10, 19_000_000, 1, 5, 0, 180),  # at most three tenths
+        (10, 1_000, 1, 5, 0, 30),
+        (1, 30_000, 1, 6, 0.01, 9.5),  # the metric 950 times, as other work slows it
+        (1, 30_000, 1, 6, 0.001, 3),
+    ],
+)
+def test_the_end_is_longer_for_many_predictions_and_a_slow_metric(minutes, rows, outputs, models, metric, seconds):
+    budget = Budget(minutes)
+    budget.keep_for_end(rows=rows, outputs=outputs, models=models, metric=metric)
+    assert budget._end == pytest.approx(seconds)
 
 
 def test_the_last_folds_may_take_from_the_models_after_them():
@@ -370,8 +366,6 @@ class Hasty(Competition):
     name, task, target, metric = "hasty", "binary", "y", "auc"
 
     def models(self, *, bs: int | None) -> list[Estimator]:
-        from sklearn.linear_model import LogisticRegression
-
         return [
             XGBModel("xgb", rounds=30, eta=0.3),
             Slow("slow", LogisticRegression()),
@@ -379,14 +373,18 @@ class Hasty(Competition):
         ]
 
 
+def timed_run(recipe: Competition, folder: Path, frame: pd.DataFrame, minutes: float) -> tuple[Path, dict, dict]:
+    frame.to_csv(folder / "train.csv", index=False)
+    frame.drop(columns="y").to_csv(folder / "test.csv", index=False)
+    run = run_competition(recipe, folder, folder / "run", minutes=minutes)
+    return run, *(json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+
+
 def test_a_run_leaves_out_what_does_not_fit_and_says_so(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
     frame = pd.DataFrame({"x": x, "z": rng.normal(size=400), "y": (x + rng.normal(size=400) > 0).astype(int)})
-    frame.to_csv(tmp_path / "train.csv", index=False)
-    frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
-    run = run_competition(Hasty(), tmp_path, tmp_path / "run", minutes=0.15)
-    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    run, config, scores = timed_run(Hasty(), tmp_path, frame, 0.15)
     left_out = set(config["left_out"])
     assert left_out in ({"slow"}, {"slow", "lgbm"})  # the second on a machine that has no time for the second model
     assert config["minutes"] == 0.15
@@ -406,8 +404,6 @@ class Uneven(Competition):
     name, target, n_folds = "uneven", "y", 4
 
     def models(self, *, bs: int | None) -> list[Estimator]:
-        from sklearn.linear_model import LinearRegression, LogisticRegression
-
         kind = LogisticRegression if self.task == "binary" else LinearRegression
         return [Weak("needed", kind()), SKModel("line", kind()), Weak("weak", kind()), SKModel("other", kind())]
 
@@ -418,12 +414,9 @@ def test_a_model_that_is_far_behind_in_the_first_fold_is_left_out(task, metric, 
     x = rng.normal(size=300)
     y = 3 * x + rng.normal(size=300)
     frame = pd.DataFrame({"x": x, "y": y if task == "regression" else (y > 0).astype(int)})
-    frame.to_csv(tmp_path / "train.csv", index=False)
-    frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
     uneven = Uneven()
     uneven.task, uneven.metric = task, metric
-    run = run_competition(uneven, tmp_path, tmp_path / "run", minutes=0.5)
-    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    _, config, scores = timed_run(uneven, tmp_path, frame, 0.5)
     assert set(config["left_out"]) == {"weak"}  # not the first one, without which there was nothing
     assert set(scores["oof"]) == {"constant", "needed", "line", "other", "stack"}
     said = config["left_out"]["weak"]

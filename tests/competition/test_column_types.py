@@ -87,9 +87,8 @@ def submitted(run):
 def test_a_run_keeps_the_types_of_train_and_test(run):
     types = json.loads((run / "config.json").read_text())["reading"]["types"]
     assert types["train"] == {
-        "id": "text", "zip": "text", "title": "text", "age": "number", "flag": "bool", "t": "time in UTC",
-        "day": "time",
-        "open": "clock", "price": "number", "cost": "number", "y": "number",
+        **dict.fromkeys(["id", "zip", "title"], "text"), **dict.fromkeys(["age", "price", "cost", "y"], "number"),
+        "flag": "bool", "t": "time in UTC", "day": "time", "open": "clock",
     }  # fmt: skip
 
 
@@ -104,9 +103,7 @@ AS = {
     "as it is": lambda df: df,
     "the zone it was made in": lambda df: df.assign(t=df.t.dt.tz_convert("Asia/Tokyo")),
     "text with offsets": lambda df: df.assign(t=df.t.astype(str)),
-    "what pandas reads of the CSV": lambda df: df.astype({"t": str, "open": str, "cost": str}).assign(
-        cost=lambda d: d.cost.astype(float)
-    ),
+    "what pandas reads of the CSV": lambda df: df.astype({"t": str, "open": str}).assign(cost=df.cost.astype(float)),
     "numbers in text": lambda df: df.assign(age=df.age.astype(str), cost=df.cost.astype(str)),
     "flags in text": lambda df: df.assign(flag=df.flag.astype(str)),
     "flags as numbers": lambda df: df.assign(flag=df.flag.astype(float)),
@@ -170,13 +167,10 @@ def test_text_in_no_known_form_is_told_of_where_values_may_be_missing(tmp_path):
         np.testing.assert_array_equal(found, saved.predict(none))
 
 
-def test_a_file_tells_file_column_and_row(run, tmp_path):
+def test_a_file_tells_file_column_and_row_and_parquet_may_hold_numbers(run, submitted, tmp_path):
     DIGITS.assign(age=["40", "old", *["41"] * (len(DIGITS) - 2)]).to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(DataError, match=r"file '.*new.csv', column 'age', row 1: 'old' is no number"):
         predict_run(run, tmp_path / "new.csv", tmp_path / "out.csv")
-
-
-def test_parquet_of_numbers(run, submitted, tmp_path):
     frame = DIGITS.assign(age=DIGITS.age.astype("float32").round(1).astype(str), cost=DIGITS.cost.astype(float))
     frame.to_parquet(tmp_path / "new.parquet")
     predict_run(run, tmp_path / "new.parquet", tmp_path / "out.csv")
@@ -200,11 +194,14 @@ def test_a_retrain_reads_new_rows_by_the_types_of_the_run(run, tmp_path):
 
 
 def test_columns_that_are_text_in_the_test_alone(tmp_path):
+    reading = Reading(texts=["zip"])
+    assert eval(repr(reading)) == reading
+    assert reading.convert(pa.table({"zip": [715, None]}))["zip"].to_pylist() == ["715", None]
     train = TRAIN[["id", "age", "y"]].assign(code=[f"{i % 7:03d}" for i in range(N)])
     test = TEST[["id", "age"]].assign(code=["0x", *[f"{i % 7:03d}" for i in range(M - 1)]])
     (tmp_path / "data").mkdir()
-    train.to_csv(tmp_path / "data" / "train.csv", index=False)
-    test.to_csv(tmp_path / "data" / "test.csv", index=False)
+    for name, frame in (("train", train), ("test", test)):
+        frame.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
     made = new_competition(tmp_path / "mine", tmp_path / "data", target="y", seconds=0.5)
     assert made.problem.files.reading.texts == ["code"]
     assert {c.name: c.kind for c in made.problem.columns}["code"] == "category"
@@ -214,12 +211,6 @@ def test_columns_that_are_text_in_the_test_alone(tmp_path):
     run = run_competition(recipe, tmp_path / "data", tmp_path / "run")
     kept = pd.read_parquet(run / "sample_labelled.parquet")
     assert set(kept.code) == {f"{i:03d}" for i in range(7)}
-
-
-def test_reading_a_column_as_text():
-    reading = Reading(texts=["zip"])
-    assert eval(repr(reading)) == reading
-    assert reading.convert(pa.table({"zip": [715, None]}))["zip"].to_pylist() == ["715", None]
 
 
 def test_a_served_run_takes_values_as_the_training_files_have_them(run, submitted, tmp_path):

@@ -107,12 +107,8 @@ def test_equal_values_are_not_mixed_and_contribute_nothing():
         asked.append(len(table))
         frame = table.to_pandas()
         assert not frame.astype(str).duplicated().any()
-        return torch.tensor(
-            [
-                (r.a or 0) * (2.0 if r.b == "u" else 3.0) + (0 if pd.isna(r.c) else r.c) + len(r.d) * r.e + r.f
-                for r in frame.itertuples()
-            ]
-        )
+        told = [(r.a or 0) * (2.0 if r.b == "u" else 3.0) + len(r.d) * r.e + r.f for r in frame.itertuples()]
+        return torch.tensor(told, dtype=torch.float64) + torch.tensor(frame["c"].fillna(0).to_numpy())
 
     tables = [Table.read(f) for f in (rows, background)]
     found = contributions(predict, *tables, list(rows))[:, :, 0]
@@ -164,13 +160,10 @@ def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case):
         predicted = saved.predict(pd.concat(mixed)).numpy()
         if predicted.ndim == 2:
             predicted = predicted[:, 1 if of else ["low", "mid", "top"].index(explained["class"])]
-        means = predicted.reshape(8, 64).mean(1)
-
-        def value(own: set[int], means=means, subsets=subsets) -> float:
-            return means[subsets.index(own)]
-
-        np.testing.assert_allclose([explained[n] for n in RAW], enumerated(value, 3), atol=1e-6)
-        assert explained["base"] == pytest.approx(value(set()), abs=1e-6)
+        by_own = dict(zip(map(frozenset, subsets), predicted.reshape(8, 64).mean(1)))
+        shapley = enumerated(lambda own, by_own=by_own: by_own[frozenset(own)], 3)
+        np.testing.assert_allclose([explained[n] for n in RAW], shapley, atol=1e-6)
+        assert explained["base"] == pytest.approx(by_own[frozenset()], abs=1e-6)
         assert sum(explained[n] for n in [*RAW, "base"]) == pytest.approx(explained["prediction"], abs=1e-9)
     own = saved.predict(rows).numpy()
     if case == "multiclass":
@@ -229,15 +222,15 @@ def test_a_background_of_ones_own_and_orders(runs, monkeypatch):
 
 
 def test_wrong_input_is_named(runs, tmp_path):
-    saved = SavedRun(runs["multilabel"])
-    with pytest.raises(DataError, match=r"2 targets.*Give of=, one of flag1, flag2"):
-        saved.explain(TEST.head(1))
-    with pytest.raises(DataError, match=r"'flag3' is not predicted.*flag1, flag2"):
-        saved.explain(TEST.head(1), of="flag3")
-    with pytest.raises(DataError, match="0 rows to compare with"):
-        saved.explain(TEST.head(1), of="flag1", background=0)
-    with pytest.raises(MissingColumnError, match="city"):
-        saved.explain(TEST.head(1).drop(columns="city"), of="flag1")
+    explain, row = SavedRun(runs["multilabel"]).explain, TEST.head(1)
+    for error, said, rows, options in (
+        (DataError, r"2 targets.*Give of=, one of flag1, flag2", row, {}),
+        (DataError, r"'flag3' is not predicted.*flag1, flag2", row, {"of": "flag3"}),
+        (DataError, "0 rows to compare with", row, {"of": "flag1", "background": 0}),
+        (MissingColumnError, "city", row.drop(columns="city"), {"of": "flag1"}),
+    ):
+        with pytest.raises(error, match=said):
+            explain(rows, **options)
     run = shutil.copytree(runs["binary"], tmp_path / "run")
     (run / "background.parquet").unlink()
     with pytest.raises(MissingFileError, match=r"no rows to compare with.*background="):
@@ -246,13 +239,9 @@ def test_wrong_input_is_named(runs, tmp_path):
     assert "Contributions of columns" not in write_report(run).read_text()  # of an earlier run
 
 
-class Looking(Recipe):
-    def features(self):
-        return FeatureSet([Lag("x", by="city", order="z")], key="id")
-
-
 def test_features_that_look_at_other_rows_are_not_explained(tmp_path):
-    run = run_competition(Looking("binary"), write(tmp_path / "data", "binary"), tmp_path / "run")
+    recipe = Recipe("binary", features=lambda: FeatureSet([Lag("x", by="city", order="z")], key="id"))
+    run = run_competition(recipe, write(tmp_path / "data", "binary"), tmp_path / "run")
     assert not (run / "explanation.json").exists()
     with pytest.raises(DataError, match=r"than a row alone \(lag1_x__city\).*permutation importance"):
         SavedRun(run).explain(TEST.head(1))
@@ -276,26 +265,19 @@ def test_the_report_has_the_contributions_of_the_lowest_the_middle_and_the_highe
     assert "margin-left" in page  # bars to the left
 
 
-def test_a_limit_of_time_leaves_three_rows_or_none(tmp_path):
+def test_rows_that_would_take_too_long_or_are_late_are_not_explained(tmp_path, monkeypatch):
     data = write(tmp_path / "data", "binary")
-    seconds = iter(range(10**6))
-    late = Budget(10, began=-1e6, clock=lambda: next(seconds) * 0.0)  # past its end
+    late = Budget(10, began=-1e6, clock=lambda: 0.0)  # past its end
     run = run_competition(Recipe("binary"), data, tmp_path / "late", minutes=late)
     assert not (run / "explanation.json").exists()
     assert "Contributions of columns" not in (run / "report.html").read_text()
-
-
-def test_rows_that_would_take_too_long_are_not_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "EXPLAINED_SECONDS", 1e-3)  # three rows take more
-    run = run_competition(Recipe("binary"), write(tmp_path / "data", "binary"), tmp_path / "run")
-    assert not (run / "explanation.json").exists()
+    assert not (run_competition(Recipe("binary"), data, tmp_path / "run") / "explanation.json").exists()
 
 
-def test_a_fit_explains_its_rows_and_refuses_a_ranking(runs, tmp_path):
-    folder = tmp_path / "fit"
-    folder.mkdir()
-    shutil.copytree(runs["binary"], folder / "run")
-    fitted = Fit(folder)
+def test_a_fit_explains_its_rows(runs, tmp_path):
+    shutil.copytree(runs["binary"], tmp_path / "run")
+    fitted = Fit(tmp_path)
     found = fitted.explain(TEST.head(2), background=4)
     np.testing.assert_allclose(found["prediction"], fitted.predict_proba(TEST.head(2))["Y"], atol=1e-6)
 
@@ -341,9 +323,7 @@ def test_intervals_are_the_out_of_fold_errors_around_a_prediction(runs, tmp_path
         np.testing.assert_allclose(found["high"] - found["prediction"], bound)
         np.testing.assert_allclose(found["prediction"] - found["low"], bound)
         assert list(found.index) == list(rows.index)
-    covered = np.mean(
-        [(errors[i] <= sorted(errors[folds != folds[i]])[int(np.ceil(321 * 0.9)) - 1]) for i in range(400)]
-    )
+    covered = np.mean([e <= sorted(errors[folds != f])[int(np.ceil(321 * 0.9)) - 1] for e, f in zip(errors, folds)])
     page = (runs["regression"] / "report.html").read_text()
     assert "Coverage of intervals" in page
     assert f"{100 * covered:.1f} %" in page
@@ -377,17 +357,17 @@ def test_sets_hold_the_classes_that_are_likely_enough(runs, case):
 
 
 def test_tasks_without_intervals_or_sets_are_named(runs, tmp_path):
-    with pytest.raises(DataError, match=r"a binary task has no intervals.*Call predict_set"):
-        SavedRun(runs["binary"]).predict_interval(TEST)
-    with pytest.raises(DataError, match=r"a regression task has no sets of classes.*Call predict_interval"):
-        SavedRun(runs["regression"]).predict_set(TEST)
-    with pytest.raises(DataError, match=r"a multilabel task has no sets of classes.*Call predict_proba"):
-        SavedRun(runs["multilabel"]).predict_set(TEST)
+    for case, what, said in (
+        ("binary", "predict_interval", r"a binary task has no intervals.*Call predict_set"),
+        ("regression", "predict_set", r"a regression task has no sets of classes.*Call predict_interval"),
+        ("multilabel", "predict_set", r"a multilabel task has no sets of classes.*Call predict_proba"),
+    ):
+        with pytest.raises(DataError, match=said):
+            getattr(SavedRun(runs[case]), what)(TEST)
     for level in (1.5, "0.9", 90, 0, 1, float("nan"), None):
-        with pytest.raises(DataError, match=rf"level is {level!r}\. Give a share between 0 and 1"):
-            SavedRun(runs["regression"]).predict_interval(TEST, level)
-        with pytest.raises(DataError, match=rf"level is {level!r}\. Give a share between 0 and 1"):
-            SavedRun(runs["binary"]).predict_set(TEST, level)
+        for call in (SavedRun(runs["regression"]).predict_interval, SavedRun(runs["binary"]).predict_set):
+            with pytest.raises(DataError, match=rf"level is {level!r}\. Give a share between 0 and 1"):
+                call(TEST, level)
     with pytest.raises(DataError, match=r"400 rows are too few for level 0\.999"):
         SavedRun(runs["binary"]).predict_set(TEST, 0.999)
     run = shutil.copytree(runs["binary"], tmp_path / "run")

@@ -169,6 +169,8 @@ def test_a_run_writes_its_recipes_form_and_keeps_it(run):
     found = json.loads((run / "run" / "scores.json").read_text())
     assert score.mrr == pytest.approx(found["models"]["stack"], abs=1e-12)
     assert form_of_run(run / "run") == LONG
+    with pytest.raises(SubmissionError, match="more than 30"):  # lists that are too long are still refused
+        check_submission(run / "run" / "submission.csv", run / "test.csv", replace(LONG, max_items=30))
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
@@ -226,12 +228,6 @@ def test_a_damaged_run_is_named(run, tmp_path):
         form_of_run(tmp_path / "nowhere")
 
 
-def test_lists_that_are_too_long_are_still_refused(run):
-    short = replace(LONG, max_items=30)
-    with pytest.raises(SubmissionError, match="more than 30"):
-        check_submission(run / "run" / "submission.csv", run / "test.csv", short)
-
-
 def test_help_says_what_form_is_meant():
     for command in ("check", "score"):
         code, out = invoke(command, "--help")
@@ -269,31 +265,18 @@ def test_lists_against_a_loop(rows, k):
 
 
 def test_hand_worked_lists_stand_in_order_of_first_appearance():
-    groups = ["b", "a", "b", "a", "b"]
-    scores = [1.0, math.nan, 3.0, 0.0, 1.0]
-    items = ["v", "w", "x", "y", "z"]
+    groups, scores, items = list("babab"), [1.0, math.nan, 3.0, 0.0, 1.0], list("vwxyz")
     assert ranked_strings(items, scores, groups).to_pylist() == ["x v z", "y w"]
     assert ranked_strings(items, scores, groups, sep="|", k=2).to_pylist() == ["x|v", "y|w"]
-
-
-def test_25_are_kept_unless_told():
-    items, scores, groups = np.arange(30), -np.arange(30.0), np.zeros(30, int)
+    items, scores, groups = np.arange(30), -np.arange(30.0), np.zeros(30, int)  # 25 are kept unless told
     assert ranked_strings(items, scores, groups)[0].as_py() == " ".join(map(str, range(25)))
     assert ranked_strings(items, scores, groups, k=None)[0].as_py() == " ".join(map(str, range(30)))
 
 
 def test_every_kind_of_column_gives_the_same_lists():
     items, scores, groups = [2**53 + 1, 7, 8, 9], [0.1, 0.2, 0.3, 0.4], [4, 4, 1, 1]
-    kinds = [
-        np.array,
-        torch.tensor,
-        pd.Series,
-        pl.Series,
-        pa.array,
-        lambda x: pa.chunked_array([x[:1], x[1:]]),
-        lambda x: pd.Series(x, index=[3, 2, 1, 0]),
-    ]
-    for kind in kinds:
+    odd = [lambda x: pa.chunked_array([x[:1], x[1:]]), lambda x: pd.Series(x, index=[3, 2, 1, 0])]
+    for kind in (np.array, torch.tensor, pd.Series, pl.Series, pa.array, *odd):
         strings = ranked_strings(kind(items), np.array(scores), kind(groups))
         assert strings.to_pylist() == ["7 9007199254740993", "9 8"]
     categories = pd.Categorical(["a", "b", "c", "d"], categories=["d", "c", "b", "a"])
@@ -302,11 +285,12 @@ def test_every_kind_of_column_gives_the_same_lists():
     assert ranked_strings(nullable, pd.Series(scores), groups).to_pylist() == ["7 9007199254740993", "9 8"]
 
 
-def test_no_rows_give_no_lists():
+def test_no_rows_give_no_lists_and_a_bad_k_is_named():
     order, offsets = rank_lists(np.zeros(0), np.zeros(0, int))
-    assert order.tolist() == []
-    assert offsets.tolist() == [0]
+    assert (order.tolist(), offsets.tolist()) == ([], [0])
     assert ranked_strings(np.zeros(0, int), np.zeros(0), np.zeros(0, int)).to_pylist() == []
+    with pytest.raises(DataError, match="k=0 is not a whole number above 0"):
+        rank_lists([1.0], [0], k=0)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +309,3 @@ def test_no_rows_give_no_lists():
 def test_bad_input_is_named(items, scores, groups, words):
     with pytest.raises(DataError, match=words):
         ranked_strings(items, scores, groups)
-
-
-def test_bad_k_is_named():
-    with pytest.raises(DataError, match="k=0 is not a whole number above 0"):
-        rank_lists([1.0], [0], k=0)

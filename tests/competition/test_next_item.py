@@ -66,20 +66,19 @@ def write(folder: Path, *, truth: bool = True) -> Path:
     pd.DataFrame({"items": [walk(i, 2 + i % 4) for i in range(300)]}).to_parquet(folder / "train.parquet")
     test = pd.DataFrame({"items": [walk(7, 3), [], ["unseen"], walk(20, 50)]})
     if truth:
-        test["target"] = [walk(10, 1)[0], WORDS[1], "unseen", walk(70, 1)[0]]
+        test["target"] = [WORDS[10], WORDS[1], "unseen", WORDS[10]]
     test.to_parquet(folder / "test.parquet")
     return folder
 
 
 def test_a_run_has_everything(tmp_path):
     out = run_competition(Small(), write(tmp_path / "data"), tmp_path / "run", minutes=0.5)
-    lines = pd.read_csv(out / "submission.csv")["items"].tolist()
-    assert len(lines) == 4
-    ranked = [line.split(" ") for line in lines]
+    ranked = [line.split(" ") for line in pd.read_csv(out / "submission.csv")["items"]]
+    assert len(ranked) == 4
     assert all(len(set(r)) == 20 and set(r) <= set(WORDS) for r in ranked)
-    assert walk(10, 1)[0] in ranked[0][:5]
+    assert WORDS[10] in ranked[0][:5]
     scores = json.loads((out / "scores.json").read_text())
-    places = [r.index(t) + 1 if t in r else 0 for r, t in zip(ranked, [walk(10, 1)[0], WORDS[1], "unseen", WORDS[10]])]
+    places = [r.index(t) + 1 if t in r else 0 for r, t in zip(ranked, [WORDS[10], WORDS[1], "unseen", WORDS[10]])]
     assert scores["hr@20"] == pytest.approx(sum(p > 0 for p in places) / 4)
     assert scores["mrr@20"] == pytest.approx(sum(1 / p for p in places if p) / 4)
     assert set(scores["models"]) == {"net", "knn", "blend", "popularity"} == set(scores["oof"])
@@ -161,14 +160,12 @@ def test_a_target_of_train_is_learned_from(tmp_path):
     assert torch.equal(test.values, sessions.values[[0, 2, 4]])
 
 
-def test_what_cannot_be_written_or_read_is_named(tmp_path):
+def test_a_separator_within_an_item_and_a_missing_file_are_named(tmp_path):
     data = write(tmp_path / "data")
-
-    class Spaced(Small):
-        separator = "-"
-
+    recipe = Small()
+    recipe.separator = "-"
     with pytest.raises(DataError, match="stands between items"):
-        run_competition(Spaced(), data, tmp_path / "run", minutes=0.1)
+        run_competition(recipe, data, tmp_path / "run", minutes=0.1)
     assert not (tmp_path / "run").exists()
     (data / "test.parquet").unlink()
     with pytest.raises(MissingFileError):

@@ -29,6 +29,8 @@ from fastrec.competition import (
     score_items,
 )
 from fastrec.competition import next_items as library
+from fastrec.competition.predict import write_layout
+from fastrec.competition.run import load_competition
 from fastrec.errors import (
     DataError,
     DataWarning,
@@ -128,19 +130,22 @@ def test_ideas_are_tried_on_runs_over_a_table_alone(run, command):
     assert "it is no run over a table" in done.output
 
 
+def scores_of(run: Path) -> dict:
+    return json.loads((run / "scores.json").read_text())
+
+
 def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     rows = [(f"s{s % 60}", 2**60 + (s % 60 + i) % 9, i) for i in (3, 1, 2, 0) for s in range(60)]
     log = pd.DataFrame(rows, columns=["who", "what", "when"])
     log.to_csv(tmp_path / "train.csv", index=False)
-    log[log["when"] < 3].assign(target=[2**60 + (int(w[1:]) + 3) % 9 for w in log[log["when"] < 3]["who"]]).to_csv(
-        tmp_path / "test.csv", index=False
-    )
+    known = log[log["when"] < 3]
+    known.assign(target=[2**60 + (int(w[1:]) + 3) % 9 for w in known["who"]]).to_csv(tmp_path / "test.csv", index=False)
     made = run_competition(Events(), tmp_path, tmp_path / "run")
     again = predict_run(made, tmp_path / "test.csv", tmp_path / "again.csv")
     assert again.read_bytes() == (made / "submission.csv").read_bytes()
     form = Events().submission
     said = score_items(made / "submission.csv", tmp_path / "test.csv", form)
-    assert said.hr == pytest.approx(json.loads((made / "scores.json").read_text())["hr@3"])
+    assert said.hr == pytest.approx(scores_of(made)["hr@3"])
     assert said.hr > 0.9
     truth = pd.read_csv(tmp_path / "test.csv").groupby("who")["target"].first().rename("what").reset_index()
     truth.sample(frac=1.0, random_state=0).to_csv(tmp_path / "answers.csv", index=False)
@@ -151,9 +156,8 @@ def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     assert str(check_submission(made / "submission.csv", tmp_path / "test.csv", form)).endswith("ok 60 rows, 180 ids")
     lines = (made / "submission.csv").read_text().splitlines()
     (tmp_path / "other.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    assert check_submission(tmp_path / "other.csv", tmp_path / "test.csv", form).warnings == (
-        "the sessions are in another order than in test.csv",
-    )
+    other = check_submission(tmp_path / "other.csv", tmp_path / "test.csv", form)
+    assert other.warnings == ("the sessions are in another order than in test.csv",)
     who, what = lines[1].split(",")
     turned = f"{who},{' '.join(what.split(' ')[::-1])}"
     (tmp_path / "other.csv").write_text("\n".join([lines[0], *lines[:1:-1], turned]) + "\n")
@@ -171,7 +175,7 @@ def test_check_and_score_know_the_form(run, data):
     said = command.invoke(app, ["check", str(run / "submission.csv"), str(data / "test.parquet")])
     assert said.output.splitlines()[-1] == "ok 60 rows, 300 ids"
     said = command.invoke(app, ["score", str(run / "submission.csv"), str(data / "test.parquet")])
-    scores = json.loads((run / "scores.json").read_text())
+    scores = scores_of(run)
     assert said.output.splitlines()[-1] == f"mrr@5 {scores['mrr@5']:.5f}"
     assert f"ndcg@5 {scores['ndcg@5']:.5f}" in said.output
     assert f"hr@5 {scores['hr@5']:.5f}" in said.output
@@ -208,9 +212,8 @@ def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_pat
     assert pd.read_csv(tmp_path / "s.csv", keep_default_na=False)["items"].tolist() == ["x =y", "", "=y x"]
     form.write(tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best[[0, 2]])
     pd.DataFrame({"items": [["x"], ["x"]], "target": ["=y", None]}).to_parquet(tmp_path / "t.parquet")
-    assert check_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form).warnings == (
-        "2 lists have fewer than 3 ids",
-    )
+    short = check_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
+    assert short.warnings == ("2 lists have fewer than 3 ids",)
     with pytest.raises(DataError, match=r"row 1: no answer \(1 sessions in all\)"):
         score_items(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     with pytest.raises(DataError, match="no submission has the columns"):
@@ -219,7 +222,7 @@ def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_pat
 
 def test_runs_are_listed_and_compared(run, near):
     listed = {r.name: r for r in list_runs(run.parent)}
-    scores = json.loads((run / "scores.json").read_text())
+    scores = scores_of(run)
     assert listed["walks"].metric == "mrr@5"
     assert listed["walks"].score == scores["oof"]["blend"]
     assert listed["near"].interval[0] < listed["near"].score < listed["near"].interval[1]
@@ -242,15 +245,14 @@ def test_finished_parts_are_used_again(run, data, monkeypatch):
         monkeypatch.setattr(kind, "_fit", lambda self, *a, **k: fits.append(type(self)))
     run_competition(Walks(), data, run, resume=True)
     assert fits == []
-    assert json.loads((run / "scores.json").read_text())["reused"] == 4  # weights, and each model on all sessions
+    assert scores_of(run)["reused"] == 4  # weights, and each model on all sessions
     for name, content in before.items():
         assert (run / name).read_bytes() == content
 
 
 def test_a_damaged_part_and_other_settings_are_made_anew(data, tmp_path):
     def fitted(recipe, **options):
-        made = run_competition(recipe, data, tmp_path / "run", resume=True, **options)
-        return json.loads((made / "scores.json").read_text())["reused"]
+        return scores_of(run_competition(recipe, data, tmp_path / "run", resume=True, **options))["reused"]
 
     assert fitted(Near()) == 0
     assert fitted(Near()) == 2
@@ -294,17 +296,13 @@ def test_a_run_that_was_killed_goes_on_and_says_the_same(run, data, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = run_competition(Walks(), data, tmp_path / "run", resume=True)
-    assert json.loads((made / "scores.json").read_text())["reused"] == 2  # the weights, and the popular items
+    assert scores_of(made)["reused"] == 2  # the weights, and the popular items
     assert (made / "submission.csv").read_bytes() == (run / "submission.csv").read_bytes()
-    assert library.SessionBlend.load(made / "models" / "blend").weights == (
-        library.SessionBlend.load(run / "models" / "blend").weights
-    )
+    weights = [library.SessionBlend.load(r / "models" / "blend").weights for r in (made, run)]
+    assert weights[0] == weights[1]
 
 
 def test_a_layout_of_other_files_can_be_predicted(tmp_path):
-    from fastrec.competition.predict import write_layout
-    from fastrec.competition.run import load_competition
-
     recipe = load_competition("competitions/movielens")
     lines_of = {"train_input": "1 2 3\n2 3 4 1\n", "test_input": "1 2 3\n2 3 4 1\n", "test_output": "4\n5\n"}
     for name, text in lines_of.items():
@@ -343,8 +341,6 @@ def test_a_damaged_or_missing_parquet_file_is_named(tmp_path):
     ],
 )
 def test_lines_that_cannot_be_used_are_named(tmp_path, known, target, said):
-    from fastrec.competition.run import load_competition
-
     (tmp_path / "gsasrec_test_input.txt").write_text(known)
     (tmp_path / "gsasrec_test_output.txt").write_text(target)
     with pytest.raises(DataError, match=said):

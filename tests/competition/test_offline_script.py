@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from fastrec._core.environment import write_own_wheel
 from fastrec._core.progress import Stages
 from fastrec.cli import load_competition
-from fastrec.competition import check_submission, offline_script, run_competition, write_script
-from fastrec.competition import offline_script as recipe_sources
+from fastrec.competition import ValueForm, check_submission, offline_script, run_competition, write_script
 from fastrec.competition.offline_script import _literal
 from fastrec.errors import (
     DataError,
@@ -134,16 +133,22 @@ def recipe(tiny):
     return type(load_competition(tiny))
 
 
+def kernel(folder: Path, recipe: type, out: Path, monkeypatch) -> Path:
+    """The script, beside a wheel of this tree's code."""
+    monkeypatch.setattr(offline_script, "__version__", OTHER)
+    script = write_script(folder, recipe, out, wheels=False, seed=7)
+    (script.parent / "wheels").mkdir()
+    write_own_wheel(script.parent / "wheels", version=OTHER)
+    return script
+
+
 def test_the_script_gives_the_runs_submission_without_a_network(tiny, recipe, no_network, tmp_path, monkeypatch):
     """Slow for two processes that import everything, one of which installs the library before."""
     data = write_data(tmp_path / "data")
     command = [sys.executable, "-m", "fastrec.cli", "run", tiny, "--data", data, "--out", tmp_path / "run"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run([*map(str, command), "--seed", "7"], check=True, env=env, capture_output=True)
-    monkeypatch.setattr(offline_script, "__version__", OTHER)
-    script = write_script(tiny, recipe, tmp_path / "kernel", wheels=False, seed=7)
-    (script.parent / "wheels").mkdir()
-    write_own_wheel(script.parent / "wheels", version=OTHER)
+    script = kernel(tiny, recipe, tmp_path / "kernel", monkeypatch)
     elsewhere = tmp_path / "elsewhere"  # nothing of the workspace is to be found from there
     shutil.move(tiny.parents[1], elsewhere)
     try:
@@ -154,7 +159,8 @@ def test_the_script_gives_the_runs_submission_without_a_network(tiny, recipe, no
     assert f"installing fastrec-tabular {OTHER}\n" in err
     assert (tmp_path / "submission.csv").read_bytes() == (tmp_path / "run" / "submission.csv").read_bytes()
     assert re.search(r"^xgb auc 0\.\d{5} out of fold$", out, re.M)
-    assert check_submission(tmp_path / "submission.csv", data / "test.csv", recipe_form(data)).rows == 60
+    form = ValueForm(ids=("id",), values=("y",))
+    assert check_submission(tmp_path / "submission.csv", data / "test.csv", form).rows == 60
     assert {p.name for p in tmp_path.iterdir()} == {"data", "kernel", "run", ".run.parts", "submission.csv"}
 
 
@@ -195,10 +201,7 @@ def test_the_script_of_a_ranking_gives_the_runs_submission(no_network, tmp_path,
     (data / "sample_submission.csv").write_text("search,products\n40,a b c d e\n")
     loaded = load_competition(folder)
     run = run_competition(loaded, data, tmp_path / "run", stages=Stages(quiet=True), seed=7)
-    monkeypatch.setattr(offline_script, "__version__", OTHER)
-    script = write_script(folder, type(loaded), tmp_path / "kernel", wheels=False, seed=7)
-    (script.parent / "wheels").mkdir()
-    write_own_wheel(script.parent / "wheels", version=OTHER)
+    script = kernel(folder, type(loaded), tmp_path / "kernel", monkeypatch)
     shutil.move(folder.parents[0], tmp_path / "elsewhere")
     code, out, err = alone(script, "--data", data, "--out", tmp_path / "submission.csv", network=no_network)
     assert code == 0, err
@@ -207,20 +210,11 @@ def test_the_script_of_a_ranking_gives_the_runs_submission(no_network, tmp_path,
     assert re.search(r"^lgbm ndcg@5 0\.\d{5} out of fold$", out, re.M)
 
 
-def recipe_form(data: Path):
-    from fastrec.competition import ValueForm
-
-    return ValueForm(ids=("id",), values=("y",))
-
-
 def test_what_a_recipe_imports_is_in_the_script_and_nothing_else(tiny, recipe, tmp_path):
     script = write_script(tiny, recipe, tmp_path / "kernel", wheels=False)
     tree = ast.parse(script.read_text(encoding="utf-8"))
-    values = {
-        node.targets[0].id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
+    found = [n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+    values = {n.targets[0].id: n.value for n in found}
     modules = ast.literal_eval(values["MODULES"])
     wanted = {
         "competitions.tiny.competition": "competitions/tiny/competition.py",
@@ -244,22 +238,20 @@ def test_real_recipes_modules_are_those_that_importing_them_loads():
         "import sys; from fastrec.cli import load_competition; load_competition({0!r}); "
         "print(*sorted(n for n, m in sys.modules.items() if str(getattr(m, '__file__', '')).startswith({1!r})))"
     )
-    root = f"{ROOT}{os.sep}"
     for name in ("rossmann", "trivago2019"):
         folder = ROOT / "competitions" / name
-        command = [sys.executable, "-c", code.format(str(folder), root)]
+        command = [sys.executable, "-c", code.format(str(folder), f"{ROOT}{os.sep}")]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         loaded = subprocess.run(command, check=True, env=env, capture_output=True, text=True).stdout.split()
-        own = {n for n in loaded if not n.startswith(("fastrec", "_")) and "site-packages" not in n}
-        own = {n for n in own if n.startswith(("competitions", "features"))}
-        found = recipe_sources.recipe_sources(folder)
+        own = {n for n in loaded if n.startswith(("competitions", "features"))}
+        found = offline_script.recipe_sources(folder)
         assert own <= set(found.modules)
         assert found.entry in own
 
 
 def test_other_libraries_of_a_recipe_are_named(tmp_path):
     text = "import os, yaml, sklearn.linear_model\nfrom fastrec import errors\nimport nowhere_to_be_found\n"
-    found = recipe_sources.recipe_sources(lay_out(tmp_path, {"competitions/tiny/competition.py": text}))
+    found = offline_script.recipe_sources(lay_out(tmp_path, {"competitions/tiny/competition.py": text}))
     assert found.others == {"yaml", "sklearn", "nowhere_to_be_found"}
     assert [d.lower() for d in found.distributions] == ["pyyaml", "scikit-learn"]
 
@@ -271,7 +263,7 @@ def test_files_beside_a_recipe_are_warned_of(recipe, tmp_path):
         write_script(folder, recipe, tmp_path / "kernel", wheels=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not recipe_sources.recipe_sources(ROOT / "competitions" / "census").beside
+        assert not offline_script.recipe_sources(ROOT / "competitions" / "census").beside
 
 
 def test_out_of_time_nothing_is_written(tiny, recipe, tmp_path):
@@ -287,10 +279,8 @@ def test_errors_of_the_script_are_a_line(tiny, recipe, tmp_path):
     assert (code, err.splitlines()[-1].split(":")[0]) == (1, "error")
     assert "there is no such folder" in err
     code, _, err = alone(script, "--data", tmp_path, options=("-S",))  # no installed package is to be seen
-    assert (code, err) == (
-        1,
-        f"error: fastrec is not installed, and there is no folder of wheels: {script.parent}/wheels\n",
-    )
+    problem = f"error: fastrec is not installed, and there is no folder of wheels: {script.parent}/wheels\n"
+    assert (code, err) == (1, problem)
     code, _, err = alone(script, "--data", tmp_path, "--minutes", "-1")
     assert (code, "is no time" in err) == (2, True)
     code, _, err = alone(script, "--data", tmp_path, "--out", tmp_path / "no" / "s.csv")

@@ -88,21 +88,30 @@ def invoke(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+def done(*arguments: object) -> str:
+    """The output of a command that ends well."""
+    code, out = invoke(*arguments)
+    assert code == 0, out
+    return out
+
+
+def scores_of(run: Path) -> dict:
+    return json.loads((run / "scores.json").read_text())
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A workspace with the recipe, its data and its run; what the command printed."""
     root = tmp_path_factory.mktemp("shop")
     (root / "competitions" / "shop").mkdir(parents=True)
     (root / "competitions" / "shop" / "competition.py").write_text(RECIPE)
-    write(root / "data")
-    code, out = invoke("run", root / "competitions" / "shop", "--data", root / "data", "--out", root / "run")
-    assert code == 0, out
+    out = done("run", root / "competitions" / "shop", "--data", write(root / "data"), "--out", root / "run")
     (root / "said.txt").write_text(out)
     return root
 
 
 def test_a_truth_beside_the_data_scores_the_test_lists(folder):
-    scores = json.loads((folder / "run" / "scores.json").read_text())
+    scores = scores_of(folder / "run")
     made = pd.read_csv(folder / "run" / "submission.csv")
     assert made.columns.tolist() == ["search", "product", "score"]
     oracle = mean_reciprocal_rank(made)
@@ -117,36 +126,27 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_lists_may_be_named_by_text(folder, tmp_path):
-    data = tmp_path / "data"
+    data, run = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     as_text(TRAIN).to_csv(data / "train.csv", index=False)
     as_text(TEST.drop(columns="bought")).to_csv(data / "test.csv", index=False)
     as_text(TRUTH).to_csv(data / "truth.csv", index=False)
-    code, out = invoke("run", folder / "competitions" / "shop", "--data", data, "--out", tmp_path / "run")
-    assert code == 0, out
-    made = pd.read_csv(tmp_path / "run" / "submission.csv")
+    done("run", folder / "competitions" / "shop", "--data", data, "--out", run)
+    made = pd.read_csv(run / "submission.csv")
     assert set(made["search"]) == set(as_text(TEST)["search"])
     oracle = mean_reciprocal_rank(made.assign(search=made["search"].str[1:].astype(int)))
-    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
-    assert scores["models"]["stack"] == pytest.approx(oracle)
+    assert scores_of(run)["models"]["stack"] == pytest.approx(oracle)
     assert oracle > 0.5
-    assert (
-        pd.read_parquet(tmp_path / "run" / "oof" / "xgb.parquet")["search"].tolist()
-        == as_text(TRAIN)["search"].tolist()
-    )
-    mixed = as_text(TEST).sample(frac=1.0, random_state=3)
-    mixed.to_csv(tmp_path / "new.csv", index=False)
-    code, out = invoke("predict", tmp_path / "run", "--data", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
-    assert code == 0, out
+    assert pd.read_parquet(run / "oof" / "xgb.parquet")["search"].tolist() == as_text(TRAIN)["search"].tolist()
+    as_text(TEST).sample(frac=1.0, random_state=3).to_csv(tmp_path / "new.csv", index=False)
+    done("predict", run, "--data", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     keys = ["search", "product"]
     again = pd.read_csv(tmp_path / "p.csv").set_index(keys)["score"]
     pd.testing.assert_series_equal(again.sort_index(), made.set_index(keys)["score"].sort_index(), rtol=1e-6)
-    code, out = invoke("score", tmp_path / "run" / "submission.csv", data / "truth.csv")
-    assert code == 0, out
+    done("score", run / "submission.csv", data / "truth.csv")
     # A served request names its lists by text, or has one list and does not name it.
     pytest.importorskip("onnx")
-    code, out = invoke("export", tmp_path / "run", "--out", tmp_path / "served")
-    assert code == 0, out
+    done("export", run, "--out", tmp_path / "served")
     scorer = Scorer(tmp_path / "served")
     sent = as_text(TEST)[["search", *(i.name for i in scorer.spec.sent)]]
     wanted = as_text(TEST).merge(made, on=keys)["score"].to_numpy()
@@ -203,8 +203,7 @@ def test_the_test_may_lack_the_column_of_folds(folder, tmp_path):
     recipe.mkdir()
     (recipe / "competition.py").write_text(RECIPE.replace("n_folds = 3", "n_folds, fold_key = 3, 'user'"))
     TRAIN.assign(user=TRAIN["search"] // 2).to_csv(data / "train.csv", index=False)
-    code, out = invoke("run", recipe, "--data", data, "--out", tmp_path / "run")
-    assert code == 0, out
+    done("run", recipe, "--data", data, "--out", tmp_path / "run")
     lists = pd.read_parquet(tmp_path / "run" / "lists.parquet").groupby("split")["fold_key"].agg(list)
     assert sorted(map(int, lists["test"])) == sorted(TEST["search"].unique())
     assert set(map(int, lists["oof"])) == set(TRAIN["search"] // 2)
@@ -256,10 +255,7 @@ def test_a_named_plain_is_the_whole_of_it():
     found = CompetitionData(Table.read(TRAIN), Table.read(TEST))
     assert choose_columns(Named(), found, None, ["made"]) == ([], ["price", "made"])
     assert choose_columns(Small(), found, None, []) == (["shop", "express"], ["price", "rating"])
-
-
-def test_a_ranking_has_lightgbms_ranker_where_it_is_installed():
-    models = Small.__mro__[1].models(Small(), bs=None)
+    models = Competition.models(Small(), bs=None)  # LightGBM's ranker where it is installed
     assert [m.name for m in models] == ["net", "lgbm", "xgb"]
     assert isinstance(models[1], LGBMModel)
 
@@ -304,7 +300,7 @@ def test_a_truth_of_the_relevant_candidates_alone_and_labels_in_the_test_file(tm
     pairs = TRUTH[TRUTH["bought"] == 1][["search", "product"]]
     for name, more in (("pairs", {"truth": pairs}), ("test", {"truth": None, "test": TEST}), ("both", {"test": TEST})):
         run = run_competition(Small(), write(tmp_path / name, **more), tmp_path / f"run_{name}")
-        found.append(json.loads((run / "scores.json").read_text())["models"]["stack"])
+        found.append(scores_of(run)["models"]["stack"])
         assert "bought" not in json.loads((run / "config.json").read_text())["features"]
     assert len(set(found)) == 1
     made = pd.read_csv(tmp_path / "run_test" / "submission.csv")
@@ -321,8 +317,7 @@ def test_the_recipe_of_the_docs_ranks_such_a_table(tmp_path):
     recipe = names["Shop"]()
     recipe.models = lambda bs: [LGBMModel("lgbm", rounds=10, early_stopping_rounds=None)]
     run = run_competition(recipe, write(tmp_path / "data"), tmp_path / "run", stages=Stages(quiet=True))
-    scores = json.loads((run / "scores.json").read_text())
-    made = pd.read_csv(run / "submission.csv")
+    scores, made = scores_of(run), pd.read_csv(run / "submission.csv")
     assert scores["models"]["stack"] == pytest.approx(mean_reciprocal_rank(made), abs=0.02)  # ties count otherwise
     assert scores["models"]["stack"] > 0.5
     assert set(scores["also"]) == {"ndcg@10"}

@@ -46,6 +46,13 @@ RANKS = ValueForm(ids=("search", "product"), values=("rank",), ranks=True)
 LISTS = SubmissionFormat(
     keys=("search",), prediction="products", candidates="product", candidates_sep=None, answer="product", max_items=99
 )
+KINDS = {"scores": SCORES, "ranks": RANKS, "lists": replace(LISTS, max_items=10)}  # a limit that no list reaches
+
+
+def scored(path: Path, truth: pd.DataFrame, form: object, metric: str, **options) -> object:
+    truth.to_csv(path.with_name("truth.csv"), index=False)
+    given = {"target": None, "label": "label", **options}
+    return score_values(path, path.with_name("truth.csv"), form, metric=metric, **given)
 
 
 def of_list(metric: str, rows: list[tuple[float, float]], missing: list[float], *, shown: bool) -> tuple[float, float]:
@@ -113,12 +120,8 @@ graded = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_
 
 
 def as_frame(lists: list[list[tuple[int, int]]]) -> pd.DataFrame:
-    rows = [
-        {"search": f"s{i}", "product": f"p{j}", "score": float(s), "label": g}
-        for i, rows in enumerate(lists)
-        for j, (s, g) in enumerate(rows)
-    ]
-    return pd.DataFrame(rows)
+    rows = [(f"s{i}", f"p{j}", float(s), g) for i, rows in enumerate(lists) for j, (s, g) in enumerate(rows)]
+    return pd.DataFrame(rows, columns=["search", "product", "score", "label"])
 
 
 @given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.booleans())
@@ -135,12 +138,7 @@ def test_every_form_and_metric_equal_a_plain_loop(tmp_path_factory, lists, metri
     if positives_alone:  # lists without a relevant item are not in such a truth, and do not count
         truth = truth.loc[truth["label"] > 0, ["search", "product"]]
         frame = frame[frame["search"].isin(truth["search"])]
-    truth.to_csv(folder / "truth.csv", index=False)
-    path = write_form(folder / "s.csv", frame, form)
-    kind = {"scores": SCORES, "ranks": RANKS, "lists": LISTS}[form]
-    if form == "lists":  # a limit that no list reaches
-        kind = replace(LISTS, max_items=10)
-    found = score_values(path, folder / "truth.csv", kind, metric=metric, target=None, label="label")
+    found = scored(write_form(folder / "s.csv", frame, form), truth, KINDS[form], metric)
     assert found.value == pytest.approx(oracle(metric, frame, shown=form != "scores"))
     assert found.metric == metric
 
@@ -151,18 +149,15 @@ def test_relevant_items_that_a_short_list_lacks_count(tmp_path_factory, lists, m
     frame = as_frame(lists)
     # No equal scores: which of them a list of a limited length leaves out is chance.
     frame["score"] = -ranks_of(frame).astype(float)
-    folder = tmp_path_factory.mktemp("short")
-    kind = {"scores": replace(SCORES, per_list=most), "ranks": replace(RANKS, per_list=most)}
-    kind["lists"] = replace(LISTS, max_items=most)
-    path = write_form(folder / "s.csv", frame, form, most)
-    frame[frame["label"] > 0][["search", "product", "label"]].to_csv(folder / "truth.csv", index=False)
+    kind = replace(LISTS, max_items=most) if form == "lists" else replace(KINDS[form], per_list=most)
     listed = frame[frame["search"].isin(frame.loc[frame["label"] > 0, "search"])]
     if not len(listed):
         return
     seen = listed[(ranks_of(listed) <= most) | (listed["label"] > 0)]
     if (seen["label"] > 0).all():  # such a truth is refused: its labels are likely another column's
         return
-    found = score_values(path, folder / "truth.csv", kind[form], metric=metric, target=None, label="label")
+    path = write_form(tmp_path_factory.mktemp("short") / "s.csv", frame, form, most)
+    found = scored(path, frame[frame["label"] > 0][["search", "product", "label"]], kind, metric)
     both = seen.groupby("search")["label"].agg(lambda g: (g > 0).any() and not (g > 0).all())
     defined = metric != "gauc" or both.any()
     value = oracle(metric, listed, shown=True, most=most) if defined else math.nan
@@ -180,10 +175,6 @@ def test_relevant_items_that_were_no_candidates_count_as_not_found(tmp_path_fact
     frame = frame[frame.index.isin(listed.index) | (frame["label"] > 0)]
     if not (frame["label"] > 0).any() or (frame["label"] > 0).all() or (listed["label"] > 0).all():
         return
-    folder = tmp_path_factory.mktemp("no_candidates")
-    path = write_form(folder / "s.csv", listed, form)
-    frame[["search", "product", "label"]].to_csv(folder / "truth.csv", index=False)
-    kind = {"scores": SCORES, "ranks": RANKS, "lists": LISTS}[form]
     values, cut = [], metric
     if (form == "lists" or len(listed) < len(frame)) and metric in ("mrr", "ndcg", "map"):
         # As if all lists ended at the form's limit, else where the longest one does.
@@ -195,9 +186,8 @@ def test_relevant_items_that_were_no_candidates_count_as_not_found(tmp_path_fact
         values.append(of_list(cut, pairs, missing, shown=True))
     weights = [w for _, w in values]
     expected = float(np.average([v for v, _ in values], weights=weights)) if any(weights) else math.nan
-    if form == "lists":
-        kind = replace(LISTS, max_items=10)
-    found = score_values(path, folder / "truth.csv", kind, metric=metric, target=None, label="label")
+    path = write_form(tmp_path_factory.mktemp("no_candidates") / "s.csv", listed, form)
+    found = scored(path, frame[["search", "product", "label"]], KINDS[form], metric)
     assert found.value == pytest.approx(expected, nan_ok=True)
 
 
@@ -295,9 +285,8 @@ def test_a_run_scores_compares_and_reports_by_its_metric(tmp_path, metric, form)
     two_to_five = oracle(metric, made["test"][by_length <= 5], shown=shown)
     assert results.by_length["test"][0].means["stack"] == pytest.approx(two_to_five)
     first = made["test"].groupby("search")["label"].transform(lambda g: (g > 0).to_numpy().argmax() if g.any() else -1)
-    assert results.by_place["test"][1].means["stack"] == pytest.approx(
-        oracle(metric, made["test"][first == 1], shown=shown)
-    )
+    second = oracle(metric, made["test"][first == 1], shown=shown)
+    assert results.by_place["test"][1].means["stack"] == pytest.approx(second)
     lengths = TEST.groupby("search").size()
     assert results.groups["test"]["lists"] == "40"
     assert results.groups["test"]["rows of a list, mean"] == f"{lengths.mean():.2f}"
@@ -310,17 +299,17 @@ def test_a_run_scores_compares_and_reports_by_its_metric(tmp_path, metric, form)
 
 
 @pytest.mark.parametrize(
-    ("rows", "problem"),
+    ("ranks", "problem"),
     [
-        ({"rank": [1, 1, 1]}, "is the rank of an earlier line of its list too"),
-        ({"rank": [1, 0, 1]}, "is no rank"),
-        ({"rank": [1, 1.5, 1]}, "is no rank"),
+        ([1, 1, 1], "is the rank of an earlier line of its list too"),
+        ([1, 0, 1], "is no rank"),
+        ([1, 1.5, 1], "is no rank"),
     ],
 )
-def test_ranks_that_are_none_are_refused(tmp_path, rows, problem):
+def test_ranks_that_are_none_are_refused(tmp_path, ranks, problem):
     frame = pd.DataFrame({"search": ["a", "a", "b"], "product": ["x", "y", "x"]})
     frame.to_csv(tmp_path / "test.csv", index=False)
-    frame.assign(**rows).to_csv(tmp_path / "s.csv", index=False)
+    frame.assign(rank=ranks).to_csv(tmp_path / "s.csv", index=False)
     with pytest.raises(SubmissionError, match=problem) as error:
         check_submission(tmp_path / "s.csv", tmp_path / "test.csv", RANKS)
     assert (error.value.column, error.value.row) == ("rank", 1)
@@ -336,9 +325,8 @@ def test_a_list_of_another_lists_item_is_refused(tmp_path):
     with pytest.raises(SubmissionError, match="search a"):
         check_submission(tmp_path / "s.csv", tmp_path / "test.csv", LISTS)
     (tmp_path / "s.csv").write_text("search,products\nb,z\na,y\n")
-    assert "1 product in 1 rows are not listed" in str(
-        check_submission(tmp_path / "s.csv", tmp_path / "test.csv", LISTS)
-    )
+    said = str(check_submission(tmp_path / "s.csv", tmp_path / "test.csv", LISTS))
+    assert "1 product in 1 rows are not listed" in said
 
 
 PLACES = {"ids": ("search", "product"), "ranks": True}
@@ -370,12 +358,11 @@ def test_a_sample_without_anything_to_predict_is_named(tmp_path):
 
 def test_the_truth_says_the_list_of_a_row_that_an_id_names(tmp_path):
     frame = as_frame([[(1, 0), (0, 1)], [(0, 2), (1, 0), (2, 1)]]).assign(row=lambda f: "r" + f.index.astype(str))
-    frame[["row", "score"]].iloc[::-1].to_csv(tmp_path / "s.csv", index=False)
-    frame[["label", "search", "row"]].to_csv(tmp_path / "truth.csv", index=False)
-    form = ValueForm(ids=("row",), values=("score",))
-    options = {"target": None, "label": "label", "lists": "search"}
+    path = tmp_path / "s.csv"
+    frame[["row", "score"]].iloc[::-1].to_csv(path, index=False)
     for metric in METRICS:
-        found = score_values(tmp_path / "s.csv", tmp_path / "truth.csv", form, metric=metric, **options)
+        form = ValueForm(ids=("row",), values=("score",))
+        found = scored(path, frame[["label", "search", "row"]], form, metric, lists="search")
         assert found.value == pytest.approx(oracle(metric, frame, shown=False))
 
 
@@ -383,8 +370,7 @@ def test_a_column_of_grades_is_found_by_itself(tmp_path):
     frame = as_frame([[(1, 0), (0, 3)], [(0, 2), (1, 0)]])
     frame[["search", "product", "score"]].to_csv(tmp_path / "s.csv", index=False)
     truth = frame[["search", "product"]].assign(grade=frame["label"], price=[0.5, 1, 2, 3])
-    truth.to_csv(tmp_path / "truth.csv", index=False)
-    found = score_values(tmp_path / "s.csv", tmp_path / "truth.csv", SCORES, metric="ndcg", target=None, label="bought")
+    found = scored(tmp_path / "s.csv", truth, SCORES, "ndcg", label="bought")
     assert found.relevant == "grade above 0"
     assert found.value == pytest.approx(oracle("ndcg", frame, shown=False))
 

@@ -137,7 +137,7 @@ def test_the_revision_is_that_of_the_recipes_repository(tmp_path, monkeypatch):
     assert whole.startswith(revision)
 
 
-def test_scores_have_the_documented_form(made):
+def test_scores_have_the_documented_form_and_are_the_official_ones(made, data):
     scores = scores_of(made)
     assert scores["metric"] == "mrr"
     assert list(scores["models"]) == list(scores["oof"]) == MODELS
@@ -146,15 +146,11 @@ def test_scores_have_the_documented_form(made):
     assert set(scores["seconds"]) == {"read", "features", "models", "stack", "permutation", "write"}
     assert set(scores["stack_tried"]) >= {"xgb_ranker", "blend"}
     assert scores["oof"]["stack"] == pytest.approx(max(scores["stack_tried"].values()), abs=1e-12)
-
-
-def test_the_score_is_the_official_one(made, data):
     assert check_submission(made / "submission.csv", data / "test.csv").warnings == ()
     official = score_submission(made / "submission.csv", data / "ground_truth.csv")
-    assert scores_of(made)["models"]["stack"] == pytest.approx(official.mrr, abs=1e-12)
-    lists = pq.read_table(made / "lists.parquet").to_pandas()
-    ours = sorted(lists[lists.split == "test"].rr_stack)
-    assert ours == pytest.approx(sorted(official.per_row.reciprocal_rank), abs=1e-12)
+    assert scores["models"]["stack"] == pytest.approx(official.mrr, abs=1e-12)
+    lists = pq.read_table(made / "lists.parquet").to_pandas().query("split == 'test'")
+    assert sorted(lists.rr_stack) == pytest.approx(sorted(official.per_row.reciprocal_rank), abs=1e-12)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -175,15 +171,12 @@ def test_out_of_fold_scores_give_the_reported_figure(made, found, model):
     assert scores_of(made)["oof"][model] == pytest.approx(sum(gains) / len(gains), abs=1e-12)
 
 
-def test_each_session_is_in_one_fold(made, found):
+def test_each_session_is_in_one_fold_and_features_can_be_loaded_again(made, found):
     table = pq.read_table(made / "oof" / "xgb.parquet").to_pandas()
     assert table.item_id.tolist() == found.train["item_id"].to_arrow().to_pylist()
     session = found.train["session_id"].to_arrow().to_pylist()
     assert table.assign(session=session).groupby("session").fold.nunique().max() == 1
     assert sorted(table.fold.unique()) == [0, 1, 2, 3, 4]
-
-
-def test_features_can_be_loaded_again(made, found):
     features = FeatureSet.load(made / "features")
     assert features.outputs == Tiny().features().outputs
     assert len(features.transform(found.test, tables=found.tables)) == len(found.test)
@@ -205,8 +198,7 @@ def test_without_an_answer_no_test_score_is_given(data, tmp_path):
         (tmp_path / name).symlink_to(data / name)
     out = quiet_run(Tiny(), tmp_path, tmp_path / "out", rows=800)
     scores = scores_of(out)
-    assert scores["models"] == {}
-    assert scores["oracle"] is None
+    assert (scores["models"], scores["oracle"]) == ({}, None)
     assert list(scores["oof"]) == MODELS
     assert len(check_submission(out / "submission.csv", data / "test.csv").warnings) == 0
     assert json.loads((out / "config.json").read_text())["rows"] == 800
@@ -237,11 +229,7 @@ def test_folds_may_be_of_another_key(data, found, tmp_path):
 @pytest.fixture
 def kept(made, tmp_path):
     """A copy of a finished run, which must stay as it is when a later one does not come to its end."""
-    out = tmp_path / "kept"
-    out.mkdir()
-    for name, content in contents(made).items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(content)
+    out = shutil.copytree(made, tmp_path / "kept")
     before = contents(out)
     yield out
     assert contents(out) == before
@@ -291,12 +279,12 @@ def test_a_run_that_breaks_off_leaves_nothing(where, error, data, kept):
 @contextmanager
 def disk_with_room_for(size: int):
     """No file can grow above ``size`` bytes: what a full disk looks like to who writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class Large(Cheap):
@@ -321,21 +309,16 @@ def test_a_second_run_takes_the_place_of_the_first(data, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_folder_with_something_else_is_refused(data, tmp_path):
+def test_a_place_that_holds_something_else_or_cannot_be_written_to_is_refused_at_once(data, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match="something that is not a run"):
         quiet_run(Tiny(), data, tmp_path)
     with pytest.raises(DataError, match="a file, not a run directory"):
         quiet_run(Tiny(), data, tmp_path / "notes.txt")
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path):
-    (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="not a folder to write to"):
-        check_run_folder(tmp_path / "file" / "run")
+        check_run_folder(tmp_path / "notes.txt" / "run")
     check_run_folder(tmp_path / "new" / "deep" / "run")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_test_lists_that_cannot_be_submitted_are_refused_before_training(found):

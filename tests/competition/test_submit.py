@@ -59,12 +59,8 @@ def files(tmp_path):
 # ---------------------------------------------------------------- writing
 
 
-KEYS = {
-    "user_id": ["u1", "u2", "007"],
-    "session_id": ["s1", "s2", "s3"],
-    "timestamp": [120, 140, 150],
-    "step": [3, 2, 1],
-}
+KEYS = {"user_id": ["u1", "u2", "007"], "session_id": ["s1", "s2", "s3"]}
+KEYS |= {"timestamp": [120, 140, 150], "step": [3, 2, 1]}
 LISTS = ["7 5 6", "9 8", "4"]
 
 
@@ -225,18 +221,6 @@ def test_other_headers_are_refused(files, header, tail, column):
     assert caught.value.column == column
 
 
-def bad_files(files, which, content):
-    paths = dict(zip(("submission", "test", "truth"), files()))
-    if content is None:
-        paths[which].unlink()
-    elif content == "folder":
-        paths[which].unlink()
-        paths[which].mkdir()
-    else:
-        paths[which].write_bytes(content)
-    return paths
-
-
 @pytest.mark.parametrize("which", ["submission", "test", "truth"])
 @pytest.mark.parametrize(
     ("content", "error", "words"),
@@ -251,18 +235,26 @@ def bad_files(files, which, content):
     ],
 )
 def test_bad_files_are_named(files, which, content, error, words):
-    paths = bad_files(files, which, content)
+    paths = dict(zip(("submission", "test", "truth"), files()))
+    path = paths[which]
+    if content is None or content == "folder":
+        path.unlink()
+        if content:
+            path.mkdir()
+    else:
+        path.write_bytes(content)
     use, other = (score_submission, "truth") if which == "truth" else (check_submission, "test")
     with pytest.raises(error, match=words) as caught:
         use(paths["submission"], paths[other])
-    assert caught.value.file == str(paths[which])
+    assert caught.value.file == str(path)
     assert caught.value.remedy
 
 
 def test_invalid_text_is_named(files):
-    paths = bad_files(files, "submission", f"{HEADER}\n".encode() + b"\xff\xfe,s,1,1,2\n")
+    submission, _, truth = files()
+    submission.write_bytes(f"{HEADER}\n".encode() + b"\xff\xfe,s,1,1,2\n")
     with pytest.raises(UnreadableFileError, match="it cannot be read as CSV"):
-        score_submission(paths["submission"], paths["truth"])
+        score_submission(submission, truth)
 
 
 def test_a_test_file_without_targets_or_with_one_twice_is_named(files):
@@ -317,15 +309,14 @@ def test_another_set_of_rows_is_not_scored(files, rows, words):
 
 
 def test_bad_ground_truth_is_named(files):
-    submission, _, truth = files(truth=TRUTH.splitlines()[0] + "\n")
-    with pytest.raises(DataError, match="a header and no rows"):
-        score_submission(submission, truth)
-    submission, _, truth = files(truth=TRUTH.replace("2,9,9|8", "2,,9|8"))
-    with pytest.raises(DataError, match="column 'reference', row 1: no answer"):
-        score_submission(submission, truth)
-    submission, _, truth = files(truth=TRUTH + TRUTH.splitlines()[1] + "\n")
-    with pytest.raises(DataError, match=r"row 3: user_id u1, .* stands in an earlier row too"):
-        score_submission(submission, truth)
+    for text, words in (
+        (TRUTH.splitlines()[0] + "\n", "a header and no rows"),
+        (TRUTH.replace("2,9,9|8", "2,,9|8"), "column 'reference', row 1: no answer"),
+        (TRUTH + TRUTH.splitlines()[1] + "\n", r"row 3: user_id u1, .* stands in an earlier row too"),
+    ):
+        submission, _, truth = files(truth=text)
+        with pytest.raises(DataError, match=words):
+            score_submission(submission, truth)
 
 
 def test_columns_in_another_order_and_windows_line_ends_score_alike(files):
@@ -372,8 +363,7 @@ def test_ids_that_look_like_formulas_stay_what_they_are(files, tmp_path):
     assert submission.read_text().splitlines()[1].startswith("=u1,s1,120,3,")
     assert check_submission(submission, test_file).lines() == ["ok 3 rows, 8 ids"]
     for changed in ("2", "'=1+1", " =1+1", "\t=1+1"):  # by a spreadsheet, or by one who feared it
-        text = submission.read_text()
         damaged = tmp_path / "damaged.csv"
-        damaged.write_text(text.replace("=1+1", changed))
+        damaged.write_text(submission.read_text().replace("=1+1", changed))
         with pytest.raises(SubmissionError):
             check_submission(damaged, test_file)

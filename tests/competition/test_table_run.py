@@ -97,7 +97,7 @@ class Recipe(Competition):
 
     def features(self):
         made = [CountEncode("city")]
-        if self.task in ("binary", "regression") and isinstance(self.target, str) and self.task == "regression":
+        if self.name == "regression":
             made.append(TargetEncode("city", self.target))
         return FeatureSet(made, key="id")
 
@@ -118,6 +118,24 @@ def write(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.Data
     return folder
 
 
+def ran(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST, **about) -> Path:
+    """A run of files in ``folder``."""
+    data = write(folder / "data", case, train=train, test=test)
+    return run_competition(Recipe(case, **about), data, folder / "run", resume=False)
+
+
+def scores_of(run: Path) -> dict:
+    return json.loads((run / "scores.json").read_text())
+
+
+def oof_of(run: Path, model: str = "stack") -> pd.DataFrame:
+    return pq.read_table(run / "oof" / f"{model}.parquet").to_pandas()
+
+
+def predictions(frame: pd.DataFrame) -> np.ndarray:
+    return frame.filter(regex="^prediction").to_numpy().squeeze()
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
@@ -133,52 +151,45 @@ def data_of(runs: dict[str, Path], case: str) -> Path:
 
 
 @pytest.mark.parametrize("case", TARGETS)
-def test_the_scores_of_a_run_are_those_of_its_files(runs, case):
-    scores = json.loads((runs[case] / "scores.json").read_text())
+def test_a_run_scores_its_files_submits_the_test_rows_and_predicts_from_its_directory_alone(runs, case, tmp_path):
+    run, raw = runs[case], TEST[["city", "z", "id", "x"]]  # columns in another order, and no target
+    scores = scores_of(run)
     metric = get_metric(scores["metric"])
-    rows = pq.read_table(runs[case] / "rows.parquet").to_pandas()
-    rows = rows[rows.split == "oof"]
-    y = rows[[c for c in rows if c.startswith("label_")]].to_numpy().squeeze()
-    if metric.wants == "scores":  # a constant orders nothing, whatever each fold's is
-        assert scores["oof"].pop("constant") == 0.5
-    for name, score in scores["oof"].items():
-        oof = pq.read_table(runs[case] / "oof" / f"{name}.parquet").to_pandas()
-        p = oof[[c for c in oof if c.startswith("prediction")]].to_numpy().squeeze()
-        assert metric(y, p) == pytest.approx(score, rel=1e-9)
-    truth = TEST if case != "binary" else TEST.assign(binary=(TEST.binary == "Y").astype(float))
-    names = TARGETS[case] if isinstance(TARGETS[case], list) else [TARGETS[case]]
-    if case != "multiclass":
-        test = pq.read_table(runs[case] / "test" / "stack.parquet").to_pandas()
-        p = test[[c for c in test if c.startswith("prediction")]].to_numpy().squeeze()
-        assert metric(truth[names].to_numpy(dtype=float).squeeze(), p) == pytest.approx(scores["models"]["stack"])
-
-
-@pytest.mark.parametrize("case", TARGETS)
-def test_models_are_above_the_constant_and_the_submission_holds_the_test_rows(runs, case):
-    scores = json.loads((runs[case] / "scores.json").read_text())
+    rows = pq.read_table(run / "rows.parquet").to_pandas().query("split == 'oof'")
+    y = rows.filter(regex="^label_").to_numpy().squeeze()
     sign = 1 if scores["greater_is_better"] else -1
     assert len(scores["stack_choice"]["of_folds"]) == 5
     assert all(sign * scores["oof"][n] > sign * scores["oof"]["constant"] for n in ("shallow", "deep", "stack"))
-    made = pd.read_csv(runs[case] / "submission.csv")
-    assert made.id.tolist() == TEST.id.tolist()
+    if metric.wants == "scores":  # a constant orders nothing, whatever each fold's is
+        assert scores["oof"].pop("constant") == 0.5
+    for name, score in scores["oof"].items():
+        assert metric(y, predictions(oof_of(run, name))) == pytest.approx(score, rel=1e-9)
+    own = pd.read_csv(run / "submission.csv")
+    assert own.id.tolist() == TEST.id.tolist()
+    form = ValueForm.from_state(json.loads((run / "config.json").read_text())["submission"])
+    assert str(check_submission(run / "submission.csv", data_of(runs, case) / "test.csv", form)).startswith("ok")
     if case == "multiclass":
-        assert (made["multiclass"] == TEST["multiclass"]).mean() > 0.6
-    form = ValueForm.from_state(json.loads((runs[case] / "config.json").read_text())["submission"])
-    assert str(check_submission(runs[case] / "submission.csv", data_of(runs, case) / "test.csv", form)).startswith("ok")
-
-
-@pytest.mark.parametrize("case", TARGETS)
-def test_predict_needs_the_run_directory_alone(runs, case, tmp_path):
-    mixed = TEST[["city", "z", "id", "x"]]  # columns in another order, and no target
-    mixed.to_csv(tmp_path / "rows.csv", index=False)
-    again = pd.read_csv(predict_run(runs[case], tmp_path / "rows.csv", tmp_path / "out.csv"))
-    own = pd.read_csv(runs[case] / "submission.csv")
-    assert again.columns.tolist() == own.columns.tolist()
-    for name in own:
-        if own[name].dtype == float:
-            np.testing.assert_allclose(again[name], own[name], atol=1e-6)
-        else:
-            assert again[name].tolist() == own[name].tolist()
+        assert (own["multiclass"] == TEST["multiclass"]).mean() > 0.6
+    else:
+        truth = TEST.assign(binary=(TEST.binary == "Y").astype(float))[TARGETS[case]].to_numpy(dtype=float).squeeze()
+        p = predictions(pd.read_parquet(run / "test" / "stack.parquet"))
+        assert metric(truth, p) == pytest.approx(scores["models"]["stack"])
+    raw.to_csv(tmp_path / "rows.csv", index=False)
+    again = pd.read_csv(predict_run(run, tmp_path / "rows.csv", tmp_path / "out.csv"))
+    pd.testing.assert_frame_equal(again, own, rtol=0, atol=1e-6)
+    # Frames have the index of their rows; no rows have no predictions.
+    if case != "regression":
+        shutil.copytree(run, tmp_path / "run")
+        keyed = TEST.iloc[[7, 3, 5]].set_index(pd.Index(["c", "a", "b"], name="key"))
+        made = Fit(tmp_path).predict(keyed) if case == "regression2" else Fit(tmp_path).predict_proba(keyed)
+        pd.testing.assert_index_equal(made.index, keyed.index)
+    wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
+    assert tuple(SavedRun(run).predict(raw.head(0)).shape) == wide.get(case, (0,))
+    raw.head(0).to_parquet(tmp_path / "none.parquet")
+    with pytest.warns(DataWarning, match=r"none.parquet: it has no rows"):
+        written = pd.read_csv(predict_run(run, tmp_path / "none.parquet", tmp_path / "out.csv"))
+    assert written.columns.tolist() == own.columns.tolist()
+    assert not len(written)
 
 
 def test_predict_of_rows_never_seen(runs, tmp_path):
@@ -208,32 +219,12 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
     np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
 
 
-@pytest.mark.parametrize("case", TARGETS)
-def test_no_rows_have_no_predictions(runs, case, tmp_path):
-    made = SavedRun(runs[case]).predict(TEST[["id", "x", "z", "city"]].head(0))
-    wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
-    assert tuple(made.shape) == wide.get(case, (0,))
-    TEST[["id", "x", "z", "city"]].head(0).to_parquet(tmp_path / "none.parquet")
-    with pytest.warns(DataWarning, match=r"none.parquet: it has no rows"):
-        written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
-    assert written.columns.tolist() == pd.read_csv(runs[case] / "submission.csv").columns.tolist()
-    assert not len(written)
-
-
 def test_a_loaded_run_reads_its_models_once(runs, tmp_path):
     run = shutil.copytree(runs["binary"], tmp_path / "run")
     saved, rows = SavedRun(run), TEST[["id", "x", "z", "city"]]
     said = saved.predict(rows)
     shutil.rmtree(run / "models")
     assert torch.equal(saved.predict(rows), said)
-
-
-@pytest.mark.parametrize("case", ["binary", "multiclass", "multilabel", "regression2"])
-def test_frames_of_predictions_have_the_index_of_the_rows(runs, tmp_path, case):
-    shutil.copytree(runs[case], tmp_path / "run")
-    rows = TEST.iloc[[7, 3, 5]].set_index(pd.Index(["c", "a", "b"], name="key"))
-    made = Fit(tmp_path).predict(rows) if case == "regression2" else Fit(tmp_path).predict_proba(rows)
-    pd.testing.assert_index_equal(made.index, rows.index)
 
 
 CODE = """
@@ -251,19 +242,14 @@ def test_predict_in_a_process_that_knows_no_recipe(runs, tmp_path):
     assert (tmp_path / "o.csv").read_bytes() == (runs["multiclass"] / "submission.csv").read_bytes()
 
 
-def test_runs_are_listed_the_best_first(runs):
-    listed = list_runs(runs["binary"].parent)
-    assert {s.name for s in listed} == set(TARGETS)
-    one = next(s for s in listed if s.name == "binary")
-    assert (one.metric, one.features) == ("auc", 4)
+def test_runs_are_listed_the_best_first_and_compared_on_the_same_rows(runs, tmp_path):
+    listed = {s.name: s for s in list_runs(runs["binary"].parent)}
+    one = listed["binary"]
+    assert (set(listed), one.metric, one.features) == (set(TARGETS), "auc", 4)
     assert one.interval[0] <= one.score <= one.interval[1]
-
-
-def test_two_runs_are_compared_on_the_same_rows(runs, tmp_path):
-    recipe = Recipe("binary", models=lambda bs: [XGBModel("shallow", **{**TREES, "rounds": 1})])
-    weak = run_competition(recipe, data_of(runs, "binary"), tmp_path / "weak", resume=False)
+    weak = ran(tmp_path, "binary", models=lambda bs: [XGBModel("shallow", **{**TREES, "rounds": 1})])
     all_rows, *_ = compare_runs(runs["binary"], weak)
-    scores = [json.loads((r / "scores.json").read_text())["oof"]["stack"] for r in (runs["binary"], weak)]
+    scores = [scores_of(r)["oof"]["stack"] for r in (runs["binary"], weak)]
     assert (all_rows.a, all_rows.b, all_rows.rows) == (pytest.approx(scores[0]), pytest.approx(scores[1]), N)
     assert all_rows.difference.low <= scores[0] - scores[1] <= all_rows.difference.high
     parts = compare_runs(runs["binary"], weak, by="fold")
@@ -273,43 +259,37 @@ def test_two_runs_are_compared_on_the_same_rows(runs, tmp_path):
 
 
 def test_amounts_on_a_scale_are_scored_and_submitted_on_their_own(tmp_path):
-    data = write(tmp_path / "data", "regression")
-    run = run_competition(Recipe("regression", scale="log", metric="rmspe"), data, tmp_path / "run", resume=False)
-    oof = pq.read_table(run / "oof" / "stack.parquet").to_pandas().prediction
-    scores = json.loads((run / "scores.json").read_text())
-    error = np.sqrt((((TRAIN.regression - oof) / TRAIN.regression) ** 2).mean())
-    assert scores["oof"]["stack"] == pytest.approx(error)
+    run = ran(tmp_path, "regression", scale="log", metric="rmspe")
+    error = np.sqrt((((TRAIN.regression - oof_of(run).prediction) / TRAIN.regression) ** 2).mean())
+    assert scores_of(run)["oof"]["stack"] == pytest.approx(error)
     made = pd.read_csv(run / "submission.csv").regression
     assert np.corrcoef(np.log(made), np.log(TEST.regression))[0, 1] > 0.8
 
 
 def test_classes_for_a_metric_of_classes(tmp_path):
     train = TRAIN.assign(binary=np.where(TRAIN.x > 1.3, "Y", "N"))
-    data = write(tmp_path / "data", "binary", train=train)
-    run = run_competition(Recipe("binary", metric="f1", also=["auc"]), data, tmp_path / "run", resume=False)
+    run = ran(tmp_path, "binary", train=train, metric="f1", also=["auc"])
     assert set(pd.read_csv(run / "submission.csv").binary) == {"N", "Y"}
-    scores = json.loads((run / "scores.json").read_text())
-    assert scores["oof"]["stack"] > 0.8
+    scores = scores_of(run)
+    oof = scores["oof"]
+    assert oof["stack"] > 0.8
     assert scores["also"]["auc"]["stack"] > 0.9
-    _, low, high = scores["intervals"]["stack"]
-    assert low < scores["oof"]["stack"] < high  # of F1, cut as the score is
-    assert scores["intervals"]["stack"][0] == pytest.approx(scores["oof"]["stack"])
-    assert scores["stack_over_best"][0] == pytest.approx(
-        scores["oof"]["stack"] - max(scores["oof"][n] for n in ("shallow", "deep"))
-    )
+    mean, low, high = scores["intervals"]["stack"]
+    assert low < oof["stack"] < high  # of F1, cut as the score is
+    assert mean == pytest.approx(oof["stack"])
+    assert scores["stack_over_best"][0] == pytest.approx(oof["stack"] - max(oof["shallow"], oof["deep"]))
     alone = compare_runs(run, run, model="shallow")[0]
-    assert (alone.a, compare_runs(run, run)[0].a) == pytest.approx((scores["oof"]["shallow"], scores["oof"]["stack"]))
+    assert (alone.a, compare_runs(run, run)[0].a) == pytest.approx((oof["shallow"], oof["stack"]))
     made = SavedRun(run)
     classes = _classes(run, Scorer.of("f1", made.target)).numpy()
-    assert f1_score((train.binary == "Y").astype(int), classes) == pytest.approx(scores["oof"]["stack"])
+    assert f1_score((train.binary == "Y").astype(int), classes) == pytest.approx(oof["stack"])
     (part,) = list_runs(run.parent)
     assert part.interval[0] < part.score < part.interval[1]
 
 
 def test_the_metric_of_amounts_says_what_is_learned(tmp_path):
-    data = write(tmp_path / "data", "regression")
-    run = run_competition(Recipe("regression", metric="pinball@0.9"), data, tmp_path / "run", resume=False)
-    oof = {n: pq.read_table(run / "oof" / f"{n}.parquet").to_pandas() for n in ("stack", "constant")}
+    run = ran(tmp_path, "regression", metric="pinball@0.9")
+    oof = {n: oof_of(run, n) for n in ("stack", "constant")}
     assert 0.8 < (TRAIN.regression <= oof["stack"].prediction).mean() < 0.97
     for k, rows in oof["constant"].groupby("fold"):
         others = TRAIN.regression[oof["constant"].fold != k]
@@ -319,63 +299,48 @@ def test_the_metric_of_amounts_says_what_is_learned(tmp_path):
 
 
 def test_a_deviance_of_amounts_is_finite_and_below_the_constants(tmp_path):
-    data = write(tmp_path / "data", "regression")
-    run = run_competition(Recipe("regression", metric="gamma_deviance"), data, tmp_path / "run", resume=False)
-    scores = json.loads((run / "scores.json").read_text())
+    scores = scores_of(ran(tmp_path, "regression", metric="gamma_deviance"))
     assert all(np.isfinite(v) for v in (*scores["oof"].values(), *scores["intervals"]["stack"]))
     assert scores["oof"]["stack"] < scores["oof"]["constant"]
-
-
-def test_amounts_are_no_classes_and_rows_no_lists(tmp_path):
-    data = write(tmp_path / "data", "regression")
-    with pytest.raises(DataError, match=r"quadratic_kappa scores classes.*the target is an amount"):
-        run_competition(Recipe("regression", metric="quadratic_kappa"), data, tmp_path / "run", resume=False)
-    with pytest.raises(DataError, match="gauc scores lists, which a binary task has not"):
-        run_competition(Recipe("binary", metric="gauc"), write(tmp_path / "b", "binary"), tmp_path / "run")
 
 
 def test_rows_without_a_target_are_left_out_and_named(tmp_path):
     train = TRAIN.copy()
     train.loc[[3, 7], "binary"] = None
-    data = write(tmp_path / "data", "binary", train=train)
     with pytest.warns(DataWarning, match="2 training rows have no target .the first is row 3"):
-        run = run_competition(Recipe("binary"), data, tmp_path / "run", resume=False)
-    assert json.loads((run / "scores.json").read_text())["rows"]["train rows"] == N - 2
+        run = ran(tmp_path, "binary", train=train)
+    assert scores_of(run)["rows"]["train rows"] == N - 2
 
 
 def test_without_test_rows_the_submission_is_out_of_fold(tmp_path):
-    data = write(tmp_path / "data", "regression", test=None)
-    run = run_competition(Recipe("regression"), data, tmp_path / "run", resume=False)
-    oof = pq.read_table(run / "oof" / "stack.parquet").to_pandas().prediction
+    run = ran(tmp_path, "regression", test=None)
     made = pd.read_csv(run / "submission.csv")
     assert made.id.tolist() == TRAIN.id.tolist()
-    np.testing.assert_allclose(made.regression, oof)
+    np.testing.assert_allclose(made.regression, oof_of(run).prediction)
 
 
 def test_folds_in_order_of_time(tmp_path):
-    train = TRAIN.assign(z=np.arange(N))
-    data = write(tmp_path / "data", "regression", train=train)
-    run = run_competition(Recipe("regression", time="z", time_gap=5), data, tmp_path / "run", resume=False)
-    rows = pq.read_table(run / "oof" / "stack.parquet").to_pandas()
+    run = ran(tmp_path, "regression", train=TRAIN.assign(z=np.arange(N)), time="z", time_gap=5)
+    rows = oof_of(run)
     assert rows[rows.fold < 0].prediction.isna().all()
     assert rows[rows.fold >= 0].prediction.notna().all()
     assert (rows[rows.fold >= 0].fold.diff().dropna() >= 0).all()
-    scores = json.loads((run / "scores.json").read_text())
-    assert np.isfinite(list(scores["oof"].values())).all()
+    assert np.isfinite(list(scores_of(run)["oof"].values())).all()
 
 
 @pytest.mark.parametrize(
-    ("attributes", "message"),
+    ("case", "attributes", "message"),
     [
-        ({"target": None}, "names no target"),
-        ({"metric": "ndcg@10"}, "scores no binary task"),
-        ({"target": "nowhere"}, "nowhere"),
+        ("binary", {"target": None}, "names no target"),
+        ("binary", {"metric": "ndcg@10"}, "scores no binary task"),
+        ("binary", {"target": "nowhere"}, "nowhere"),
+        ("binary", {"metric": "gauc"}, "gauc scores lists, which a binary task has not"),
+        ("regression", {"metric": "quadratic_kappa"}, r"quadratic_kappa scores classes.*the target is an amount"),
     ],
 )
-def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, attributes, message):
-    data = write(tmp_path / "data", "binary")
+def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, case, attributes, message):
     with pytest.raises(FastrecError, match=message):
-        run_competition(Recipe("binary", **attributes), data, tmp_path / "run", resume=False)
+        ran(tmp_path, case, **attributes)
     assert not (tmp_path / "run").exists()
 
 
@@ -424,18 +389,16 @@ def test_a_truth_in_another_order_is_read_by_its_ids(tmp_path):
         truth = TEST if seed is None else TEST.sample(frac=1.0, random_state=seed)
         truth[["id", "regression"]].to_csv(data / "truth.csv", index=False)
         run = run_competition(Recipe("regression"), data, tmp_path / "run", resume=False)
-        found.append(json.loads((run / "scores.json").read_text())["models"])
+        found.append(scores_of(run)["models"])
         rows = pq.read_table(run / "rows.parquet").to_pandas().query("split == 'test'")
         assert rows.label_regression.tolist() == TEST.regression.tolist()
     assert found[0] == found[1]
 
 
 def test_a_model_of_a_blends_name_is_refused_before_it_is_trained(tmp_path):
-    data = write(tmp_path / "data", "binary")
     for name in ("logistic", "mean", "hill_climb"):
-        recipe = Recipe("binary", models=lambda bs, name=name: [XGBModel("shallow", **TREES), Untrainable(name)])
         with pytest.raises(DataError, match=f"two blends have the name '{name}'"):
-            run_competition(recipe, data, tmp_path / "run", resume=False)
+            ran(tmp_path, "binary", models=lambda bs, name=name: [XGBModel("shallow", **TREES), Untrainable(name)])
 
 
 # Going on after a kill -----------------------------------------------------------------------------------------------
@@ -448,48 +411,35 @@ def same_files(a: Path, b: Path) -> list[str]:
     return [str(n) for n in sorted(names) if n.name not in timed and not filecmp.cmp(a / n, b / n, shallow=False)]
 
 
-def test_a_second_run_refits_only_what_has_changed(tmp_path):
-    data = write(tmp_path / "data", "binary")
-    first = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
-    copy = tmp_path / "copy"
-    first.rename(copy)
-    again = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
-    assert same_files(copy, again) == []
-    reused = json.loads((again / "scores.json").read_text())["reused"]
-    assert reused == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
-    other = [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]
-    again.rename(tmp_path / "again")
-    again = tmp_path / "again"
-    changed = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "run", resume=True)
-    reused = json.loads((changed / "scores.json").read_text())["reused"]
-    assert reused == 2 * 5 + 1 + 2 * 5 + 2  # but for the deep trees; the first fold is read again at the end
-    assert filecmp.cmp(again / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
-    assert not filecmp.cmp(again / "oof" / "deep.parquet", changed / "oof" / "deep.parquet", shallow=False)
-    scores = json.loads((changed / "scores.json").read_text())
-    fresh = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "fresh", resume=False)
-    assert scores["oof"] == json.loads((fresh / "scores.json").read_text())["oof"]
-    assert same_files(fresh, changed) == []
+def reused(run: Path) -> int:
+    return scores_of(run)["reused"]
 
 
-def test_other_rows_are_other_parts(tmp_path):
-    data = write(tmp_path / "data", "binary")
-    run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
-    write(tmp_path / "data", "binary", train=TRAIN.assign(x=TRAIN.x + 1))
-    again = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
-    assert json.loads((again / "scores.json").read_text())["reused"] == 0
+def test_a_second_run_makes_only_what_has_changed_or_is_damaged(tmp_path):
+    data, run = write(tmp_path / "data", "binary"), tmp_path / "run"
 
+    def again(name: str, **about) -> Path:
+        return run_competition(Recipe("binary", **about), data, run, resume=True).rename(tmp_path / name)
 
-def test_a_part_that_is_damaged_is_made_again(tmp_path):
-    data = write(tmp_path / "data", "binary")
-    first = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
-    copy = first.rename(tmp_path / "copy")
+    first, second = again("first"), again("second")
+    assert same_files(first, second) == []
+    assert reused(second) == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
     (damaged,) = tmp_path.glob(".run.parts/model-deep-1-*")
     (damaged / "predictions.safetensors").write_bytes(b"no tensors")
     with pytest.warns(DataWarning, match="cannot be read and is made again"):
-        again = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
-    assert same_files(copy, again) == []
-    reused = json.loads((again / "scores.json").read_text())["reused"]
-    assert reused == 3 * 5 - 1 + 1 + 2 + 2  # the features of that fold are read too
+        mended = again("mended")
+    assert same_files(first, mended) == []
+    assert reused(mended) == 3 * 5 - 1 + 1 + 2 + 2  # the features of that fold are read too
+    other = {"models": lambda bs: [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]}
+    changed = again("changed", **other)
+    assert reused(changed) == 2 * 5 + 1 + 2 * 5 + 2  # but for the deep trees; the first fold is read again at the end
+    assert filecmp.cmp(first / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
+    assert not filecmp.cmp(first / "oof" / "deep.parquet", changed / "oof" / "deep.parquet", shallow=False)
+    fresh = run_competition(Recipe("binary", **other), data, tmp_path / "fresh", resume=False)
+    assert scores_of(changed)["oof"] == scores_of(fresh)["oof"]
+    assert same_files(fresh, changed) == []
+    write(data, "binary", train=TRAIN.assign(x=TRAIN.x + 1))
+    assert reused(again("rows")) == 0
 
 
 KILLED = """
@@ -553,11 +503,6 @@ def test_a_model_that_cannot_learn_is_left_out_by_name(tmp_path, minutes):
         run_competition(recipe, data, tmp_path / "none", minutes=minutes)
 
 
-def test_a_model_within_another_is_part_of_what_it_is_made_with():
-    same, again, other = (OffsetModel(XGBModel("x", **{**TREES, "rounds": r}), "x") for r in (3, 3, 4))
-    assert str(_settings(same)) == str(_settings(again)) != str(_settings(other))
-
-
 def held_by_contents() -> list[Estimator]:
     """Models that hold objects whose ``repr`` is an address, made anew."""
 
@@ -574,6 +519,8 @@ def test_what_a_model_holds_counts_by_its_contents():
     said = [str(_settings(m)) for m in made]
     assert said == [str(_settings(m)) for m in again]
     assert len(set(said)) == len(said)
+    same, again, other = (OffsetModel(XGBModel("x", **{**TREES, "rounds": r}), "x") for r in (3, 3, 4))
+    assert str(_settings(same)) == str(_settings(again)) != str(_settings(other))
 
 
 class Holding(XGBModel):
@@ -590,19 +537,15 @@ def test_a_model_that_holds_what_has_no_lasting_name_is_trained_every_time(tmp_p
     run_competition(recipe, data, tmp_path / "run", resume=True)
     assert {p.name.split("-")[1] for p in tmp_path.glob(".run.parts/model-*")} == {"shallow", "constant"}
     again = run_competition(recipe, data, tmp_path / "run", resume=True)
-    reused = json.loads((again / "scores.json").read_text())["reused"]
-    assert reused == 2 * 5 + 1 + 2 * 5 + 2  # models, the features of all rows and of every fold; the first fold's twice
+    assert reused(again) == 2 * 5 + 1 + 2 * 5 + 2  # models, features of all rows and of each fold; the first's twice
 
 
 # A run noted in MLflow ------------------------------------------------------------------------------------------------
 
 
-def test_metrics_are_scores_by_model():
+def test_metrics_are_scores_by_model_of_names_that_mlflow_takes():
     scores = {"oof": {"a": 0.5, "stack": 0.75}, "models": {"stack": 0.5, "b": None}, "seconds": {"x": 1.5, "y": 2}}
     assert _metrics(scores) == {"oof_a": 0.5, "oof_stack": 0.75, "test_stack": 0.5, "seconds": 3.5}
-
-
-def test_names_are_of_characters_that_mlflow_takes():
     assert _metrics({"oof": {"net (big), 2×": 0.5}, "models": {}}) == {"oof_net _big__ 2_": 0.5, "seconds": 0.0}
 
 

@@ -350,15 +350,6 @@ def test_expected_mrr_against_brute_force(weights):
     assert expected_mrr(np.concatenate(lists), offsets) == pytest.approx(total / len(lists))
 
 
-def test_expected_mrr_against_monte_carlo():
-    rng = np.random.default_rng(3)
-    p = rng.dirichlet(np.ones(10))
-    ranks = np.empty(10)
-    ranks[np.argsort(-p)] = np.arange(1, 11)
-    drawn = 1 / ranks[rng.choice(10, 40_000, p=p)]
-    assert expected_mrr(p, np.array([0, 10])) == pytest.approx(drawn.mean(), abs=4.5 * drawn.std() / 200)
-
-
 def test_expected_mrr_refuses_what_is_no_distribution():
     with pytest.raises(DataError, match="row 1: the probabilities do not sum to 1"):
         expected_mrr(pa.array([[0.5, 0.5], [0.5, 0.4]]))

@@ -189,7 +189,9 @@ def test_a_test_session_without_a_target_is_history(small, official):
     assert "d" in found.train["session_id"].to_arrow().to_pylist()
 
 
-def test_an_answer_in_no_list_is_warned_of_and_kept(small):
+def test_an_answer_in_no_list_is_warned_of_and_kept_and_scores_nothing(small):
+    small.truth[0]["reference"] = "99"
+    assert small().truth.tolist() == [0, 0, 0]
     small.train[1]["reference"] = "99"
     with pytest.warns(DataWarning, match=r"1 clicks are on an item outside their list"):
         found = small()
@@ -197,20 +199,12 @@ def test_an_answer_in_no_list_is_warned_of_and_kept(small):
     assert rows[rows.session_id == "a"].clicked.tolist() == [0, 0, 0]
 
 
-def test_a_target_whose_answer_is_in_no_list_scores_nothing(small):
-    small.truth[0]["reference"] = "99"
-    assert small().truth.tolist() == [0, 0, 0]
-
-
-def test_an_item_listed_twice_stands_where_it_is_first(small):
+def test_an_item_listed_twice_stands_where_it_is_first_and_a_list_of_one_stays(small):
     small.test[-1] |= {"impressions": "11|12|11|13", "prices": "50|70|40|60"}
     rows = small().test.to_pandas()
     assert rows.item_id.tolist() == ["11", "12", "13"]
     assert rows.position.tolist() == [1, 2, 4]
     assert rows.price.tolist() == [50, 70, 60]
-
-
-def test_a_list_of_one_stays_to_be_ranked(small):
     small.test[-1] |= {"impressions": "13", "prices": "60"}
     found = small()
     assert found.test["item_id"].to_arrow().to_pylist() == ["13"]
@@ -265,26 +259,15 @@ def test_no_folder(tmp_path):
         read(tmp_path / "nowhere", device=CPU)
 
 
+TABLES = ("train", "test", "ground_truth", "item_metadata")
+LACK = (("train", "prices"), ("test", "session_id"), ("ground_truth", "step"))
+NO_PARQUET = r"true_probabilities\.parquet.*(empty|cannot be read)"
 DAMAGED = [
     *((name, None, MissingFileError, name) for name in ("train.csv", "test.csv")),
-    *(
-        (f"{name}.csv", b"", UnreadableFileError, rf"{name}\.csv.*empty")
-        for name in ("train", "test", "ground_truth", "item_metadata")
-    ),
+    *((f"{name}.csv", b"", UnreadableFileError, rf"{name}\.csv.*empty") for name in TABLES),
     ("train.csv", b"\x00\xff\xfe" * 400, FastrecError, r"train\.csv"),
-    *(
-        (f"{name}.csv", column, MissingColumnError, rf"{name}\.csv.*'{column}'")
-        for name, column in (("train", "prices"), ("test", "session_id"), ("ground_truth", "step"))
-    ),
-    *(
-        (
-            "true_probabilities.parquet",
-            content,
-            UnreadableFileError,
-            r"true_probabilities\.parquet.*(empty|cannot be read)",
-        )
-        for content in (b"PAR1 but no more", b"")
-    ),
+    *((f"{name}.csv", column, MissingColumnError, rf"{name}\.csv.*'{column}'") for name, column in LACK),
+    *(("true_probabilities.parquet", c, UnreadableFileError, NO_PARQUET) for c in (b"PAR1 but no more", b"")),
 ]
 
 
@@ -328,10 +311,7 @@ CELLS = [
     *(("test", 2, "prices", f"50|{price}|60", "is not a number") for price in ("dear", "", "nan", "1,5")),
     *(("test", 1, column, "", "has none") for column in ("impressions", "prices")),
     *(("train", 1, name, value, value) for name, value in (("timestamp", "yesterday"), ("step", "1.5"), ("step", "x"))),
-    *(
-        ("test", 1, column, "", "a value is missing")
-        for column in ("user_id", "session_id", "timestamp", "step", "action_type")
-    ),
+    *(("test", 1, c, "", "a value is missing") for c in ("user_id", "session_id", "timestamp", "step", "action_type")),
 ]
 
 
@@ -341,14 +321,11 @@ def test_a_cell_that_cannot_be_used(small, file, row, column, value, message):
     refused(small, DataError, message, file=f"{file}.csv", column=column, row=row)
 
 
-def test_a_test_file_without_any_target(small):
-    small.test[-1]["reference"] = "12"
-    refused(small, DataError, "nothing to rank", file="test.csv", column="reference")
-
-
-def test_the_ground_truth_of_another_test_file(small):
+def test_a_test_file_without_any_target_and_the_ground_truth_of_another(small):
     small.truth[0]["session_id"] = "other"
     refused(small, DataError, "1 target rows of test.csv have no answer", file="ground_truth.csv")
+    small.test[-1]["reference"] = "12"
+    refused(small, DataError, "nothing to rank", file="test.csv", column="reference")
 
 
 def test_probabilities_that_are_none(small):
@@ -369,7 +346,6 @@ def test_a_good_file_warns_of_nothing(small):
 
 
 # The competition's features: against a plain loop over the events, and blind to what nobody could know at the time
-
 
 NAN = math.nan
 PROPERTIES = ["Pool", "Bar", "Spa", "WiFi", "Sauna"]
@@ -596,13 +572,18 @@ def downstream(features, first) -> set[str]:
     return moved
 
 
+def a_world(seed: int, folder: Path, official):
+    """Random rows, what is read of their files, their sessions by a loop, and the recipe's features."""
+    rows = official.random_rows(seed)
+    found = trivago_features_read(folder, rows, official)
+    return rows, found, official.sessions_of(folder), Trivago2019().features()
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("targets", [False, True])
 def test_what_comes_later_moves_no_feature(seed, targets, tmp_path, official):
     """With what was learned held fixed, nothing moves at all."""
-    rows = official.random_rows(seed)
-    found, sessions = trivago_features_read(tmp_path / "a", rows, official), official.sessions_of(tmp_path / "a")
-    features = Trivago2019().features()
+    rows, found, sessions, features = a_world(seed, tmp_path / "a", official)
     features.fit(found.train, tables=found.tables, unlabeled=found.test)
     before = features.transform(found.test if targets else found.train, tables=found.tables)
     changed = 0
@@ -617,9 +598,7 @@ def test_what_comes_later_moves_no_feature(seed, targets, tmp_path, official):
 @pytest.mark.parametrize("seed", [1])
 def test_what_comes_later_moves_only_what_is_learned_from_all_rows(seed, tmp_path, official):
     """Learned anew, only what is learned from all rows moves: target-free counts, rates' common prior, encodings."""
-    rows = official.random_rows(seed)
-    found, sessions = trivago_features_read(tmp_path / "a", rows, official), official.sessions_of(tmp_path / "a")
-    features = Trivago2019().features()
+    rows, found, sessions, features = a_world(seed, tmp_path / "a", official)
     before = features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
     learned = downstream(features, lambda s: isinstance(s, Fitted) and getattr(s, "over", "train") == "train")
     names = [n for n in features.outputs if n not in learned]
@@ -633,13 +612,12 @@ def test_what_comes_later_moves_only_what_is_learned_from_all_rows(seed, tmp_pat
 
 @pytest.mark.parametrize("seed", [0])
 def test_a_lists_own_answer_moves_none_of_its_encodings(seed, tmp_path, official):
-    rows = official.random_rows(seed)
-    found, sessions = trivago_features_read(tmp_path / "a", rows, official), official.sessions_of(tmp_path / "a")
-    features = Trivago2019().features()
+    rows, found, sessions, features = a_world(seed, tmp_path / "a", official)
     before = features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
     names = features.outputs
-    assert any(n.startswith("te_") for n in names)
-    encodings_moved = 0
+    encodings = [n for n in names if n.startswith("te_")]
+    assert encodings
+    moved = 0
     for k, click in enumerate(some_clicks(sessions, targets=False, count=3)):
         changed = copy.deepcopy(rows)
         row = changed[0 if click["file"] == "train" else 1][click["row"]]
@@ -647,9 +625,6 @@ def test_a_lists_own_answer_moves_none_of_its_encodings(seed, tmp_path, official
         other = trivago_features_read(tmp_path / f"b{k}", changed, official)
         after = Trivago2019().features().fit_transform(other.train, tables=other.tables, unlabeled=other.test)
         assert of_list(after, click, names) == of_list(before, click, names)
-        encodings_moved += any(
-            before[n].number().nan_to_num().tolist() != after[n].number().nan_to_num().tolist()
-            for n in names
-            if n.startswith("te_")
-        )
-    assert encodings_moved  # other folds' rows do learn from it
+        values = [[t[n].number().nan_to_num().tolist() for n in encodings] for t in (before, after)]
+        moved += values[0] != values[1]
+    assert moved  # other folds' rows do learn from it

@@ -61,23 +61,59 @@ def loop(row, log, kinds):
 
 @some
 @given(events, events, st.sampled_from([None, ["x"], ["y z", "x"]]))
-def test_it_equals_a_loop_over_a_log(rows, log, kinds):
-    reads = {"table": "log", "event": "k", "values": ["w", "k"], "sums": "w"}
-    kinds_read = {"kinds": kinds, "by_kind": kinds is not None}
-    history = History(["u", "i"], order=["t", "s"], stats=STATS, name="h", **reads, **kinds_read)
-    made = history.fit_transform(frame_of(rows), tables={"log": frame_of(log)})
+def test_it_equals_a_loop_over_a_log_and_over_its_own_rows(rows, log, kinds):
+    reads = {"table": "log", "event": "k", "values": ["w", "k"], "sums": "w", "kinds": kinds}
+    of_log = History(["u", "i"], order=["t", "s"], stats=STATS, name="h", by_kind=kinds is not None, **reads)
+    of_rows = History(["u", "i"], order=["t", "s"], stats=STATS, name="h")
+    made = of_log.fit_transform(frame_of(rows), tables={"log": frame_of(log)})
+    own = of_rows.fit_transform(frame_of(rows))
     for n, row in enumerate(rows):
         for word, expected in loop(row, log, kinds).items():
             assert plain(made[f"h_{word}"])[n] == expected, (word, row)
-
-
-@some
-@given(events)
-def test_it_equals_a_loop_over_its_own_rows(rows):
-    made = History(["u", "i"], order=["t", "s"], stats=STATS).fit_transform(frame_of(rows))
-    for n, row in enumerate(rows):
         expected = loop(row, rows, None)
-        assert [plain(made[f"history_{s}"])[n] for s in STATS] == [expected[s] for s in STATS]
+        assert [plain(own[f"h_{s}"])[n] for s in STATS] == [expected[s] for s in STATS]
+
+
+LOW, HIGH = -(2**63), 2**63 - 1
+ODD = {  # rows, events, options, and a column of the outcome
+    "keys beyond the floats and of other width": (
+        {"u": pd.Series([2**53, 2**53 + 1], dtype="int64"), "i": ["a", "a"], "t": [9, 9]},
+        {"u": pd.array([2**53 + 1, 2**53, None], dtype="Int64"), "i": ["a", "a", "a"], "t": [1, 2, 3]},
+        {},
+        {"since": [7, 8]},
+    ),
+    "orders too wide for one sort key": (
+        {"u": [1] * 4, "i": ["a"] * 4, "t": [LOW, LOW + 1, HIGH, HIGH], "s": [0, 0, LOW, HIGH]},
+        {"u": [1, 1, 1], "i": ["a"] * 3, "t": [LOW, 0, HIGH], "s": [HIGH, 0, LOW]},
+        {"order": ["t", "s"]},
+        {"count": [0, 1, 2, 3]},
+    ),
+    "a large sum of another group": (
+        {"u": [1, 2], "i": ["a", "a"], "t": [9, 9]},
+        {"u": [1, 2, 2], "i": ["a"] * 3, "t": [1, 1, 2], "w": [1e20, 0.25, 0.5]},
+        {"sums": "w"},
+        {"sum_w": [1e20, 0.75]},
+    ),
+    "an infinite sum of another group": (
+        {"u": [1, 2], "i": ["a", "a"], "t": [9, 9]},
+        {"u": [1, 2, 2], "i": ["a"] * 3, "t": [1, 1, 2], "w": [math.inf, 0.25, 0.5]},
+        {"sums": "w"},
+        {"sum_w": [math.inf, 0.75]},
+    ),
+    "kinds that are numbers with holes": (
+        {"u": [1], "i": ["a"], "t": [9]},
+        {"u": [1, 1, 1], "i": ["a"] * 3, "t": [1, 2, 3], "k": [1.0, np.nan, 2.0]},
+        {"event": "k", "kinds": [1, 2], "by_kind": True},
+        {"count": [2], "count_1": [1], "count_2": [1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_keys_orders_and_values(case):
+    rows, log, options, expected = ODD[case]
+    made = one(rows, log, **options)
+    assert {n: made[f"history_{n}"].tolist() for n in expected} == expected
 
 
 def one(rows, log, **options):
@@ -85,25 +121,6 @@ def one(rows, log, **options):
     return History(["u", "i"], table="log", **options).fit_transform(
         pd.DataFrame(rows), tables={"log": pd.DataFrame(log)}
     )
-
-
-def test_an_event_at_the_rows_own_place_does_not_count():
-    log = {"u": [1, 1, 1], "i": ["a", "a", "b"], "t": [5, 6, 6]}
-    made = one({"u": [1, 1, 1], "i": ["a", "a", "b"], "t": [5, 6, 7]}, log)
-    assert made["history_count"].tolist() == [0, 1, 1]
-    assert made["history_is_last"].tolist() == [0, 1, 1]
-
-
-def test_of_events_at_one_place_the_later_in_the_log_is_the_last():
-    log = {"u": [1, 1], "i": ["a", "b"], "t": [5, 5]}
-    assert one({"u": [1, 1], "i": ["a", "b"], "t": [6, 6]}, log)["history_is_last"].tolist() == [0, 1]
-
-
-def test_an_event_without_an_item_is_passed_over():
-    log = {"u": [1, 1], "i": ["a", None], "t": [1, 2]}
-    assert one({"u": [1], "i": ["a"], "t": [3]}, log)["history_is_last"].tolist() == [1]
-    log = {"u": [1, 1], "i": ["a", "elsewhere"], "t": [1, 2]}
-    assert one({"u": [1], "i": ["a"], "t": [3]}, log)["history_is_last"].tolist() == [0]
 
 
 def test_times_are_told_in_seconds():
@@ -115,75 +132,11 @@ def test_times_are_told_in_seconds():
         assert made["history_steps"].tolist() == [1.5]
 
 
-@pytest.mark.parametrize("there", ["seconds", "zone", "number"])
-def test_times_that_cannot_be_compared_are_named(there):
-    times = pd.Series(pd.to_datetime(["2024-01-01"])).dt.as_unit("ns")
-    other = {"seconds": times.dt.as_unit("s"), "zone": times.dt.tz_localize("Asia/Tokyo"), "number": pd.Series([5])}
-    with pytest.raises(FastrecError) as caught:
-        one({"u": [1], "i": ["a"], "t": times}, {"u": [1], "i": ["a"], "t": other[there]})
-    assert caught.value.column == "t"
-    assert "History" in str(caught.value)
-    assert caught.value.remedy
-
-
-@pytest.mark.parametrize("blank", [{"u": [], "i": [], "t": []}, {"u": [None], "i": [None], "t": [1]}])
-def test_a_log_without_events(blank):
-    made = one(
-        {"u": [1, 2], "i": ["a", None], "t": [1, 2]},
-        {n: pd.Series(v, dtype=object if n != "t" else "int64") for n, v in blank.items()}
-        | {"w": pd.Series([], dtype="float64") if not blank["t"] else [1.0]},
-        values="w",
-        sums="w",
-    )
-    assert made["history_count"].tolist() == [0, 0]
-    assert made["history_is_last"].tolist() == [0, 0]
-    assert made["history_sum_w"].tolist() == [0, 0]
-    for name in ("since", "steps", "since_first", "last_w"):
-        assert plain(made[f"history_{name}"]) == [None, None]
-
-
-def test_a_log_of_other_keys_and_rows_without_keys():
-    log = {"u": [7, 8, 9], "i": ["p", "q", "r"], "t": [0, 0, 0]}
-    made = one({"u": pd.array([1, None, 7], dtype="Int64"), "i": ["p", "q", None], "t": [5, 5, 5]}, log)
-    assert made["history_count"].tolist() == [0, 0, 0]
-    assert made["history_is_last"].tolist() == [0, 0, 0]
-
-
-def test_keys_beyond_the_floats_and_of_other_width():
-    log = {"u": pd.array([2**53 + 1, 2**53, None], dtype="Int64"), "i": ["a", "a", "a"], "t": [1, 2, 3]}
-    made = one({"u": pd.Series([2**53, 2**53 + 1], dtype="int64"), "i": ["a", "a"], "t": [9, 9]}, log)
-    assert made["history_since"].tolist() == [7, 8]
-
-
-def test_orders_too_wide_for_one_sort_key():
-    low, high = -(2**63), 2**63 - 1
-    log = {"u": [1, 1, 1], "i": ["a"] * 3, "t": [low, 0, high], "s": [high, 0, low]}
-    rows = {"u": [1] * 4, "i": ["a"] * 4, "t": [low, low + 1, high, high], "s": [0, 0, low, high]}
-    assert one(rows, log, order=["t", "s"])["history_count"].tolist() == [0, 1, 2, 3]
-
-
-def test_sums_do_not_touch_other_groups():
-    log = {"u": [1, 2, 2], "i": ["a"] * 3, "t": [1, 1, 2], "w": [1e20, 0.25, 0.5]}
-    made = one({"u": [1, 2], "i": ["a", "a"], "t": [9, 9]}, log, sums="w")
-    assert made["history_sum_w"].tolist() == [1e20, 0.75]
-    log["w"][0] = math.inf
-    assert one({"u": [1, 2], "i": ["a", "a"], "t": [9, 9]}, log, sums="w")["history_sum_w"].tolist() == [math.inf, 0.75]
-
-
-def test_kinds_may_be_numbers_with_holes():
-    log = {"u": [1, 1, 1], "i": ["a"] * 3, "t": [1, 2, 3], "k": [1.0, np.nan, 2.0]}
-    made = one({"u": [1], "i": ["a"], "t": [9]}, log, event="k", kinds=[1, 2], by_kind=True)
-    assert made[["history_count", "history_count_1", "history_count_2"]].values.tolist() == [[2, 1, 1]]
-
-
-def test_kinds_whose_names_read_the_same():
-    with pytest.raises(FastrecError, match="history_count_a_b"):
-        FeatureSet([History("u", order="t", event="k", kinds=["a b", "a_b"], by_kind=True)])
-
-
-def test_a_log_that_was_not_given():
+def test_a_log_that_was_not_given_and_kinds_whose_names_read_the_same_are_named():
     with pytest.raises(FastrecError, match="log"):
         History("u", order="t", table="log").fit_transform(pd.DataFrame({"u": [1], "t": [1]}))
+    with pytest.raises(FastrecError, match="history_count_a_b"):
+        FeatureSet([History("u", order="t", event="k", kinds=["a b", "a_b"], by_kind=True)])
 
 
 def test_chained_after_an_encoding_it_still_looks_back_only():
@@ -192,17 +145,13 @@ def test_chained_after_an_encoding_it_still_looks_back_only():
     assert made["history_count"].tolist() == [0, 1, 0]
 
 
-def test_more_key_columns_than_fit_one_number():
+@pytest.mark.parametrize(("last", "expected"), [(3, [[1, 0], [0, 0], [0, 0]]), (1, [[2, 1], [0, 0], [0, 0]])])
+def test_more_key_columns_than_fit_one_number(last, expected):
     names = [f"k{i}" for i in range(64)]
     rows = pd.DataFrame({n: [1, 1, 2] for n in names} | {"t": [9, 0, 9]})
-    log = pd.DataFrame({n: [1, 1] for n in names} | {"t": [5, 6]})
-    log.loc[1, "k63"] = 3
+    log = pd.DataFrame({n: [1, 1] for n in names} | {"t": [5, 6], "k63": [1, last]})
     made = History(names, order="t", table="log", stats=["count", "is_last"]).fit_transform(rows, tables={"log": log})
-    assert made["history_count"].tolist() == [1, 0, 0]
-    assert made["history_is_last"].tolist() == [0, 0, 0]
-    log["k63"] = 1
-    made = History(names, order="t", table="log", stats=["count", "is_last"]).fit_transform(rows, tables={"log": log})
-    assert made[["history_count", "history_is_last"]].values.tolist() == [[2, 1], [0, 0], [0, 0]]
+    assert made[["history_count", "history_is_last"]].values.tolist() == expected
 
 
 @pytest.mark.parametrize(("change", "named"), [(str, "text in the log.*to_datetime"), ("int64", "numbers in the log")])
@@ -232,7 +181,6 @@ def test_generators_of_several_kinds_and_orders_share_a_log():
     assert together["all_sum_w"].tolist() == [1, 0]
 
 
-last_action_some = settings(max_examples=25, deadline=None)
 rows = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 2)), st.integers(0, 4), st.sampled_from(["see", "buy", None])),
     min_size=1,
@@ -256,23 +204,19 @@ def check(made, names, expected):
     assert made[names[1]].tolist() == pytest.approx(list(ages), nan_ok=True)
 
 
-@last_action_some
-@given(rows)
-def test_the_last_events_of_the_rows_themselves_equal_a_loop(data):
-    feature = LastAction("user", order="t", action="kind", n=[1, 2])
-    made = feature.fit_transform(last_action_frame_of(data))
+@settings(max_examples=25, deadline=None)
+@given(rows, rows)
+def test_the_last_events_of_a_log_and_of_the_rows_themselves_equal_a_loop(data, log):
+    frame = last_action_frame_of(data)
+    own = LastAction("user", order="t", action="kind", n=[1, 2])
+    made = own.fit_transform(frame)
     for n in (1, 2):
         names = [f"last{n}_kind__user", f"since_last{n}_kind__user"]
-        assert set(names) <= set(feature.outputs)
+        assert set(names) <= set(own.outputs)
         check(made, names, [by_loop(row, data, n) for row in data])
-
-
-@last_action_some
-@given(rows, rows)
-def test_the_last_events_of_a_log_equal_a_loop(data, log):
-    feature = LastAction("user", order="t", action="kind", table="log", n=2, name="seen")
-    made = feature.fit_transform(last_action_frame_of(data)[["user", "t"]], tables={"log": last_action_frame_of(log)})
-    check(made, feature.outputs, [by_loop(row, log, 2) for row in data])
+    of_log = LastAction("user", order="t", action="kind", table="log", n=2, name="seen")
+    made = of_log.fit_transform(frame[["user", "t"]], tables={"log": last_action_frame_of(log)})
+    check(made, of_log.outputs, [by_loop(row, log, 2) for row in data])
 
 
 def test_times_are_in_seconds_and_kinds_of_every_type():
@@ -292,13 +236,6 @@ def test_the_rows_own_order():
     frame = pd.DataFrame({"user": [1, 2, 1, 1], "kind": ["a", "b", None, "c"]})
     made = LastAction("user", order=None, action="kind", since=False).fit_transform(frame)
     assert [None if pd.isna(k) else k for k in made["last1_kind__user"]] == [None, None, "a", "a"]
-
-
-def test_a_log_of_another_unit_is_refused():
-    frame = pd.DataFrame({"user": [1], "t": [5]})
-    log = pd.DataFrame({"user": [1], "t": pd.to_datetime(["2024-01-01"]), "kind": ["a"]})
-    with pytest.raises(FastrecError, match="LastAction"):
-        LastAction("user", order="t", action="kind", table="log").fit_transform(frame, tables={"log": log})
 
 
 time_since_rows = st.lists(
@@ -323,16 +260,8 @@ def since(data, field, *, grouped, first):
 
 @settings(max_examples=60, deadline=None)
 @given(time_since_rows, st.booleans(), st.booleans())
-def test_it_equals_a_loop(data, grouped, first):
-    g, t, flag, x = zip(*data, strict=True) if data else ((), (), (), ())
-    frame = pd.DataFrame(
-        {
-            "g": pd.Series(g, dtype=object),
-            "t": pd.Series(t, dtype="int64"),
-            "flag": pd.array(flag, dtype="boolean"),
-            "x": pd.Series(x, dtype="float64"),
-        }
-    )
+def test_times_since_equal_a_loop(data, grouped, first):
+    frame = of_rows(data, g=object, t="int64", flag="boolean", x="float64")
     by = "g" if grouped else None
     for event, field in ((["flag", "x"], (2, 3)), (None, (None,))):
         feature = TimeSince(event, by=by, order="t", first=first)
@@ -342,20 +271,10 @@ def test_it_equals_a_loop(data, grouped, first):
             assert made[name].tolist() == pytest.approx(expected, nan_ok=True)
 
 
-def test_the_published_case_of_differences():
-    frame = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "ts": [1000, 1005, 1100, 2000, 2001, 3000]})
-    made = TimeSince(by="user", order="ts").fit_transform(frame)["since_row__user"]
-    assert made.fillna(-1).tolist() == [-1, 5, 95, -1, 1, -1]
-
-
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_times_are_in_seconds_and_exact(unit):
-    t = (
-        pd.to_datetime(["2024-03-31 03:00", "2024-03-31 01:30", "2024-03-30 00:00"])
-        .as_unit(unit)
-        .tz_localize("Europe/Paris")
-    )
-    frame = pd.DataFrame({"t": t, "e": [1, 0, 1]})
+    t = pd.to_datetime(["2024-03-31 03:00", "2024-03-31 01:30", "2024-03-30 00:00"]).tz_localize("Europe/Paris")
+    frame = pd.DataFrame({"t": t.as_unit(unit), "e": [1, 0, 1]})
     made = TimeSince(["e"], order="t").fit_transform(frame)["since_e"]
     assert made.fillna(-1).tolist() == [26 * 3600, 25.5 * 3600, -1]  # the clocks were put forward by an hour
     wide = pd.DataFrame({"t": [2**53 + 1, 2**53 + 2, -(2**63), 2**63 - 1]})

@@ -4,7 +4,6 @@ import datetime as dt
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,14 +23,15 @@ key = st.one_of(st.none(), st.sampled_from(["a", "b", "", "🎉"]))
     st.sampled_from(["first", "last", "error"]),
 )
 def test_it_equals_a_dictionary(rows, known, duplicates):
-    lookup, repeated = {}, None
-    for i, (name, number, value) in enumerate(known):
-        if name is None:
+    lookup, place, repeated = {}, {}, None
+    for i, (*own, value) in enumerate(known):
+        own = tuple(own)
+        if own[0] is None:
             continue
-        if (name, number) in lookup and repeated is None:
-            repeated = i
-        if (name, number) not in lookup or duplicates == "last":
-            lookup[name, number] = value
+        if own in lookup and repeated is None:
+            repeated = i, place[own]
+        if own not in lookup or duplicates == "last":
+            lookup[own], place[own] = value, i
     frame = pa.table({"k": pa.array([r[0] for r in rows], pa.string()), "n": [r[1] for r in rows]})
     other = pa.table(
         {
@@ -42,23 +42,12 @@ def test_it_equals_a_dictionary(rows, known, duplicates):
     )
     feature = JoinTable("t", ["k", "n"], "v", duplicates=duplicates)
     if duplicates == "error" and repeated is not None:
-        with pytest.raises(FastrecError, match="'t'") as caught:
+        with pytest.raises(FastrecError, match=f"'t' has the key of row {repeated[1]} again") as caught:
             feature.fit_transform(frame, tables={"t": other})
-        assert (caught.value.row, caught.value.column) == (repeated, "k")
+        assert (caught.value.row, caught.value.column) == (repeated[0], "k")
         return
     made = feature.fit_transform(frame, tables={"t": other})["t_v"].to_pylist()
     assert made == [lookup.get(r) for r in rows]
-
-
-def test_a_key_that_comes_twice_is_named():
-    rows = pd.DataFrame({"k": ["a"], "n": [1]})
-    other = pd.DataFrame({"k": [None, "b", "a", None, "a", "b"], "n": [1] * 6, "v": range(6)})
-    with pytest.raises(FastrecError, match="'t' has the key of row 2 again") as caught:
-        JoinTable("t", ["k", "n"], "v").fit_transform(rows, tables={"t": other})
-    assert (caught.value.row, caught.value.column) == (4, "k")
-    for duplicates, value in (("first", 2), ("last", 4)):
-        made = JoinTable("t", ["k", "n"], "v", duplicates=duplicates).fit_transform(rows, tables={"t": other})
-        assert made["t_v"].tolist() == [value]
 
 
 def test_every_type_is_kept():
@@ -83,21 +72,8 @@ def test_every_type_is_kept():
     for name in names:
         values = other[name].to_pylist()
         assert made[f"o_{name}"].to_pylist() == [values[1], values[0], None, None, values[0]], name
-    kinds = {n: made[f"o_{n}"].type for n in names}
-    for name in ("small", "big", "real", "flag", "time", "list", "vector", "struct"):
-        assert kinds[name] == other[name].type, name
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_left_join_of_that_library(library):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"id": rng.integers(0, 50, 300), "x": range(300)})
-    other = pd.DataFrame({"key": rng.permutation(40), "v": rng.normal(size=40)})
-    expected = frame.merge(other, left_on="id", right_on="key", how="left")["v"].tolist()
-    if library == "polars":
-        frame, other = pl.from_pandas(frame), pl.from_pandas(other)
-    made = JoinTable("o", {"id": "key"}, "v", name="its").fit_transform(frame, tables={"o": other})
-    np.testing.assert_array_equal(np.array(made["its_v"].to_list(), dtype=float), expected)
+        if name not in ("text", "same"):
+            assert made[f"o_{name}"].type == other[name].type, name
 
 
 def test_types_of_the_key_may_differ_but_not_what_they_mean():
@@ -111,7 +87,7 @@ def test_types_of_the_key_may_differ_but_not_what_they_mean():
         JoinTable("o", "id", "v").fit_transform(pd.DataFrame({"id": ["7"]}), tables={"o": other})
 
 
-def test_what_is_joined_can_be_read_by_others():
+def test_a_generator_as_key_and_what_is_joined_read_by_others():
     items = pd.DataFrame({"item": ["a", "b", "c"], "brand": ["x", "x", "y"]})
     join = JoinTable("items", "item", "brand")
     fs = FeatureSet([CountEncode(join), CountEncode(Cross(join, "item"))])
@@ -119,27 +95,23 @@ def test_what_is_joined_can_be_read_by_others():
     made = fs.fit_transform(rows, tables={"items": items})
     assert made["count_items_brand"].tolist() == [3, 3, 1, 0, 0, 3]
     assert made["count_items_brand_x_item"].tolist() == [2, 1, 1, 0, 0, 2]
-
-
-def test_a_generator_as_key():
-    counts = pd.DataFrame({"count_k": [1, 2], "word": ["once", "twice"]})
-    made = JoinTable("words", CountEncode("k"), "word").fit_transform(
-        pd.DataFrame({"k": ["a", "b", "a"]}), tables={"words": counts}
-    )
+    counts = pd.DataFrame({"count_item": [1, 2], "word": ["once", "twice"]})
+    join = JoinTable("words", CountEncode("item"), "word")
+    made = join.fit_transform(pd.DataFrame({"item": ["a", "b", "a"]}), tables={"words": counts})
     assert made["words_word"].tolist() == ["twice", "once", "twice"]
 
 
 def test_what_is_not_there_is_named():
-    rows, other = pd.DataFrame({"id": [1]}), pd.DataFrame({"id": [1], "v": [2]})
-    with pytest.raises(FastrecError, match="'o'"):
-        JoinTable("o", "id", "v").fit_transform(rows)
-    with pytest.raises(FastrecError, match="'w'"):
-        JoinTable("o", "id", "w").fit_transform(rows, tables={"o": other})
-    for options in ({"on": [], "columns": "v"}, {"on": "id", "columns": []}):
-        with pytest.raises(FastrecError, match="JoinTable"):
-            JoinTable("o", **options)
-    with pytest.raises(FastrecError, match="JoinTable"):
-        JoinTable("o", "id", "v", duplicates="mean")
+    rows, tables = pd.DataFrame({"id": [1]}), {"o": pd.DataFrame({"id": [1], "v": [2]})}
+    for call, words in (
+        (lambda: JoinTable("o", "id", "v").fit_transform(rows), "'o'"),
+        (lambda: JoinTable("o", "id", "w").fit_transform(rows, tables=tables), "'w'"),
+        (lambda: JoinTable("o", [], "v"), "JoinTable"),
+        (lambda: JoinTable("o", "id", []), "JoinTable"),
+        (lambda: JoinTable("o", "id", "v", duplicates="mean"), "JoinTable"),
+    ):
+        with pytest.raises(FastrecError, match=words):
+            call()
 
 
 def test_an_empty_table_joins_nothing():
@@ -237,7 +209,7 @@ DIFFERENT = {
 @pytest.mark.parametrize("case", sorted(DIFFERENT))
 def test_times_that_are_held_differently_are_refused(name, case):
     here, there = DIFFERENT[case]
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=name) as error:
         made(MAKERS[name], frame(ROWS, here), frame(LOG, there))
     assert error.value.column == "t"
     assert error.value.remedy

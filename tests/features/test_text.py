@@ -66,22 +66,15 @@ def test_hashtags_mentions_and_words_are_those_found_by_hand(values):
     assert tokens(values, "words") == [None if v is None else [w.lower() for w in v] for v in split]
 
 
-def test_what_is_and_is_not_a_tag():
-    text = "#One,#two #three! a#four ##five #été_9 # six me@mail.com @You @@no (@me)"
-    assert tokens([text]) == [["one", "two", "three", "five", "été_9"]]
-    assert tokens([text], "mentions") == [["you", "me"]]
-
-
-def test_a_pattern_of_ones_own():
+def test_what_is_a_tag_and_a_pattern_of_ones_own():
     assert tokens(["a|b||c", ""], r"[^|]+") == [["a", "b", "c"], []]
     assert tokens(["k=1;l=22"], r"\w=(\d+)") == [["1", "22"]]  # what the group holds
     assert tokens(["k=1"], r"(?:k|l)=\d") == [["k=1"]]
     assert tokens(["aXb"], r"x*") == [[]]  # nothing is no piece
     assert tokens(["aXb"], r"(?i)x*", lower=False) == [["X"]]
-
-
-def test_order_and_repeats_stay():
-    assert tokens(["b a b", "a"], "words") == [["b", "a", "b"], ["a"]]
+    text = "#One,#two #three! a#four ##five #été_9 # six me@mail.com @You @@no (@me)"
+    assert tokens([text]) == [["one", "two", "three", "five", "été_9"]]
+    assert tokens([text], "mentions") == [["you", "me"]]
 
 
 def test_categories_keep_no_unused_text_and_names_differ():
@@ -192,21 +185,6 @@ def test_it_is_scikit_learns_up_to_signs():
     signs = np.sign(peer.components_[np.arange(5), np.abs(peer.components_).argmax(1)])
     for made, tfidf in ((ours.transform(frame(train)), x), (ours.transform(frame(new)), y)):
         np.testing.assert_allclose(vectors_of(made, 5), peer.transform(tfidf) * signs, atol=1e-9)
-
-
-def test_by_hand():
-    # n = 3 rows with a text; df: red 2, shoe 1, hat 1. The hat is a direction by itself.
-    train = ["red red shoe", "Red!", None, "hat"]
-    ours = TextSvd("text", 3, min_count=1).fit(frame(train))
-    red, rare = (math.log(4 / 3) + 1) * math.log(3), (math.log(4 / 2) + 1) * math.log(2)
-    first = np.array([red, rare]) / math.hypot(red, rare)
-    x = np.array([first, [1, 0]])  # rows: red, shoe
-    made = vectors_of(ours.transform(frame([*train, "new", "", "hat new hat"])), 3)
-    np.testing.assert_allclose(made[:2] @ made[:2].T, x @ x.T, atol=1e-12)
-    np.testing.assert_allclose(made[3], [0, 1, 0], atol=1e-12)  # singular values: above 1, 1, below 1
-    np.testing.assert_allclose(made[6], made[3], atol=1e-12)
-    assert not made[[2, 4, 5]].any()
-    assert (made[:2, 0] > 0).all()
 
 
 @some
@@ -385,34 +363,6 @@ def test_blocks_of_rows_change_nothing(pairs, size):
         limits.TFIDF_ELEMENTS = before
 
 
-@tfidf_some
-@given(rows, rows)
-def test_parts_learn_what_the_whole_does(first, second):
-    feature = TfIdfSimilarity("a", "b")
-    parts = [feature.collect(Table.read(tfidf_frame(p))) for p in (first, second)]
-    whole = feature.collect(Table.read(tfidf_frame(first + second)))
-    for merged in (feature.merge(*parts), feature.merge(*parts[::-1])):
-        assert merged["keys"].columns[0].to_pylist() == whole["keys"].columns[0].to_pylist()
-        assert merged["count"].tolist() == whole["count"].tolist()
-        assert merged["lists"].tolist() == whole["lists"].tolist()
-
-
-def test_tfidf_by_hand():
-    # n = 4 lists; df: red 3, shoe 1, boot 1, hat 1
-    train = [(["red", "shoe"], ["red", "boot"]), (["hat"], ["red"])]
-    red, rare = math.log(5 / 4) + 1, math.log(5 / 2) + 1
-    made = TfIdfSimilarity("a", "b").fit_transform(tfidf_frame(train))["tfidf_a__b"].to_pylist()
-    assert made == pytest.approx([red**2 / (red**2 + rare**2), 0.0])
-
-
-def test_repeats_weigh_more_and_unseen_words_nothing():
-    feature = TfIdfSimilarity("a", "b").fit(tfidf_frame([(["x"], ["y"])]))
-    made = feature.transform(
-        tfidf_frame([(["x", "x", "y"], ["x"]), (["x", "new"], ["x", "other"]), (["new"], ["new"]), ([], ["x"])])
-    )
-    assert made["tfidf_a__b"].to_pylist() == pytest.approx([2 / math.sqrt(5), 1.0, 0.0, 0.0])
-
-
 def test_a_word_of_hidden_rows_alone_is_unseen():
     table = Table.read(tfidf_frame([(["x"], ["x"]), (["secret"], ["x"])]))
     feature = TfIdfSimilarity("a", "b")
@@ -429,25 +379,6 @@ def test_texts_numbers_and_the_same_column_twice():
     ids = pa.table({"a": pa.array([[2**53 + 1]]), "b": pa.array([[2**53, 2**53 + 1]])})
     assert TfIdfSimilarity("a", "b").fit_transform(ids)["tfidf_a__b"].to_pylist() == pytest.approx([0.5798], abs=1e-4)
     assert TfIdfSimilarity("a", "a").fit_transform(ids)["tfidf_a__a"].to_pylist() == [1.0]
-
-
-def test_saved_and_loaded_and_unlabeled_rows(tmp_path):
-    train, test = [(["x"], ["x", "y"])], [(["y"], ["y"])] * 3
-    one, both = (
-        TfIdfSimilarity("a", "b", scope=s).fit(tfidf_frame(train), unlabeled=tfidf_frame(test))
-        for s in ("train", "all")
-    )
-    expected = both.transform(tfidf_frame(train))["tfidf_a__b"].to_pylist()
-    assert expected == pytest.approx(tfidf_by_scikit_learn(train + test, train))
-    assert one.transform(tfidf_frame(train))["tfidf_a__b"].to_pylist() == pytest.approx(
-        tfidf_by_scikit_learn(train, train)
-    )
-    FeatureSet([both]).save(tmp_path / "fs")
-    again = FeatureSet.load(tmp_path / "fs").transform(tfidf_frame(train))
-    assert again["tfidf_a__b"].to_pylist() == expected
-
-
-def test_long_lists_of_one_word_stay_at_one():
     made = TfIdfSimilarity("a", "b").fit_transform(tfidf_frame([(["a"] * 3001, ["a"] * 7)]))
     assert made["tfidf_a__b"].to_pylist() == [1.0]
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -31,14 +32,14 @@ import pyarrow.parquet as pq  # noqa: E402
 Values = dict[str, np.ndarray]
 TOLERANCE = 1e-9
 _SIMULATED = {"census": 1200, "criteo": 6000, "otto": 400, "rossmann": 6, "trivago2019": 250, "xmarket2022": 60}
+_RECIPES = {**{name: name for name in _SIMULATED}, "streamed": "trivago2019/streamed.py"}  # a ranking from a stream
 
 
 def fastrec(*words: object, passes: tuple[int, ...] = (0,)) -> None:
     """Run a command of fastrec in a process of its own; any other exit code than these ends the record."""
     command = [sys.executable, "-m", "fastrec.cli", *map(str, words)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
     if done.returncode not in passes:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
@@ -59,31 +60,25 @@ def run_values(run: Path) -> Values:
         for name in table.column_names:
             found[f"{path.parent.name}/{path.stem}/{name}"] = column_values(table[name].to_pandas())
     for path in sorted(run.glob("submission.*")):
-        found[path.name] = np.array(path.read_text(encoding="utf-8").splitlines(), dtype=str)
+        found[path.name] = text_values(path)
     return found
+
+
+def text_values(path: Path) -> np.ndarray:
+    return np.array(path.read_text(encoding="utf-8").splitlines(), dtype=str)
 
 
 def recipe(name: str, folder: Path) -> Values:
     """A recipe on simulated data."""
-    data = folder / "data"
-    fastrec("simulate", f"competitions/{name}", "--rows", _SIMULATED[name], "--out", data)
-    fastrec("run", f"competitions/{name}", "--data", data, "--out", folder / "run")
-    found = run_values(folder / "run")
+    data, run, competition = folder / "data", folder / "run", name.partition("/")[0]
+    fastrec("simulate", f"competitions/{competition}", "--rows", _SIMULATED[competition], "--out", data)
+    fastrec("run", f"competitions/{name}", "--data", data, "--out", run)
+    found = run_values(run)
     if name == "census":
-        fastrec(
-            "export", folder / "run", "--out", folder / "served"
-        )  # it ends with an error if a score differs by 1e-5
-        fastrec("predict", folder / "run", "--data", data, "--out", folder / "again.csv")
-        found["again.csv"] = np.array((folder / "again.csv").read_text(encoding="utf-8").splitlines(), dtype=str)
+        fastrec("export", run, "--out", folder / "served")  # it ends with an error if a score differs by 1e-5
+        fastrec("predict", run, "--data", data, "--out", folder / "again.csv")
+        found["again.csv"] = text_values(folder / "again.csv")
     return found
-
-
-def streamed(folder: Path) -> Values:
-    """A ranking from a stream."""
-    data = folder / "data"
-    fastrec("simulate", "competitions/trivago2019", "--sessions", _SIMULATED["trivago2019"], "--out", data)
-    fastrec("run", "competitions/trivago2019/streamed.py", "--data", data, "--out", folder / "run")
-    return run_values(folder / "run")
 
 
 def diginetica(folder: Path) -> Values:
@@ -109,15 +104,10 @@ def table(task: str, folder: Path) -> Values:
 
     rng = np.random.default_rng(1)
     n = 400
-    made = pd.DataFrame(
-        {
-            "id": np.arange(n),
-            "city": rng.choice(list("abcdefgh"), n),
-            "size": rng.normal(size=n).round(3),
-            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, n), "D"),
-            "note": rng.choice(["red cap", "blue cap", "green hat", None], n),
-        }
-    )
+    made = pd.DataFrame({"id": np.arange(n), "city": rng.choice(list("abcdefgh"), n)})
+    made["size"] = rng.normal(size=n).round(3)
+    made["day"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 90, n), "D")
+    made["note"] = rng.choice(["red cap", "blue cap", "green hat", None], n)
     signal = made["size"] + (made["city"] < "d") + made["day"].dt.day_of_week / 7
     made["y"] = signal.round(4) if task == "regression" else (signal + rng.normal(size=n) > 1).astype(int)
     fitted = library.fit(made[:300], "y", test=made[300:].drop(columns="y"), minutes=30, folder=folder / "fit")
@@ -142,24 +132,20 @@ def features(folder: Path) -> Values:
             for seed in range(3):
                 data, other = (frames.to_pandas(frames.columns(40, s)) for s in (seed, seed + 50))
                 made = FeatureSet([make()], key="row")
-                context = {"tables": frames.tables(seed)}
-                for step, frame in (
-                    ("fit", made.fit_transform(data, **context)),
-                    ("transform", made.transform(other, **context)),
-                ):
-                    for column in frame.columns:
-                        if column not in data.columns:
-                            found[f"{name}.{i}/{seed}/{step}/{column}"] = column_values(frame[column])
+                how = {"tables": frames.tables(seed)}
+                steps = {"fit": made.fit_transform(data, **how), "transform": made.transform(other, **how)}
+                for step, frame in steps.items():
+                    for column in frame.columns.difference(data.columns, sort=False):
+                        found[f"{name}.{i}/{seed}/{step}/{column}"] = column_values(frame[column])
     return found
 
 
 CASES: dict[str, Callable[[Path], Values]] = {
     "features": features,
-    **{name: lambda folder, name=name: recipe(name, folder) for name in _SIMULATED},
-    "streamed": streamed,
+    **{name: partial(recipe, path) for name, path in _RECIPES.items()},
     "diginetica": diginetica,
-    "binary": lambda folder: table("binary", folder),
-    "regression": lambda folder: table("regression", folder),
+    "binary": partial(table, "binary"),
+    "regression": partial(table, "regression"),
 }
 
 

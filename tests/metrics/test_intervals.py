@@ -100,31 +100,6 @@ def test_blocks_do_not_change_the_draws_of_clusters(monkeypatch):
     np.testing.assert_allclose(cluster_means(values, clusters, repeats=30, seed=4)[1], whole, rtol=1e-12)
 
 
-def test_spread_is_that_of_theory():
-    rng = np.random.default_rng(1)
-    values = rng.random((3000, 1))
-    _, draws = cluster_means(values, np.arange(3000), repeats=1500, seed=0)
-    assert draws.std() == pytest.approx(values.std() / np.sqrt(3000), rel=0.08)
-
-
-def test_copies_within_a_session_add_nothing():
-    rng = np.random.default_rng(2)
-    values, clusters = rng.random((300, 1)), np.arange(300)
-    once = cluster_means(values, clusters, seed=3)[1]
-    fourfold = cluster_means(np.repeat(values, 4, axis=0), np.repeat(clusters, 4), seed=3)[1]
-    np.testing.assert_allclose(fourfold, once, atol=1e-12)
-
-
-def test_differences_are_paired():
-    rng = np.random.default_rng(3)
-    first = rng.random(400)
-    _, draws = cluster_means(np.column_stack([first, first - 0.01]), np.arange(400))
-    gap = interval_of(0.01, draws[:, 0] - draws[:, 1])
-    assert gap.low == pytest.approx(0.01)
-    assert gap.high == pytest.approx(0.01)
-    assert draws[:, 0].std() > 0.01
-
-
 def test_interval_is_the_percentiles():
     assert interval_of(7.0, np.arange(101.0), level=0.9) == pytest.approx((7.0, 5.0, 95.0))
 

@@ -256,11 +256,13 @@ def test_metrics_of_lists_are_the_functions(name):
         assert score(name, y, p, groups=groups) == pytest.approx(float(hits.double().mean()))
 
 
-def test_grouped_auc_is_the_function():
+def test_grouped_auc_and_rounded_probabilities():
     y, p, g = [0, 1, 1, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.1], [0, 0, 1, 1, 1]
     assert "gauc" in m.metrics_for("ranking")
     assert "gauc" not in m.metrics_for("binary")  # where there are no lists
     assert score("gauc", y, p, groups=g) == m.gauc(p, y, g) == (2 * 1 + 3 * 0) / 5
+    p = np.array([[0.333, 0.333, 0.333], [0.25, 0.5, 0.255]])  # scaled to 1
+    assert close(score("logloss", [1, 2], p), -(math.log(1 / 3) + math.log(0.255 / 1.005)) / 2)
 
 
 def test_classes_with_a_half():
@@ -269,11 +271,6 @@ def test_classes_with_a_half():
     assert score("accuracy", [0, 1], [[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]]) == 1  # the first among equals
     assert score("quadratic_kappa", [0, 1, 3], [0.2, 1.4, 2.6]) == 1  # values of an ordinal target are rounded
     assert score("accuracy", [10**12, -5, 3], [10**12, -5, 4]) == pytest.approx(2 / 3)  # any whole numbers
-
-
-def test_rounded_probabilities_are_scaled_to_1():
-    p = np.array([[0.333, 0.333, 0.333], [0.25, 0.5, 0.255]])
-    assert close(score("logloss", [1, 2], p), -(math.log(1 / 3) + math.log(0.255 / 1.005)) / 2)
 
 
 def test_inputs_of_any_library():
@@ -437,26 +434,16 @@ TARGETS = {
     "multilabel": np.column_stack([SIGNAL > 0, X[:, 1] > 0.3]).astype(int),
 }
 CASES = [
-    ("binary", "auc"),
-    ("binary", "logloss"),
-    ("binary", "f1"),
-    ("multiclass", "logloss"),
-    ("multiclass", "quadratic_kappa"),
-    ("multiclass", "auc"),
-    ("regression", "rmsle"),
-    ("ranking", "mrr"),
-    ("ranking", "ndcg@3"),
+    *[("binary", name) for name in ("auc", "logloss", "f1")],
+    *[("multiclass", name) for name in ("logloss", "quadratic_kappa", "auc")],
+    *[("regression", "rmsle"), ("ranking", "mrr"), ("ranking", "ndcg@3")],
 ]
 
 
 def parts(task):
-    y = TARGETS[task]
-    return (X[VALID:], y[VALID:], WEIGHT[VALID:], SIZES["train"]), (
-        X[:VALID],
-        y[:VALID],
-        WEIGHT[:VALID],
-        SIZES["valid"],
-    )
+    """Training and validation rows: columns, target, weights, sizes of lists."""
+    cut = {"train": slice(VALID, None), "valid": slice(VALID)}
+    return [(X[c], TARGETS[task][c], WEIGHT[c], SIZES[part]) for part, c in cut.items()]
 
 
 def rows_of(sizes):
@@ -487,16 +474,8 @@ def test_xgboost(task, name):
             sets[part].set_group(sizes)
     history = {}
     params = {**XGB[task], "nthread": 1, "max_depth": 3, "disable_default_eval_metric": 1}
-    evals = [(d, part) for part, d in sets.items()]
-    booster = xgb.train(
-        params,
-        sets["train"],
-        5,
-        evals=evals,
-        custom_metric=m.xgboost_metric(name),
-        evals_result=history,
-        verbose_eval=False,
-    )
+    options = {"evals": [(d, part) for part, d in sets.items()], "evals_result": history, "verbose_eval": False}
+    booster = xgb.train(params, sets["train"], 5, custom_metric=m.xgboost_metric(name), **options)
     for part, (x, y, w, sizes) in zip(sets, parts(task)):
         w = np.repeat(w[: len(sizes)], sizes) if task == "ranking" else w
         value = expected(task, name, y, booster.predict(xgb.DMatrix(x)), w, sizes)
@@ -517,9 +496,8 @@ def test_xgboost_with_its_own_objective_groups_and_weights():
     metric = m.xgboost_metric("logloss", weight=w, transform=lambda margin: 1 / (1 + np.exp(-margin)))
     booster = xgb.train(params, data, 5, custom_metric=metric, **options)
     margin = booster.predict(data, output_margin=True)
-    assert history["set"]["logloss"][-1] == pytest.approx(
-        m.get_metric("logloss")(y, 1 / (1 + np.exp(-margin)), weight=w)
-    )
+    wanted = m.get_metric("logloss")(y, 1 / (1 + np.exp(-margin)), weight=w)
+    assert history["set"]["logloss"][-1] == pytest.approx(wanted)
     with pytest.raises(DataError, match="no probability"):
         xgb.train(params, data, 5, custom_metric=m.xgboost_metric("logloss"), **options)
     xgb.train(params, data, 5, custom_metric=m.xgboost_metric("mrr", groups=rows_of(sizes)), **options)
@@ -543,17 +521,11 @@ def test_lightgbm(task, name):
     lists = task == "ranking"
     train = lgb.Dataset(x, y, weight=w, group=sizes if lists else None)
     valid = train.create_valid(vx, vy, weight=vw, group=vsizes if lists else None)
-    history = {}
+    options = {"valid_sets": [train, valid], "valid_names": ["train", "valid"], "feval": m.lightgbm_metric(name)}
     params = {**LGB[task], "metric": "None", "verbosity": -1, "num_threads": 1, "min_data_in_leaf": 5}
-    booster = lgb.train(
-        params,
-        train,
-        5,
-        valid_sets=[train, valid],
-        valid_names=["train", "valid"],
-        feval=m.lightgbm_metric(name),
-        callbacks=[lgb.record_evaluation(history), lgb.early_stopping(3, verbose=False)],
-    )
+    history = {}
+    callbacks = [lgb.record_evaluation(history), lgb.early_stopping(3, verbose=False)]
+    booster = lgb.train(params, train, 5, callbacks=callbacks, **options)
     at = booster.best_iteration - 1
     for part, (px, py, pw, psizes) in zip(("train", "valid"), parts(task)):
         value = expected(task, name, py, booster.predict(px), pw, psizes)
@@ -565,60 +537,49 @@ def test_lightgbm(task, name):
 CAT = {"binary": "Logloss", "multiclass": "MultiClass", "regression": "RMSE", "ranking": "YetiRank"}
 
 
-def catboost_history(loss, metric, x, y, w, valid, lists=False):
+def catboost_history(loss, metric, learn, valid, lists=False):
     cb = pytest.importorskip("catboost")
-    vx, vy, vw, vsizes = valid
-    sizes = SIZES["train"]
-    pools = [
-        cb.Pool(px, py, weight=pw, group_id=rows_of(s) if lists else None)
-        for px, py, pw, s in ((x, y, w, sizes), (vx, vy, vw, vsizes))
-    ]
+    pools = [cb.Pool(x, y, weight=w, group_id=rows_of(s) if lists else None) for x, y, w, s in (learn, valid)]
     options = {"iterations": 5, "verbose": False, "thread_count": 1, "allow_writing_files": False, "depth": 3}
     model = cb.CatBoost({"loss_function": loss, "eval_metric": metric, "use_best_model": False, **options})
     model.fit(pools[0], eval_set=pools[1])
-    return model, model.get_evals_result()
+    return model, {k: v[type(metric).__name__][-1] for k, v in model.get_evals_result().items()}
 
 
 @pytest.mark.parametrize(("task", "name"), [c for c in CASES if c[1] != "rmsle"] + [("regression", "mae")])
 def test_catboost(task, name):
-    (x, y, w, sizes), valid = parts(task)
+    learn, valid = parts(task)
     lists = task == "ranking"
-    groups = [rows_of(s) for s in SIZES.values()] if lists else ()
-    metric = m.catboost_metric(name, groups=groups)
+    metric = m.catboost_metric(name, groups=[rows_of(s) for s in SIZES.values()] if lists else ())
     assert metric.is_max_optimal() == m.get_metric(name).greater_is_better
     if lists:
-        w, valid = None, (*valid[:2], None, valid[3])
-    model, history = catboost_history(CAT[task], metric, x, y, w, valid, lists)
+        learn, valid = ((x, y, None, sizes) for x, y, _, sizes in (learn, valid))
+    model, last = catboost_history(CAT[task], metric, learn, valid, lists)
     kind = "Probability" if task in ("binary", "multiclass") else "RawFormulaVal"
-    for part, (px, py, pw, s) in (("learn", (x, y, w, sizes)), ("validation", valid)):
-        p = model.predict(px, prediction_type=kind)
-        value = expected(task, name, py, p, pw, s)
-        assert history[part][type(metric).__name__][-1] == pytest.approx(value, abs=1e-6)
+    for part, (px, py, pw, s) in (("learn", learn), ("validation", valid)):
+        value = expected(task, name, py, model.predict(px, prediction_type=kind), pw, s)
+        assert last[part] == pytest.approx(value, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["f1_macro", "logloss", "auc"])
-def test_catboost_with_several_targets(name):
+GRADES = np.digitize(SIGNAL, [-0.7, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "options", "kind"),
+    [
+        *[(n, "MultiLogloss", {"several_targets": True}, "Probability") for n in ("f1_macro", "logloss", "auc")],
+        ("quadratic_kappa", "RMSE", {"transform": None}, "RawFormulaVal"),
+        ("poisson_deviance", "Poisson", {"transform": np.exp}, "Exponent"),
+    ],
+)
+def test_catboost_with_several_targets_or_a_transform(name, loss, options, kind):
     pytest.importorskip("catboost")
-    (x, y, w, _), valid = parts("multilabel")
-    metric = m.catboost_metric(name, several_targets=True)
-    model, history = catboost_history("MultiLogloss", metric, x, y, w, valid)
-    value = m.get_metric(name)(valid[1], model.predict(valid[0], prediction_type="Probability"), weight=valid[2])
-    assert history["validation"][type(metric).__name__][-1] == pytest.approx(value, abs=1e-6)
-
-
-def test_catboost_values_and_a_transform():
-    pytest.importorskip("catboost")
-    (x, _, w, _), valid = parts("regression")
-    grade = np.digitize(SIGNAL, [-0.7, 0.7])
-    valid = (valid[0], grade[:VALID], *valid[2:])
-    for name, loss, transform, kind in (
-        ("quadratic_kappa", "RMSE", None, "RawFormulaVal"),
-        ("poisson_deviance", "Poisson", np.exp, "Exponent"),
-    ):
-        metric = m.catboost_metric(name, transform=transform)
-        model, history = catboost_history(loss, metric, x, grade[VALID:], w, valid)
-        value = m.get_metric(name)(valid[1], model.predict(valid[0], prediction_type=kind), weight=valid[2])
-        assert history["validation"][type(metric).__name__][-1] == pytest.approx(value, abs=1e-6)
+    learn, valid = parts("multilabel")
+    if "transform" in options:
+        learn, valid = (X[VALID:], GRADES[VALID:], *learn[2:]), (X[:VALID], GRADES[:VALID], *valid[2:])
+    model, last = catboost_history(loss, m.catboost_metric(name, **options), learn, valid)
+    value = m.get_metric(name)(valid[1], model.predict(valid[0], prediction_type=kind), weight=valid[2])
+    assert last["validation"] == pytest.approx(value, abs=1e-6)
 
 
 def test_catboost_metric_without_catboost():

@@ -87,7 +87,7 @@ def test_every_argument_that_is_given_to_rmm_and_dask_cudf_is_taken() -> None:
     offered, seen = signatures.offered(), set()
     taken = {
         "reinitialize": ("rmm", "fastrec/_core/device.py"),
-        "from_cudf": ("dask_cudf", "tests/bench/_gpu_cluster.py"),
+        "from_cudf": ("dask_cudf", "tests/bench/_gpu_parts.py"),
         "rmm_cupy_allocator": ("rmm.allocators.cupy", "fastrec/_core/device.py"),
     }
     for name, (owner, file) in taken.items():

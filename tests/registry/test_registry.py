@@ -56,55 +56,41 @@ def test_promote_and_roll_back(registry, tmp_path):
     assert registry.history[2]["why"] == "it was worse"
 
 
-def test_a_version_is_a_copy(registry, tmp_path):
-    (tmp_path / "run2" / "models" / "a.bin").write_text("changed")
+def test_what_is_kept_of_each_version(registry, tmp_path):
+    (tmp_path / "run2" / "models" / "a.bin").write_text("changed")  # a version is a copy
     assert (registry.current.run / "models" / "a.bin").read_text() == "model 2"
-
-
-def test_the_current_version_again_keeps_the_previous_one(registry):
-    registry.promote(2)
+    registry.promote(2)  # the current one again
     assert registry.previous.number == 1
-
-
-def test_a_run_with_its_export(tmp_path):
-    registry = Registry(tmp_path / "r")
-    made = registry.promote(make_run(tmp_path / "run", "a"), export=make_export(tmp_path / "e"))
-    assert made.run is not None
-    assert made.export is not None
-
-
-def test_what_was_not_promoted_is_written_down(registry):
-    registry.keep(why="worse by 0.1", about={"difference": -0.1})
+    registry.keep(why="worse by 0.1", about={"difference": -0.1})  # it was not promoted
     assert registry.current.number == 2
     last = json.loads((registry.folder / "registry.json").read_text())["history"][-1]
     assert (last["what"], last["why"], last["about"]) == ("kept", "worse by 0.1", {"difference": -0.1})
+    made = registry.promote(make_run(tmp_path / "run", "a"), export=make_export(tmp_path / "e"))
+    assert None not in (made.run, made.export)
 
 
 def test_refusals(registry, tmp_path):
-    with pytest.raises(DataError, match="neither a run directory nor an export"):
-        registry.promote(tmp_path)
-    with pytest.raises(DataError, match="no version 7"):
-        registry.promote(7)
-    with pytest.raises(DataError, match="no export"):
-        registry.promote(tmp_path / "run1", export=tmp_path / "run2")
+    empty, other = Registry(tmp_path / "empty"), Registry(tmp_path / "other")
+    other.folder.mkdir()
+    (other.folder / "thesis.txt").write_text("mine")
+    for call, error, says in (
+        (lambda: registry.promote(tmp_path), DataError, "neither a run directory nor an export"),
+        (lambda: registry.promote(7), DataError, "no version 7"),
+        (lambda: registry.promote(tmp_path / "run1", export=tmp_path / "run2"), DataError, "no export"),
+        (empty.rollback, DataError, "no version to go back to"),
+        (lambda: other.promote(tmp_path / "run1"), WriteError, "not a registry"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
+    assert empty.current is None
     assert registry.current.number == 2
     assert [v.number for v in registry.versions] == [1, 2]
-    empty = Registry(tmp_path / "empty")
-    assert empty.current is None
-    with pytest.raises(DataError, match="no version to go back to"):
-        empty.rollback()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(WriteError, match="not a registry"):
-        Registry(tmp_path / "other").promote(tmp_path / "run1")
     assert is_registry(registry.folder)
     assert not is_registry(tmp_path)
-    (registry.folder / "registry.json").write_text('{"format": 9}')
-    with pytest.raises(UnreadableFileError, match="not a registry's"):
-        _ = registry.current
-    (registry.folder / "registry.json").write_text("{")
-    with pytest.raises(UnreadableFileError):
-        _ = registry.current
+    for text, says in (('{"format": 9}', "not a registry's"), ("{", None)):
+        (registry.folder / "registry.json").write_text(text)
+        with pytest.raises(UnreadableFileError, match=says):
+            _ = registry.current
 
 
 def test_what_the_file_system_refuses_is_said(registry, tmp_path):
@@ -150,9 +136,6 @@ def test_the_link_is_put_right_after_a_kill_before_it(registry):
     link.unlink()
     assert registry.current.number == 2
     assert link.readlink().name == "0002"
-
-
-def test_files_that_are_gone_are_named(registry):
     shutil.rmtree(registry.folder / "versions" / "0001")
     with pytest.raises(MissingFileError, match="files are gone"):
         registry.rollback()
@@ -191,29 +174,26 @@ def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
 # The commands -------------------------------------------------------------------------------------------------------
 
 
-def call(*words):
-    return CliRunner().invoke(app, [str(w) for w in words])
+def call(*words, code=0):
+    done = CliRunner().invoke(app, [str(w) for w in words])
+    assert done.exit_code == code, done.output
+    return done.output
 
 
 def test_promote_roll_back_and_list(tmp_path):
-    folder = tmp_path / "registry"
-    done = call("promote", make_export(tmp_path / "a"), "--registry", folder, "--why", "the first")
-    assert done.exit_code == 0, done.output
-    assert "version 1 is current" in done.output
-    assert call("promote", make_run(tmp_path / "b", "x"), "--registry", folder, "--no-export").exit_code == 0
-    assert Registry(folder).current.number == 2
-    assert call("rollback", "--registry", folder).exit_code == 0
-    assert Registry(folder).current.number == 1
-    assert call("promote", "2", "--registry", folder).exit_code == 0
-    done = call("versions", "--registry", folder)
-    assert done.exit_code == 0, done.output
-    assert "the first" in done.output
-    assert "rolled back" in done.output
+    where = ("--registry", tmp_path / "registry")
+    assert "version 1 is current" in call("promote", make_export(tmp_path / "a"), *where, "--why", "the first")
+    call("promote", make_run(tmp_path / "b", "x"), *where, "--no-export")
+    assert Registry(where[1]).current.number == 2
+    call("rollback", *where)
+    assert Registry(where[1]).current.number == 1
+    call("promote", "2", *where)
+    said = call("versions", *where)
+    assert "the first" in said
+    assert "rolled back" in said
 
 
 def test_wrong_input_is_one_line(tmp_path):
     for words in (["rollback", "--registry", tmp_path], ["promote", tmp_path, "--registry", tmp_path / "r"]):
-        done = call(*words)
-        assert done.exit_code == 1
-        assert done.output.startswith("error: ")
+        assert call(*words, code=1).startswith("error: ")
     assert not (tmp_path / "r" / "registry.json").exists()

@@ -167,10 +167,7 @@ def test_figures_equal_pandas(run):
         assert [piece.n_lists for piece in results.by_length[split]] == expected["size"].tolist()
         assert [piece.means["xgb"] for piece in results.by_length[split]] == pytest.approx(expected["mean"].tolist())
     assert [piece.label for piece in results.by_length["oof"]] == ["2–5", "6–10", "11–15", "16–20", "21–24", "25"]
-
-
-def test_way_to_the_oracle(run):
-    results = read_run(run, repeats=10)
+    # the way to the oracle
     floor, top = results.scores["test"]["display_order"], results.scores["test"][results.best]
     assert share_of_way(results) == pytest.approx((top - floor) / (0.9 - floor))
     assert f"{100 * (top - floor) / (0.9 - floor):.0f} %" in write_report(run, repeats=10).read_text()
@@ -196,8 +193,7 @@ def test_models_are_compared_on_lists_that_all_know(tmp_path):
 def test_without_ground_truth(tmp_path):
     run = make_run(tmp_path / "run", some_lists(truth=False), transductive=[])
     results = read_run(run, repeats=20)
-    assert list(results.standings) == ["oof"]
-    assert list(results.by_touched) == ["oof"]
+    assert list(results.standings) == list(results.by_touched) == ["oof"]
     text = write_report(run, repeats=20).read_text()
     Page(text)
     assert "no ground truth was given" in text
@@ -205,7 +201,7 @@ def test_without_ground_truth(tmp_path):
     assert "every feature was fitted on training rows alone" in text
 
 
-def test_scores_alone_are_enough(tmp_path):
+def test_scores_alone_are_enough_and_may_be_none(tmp_path):
     run = make_run(tmp_path / "run", seconds={}, transductive=None, rows={}, oracle=None)
     for name in ("lists.parquet", "curves.json", "importance.json", "config.json"):
         (run / name).unlink()
@@ -213,11 +209,6 @@ def test_scores_alone_are_enough(tmp_path):
     Page(text)
     assert re.findall("<h2>(.*?)</h2>", text) == ["Leaderboard"]  # no card says what there is not
     assert "no lists.parquet, so there are no intervals" in text
-
-
-def test_a_run_without_any_score(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
     (run / "scores.json").write_text('{"metric": "mrr", "models": {}, "oof": {}}')
     text = write_report(run).read_text()
     Page(text)
@@ -226,7 +217,7 @@ def test_a_run_without_any_score(tmp_path):
 
 def test_names_are_never_markup(tmp_path):
     name = '<script>alert("x")</script> & [bold]b[/bold]'
-    lists = some_lists().rename(columns={"rr_net": f"rr_{name}"}).rename(columns={"rr_xgb": "rr_xgb"})
+    lists = some_lists().rename(columns={"rr_net": f"rr_{name}"})
     folder = make_run(tmp_path / "run", some_lists())
     lists.to_parquet(folder / "lists.parquet")
     (folder / "importance.json").write_text(json.dumps({name: {name: 1.0}}))
@@ -277,8 +268,8 @@ def test_table_fits_a_terminal(run):
     assert "…" not in text
     rows = [line.split() for line in text.splitlines() if line.strip()]
     names = [row[0] for row in rows if row[0] in STRENGTH]
-    assert names == read_run(run, repeats=10).models[::-1]
     results = read_run(run, repeats=100)
+    assert names == results.models[::-1]
     net = next(row for row in rows if row[0] == "net")
     score = results.standings["oof"]["net"].score
     assert net[1] == f"{results.scores['test']['net']:.4f}"
@@ -286,9 +277,6 @@ def test_table_fits_a_terminal(run):
     assert net[4] == f"{score.low:.3f}–{score.high:.3f}".replace("0.", ".")
     assert next(row for row in rows if row[0] == results.best)[-1] == "best"
     assert next(row for row in rows if row[0] == "oracle")[1] == "0.9000"
-
-
-def test_table_without_lists(run):
     (run / "lists.parquet").unlink()
     assert "stack" in shown(run)
     assert "best" not in shown(run)
@@ -380,23 +368,22 @@ def boosted(rounds: dict[int, int], **more) -> list[dict]:
     return [{"fold": f, "round": i, "held_out": f + i / 10, **more} for f, n in rounds.items() for i in range(n)]
 
 
-def test_boosting_has_rounds_and_a_mean_as_far_as_all_folds_go(run):
-    (run / "curves.json").write_text(json.dumps({"lgbm": boosted({0: 4, 1: 70, 2: 84})}))
+def curves_card(run: Path, curves: dict[str, list[dict]]) -> str:
+    (run / "curves.json").write_text(json.dumps(curves))
     text = write_report(run, repeats=10).read_text()
-    card = text[text.index("Learning curves") : text.index("MRR by list length")]
+    return text[text.index("Learning curves") : text.index("MRR by list length")]
+
+
+def test_boosting_has_rounds_and_a_mean_as_far_as_all_folds_go(run):
+    card = curves_card(run, {"lgbm": boosted({0: 4, 1: 70, 2: 84})})
     assert ">round</text>" in card
     assert "epoch" not in card
     lines = re.findall(r'<polyline class="(\w+)" points="(.*?)"', card)
     found = [(kind, len(points.split())) for kind, points in lines]
     assert found == [("thin", 4), ("thin", 70), ("thin", 84), ("bold", 4)]
     assert card.count("<circle") == 4  # a dot for each of few points, none for each of many
-
-
-def test_outputs_and_seeds_are_lines_not_figures(run):
-    records = [*boosted({0: 3, 1: 3}, output=0), *boosted({0: 3, 1: 3}, output=1)]
-    (run / "curves.json").write_text(json.dumps({"xgb": records}))
-    text = write_report(run, repeats=10).read_text()
-    card = text[text.index("Learning curves") : text.index("MRR by list length")]
+    # outputs and seeds are lines, not figures
+    card = curves_card(run, {"xgb": [*boosted({0: 3, 1: 3}, output=0), *boosted({0: 3, 1: 3}, output=1)]})
     assert re.findall("<h3>(.*?)</h3>", card) == ["xgb: held out"]
     assert card.count("<polyline") == 5
 
@@ -435,13 +422,15 @@ def scored_run(folder: Path, oof: float, *, competition: str = "a", metric: str 
 
 
 def test_a_score_is_noted_with_its_submission_and_replaced(tmp_path):
-    run = scored_run(tmp_path / "one", 0.8)
+    run, second = scored_run(tmp_path / "one", 0.8), scored_run(tmp_path / "two", 0.9)
     assert noted_score(run) is None
     path = note_leaderboard(run, 0.7)
     note_leaderboard(run, 0.79)
     assert noted_score(run) == 0.79
     assert json.loads(path.read_text())["submission"] == file_digest(run / "submission.csv")
     assert [p.name for p in run.iterdir() if "leaderboard" in p.name] == ["leaderboard.json"]
+    assert {r.name: r.leaderboard for r in list_runs(tmp_path)} == {"one": 0.79, "two": None}
+    assert [r.name for r in noted_runs(second)] == ["one"]
 
 
 def test_what_is_no_score_or_no_run_is_refused(tmp_path):
@@ -453,14 +442,6 @@ def test_what_is_no_score_or_no_run_is_refused(tmp_path):
     (run / "leaderboard.json").write_text("{}")
     with pytest.raises(UnreadableFileError, match="fastrec lb RUN SCORE"):
         noted_score(run)
-
-
-def test_runs_are_listed_with_their_noted_scores(tmp_path):
-    first, second = scored_run(tmp_path / "one", 0.8), scored_run(tmp_path / "two", 0.9)
-    note_leaderboard(first, 0.75)
-    found = {r.name: r.leaderboard for r in list_runs(tmp_path)}
-    assert found == {"one": 0.75, "two": None}
-    assert [r.name for r in noted_runs(second)] == ["one"]
 
 
 def test_only_runs_of_one_competition_and_metric_are_beside_each_other(tmp_path):
@@ -491,18 +472,12 @@ def test_the_report_draws_them_from_two_on(tmp_path):
     assert "between −0.0500 and −0.0100" in section
     svg = re.search(r"<svg.*?</svg>", section, flags=re.S).group()
     dots = re.findall(r"<circle[^>]*>", svg)
+    across, up = ([float(re.search(rf'c{axis}="([\d.]+)"', d).group(1)) for d in dots] for axis in "xy")
     assert len(dots) == 3
-    across = [float(re.search(r'cx="([\d.]+)"', d).group(1)) for d in dots]
-    up = [float(re.search(r'cy="([\d.]+)"', d).group(1)) for d in dots]
     assert across == sorted(across)
     assert up[1] < up[0] < up[2]  # .80 is drawn above .78, and .78 above .77
     assert ["--c0" in d for d in dots] == [True, False, False]  # the page's own run
-
-
-def test_another_runs_damage_costs_no_report(tmp_path):
-    runs = [scored_run(tmp_path / f"run{i}", 0.8 + i / 100) for i in range(3)]
-    for run in runs:
-        note_leaderboard(run, 0.7)
+    # another run's damage costs no report
     (runs[2] / "leaderboard.json").write_text("{")
     with pytest.warns(DataWarning, match="run2"):
         page = write_report(runs[0]).read_text()
@@ -555,13 +530,9 @@ def test_a_point_lies_where_its_value_says():
     assert float(y1) == pytest.approx(labels["1.00"] - 4)
 
 
-def test_interval_chart_marks_the_oracle():
-    rows = {"net": Interval(0.5, 0.4, 0.6)}
-    with_mark = charts.interval_chart(rows, {"net": "red"}, mark=0.7, mark_label="oracle")
-    assert "oracle 0.7000" in with_mark
-    assert "oracle" not in charts.interval_chart(rows, {"net": "red"}, mark=None, mark_label="oracle")
-
-
-def test_bars_are_in_proportion():
+def test_interval_chart_marks_the_oracle_and_bars_are_in_proportion():
+    for mark in (0.7, None):
+        made = charts.interval_chart({"net": Interval(0.5, 0.4, 0.6)}, {"net": "red"}, mark=mark, mark_label="oracle")
+        assert ("oracle 0.7000" in made) == ("oracle" in made) == (mark is not None)
     html = charts.bar_list({"a": 4.0, "b": 1.0, "c": 0.0}, ["4 s", "1 s", "0 s"])
     assert re.findall(r"width:([\d.]+)%", html) == ["100.00", "25.00", "0.00"]

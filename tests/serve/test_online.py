@@ -7,20 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from competitions.trivago2019.competition import Trivago2019
@@ -79,27 +77,21 @@ def replay(features: list, seed: int, *, keep: int, late: int, steps: int = 10) 
     return answered
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    which=st.lists(st.integers(0, len(EVERY) - 1), min_size=1, max_size=6),
-    seed=st.integers(0, 2**20),
-    keep=st.integers(1, 6),
-    late=st.integers(0, 3),
-)
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, len(EVERY) - 1), min_size=1, max_size=6), st.integers(0, 2**20), st.integers(1, 6),
+       st.integers(0, 3))  # fmt: skip
 def test_any_features_equal_the_batch(which: list[int], seed: int, keep: int, late: int) -> None:
     assert replay(chosen(which), seed, keep=keep, late=late, steps=6) == 6
 
 
-@pytest.mark.parametrize("i", range(len(EVERY)), ids=[repr(f)[:40] for f in EVERY])
-def test_each_generator_equals_the_batch(i: int) -> None:
-    assert replay(chosen([i]), i, keep=2, late=1, steps=12) == 12
+# the last: rows that one generator has folded and another still reads are counted once
+TWO_KINDS = [CumCount("user", order="t"), CumCount("item"), CumStat("x", by="item", order="t", stats=["mean"])]
+REPLAYS = [(chosen([i]), i) for i in range(len(EVERY))] + [(TWO_KINDS, seed) for seed in range(3)]
 
 
-def test_groups_of_two_kinds_do_not_disturb_each_other() -> None:
-    """Rows that one generator has folded and another still reads are counted once."""
-    mean = CumStat("x", by="item", order="t", stats=["mean"])
-    for seed in range(3):
-        assert replay([CumCount("user", order="t"), CumCount("item"), mean], seed, keep=2, late=1, steps=12) == 12
+@pytest.mark.parametrize(("features", "seed"), REPLAYS, ids=lambda v: repr(v[-1])[:40] if isinstance(v, list) else "")
+def test_each_generator_equals_the_batch(features: list, seed: int) -> None:
+    assert replay(features, seed, keep=2, late=1, steps=12) == 12
 
 
 def test_of_items_at_one_time_co_visits_order_decides() -> None:
@@ -128,13 +120,6 @@ def test_what_is_exactly_as_late_as_allowed_is_answered(kind: pa.DataType) -> No
         online.features({"item": ["a"], "t": pa.array([16 * unit - 1]).cast(kind)})
 
 
-def test_cum_target_is_that_of_training() -> None:
-    rows = pa.table({"item": ["a", "b"], "t": [1, 2], "y": [1.0, 0.0]})
-    fs = FeatureSet([CumTarget("item", "y", order="t")], keep="outputs").fit(rows)
-    online = Online(fs, outputs=fs.outputs)
-    equal(online.features(rows), fs.transform(rows))
-
-
 def test_late_events_count_and_late_requests_are_refused() -> None:
     fs = fitted([History("item", order="t", table="log", stats=["count", "since_first"], sums="x", name="h")])
     log = pa.table({"item": ["a"] * 20, "t": list(range(20)), "x": [1.0] * 20})
@@ -153,8 +138,7 @@ def test_a_popular_key_keeps_few_events() -> None:
     fs = fitted([History("item", order="t", table="log", stats=["count", "since"], sums="x", name="h")])
     online = Online(fs, tables={"log": SCHEMA}, keep=16, late=5)
     for start in range(0, 5000, 50):
-        rows = pa.table({"item": ["a"] * 50, "t": list(range(start, start + 50)), "x": [1.0] * 50})
-        online.observe(rows, "log")
+        online.observe({"item": ["a"] * 50, "t": list(range(start, start + 50)), "x": [1.0] * 50}, "log")
     assert online.store.nbytes() < 3000
     wanted = {"h_count": 5000, "h_since": 1.0, "h_sum_x": 5000.0}
     assert online.features({"item": ["a"], "t": [5000]}).to_pylist() == [wanted]
@@ -166,11 +150,9 @@ def test_a_window_keeps_what_it_needs() -> None:
     for t in range(200):
         online.observe({"item": ["a"], "t": [t], "x": [float(t)]})
     assert online.store.nbytes() < 60 * 25 + 300
-    asked = {"item": ["a", "a"], "t": [200, 197], "x": [0.0, 0.0]}
-    made = online.features({n: v[:1] for n, v in asked.items()})
-    assert made.column(0).to_pylist() == [sum(range(193, 200))]
-    made = online.features({n: v[1:] for n, v in asked.items()})
-    assert made.column(0).to_pylist() == [sum(range(190, 197))]
+    for t in (200, 197):
+        made = online.features({"item": ["a"], "t": [t], "x": [0.0]})
+        assert made.column(0).to_pylist() == [sum(range(t - 7, t))]
 
 
 def test_requests_do_not_scan_the_events_of_others() -> None:
@@ -198,39 +180,40 @@ class Odd(Grouped):
 
 def test_what_cannot_be_served_is_refused_by_name() -> None:
     cross = Cross("user", "item")
-    grouped = Lag("x", by=cross.outputs[0], order="t")
-    for features, says in (
-        (FeatureSet([Odd()]), r"Odd \(odd\) cannot be served"),
-        (fitted([cross, grouped]), r"Lag \(.*\) cannot be served: its groups are of a column that Cross makes"),
-        (FeatureSet([History("user", order="t", table="history")]), r"History \(.*\) .* its table has the name"),
+    grouped = fitted([cross, Lag("x", by=cross.outputs[0], order="t")])
+    for features, options, says in (
+        (FeatureSet([Odd()]), {}, r"Odd \(odd\) cannot be served"),
+        (grouped, {}, r"Lag \(.*\) cannot be served: its groups are of a column that Cross makes"),
+        (FeatureSet([History("user", order="t", table="history")]), {}, r"History \(.*\) .* its table has the name"),
+        (fitted([Lag("x", by="user", order="t")]), {"outputs": ["other"]}, "no such output"),
     ):
         with pytest.raises(DataError, match=says):
-            Online(features)
-    with pytest.raises(DataError, match="no such output"):
-        Online(fitted([grouped.__class__("x", by="user", order="t")]), outputs=["other"])
+            Online(features, **options)
 
 
 def test_bad_events_and_requests_are_refused_by_column() -> None:
     fs = fitted([History("user", order="t", table="log", stats=["count"], values="x", name="h")])
     online = Online(fs)
-    with pytest.raises(DataError, match="types of the events of 'log' are not known"):
-        online.features({"user": ["u"], "t": [1]})
-    with pytest.raises(DataError, match="no feature looks at events of 'other'"):
-        online.observe({"user": ["u"]}, "other")
-    with pytest.raises(MissingColumnError, match="'x'"):
-        online.observe({"user": ["u"], "t": [1]}, "log")
-    with pytest.raises(DataError, match="column 'x': table 'log': has no value in the first events"):
-        online.observe({"user": ["u"], "t": [1], "x": [None]}, "log")
-    online.observe({"user": ["u"], "t": [1], "x": [1.5]}, "log")
-    for bad in ({"user": [1], "t": [1], "x": [1.5]}, {"user": ["u"], "t": ["1"], "x": [1.5]}):
-        with pytest.raises(DataError, match="and the events before it"):
-            online.observe(bad, "log")
-    with pytest.raises(DataError, match="order value is missing"):
-        online.observe({"user": ["u", "u"], "t": [1, None], "x": [1.5, 2]}, "log")
-    with pytest.raises(DataError, match=r"column 'user'.*no text"):
-        online.features({"user": [1], "t": [1]})
-    with pytest.raises(DataError, match="times"):
-        online.features({"user": ["u"], "t": pa.array([1], pa.timestamp("s"))})
+    good = {"user": ["u"], "t": [1], "x": [1.5]}
+    before = [
+        (good, None, "types of the events of 'log' are not known"),
+        ({"user": ["u"]}, "other", "no feature looks at events of 'other'"),
+        ({"user": ["u"], "t": [1]}, "log", "'x'"),
+        ({**good, "x": [None]}, "log", "column 'x': table 'log': has no value in the first events"),
+    ]
+    after = [
+        ({**good, "user": [1]}, "log", "and the events before it"),
+        ({**good, "t": ["1"]}, "log", "and the events before it"),
+        ({"user": ["u", "u"], "t": [1, None], "x": [1.5, 2]}, "log", "order value is missing"),
+        ({"user": [1], "t": [1]}, None, r"column 'user'.*no text"),
+        ({"user": ["u"], "t": pa.array([1], pa.timestamp("s"))}, None, "times"),
+    ]
+    for cases in (before, after):
+        for rows, table, says in cases:
+            with pytest.raises(MissingColumnError if says == "'x'" else DataError, match=says):
+                online.features(rows) if table is None else online.observe(rows, table)
+        if cases is before:
+            online.observe(good, "log")
     assert online.observed("log") == 1
     assert online.features({"user": ["u"], "t": [2]}).to_pylist() == [{"h_count": 1, "h_last_x": 1.5}]
 
@@ -263,15 +246,16 @@ def test_values_of_every_type_come_back(zone: str | None) -> None:
     assert got.schema.field("h_last_price").type == pa.float64()  # as decimals are read
 
 
-def test_rows_with_targets_feed_lags_of_the_target() -> None:
-    lag = Lag("sold", by="user", order="t")
+def test_rows_with_targets_feed_lags_of_the_target_and_cum_target_is_that_of_training() -> None:
     train = pa.table({"user": ["u", "v"], "t": [1, 1], "sold": [3.0, 4.0]})
-    fs = FeatureSet([lag], target="sold", keep="outputs").fit(train)
+    fs = FeatureSet([Lag("sold", by="user", order="t")], target="sold", keep="outputs").fit(train)
     online = Online(fs)
     online.observe(train)
     asked = pa.table({"user": ["u", "v", "w"], "t": [2, 2, 2]})
     equal(online.features(asked), fs.transform(asked, history=train))
     assert online.features(asked).column(0).to_pylist()[:2] == [3.0, 4.0]
+    fs = FeatureSet([CumTarget("user", "sold", order="t")], keep="outputs").fit(train)
+    equal(Online(fs, outputs=fs.outputs).features(train), fs.transform(train))
 
 
 def test_requests_and_events_at_the_same_time() -> None:
@@ -280,37 +264,26 @@ def test_requests_and_events_at_the_same_time() -> None:
     online.observe(ITEMS, "items")
     rng = np.random.default_rng(3)
     log, past, asked = (random_rows(rng, n, times) for n, times in ((90, (0, 30)), (60, (0, 30)), (5, (30, 33))))
-    wrong: list[BaseException] = []
-
-    def watched(do: Callable[[], object]) -> Thread:
-        def work() -> None:
-            try:
-                do()
-            except BaseException as error:
-                wrong.append(error)
-
-        return Thread(target=work)
-
-    threads = [
-        watched(lambda: [online.observe(log.slice(i, 3), "log") for i in range(0, 90, 3)]),
-        watched(lambda: [online.observe(past.slice(i, 3)) for i in range(0, 60, 3)]),
-        watched(lambda: [online.features(asked) for _ in range(8)]),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor() as pool:
+        doing = [
+            pool.submit(lambda: [online.observe(log.slice(i, 3), "log") for i in range(0, 90, 3)]),
+            pool.submit(lambda: [online.observe(past.slice(i, 3)) for i in range(0, 60, 3)]),
+            pool.submit(lambda: [online.features(asked) for _ in range(8)]),
+        ]
+    assert [d.exception() for d in doing] == [None] * 3
     equal(online.features(asked), batch(fs, asked, log, past))
 
 
 def test_no_rows_and_no_events() -> None:
-    fs = fitted([*from_log(), *from_rows()])
-    online = Online(fs, tables={"log": SCHEMA, "items": ITEMS, "history": SCHEMA})
+    online = Online(fitted(EVERY), tables={"log": SCHEMA, "items": ITEMS, "history": SCHEMA})
     asked = random_rows(np.random.default_rng(0), 3, (0, 5))
     assert online.observe(SCHEMA.empty_table(), "log") == 0
     assert online.features(asked.slice(0, 0)).num_rows == 0
     assert online.features(asked)["of_item_count"].to_pylist() == [0, 0, 0]
+    # without history rows see each other only
+    online = Online(fitted([CumCount("user", order="t")]), history=False)
+    assert online.tables == {}
+    assert online.features({"user": ["u", "u"], "t": [1, 2]}).to_pydict() == {"cumcount_user": [0, 1]}
 
 
 def test_a_table_that_features_do_without_may_lack():
@@ -391,10 +364,6 @@ def small(late: int = 0) -> FeatureSet:
     return fitted([History("item", order="t", table="log", stats="count", sums="x", values="kind", name="h")])
 
 
-def rows_of(online: Online) -> list[dict]:
-    return online.features(ASKED).to_pylist()
-
-
 def kept(folder: Path, *keys: bytes) -> list[bytes | None]:
     """What a store of this folder says when it is opened again."""
     store = MemoryStore(folder)
@@ -403,7 +372,13 @@ def kept(folder: Path, *keys: bytes) -> list[bytes | None]:
     return values
 
 
-# The log of a folder -------------------------------------------------------------------------------------------------
+def five(folder: Path) -> tuple[Path, list[bytes]]:
+    """A store of one key that was written five times: its log, and what was written."""
+    store, values = MemoryStore(folder), [b"%d" % i * 40 for i in range(5)]
+    for value in values:
+        store.write({b"k": value}, {})
+    store.close()
+    return folder / "events-000000000000.log", values
 
 
 def test_what_was_observed_is_there_when_the_folder_is_opened_again(tmp_path: Path) -> None:
@@ -425,15 +400,11 @@ def test_what_was_observed_is_there_when_the_folder_is_opened_again(tmp_path: Pa
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 40])
 def test_a_torn_end_is_cut_off_and_the_log_goes_on(tmp_path: Path, cut: int) -> None:
-    store = MemoryStore(tmp_path)
-    for i in range(5):
-        store.write({b"k": b"%d" % i * 40}, {})
-    whole = (tmp_path / "events-000000000000.log").stat().st_size
-    store.close()
-    os.truncate(tmp_path / "events-000000000000.log", whole - cut)
+    log, values = five(tmp_path)
+    os.truncate(log, log.stat().st_size - cut)
     with pytest.warns(DataWarning, match="cut short"):
         store = MemoryStore(tmp_path)
-    assert store.get([b"k"]) == [b"".join(b"%d" % i * 40 for i in range(4))]
+    assert store.get([b"k"]) == [b"".join(values[:4])]
     store.write({b"k": b"!"}, {})
     store.close()
     assert kept(tmp_path, b"k")[0].endswith(b"3!")
@@ -449,28 +420,21 @@ def test_a_log_that_was_hardly_begun_is_begun_anew(tmp_path: Path, size: int) ->
     assert kept(tmp_path, b"k", b"other") == [b"1", None]
 
 
-def test_damage_before_the_end_is_refused(tmp_path: Path) -> None:
-    store = MemoryStore(tmp_path)
-    for i in range(5):
-        store.write({b"k": b"%d" % i * 40}, {})
-    store.close()
-    path = tmp_path / "events-000000000000.log"
-    data = bytearray(path.read_bytes())
+def test_damage_before_the_end_and_other_files_are_refused(tmp_path: Path) -> None:
+    log, _ = five(tmp_path / "damaged")
+    data = bytearray(log.read_bytes())
     data[60] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(UnreadableFileError, match="damaged"):
-        MemoryStore(tmp_path)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "events-000000000000.log").write_bytes(b"something else altogether")
-    with pytest.raises(UnreadableFileError, match="no log"):
-        MemoryStore(tmp_path)
-    shutil.rmtree(tmp_path)
-    tmp_path.mkdir()
-    (tmp_path / "snapshot-000000000001.arrow").write_bytes(b"something else altogether")
-    with pytest.raises(UnreadableFileError, match="snapshot"):
-        MemoryStore(tmp_path)
+    other = b"something else altogether"
+    for name, raw, says in (
+        ("damaged/events-000000000000.log", data, "damaged"),
+        ("log/events-000000000000.log", other, "no log"),
+        ("snapshot/snapshot-000000000001.arrow", other, "snapshot"),
+    ):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(raw)
+        with pytest.raises(UnreadableFileError, match=says):
+            MemoryStore(file.parent)
 
 
 def test_a_crash_between_snapshot_and_new_log_loses_nothing(tmp_path: Path) -> None:
@@ -484,32 +448,20 @@ def test_a_crash_between_snapshot_and_new_log_loses_nothing(tmp_path: Path) -> N
     assert kept(tmp_path / "a", b"k") == [b"12"]
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_one_process_at_a_time_whose_threads_share_the_log(tmp_path: Path) -> None:
     store = MemoryStore(tmp_path)
     with pytest.raises(DataError, match="another process"):
         MemoryStore(tmp_path)
-    store.close()
-    MemoryStore(tmp_path).close()
-
-
-def test_threads_share_the_log(tmp_path: Path) -> None:
-    store = MemoryStore(tmp_path)
-
-    def work(name: bytes) -> None:
-        for _ in range(50):
-            store.write({name: b"x", b"all": b"y"}, {})
-
-    threads = [threading.Thread(target=work, args=(b"%d" % i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    store.snapshot()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        doing = [
+            pool.submit(lambda n=b"%d" % i: [store.write({n: b"x", b"all": b"y"}, {}) for _ in range(50)])
+            for i in range(4)
+        ]
+        store.snapshot()
+    assert [d.exception() for d in doing] == [None] * 4
     store.close()
     assert [len(v) for v in kept(tmp_path, b"0", b"1", b"2", b"3", b"all")] == [50, 50, 50, 50, 200]
 
-
-# Killed --------------------------------------------------------------------------------------------------------------
 
 CHILD = """
 import sys, numpy as np
@@ -568,9 +520,6 @@ def test_in_memory_and_in_a_folder_stores_do_the_same(tmp_path: Path) -> None:
         store.close()
 
 
-# Folders of state ----------------------------------------------------------------------------------------------------
-
-
 def test_the_state_of_a_run_is_written_and_loaded(tmp_path: Path) -> None:
     fs, rng = fitted([*from_log(), *from_rows()]), np.random.default_rng(6)
     log, past = random_rows(rng, 80, (0, 20)), random_rows(rng, 40, (0, 20))
@@ -600,10 +549,3 @@ def test_a_state_of_other_features_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError):
         Online.load(tmp_path / "nothing", other)
     Online.load(tmp_path / "events", small()).close()
-
-
-def test_without_history_rows_see_each_other_only() -> None:
-    fs = fitted([CumCount("user", order="t")])
-    online = Online(fs, history=False)
-    assert online.tables == {}
-    assert online.features({"user": ["u", "u"], "t": [1, 2]}).to_pydict() == {"cumcount_user": [0, 1]}

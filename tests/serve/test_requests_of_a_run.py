@@ -17,7 +17,7 @@ from fastrec.errors import MissingColumnError
 from fastrec.estimators import XGBRanker
 from fastrec.features import DatePart, FeatureSet, GroupRank
 from fastrec.serve import export_run, make_app
-from tests.serve.server.calls import get, post
+from tests.serve.server.calls import get, post, refused, scores
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -58,9 +58,8 @@ def offers(n, seed):
     data["at"] = pd.Series(pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 10**6, n), "min"))[query].array
     data["at"] = data["at"].dt.strftime("%d/%m/%Y %H:%M")
     data["untouched"] = rng.random(rows)
-    worth = (
-        data["price"] - data["rating"].fillna(3).astype(float) * 3 + data["stock"] / 20 + 4 * (data["city"] == "Oslo")
-    )
+    worth = data["price"] - data["rating"].fillna(3).astype(float) * 3 + data["stock"] / 20
+    worth += 4 * (data["city"] == "Oslo")
     worth += np.where(data["member"], 2, -2) * data["age"] / 40 + rng.normal(size=rows)
     data["taken"] = (worth == worth.groupby(query).transform("min")).astype(int)
     return data
@@ -84,6 +83,16 @@ def app(run):
     made.state.service.close()
 
 
+def same(app, rows, wanted):
+    """The scores of these rows are those of the run."""
+    np.testing.assert_allclose(scores(app, {"rows": as_rows(rows)}), wanted, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def saved(run):
+    return SavedRun(run / "run")
+
+
 @pytest.fixture(scope="module")
 def asked(run):
     """The test file's columns as they are written there: text and numbers."""
@@ -94,54 +103,38 @@ def as_rows(frame):
     return json.loads(frame.to_json(orient="records", force_ascii=False))
 
 
-def test_columns_of_training_that_no_model_reads_are_ignored(app, run, asked):
+def test_columns_of_training_that_no_model_reads_are_ignored(app, saved, asked):
     one = asked[asked["query_id"] == "q1_0"]
-    wanted = SavedRun(run / "run").predict(one).numpy()
     sent = as_rows(one.assign(taken=0))  # with the fold key, a column that nothing reads, and the label
     assert {"user", "untouched", "taken"} <= set(sent[0])
     for body in ({"rows": sent}, {"columns": {n: [r[n] for r in sent] for n in sent[0]}}):
-        answer = post(app, "/v1/score", body)
-        assert answer.status == 200, answer.body
-        np.testing.assert_allclose(answer.json()["scores"], wanted, atol=1e-5)
+        np.testing.assert_allclose(scores(app, body), saved.predict(one).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "meant"), [("prise", "price"), ("query_idd", "query_id"), ("zzz", None)])
 def test_a_column_that_nobody_knows_is_refused(app, asked, name, meant):
     rows = [{**r, name: 1} for r in as_rows(asked.head(2))]
-    said = post(app, "/v1/score", {"rows": rows}).json()
-    assert said["column"] == name
-    assert ("meant" in said["error"]) == (meant is not None)
-    assert meant is None or f"Is '{meant}' meant" in said["error"]
+    said = refused(app, "/v1/score", {"rows": rows}, 422, column=name).json()["error"]
+    assert f"Is '{meant}' meant" in said if meant else "meant" not in said
 
 
-def test_a_column_may_be_dropped_if_training_had_missing_values_in_it(app, run, asked):
-    one, saved = asked[asked["query_id"] == "q1_1"], SavedRun(run / "run")
+def test_a_column_may_be_dropped_if_training_had_missing_values_in_it(app, saved, asked):
+    one = asked[asked["query_id"] == "q1_1"]
     for name in ("stock", "price", "age", "at", "member", "opens"):
         rows = as_rows(one.drop(columns=name))
-        answer = post(app, "/v1/score", {"rows": rows})
-        assert (answer.status, answer.json().get("column")) == (422, name)
+        refused(app, "/v1/score", {"rows": rows}, 422, column=name)
         with pytest.raises(MissingColumnError, match=name):
             saved.predict(one.drop(columns=name))
-        later = [as_rows(one)[0], *rows[1:]]
-        assert post(app, "/v1/score", {"rows": later}).json()["row"] == 1
+        refused(app, "/v1/score", {"rows": [as_rows(one)[0], *rows[1:]]}, 422, row=1)
     for name in ("rating", "city"):
-        answer = post(app, "/v1/score", {"rows": as_rows(one.drop(columns=name))})
-        wanted = saved.predict(one.assign(**{name: None})).numpy()
-        np.testing.assert_allclose(answer.json()["scores"], wanted, atol=1e-5)
+        same(app, one.drop(columns=name), saved.predict(one.assign(**{name: None})).numpy())
 
 
-def test_a_null_is_scored_as_fastrec_predict_scores_it(app, run, asked):
-    one = asked[asked["query_id"] == "q1_1"].assign(stock=None)
-    scores = post(app, "/v1/score", {"rows": as_rows(one)}).json()["scores"]
-    np.testing.assert_allclose(scores, SavedRun(run / "run").predict(one).numpy(), atol=1e-5)
-
-
-def test_text_of_yes_and_no_is_read_as_in_training(app, run, asked):
-    one = asked[asked["query_id"] == "q1_2"]
-    wanted = SavedRun(run / "run").predict(one).numpy()
+def test_nulls_and_text_of_yes_and_no_are_read_as_fastrec_predict_reads_them(app, saved, asked):
+    one = asked[asked["query_id"] == "q1_1"]
+    same(app, one.assign(stock=None), saved.predict(one.assign(stock=None)).numpy())
     for member in (one["member"], one["member"].astype(str), one["member"].astype(str).str.lower()):
-        scores = post(app, "/v1/score", {"rows": as_rows(one.assign(member=member))}).json()["scores"]
-        np.testing.assert_allclose(scores, wanted, atol=1e-5)
+        same(app, one.assign(member=member), saved.predict(one).numpy())
 
 
 TYPES = {
@@ -158,11 +151,15 @@ TYPES = {
 }
 
 
+def body_of(app, path):
+    """What openapi.json says of the body of an address, in JSON."""
+    said = get(app, "/openapi.json").json()["paths"][path]["post"]
+    return said["requestBody"]["content"]["application/json"]
+
+
 def test_the_page_and_openapi_say_which_columns_there_are(app):
-    schemas = get(app, "/openapi.json").json()["paths"]
     for path in ("/v1/score", "/v1/rank"):
-        content = schemas[path]["post"]["requestBody"]["content"]["application/json"]
-        row = content["schema"]["properties"]["rows"]["items"]["properties"]
+        row = body_of(app, path)["schema"]["properties"]["rows"]["items"]["properties"]
         assert {n: s["type"] for n, s in row.items() if "type" in s} == TYPES
         assert row.keys() - TYPES == {"user", "untouched", "taken"}
     for path in ("/", "/docs"):
@@ -174,14 +171,13 @@ def test_the_page_and_openapi_say_which_columns_there_are(app):
         }
         assert {n for n, _, required, _ in cells if required} == TYPES.keys() - {"query_id", "offer"}
         assert "Accepted and ignored: user, untouched, taken" in page
+        assert "<tr><td>offer<td>string<td><td><td>The candidate&#x27;s id, which /v1/rank requires." in page
+    candidates = body_of(app, "/v1/rank")["schema"]["properties"]["candidates"]
+    assert candidates["items"]["required"] == ["offer"]
 
 
 def test_the_examples_are_answered_and_have_the_types_that_are_told(app):
-    schemas = get(app, "/openapi.json").json()["paths"]
-    examples = {
-        path: schemas[path]["post"]["requestBody"]["content"]["application/json"]["example"]
-        for path in ("/v1/score", "/v1/rank")
-    }
+    examples = {path: body_of(app, path)["example"] for path in ("/v1/score", "/v1/rank")}
     types = {bool: "boolean", int: "integer", float: "number", str: "string"}
     for path, body in examples.items():
         assert post(app, path, body).status == 200, body
@@ -202,27 +198,24 @@ def of_query(frame):
     return {"context": context, "candidates": [{n: v for n, v in r.items() if n not in OF_QUERY} for r in rows]}
 
 
-def test_one_context_and_many_candidates_are_ranked_as_the_run_ranks_them(app, run, asked):
-    saved = SavedRun(run / "run")
-    for _, one in asked.groupby("query_id"):
-        scores = saved.predict(one).numpy()
-        order = np.argsort(-scores, kind="stable")
-        answer = post(app, "/v1/rank", of_query(one))
+def test_one_context_and_many_candidates_are_ranked_as_the_run_ranks_them(app, saved, asked):
+    def ranked(body):
+        answer = post(app, "/v1/rank", body)
         assert answer.status == 200, answer.body
-        said = answer.json()
+        return answer.json()
+
+    for _, one in asked.groupby("query_id"):
+        wanted = saved.predict(one).numpy()
+        order = np.argsort(-wanted, kind="stable")
+        said = ranked(of_query(one))
         assert said["ids"] == one["offer"].to_numpy()[order].tolist()
         assert said["positions"] == order.tolist()
-        np.testing.assert_allclose(said["scores"], scores[order], atol=1e-5)
-        best = post(app, "/v1/rank", {**of_query(one), "k": 2}).json()
-        assert best == {n: v[:2] for n, v in said.items()}
-
-
-def test_a_context_without_the_group_and_candidates_without_a_context(app, asked):
-    one = asked[asked["query_id"] == "q1_3"]
-    body, wanted = of_query(one), post(app, "/v1/rank", of_query(one)).json()
+        np.testing.assert_allclose(said["scores"], wanted[order], atol=1e-5)
+        assert ranked({**of_query(one), "k": 2}) == {n: v[:2] for n, v in said.items()}
+    # a context without the group, and candidates without a context
+    body = of_query(one)
     del body["context"]["query_id"]
-    assert post(app, "/v1/rank", body).json() == wanted
-    assert post(app, "/v1/rank", {"candidates": as_rows(one)}).json() == wanted
+    assert ranked(body) == ranked({"candidates": as_rows(one)}) == said
 
 
 def changed(body, **changes):
@@ -232,72 +225,34 @@ def changed(body, **changes):
     return {**body, "candidates": [first, second, *more]}
 
 
-@pytest.mark.parametrize(
-    ("change", "says", "column", "row"),
-    [
-        (lambda b: {**b, "candidates": []}, "there are no candidates", None, None),
-        (lambda b: {**b, "candidates": {}}, "no list of objects", None, None),
-        (lambda b: {**b, "candidates": None}, "no list of objects", None, None),
-        (lambda b: {**b, "candidates": [*b["candidates"], 5]}, "is no object", None, -1),
-        (lambda b: {**b, "rows": []}, "none, or several, of columns, rows, candidates", None, None),
-        (lambda b: {"context": b["context"]}, "none, or several, of columns, rows, candidates", None, None),
-        (lambda b: {**b, "context": [1]}, "context is no object", None, None),
-        (lambda b: changed(b, age=30), "in context and in a candidate", "age", 1),
-        (
-            lambda b: changed(b, offer=b["candidates"][0]["offer"]),
-            "has the item '00019'. Send each item once",
-            "offer",
-            1,
-        ),
-        (lambda b: changed(b, offer=None), "no id of an item", "offer", 1),
-        (lambda b: {**b, "candidates": b["candidates"] * 2}, "earlier", "offer", -1),
-        (
-            lambda b: {**b, "candidates": [{n: v for n, v in c.items() if n != "offer"} for c in b["candidates"]]},
-            "the candidates lack their ids",
-            "offer",
-            None,
-        ),
-        (lambda b: changed(b, price=None), "does not have this column. Send a number (float64), or null.", "price", 1),
-        (
-            lambda b: changed(b, price="soon"),
-            "soon is a string, not a number (float64). Send a number (float64).",
-            "price",
-            1,
-        ),
-        (
-            lambda b: changed(b, price=[1]),
-            "[1] is a list, not a number (float64). Send a number (float64).",
-            "price",
-            1,
-        ),
-        (
-            lambda b: changed(b, colour="red"),
-            "no such column. Leave it out; the model takes query_id, o",
-            "colour",
-            None,
-        ),
-        (lambda b: {**b, "context": {**b["context"], "colour": 1}}, "the model has no such column", "colour", None),
-    ],
-)
+NO_NUMBER = "not a number (float64). Send a number (float64)."
+NO_GROUP = [
+    (lambda b: {**b, "candidates": []}, "there are no candidates", None, None),
+    (lambda b: {**b, "candidates": {}}, "no list of objects", None, None),
+    (lambda b: {**b, "candidates": None}, "no list of objects", None, None),
+    (lambda b: {**b, "candidates": [*b["candidates"], 5]}, "is no object", None, -1),
+    (lambda b: {**b, "rows": []}, "none, or several, of columns, rows, candidates", None, None),
+    (lambda b: {"context": b["context"]}, "none, or several, of columns, rows, candidates", None, None),
+    (lambda b: {**b, "context": [1]}, "context is no object", None, None),
+    (lambda b: changed(b, age=30), "in context and in a candidate", "age", 1),
+    (lambda b: changed(b, offer="00019"), "has the item '00019'. Send each item once", "offer", 1),
+    (lambda b: changed(b, offer=None), "no id of an item", "offer", 1),
+    (lambda b: {**b, "candidates": b["candidates"] * 2}, "earlier", "offer", -1),
+    (lambda b: {**b, "candidates": [{"price": 1.0}] * 2}, "the candidates lack their ids", "offer", None),
+    (lambda b: changed(b, price=None), "does not have this column. Send a number (float64), or null.", "price", 1),
+    (lambda b: changed(b, price="soon"), f"soon is a string, {NO_NUMBER}", "price", 1),
+    (lambda b: changed(b, price=[1]), f"[1] is a list, {NO_NUMBER}", "price", 1),
+    (lambda b: changed(b, colour="red"), "no such column. Leave it out; the model takes query_id, o", "colour", None),
+    (lambda b: {**b, "context": {**b["context"], "colour": 1}}, "the model has no such column", "colour", None),
+]
+
+
+@pytest.mark.parametrize(("change", "says", "column", "row"), NO_GROUP)
 def test_what_is_no_group_of_candidates(app, asked, change, says, column, row):
     one = asked[asked["query_id"] == "q1_4"]
-    answer = post(app, "/v1/rank", change(of_query(one)))
-    said = answer.json()
-    assert answer.status == 422
-    assert says in said["error"]
-    assert said.get("column") == column
-    assert said.get("row") == (len(one) if row == -1 else row)
-
-
-def test_the_page_marks_the_item_as_required(app):
-    page = get(app, "/").body.decode()
-    assert "<tr><td>offer<td>string<td><td><td>The candidate&#x27;s id, which /v1/rank requires." in page
-    rank = get(app, "/openapi.json").json()["paths"]["/v1/rank"]["post"]["requestBody"]["content"]
-    candidates = rank["application/json"]["schema"]["properties"]["candidates"]
-    assert candidates["items"]["required"] == ["offer"]
+    assert one["offer"].iloc[0] == "00019"
+    refused(app, "/v1/rank", change(of_query(one)), 422, says, column=column, row=len(one) if row == -1 else row)
 
 
 def test_candidates_are_of_rank_alone(app, asked):
-    answer = post(app, "/v1/score", of_query(asked.head(1)))
-    assert answer.status == 422
-    assert "unknown field candidates" in answer.json()["error"].replace("'", "")
+    refused(app, "/v1/score", of_query(asked.head(1)), 422, "unknown field 'candidates'")

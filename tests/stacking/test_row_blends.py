@@ -249,11 +249,8 @@ def test_mean_rank_is_calibrated_where_a_line_does_not_fit(tmp_path):
     kept = Estimator.load(tmp_path / "b")
     torch.testing.assert_close(kept.predict(two), blend.predict(two), rtol=0, atol=0)
     straight = torch.from_numpy((rng.random(2000) < shares).astype(float))  # the line is right
-    assert RankMean(["a", "b"]).fit(
-        by_row(
-            {"a": torch.from_numpy(shares), "b": torch.from_numpy(shares)}, Rows(data.table, "binary", label=straight)
-        )
-    )._curves == [[]]
+    same, rows = torch.from_numpy(shares), Rows(data.table, "binary", label=straight)
+    assert RankMean(["a", "b"]).fit(by_row({"a": same, "b": same}, rows))._curves == [[]]
     few = Rows(Table({"x": torch.zeros(1)}), "binary", label=torch.ones(1))
     assert RankMean(["a"]).fit(by_row({"a": torch.ones(1).double()}, few))._curves == [[]]
 

@@ -61,22 +61,6 @@ def test_inputs_of_a_model_are_those_of_plain_loops(rows):
         np.testing.assert_allclose(got[word].numpy(), expected, rtol=1e-12, atol=1e-12, err_msg=word)
 
 
-def test_hand_worked_list():
-    got = in_list(torch.tensor([math.log(2), 0.0, math.log(2), 9.0]), torch.tensor([1, 1, 1, 3]))
-    assert got["rank"].tolist() == [1, 3, 2, 1]
-    np.testing.assert_allclose(got["softmax"], [0.4, 0.2, 0.4, 1.0], rtol=1e-6)
-    np.testing.assert_allclose(got["gap"], [0, -math.log(2), 0, 0], rtol=1e-6)
-
-
-def test_an_offset_of_a_list_changes_no_input():
-    rng = np.random.default_rng(0)
-    groups = torch.arange(10).repeat_interleave(4)
-    scores = torch.from_numpy(rng.normal(size=40))
-    a, b = in_list(scores, groups), in_list(scores + 100.0 * groups, groups)
-    for word in a:
-        torch.testing.assert_close(a[word], b[word], rtol=0, atol=1e-10)
-
-
 def clicks(
     lists: int = 150, size: int = 5, models: int = 2, seed: int = 0, step: float = 1.0
 ) -> tuple[Lists, dict[str, torch.Tensor]]:
@@ -141,15 +125,6 @@ def test_blend_weights_are_those_of_scipy(seed, ridge):
     assert likelihood(got.weights.numpy(), *about) <= best.fun + 1e-7
     np.testing.assert_allclose(got.predict(two).numpy(), x @ got.weights.numpy(), atol=1e-12)
     assert got.trace.importance == dict(zip(scores, got.weights.tolist(), strict=True))
-
-
-def test_blend_of_one_model_by_hand():
-    # Two candidates, gap ln 2 for the first; it is clicked in 3 lists of 4: at weight w the odds are 2^w = 3.
-    groups = torch.arange(4).repeat_interleave(2)
-    data = Lists(Table({"x": [0.0] * 8}), groups, label=torch.tensor([1.0, 0, 1, 0, 1, 0, 0, 1]))
-    two = level_two({"m": torch.tensor([math.log(2), 0.0] * 4)}, data)
-    weight = LinearBlend(["m"], ridge=0.0).fit(two).weights
-    assert float(weight) == pytest.approx(math.log2(3), abs=1e-5)
 
 
 def test_blend_of_large_data_reaches_the_optimum():

@@ -20,13 +20,18 @@ from tests import fresh
 from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make, sigmoid
 
 
+def fit(stack: Stack, scores, train: Rows, folds=None, test=None, test_scores=None, **options):
+    """The stack of base models with these scores, made by ``folds``."""
+    folds = folds_for(train) if folds is None else folds
+    base = bases(scores, scores if test_scores is None else test_scores, digest_of(folds))
+    return stack.fit(base, train, folds, train if test is None else test, **options)
+
+
 def stacked(case: str, noise: float = 0.5):
     train, scores = make(case, 400, 2, 0, noise)
     test, test_scores = make(case, 100, 2, 1, noise)
-    folds = folds_for(train)
-    made = Stack(rounds=10, extra=["city"]).fit(
-        bases(scores, test_scores, digest_of(folds)), train, folds, test, metric=default_metric(train.task), seed=2
-    )
+    about = {"metric": default_metric(train.task), "seed": 2}
+    made = fit(Stack(rounds=10, extra=["city"]), scores, train, None, test, test_scores, **about)
     return made, train, scores, test, test_scores
 
 
@@ -61,8 +66,7 @@ def test_a_stack_is_scored_by_its_own_predictions(case, noise):
 @pytest.mark.parametrize("case", TASKS)
 def test_a_stack_of_equals_beats_each(case):
     train, scores = make(case, 3000 if case == "ranking" else 800, 3, 0, 1.0, alike=True)
-    folds = folds_for(train)
-    made = Stack(rounds=10).fit(bases(scores, scores, digest_of(folds)), train, folds, train)
+    made = fit(Stack(rounds=10), scores, train)
     metric = get_metric(default_metric(train.task))
     assert metric.better(made.score, made.tried[made.best_base])
     low, high = made.difference.low, made.difference.high
@@ -94,12 +98,10 @@ def chosen_by_loops(label, candidates, folds, blocks, metric):
     among = np.isin(folds, blocks)
     better = []
     for name in names[1:]:
-        gains = []
-        for k in blocks:
-            inside = folds == k
-            gains.append(
-                metric(label[inside], candidates[names[0]][inside]) - metric(label[inside], candidates[name][inside])
-            )
+        gains = [
+            metric(label[i], candidates[names[0]][i]) - metric(label[i], candidates[name][i])
+            for i in (folds == k for k in blocks)
+        ]
         if np.mean(gains) > np.std(gains, ddof=1) / np.sqrt(len(blocks)):
             better.append(name)
     return min(better, key=lambda n: metric(label[among], candidates[n][among])) if better else names[0]
@@ -163,9 +165,8 @@ def of_noise(seed: int, n: int, metric: str, count: int = 5):
     train = Rows(Table({"row": torch.arange(n)}), "binary", label=label)
     folds = torch.from_numpy(rng.permutation(n) % 5)
     means = torch.stack([label[folds != k].mean() for k in range(5)])
-    digest = digest_of(folds)
-    level = Predictions("constant", means[folds], label.mean().expand(n).clone(), folds=digest)
-    return Quick().fit(bases(said, said, digest), train, folds, train, metric=metric, seed=seed, constant=level), train
+    level = Predictions("constant", means[folds], label.mean().expand(n).clone(), folds=digest_of(folds))
+    return fit(Quick(), said, train, folds, metric=metric, seed=seed, constant=level), train
 
 
 def test_the_score_of_a_stack_of_noise_is_that_of_chance():
@@ -182,11 +183,9 @@ def test_hill_climbing_takes_a_constant_and_no_tree_sees_it():
     assert made.score < min(made.tried[f"m{i}"] for i in range(5))
     rows, scores = make("binary", 300, 2, 0, 0.5)
     folds = folds_for(rows)
-    level = Predictions("constant", torch.full((300,), 0.5), torch.full((300,), 0.5), folds=digest_of(folds))
-    level = replace(level, oof=level.oof.double(), test=level.test.double())
-    made = Stack(rounds=5).fit(
-        bases(scores, scores, digest_of(folds)), rows, folds, rows, metric="logloss", constant=level
-    )
+    half = torch.full((300,), 0.5, dtype=torch.float64)
+    level = Predictions("constant", half, half, folds=digest_of(folds))
+    made = fit(Stack(rounds=5), scores, rows, folds, metric="logloss", constant=level)
     assert made.chosen != "constant"
     assert made.tried["constant"] == pytest.approx(math.log(2))
     again = made.model.predict({**scores, "constant": level.test}, rows)
@@ -202,13 +201,13 @@ def test_a_constant_that_is_better_is_taken():
         def blends(self, models, data, metric):
             return [OneBase("m0")]
 
-    given = bases(scores, scores, digest_of(folds))
-    made = Given().fit(given, rows, folds, rows, constant=Predictions("constant", mean, mean, folds=digest_of(folds)))
+    level = Predictions("constant", mean, mean, folds=digest_of(folds))
+    made = fit(Given(), scores, rows, folds, constant=level)
     assert (made.chosen, made.choices, made.best_base) == ("constant", ["constant"] * 4, "m0")
     assert made.score == pytest.approx(float(rows.label.std(correction=0)), abs=1e-12)
     assert made.model.models == ["m0", "constant"]
     torch.testing.assert_close(made.model.predict({**scores, "constant": mean}, rows), mean)
-    assert Given().fit(given, rows, folds, rows).score > made.score
+    assert fit(Given(), scores, rows, folds).score > made.score
 
 
 def test_a_first_fold_that_knows_nothing_leaves_no_constant_to_the_later_ones():
@@ -239,7 +238,7 @@ def test_a_metric_of_classes_is_scored_and_resampled_by_the_same_thresholds(name
     said = {f"m{i}": torch.from_numpy(sigmoid(truth + (0.5 + i) * rng.normal(size=n) - 3)) for i in range(3)}
     train = Rows(Table({"row": torch.arange(n)}), "binary", label=label)
     folds = torch.arange(n) % 4
-    made = Quick().fit(bases(said, said, digest_of(folds)), train, folds, train, metric=name)
+    made = fit(Quick(), said, train, folds, metric=name)
 
     def scored(values):
         classes = np.zeros(n)
@@ -264,25 +263,20 @@ def test_the_choice_follows_the_metric():
     train, scores = make("binary", 2000, 1, 0, 0.1)
     noise = torch.from_numpy(np.random.default_rng(9).normal(size=2000))
     scores = {"m0": scores["m0"] / 50, "m1": (scores["m0"].logit() + noise).sigmoid()}
-    folds = folds_for(train)
-    given = bases(scores, scores, digest_of(folds))
-    assert Stack().fit(given, train, folds, train, metric="auc").best_base == "m0"
-    assert Stack().fit(given, train, folds, train, metric="logloss").best_base == "m1"
+    assert fit(Stack(), scores, train, metric="auc").best_base == "m0"
+    assert fit(Stack(), scores, train, metric="logloss").best_base == "m1"
     own = as_metric(lambda y, p: float(np.abs(y - p).mean()), greater_is_better=False, name="gap")
-    made = Stack().fit(given, train, folds, train, metric=own)
+    made = fit(Stack(), scores, train, metric=own)
     assert made.tried["m1"] == pytest.approx(float((train.label - scores["m1"]).abs().mean()))
     with pytest.raises(DataError, match="rmse is a metric of regression tasks, not of a binary"):
-        Stack().fit(given, train, folds, train, metric="rmse")
+        fit(Stack(), scores, train, metric="rmse")
 
 
 def test_scores_of_a_scaled_target_are_of_raw_values():
     train, scores = make("regression", 300, 2, 0, 0.2)
     train = replace(train, label=train.label / 10)
     scores = {m: s / 10 for m, s in scores.items()}
-    folds = folds_for(train)
-    made = Stack().fit(
-        bases(scores, scores, digest_of(folds)), train, folds, train, metric="rmspe", restore=torch.expm1
-    )
+    made = fit(Stack(), scores, train, metric="rmspe", restore=torch.expm1)
 
     def rmspe(values):
         y, p = torch.expm1(train.label), torch.expm1(values)
@@ -344,12 +338,11 @@ def test_a_binary_target_given_as_one_list_is_refused():
     # What a new user tried: all rows in one list, which ended as a constant of AUC .5.
     train, scores = make("binary", 100, 2, 0, 0.5)
     lists = Lists(train.table, torch.zeros(100, dtype=torch.int64), label=train.label)
-    folds = folds_for(train)
     with pytest.raises(DataError, match=r"all rows are one list.*task='binary'"):
-        Stack().fit(bases(scores, scores, digest_of(folds)), lists, folds, lists)
+        fit(Stack(), scores, lists, folds_for(train))
     two = Lists(train.table, torch.arange(100) // 50, label=train.label)
     with pytest.raises(DataError, match="row 0: a list is not whole in fold 0"):
-        Stack().fit(bases(scores, scores, digest_of(folds)), two, folds, two)
+        fit(Stack(), scores, two, folds_for(train))
 
 
 def time_folds(n: int, blocks: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -423,16 +416,13 @@ def test_predictions_of_other_rows_or_shapes_are_refused():
     folds = folds_for(train)
     digest = digest_of(folds)
     good = bases(scores, scores, digest)
-    cases = {
-        "one class": (Predictions("z", scores["m0"][:, 0], scores["m0"][:, 0], folds=digest), "z predicts \\(60,\\)"),
-        "short": (Predictions("z", scores["m0"][:9], scores["m0"], folds=digest), "z has 9 and 60 predictions"),
-        "nan": (
-            Predictions("z", scores["m0"] * math.nan, scores["m0"], folds=digest),
-            "row 0: a prediction of z is no",
-        ),
-        "name": (Predictions("mean", scores["m0"], scores["m0"], folds=digest), "two blends have the name 'mean'"),
-    }
-    for one, message in cases.values():
+    m0 = scores["m0"]
+    for one, message in (
+        (Predictions("z", m0[:, 0], m0[:, 0], folds=digest), r"z predicts \(60,\)"),
+        (Predictions("z", m0[:9], m0, folds=digest), "z has 9 and 60 predictions"),
+        (Predictions("z", m0 * math.nan, m0, folds=digest), "row 0: a prediction of z is no"),
+        (Predictions("mean", m0, m0, folds=digest), "two blends have the name 'mean'"),
+    ):
         with pytest.raises(DataError, match=message):
             Stack().fit([*good, one], train, folds, train)
     with pytest.raises(DataError, match="no labels"):

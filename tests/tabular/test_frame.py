@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import pickle
 
 import numpy as np
@@ -101,10 +102,8 @@ def test_codes_fills_and_names_equal_fastais(pair):
 
 def test_prepared_numbers_equal_a_float64_oracle_and_fastais(pair):
     df, stock, ours = pair
-    train = df.loc[ours.train.rows.numpy(), CONTS].astype("float64")
-    fill = train["gappy"].median()
-    raw = df.loc[ours.rows.numpy(), CONTS].astype("float64").fillna({"gappy": fill})
-    train = train.fillna({"gappy": fill})
+    train, raw = (df.loc[to.rows.numpy(), CONTS].astype("float64") for to in (ours.train, ours))
+    train, raw = (part.fillna({"gappy": train["gappy"].median()}) for part in (train, raw))
     oracle = (raw - train.mean()) / (train.std(ddof=0) + 1e-7)
     np.testing.assert_allclose(ours.conts, oracle, atol=1e-6)
     np.testing.assert_allclose(ours.conts, stock.conts.astype("float64"), atol=1e-5)
@@ -136,11 +135,13 @@ def test_decoded_rows_equal_fastais(pair, capsys):
     np.testing.assert_allclose(a["whole"], df.loc[a.index, "whole"], atol=1e-4)
     row = ours.decode_row(ours.items.iloc[5])
     assert (row["word"], row["label"]) == (a.iloc[5]["word"], a.iloc[5]["label"])
-    without_y = ours.items.iloc[5].drop("label")
-    assert "label" not in ours.decode_row(without_y)
+    assert "label" not in ours.decode_row(ours.items.iloc[5].drop("label"))
     ours.show(max_n=2)
     ours.decode().show(max_n=2)
     assert "HTML" in capsys.readouterr().out
+    before = ours.x_cont.clone()
+    ours.process()  # a second time, and after decoding
+    assert torch.equal(ours.x_cont, before)
 
 
 def test_batches_have_fastais_shapes(pair):
@@ -305,23 +306,14 @@ def test_a_fraction_is_no_whole_number_target(odd):
     assert (caught.value.column, caught.value.row) == ("y", 1)
 
 
-def test_decode_is_a_new_frame_and_process_twice_is_once(pair):
-    _, _, ours = pair
-    before = ours.x_cont.clone()
-    ours.decode()
-    ours.process()
-    assert torch.equal(ours.x_cont, before)
-
-
 def test_an_unknown_or_missing_class_is_named():
     df = pd.DataFrame({"x": [1.0, 2, 3, 4], "y": ["a", "b", "c", None]})
     with pytest.raises(DataError, match=r"column 'y', row 2: the target 'c' is not among"):
         TabularFrame(df, None, None, "x", "y", splits=([0, 1], [2]))
     with pytest.raises(DataError, match=r"row 3: the target is missing"):
         TabularFrame(df, None, None, "x", "y", splits=([1, 2, 3], [0]))
-    to = TabularFrame(
-        df, None, None, "x", "y", splits=([0, 1], [2]), y_block=CategoryBlock(vocab=["c", "a", "b"], sort=False)
-    )
+    block = CategoryBlock(vocab=["c", "a", "b"], sort=False)
+    to = TabularFrame(df, None, None, "x", "y", splits=([0, 1], [2]), y_block=block)
     assert to.ys["y"].tolist() == [1, 2, 0]
     assert list(to.vocab) == ["c", "a", "b"]
 
@@ -367,9 +359,8 @@ def test_two_targets_of_one_vocabulary():
 def test_many_labels_at_once():
     df = make(60)
     df["l1"], df["l2"] = (df["whole"] > 50).astype(int), df["flag"]
-    to = TabularFrame(
-        df, PROCS, CATS, CONTS, ["l1", "l2"], y_block=MultiCategoryBlock(encoded=True, vocab=["l1", "l2"])
-    )
+    block = MultiCategoryBlock(encoded=True, vocab=["l1", "l2"])
+    to = TabularFrame(df, PROCS, CATS, CONTS, ["l1", "l2"], y_block=block)
     assert (to.y.dtype, to.c) == (torch.float32, 2)
     assert to.decode().items["l1"].tolist() == (df["l1"] == 1).tolist()
     assert isinstance(trained(to.dataloaders(bs=16, device="cpu"), layers=[4])[0].loss_func, BCEWithLogitsLossFlat)
@@ -385,10 +376,8 @@ def test_no_target_at_all():
 
 
 def test_categorical_order_and_unused_target_classes_follow_fastai():
-    df = pd.DataFrame(
-        {"k": pd.Categorical(["lo", "hi", "lo"], categories=["lo", "mid", "hi"], ordered=True), "x": [1.0, 2, 3]}
-    )
-    df["y"] = df["k"]
+    k = pd.Categorical(["lo", "hi", "lo"], categories=["lo", "mid", "hi"], ordered=True)
+    df = pd.DataFrame({"k": k, "x": [1.0, 2, 3], "y": k})
     ours, stock = (c(df, [Categorify], ["k"], ["x"], "y") for c in (TabularFrame, TabularPandas))
     assert list(ours.classes["k"]) == list(stock.classes["k"]) == ["#na#", "lo", "mid", "hi"]
     assert list(ours.vocab) == list(stock.vocab) == ["lo", "hi"]
@@ -399,13 +388,16 @@ def test_categorical_order_and_unused_target_classes_follow_fastai():
 # ---- what goes in
 
 
-def test_every_frame_library_gives_the_same(df_module):
-    df = make(60)
-    columns = {n: [None if pd.isna(v) else v for v in df[n].tolist()] for n in df}
-    want = build(TabularFrame, df, splits=(range(40), range(40, 60)))
-    got = build(TabularFrame, df_module.frame(columns), splits=(range(40), range(40, 60)))
+def same_rows(got, want):
     for a, b in zip(got.packed.views, want.packed.views, strict=True):
-        torch.testing.assert_close(a.cpu(), b.cpu())
+        torch.testing.assert_close(a.cpu(), b.cpu(), atol=1e-6, rtol=1e-6)
+
+
+def test_every_frame_library_gives_the_same(df_module):
+    df, splits = make(60), (range(40), range(40, 60))
+    columns = {n: [None if pd.isna(v) else v for v in df[n].tolist()] for n in df}
+    got = build(TabularFrame, df_module.frame(columns), splits=splits)
+    same_rows(got, build(TabularFrame, df, splits=splits))
 
 
 def test_files_tables_and_dicts_go_in(tmp_path):
@@ -415,33 +407,24 @@ def test_files_tables_and_dicts_go_in(tmp_path):
     splits = (range(40), range(40, 60))
     want = build(TabularFrame, df, splits=splits)
     for source in (tmp_path / "a.parquet", str(tmp_path / "a.csv"), Table.read(df), {n: df[n].tolist() for n in df}):
-        got = build(TabularFrame, source, splits=splits)
-        for a, b in zip(got.packed.views, want.packed.views, strict=True):
-            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+        same_rows(build(TabularFrame, source, splits=splits), want)
     new = processed(want, tmp_path / "a.csv")
     assert torch.equal(new.x_cat, want.x_cat)
     with pytest.raises(MissingFileError):
         want.new(tmp_path / "b.csv")
 
 
-def test_test_frames_of_other_libraries(pair):
+def test_test_frames_of_other_libraries_of_one_row_and_of_none(pair):
     df, _, ours = pair
     dls = ours.dataloaders(bs=64, device="cpu")
     want = dls.test_dl(df).dataset.x_cat
-    assert torch.equal(dls.test_dl(pl.from_pandas(df)).dataset.x_cat, want)
-    assert torch.equal(dls.test_dl(pa.Table.from_pandas(df)).dataset.x_cat, want)
-    assert torch.equal(dls.test_dl([df][0].astype(object)).dataset.x_cat, want)
+    for other in (pl.from_pandas(df), pa.Table.from_pandas(df), df.astype(object)):
+        assert torch.equal(dls.test_dl(other).dataset.x_cat, want)
+    assert len(dls.test_dl(df.head(0))) == 0
+    assert torch.equal(next(iter(dls.test_dl(df.iloc[[7]])))[0], want[7:8].cpu())
 
 
-def test_splits_that_cannot_be_meant():
-    for splits in ([0, 1, 2], np.arange(3), torch.arange(3)):
-        with pytest.raises(DataError, match="splits are row numbers themselves"):
-            build(TabularFrame, make(30), splits=splits)
-    with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
-        TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
-
-
-def test_splits_of_every_form():
+def test_splits_of_every_form_and_those_that_cannot_be_meant():
     df = make(30)
     want = build(TabularFrame, df, splits=([5, 3, 8], [1, 0]))
     assert want.rows.tolist() == [5, 3, 8, 1, 0]
@@ -455,6 +438,11 @@ def test_splits_of_every_form():
     assert by_slice.split == 20
     with pytest.raises(DataError, match="row 30, but there are 30"):
         build(TabularFrame, df, splits=([0], [30]))
+    for splits in ([0, 1, 2], np.arange(3), torch.arange(3)):
+        with pytest.raises(DataError, match="splits are row numbers themselves"):
+            build(TabularFrame, df, splits=splits)
+    with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
+        TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
 
 
 class MeanOf:
@@ -478,8 +466,8 @@ def test_features_are_fitted_on_training_rows_and_join_the_numbers():
     assert list(to.cont_names) == [*CONTS, "mean_normal"]
     assert "tag" in to.cat_names
     means = df.iloc[::2].groupby("small")["normal"].mean()
-    train = df.iloc[::2]["small"].map(means).astype("float64")
-    valid = df.iloc[1::2]["small"].map(means).astype("float64").fillna(train.median())
+    train, valid = (df.iloc[i::2]["small"].map(means).astype("float64") for i in (0, 1))
+    valid = valid.fillna(train.median())
     want = (valid - train.mean()) / train.std(ddof=0)
     np.testing.assert_allclose(to.valid.conts["mean_normal"], want, atol=1e-5)
     new = processed(to, df.iloc[[1]])
@@ -515,13 +503,6 @@ def test_empty_frames_and_single_rows(n):
     assert len(to.decode().items) == n
 
 
-def test_an_empty_test_frame_and_one_row(pair):
-    df, _, ours = pair
-    dls = ours.dataloaders(bs=64, device="cpu")
-    assert len(dls.test_dl(df.head(0))) == 0
-    assert torch.equal(next(iter(dls.test_dl(df.iloc[[7]])))[0], dls.test_dl(df).dataset.x_cat[7:8].cpu())
-
-
 def test_only_codes_or_only_numbers():
     df = make(40)
     only_cats = TabularFrame(df, PROCS, CATS, None, "price")
@@ -534,42 +515,40 @@ def test_only_codes_or_only_numbers():
             learn.predict(df.iloc[0])
 
 
-def test_without_procs_values_pass_as_they_are():
+def test_without_categorify_codes_and_flags_pass_as_they_are():
     to = TabularFrame({"c": [3, 1], "x": [0.5, np.nan], "y": [1.0, 2.0]}, None, "c", "x", "y")
     assert to.x_cat.tolist() == [[3], [1]]
     assert to.x_cont[:, 0].isnan().tolist() == [False, True]
     assert to.decode().items["c"].tolist() == [3, 1]
     with pytest.raises(DataError, match="Add Categorify"):
         TabularFrame({"c": ["a"]}, None, "c")
-
-
-def test_missing_flags_without_categorify_are_zero_and_one():
     to = TabularFrame({"x": [0.5, np.nan]}, FillMissing, None, "x")
     assert to.x_cat.tolist() == [[0], [1]]
     assert to.x_cont.flatten().tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("argument", ["cat_names", "cont_names", "y_names"])
-def test_a_column_that_is_not_there_is_named(argument):
-    names = {"cat_names": ["word"], "cont_names": ["whole"], "y_names": ["price"], argument: ["nowhere"]}
-    with pytest.raises(MissingColumnError, match="'nowhere'"):
-        TabularFrame(make(20), PROCS, **names)
+@pytest.mark.parametrize(
+    ("names", "error", "match"),
+    [
+        ((["nowhere"], ["whole"], ["price"]), MissingColumnError, "'nowhere'"),
+        ((["word"], ["nowhere"], ["price"]), MissingColumnError, "'nowhere'"),
+        ((["word"], ["whole"], ["nowhere"]), MissingColumnError, "'nowhere'"),
+        ((CATS, ["word"], "price"), DataError, "'word'"),
+        ((["word", "small"], ["small"]), DataError, "named twice"),
+    ],
+)
+def test_a_column_that_cannot_be_used_is_named(names, error, match):
+    with pytest.raises(error, match=match):
+        TabularFrame(make(20), PROCS, *names)
 
 
-def test_a_column_that_is_missing_or_of_another_kind_is_named(pair):
+def test_a_column_that_is_missing_or_of_another_kind_in_a_test_frame_is_named(pair):
     df, _, ours = pair
+    dls = ours.dataloaders(device="cpu")
     with pytest.raises(MissingColumnError, match="'whole'"):
-        ours.dataloaders(device="cpu").test_dl(df.drop(columns="whole"))
-    with pytest.raises(DataError, match="'word'"):
-        build(TabularFrame, df, procs=[own.Categorify]).__class__(df, PROCS, CATS, ["word"], "price")
-    test = df.assign(small=df["small"].astype(str) + "x")
+        dls.test_dl(df.drop(columns="whole"))
     with pytest.raises(DataError, match="'small'"):
-        ours.dataloaders(device="cpu").test_dl(test)
-
-
-def test_a_name_given_twice_is_refused():
-    with pytest.raises(DataError, match="named twice"):
-        TabularFrame(make(20), PROCS, ["word", "small"], ["small"])
+        dls.test_dl(df.assign(small=df["small"].astype(str) + "x"))
 
 
 def test_own_procs_with_options_and_fill_strategies():
@@ -671,10 +650,8 @@ def test_adult_as_fastai(adult):
     conts = ["age", "fnlwgt", "education_num", "gain", "loss", "hours"]
     adult = adult.assign(age=adult["age"].where(adult.index % 17 > 0))
     splits, scores = RandomSplitter(seed=0)(adult), {}
-    frames = {
-        c: c(adult, PROCS, list(cats), list(conts), "income", y_block=CategoryBlock, splits=splits)
-        for c in (TabularPandas, TabularFrame)
-    }
+    given = (adult, PROCS, cats, conts, "income", CategoryBlock, splits)
+    frames = {c: c(*copy.deepcopy(given)) for c in (TabularPandas, TabularFrame)}
     stock, ours = frames.values()
     np.testing.assert_array_equal(ours.cats, stock.cats)
     np.testing.assert_array_equal(ours.ys, stock.ys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import pickle
@@ -22,6 +23,7 @@ from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.tabular.learner import tabular_learner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from fastrec._core.device import on_host
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
@@ -47,7 +49,14 @@ def numbered(n: int) -> pd.DataFrame:
 
 
 def rows_of(loader) -> list[list[int]]:
-    return [y[:, 0].tolist() for _, _, y in loader]
+    """The rows of every batch; the number beside each is its own."""
+    batches = list(loader)
+    assert all(torch.equal(x[:, 0].long(), y[:, 0].long()) for _, x, y in batches)
+    return [y[:, 0].tolist() for _, _, y in batches]
+
+
+def flat_rows(loader) -> list[int]:
+    return [row for batch in rows_of(loader) for row in batch]
 
 
 def stream_of(folder, **options) -> ParquetFrame:
@@ -115,22 +124,19 @@ def readers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "fastrec-reader"]
 
 
-def test_values_belong_to_their_rows(tmp_path):
-    frame = stream_of(write(tmp_path, numbered(1000), 3, 50))
-    for x, y in ((b[1], b[2]) for b in frame.dataloaders(64, buffer_rows=300, seed=0).train):
-        assert torch.equal(x[:, 0].long(), y[:, 0])
-
-
 # ---- order
 
 
 def test_same_seed_same_order_and_another_order_every_epoch(tmp_path):
     frame = stream_of(write(tmp_path, numbered(500), 2, 20))
-    first, second, other = (frame.dataloaders(32, buffer_rows=100, seed=s).train for s in (5, 5, 6))
-    one, two = rows_of(first), rows_of(first)
+    first, second, other, *both = (frame.dataloaders(32, buffer_rows=100, seed=s).train for s in (5, 5, 6, 5, 6))
+    one, two, elsewhere = rows_of(first), rows_of(first), rows_of(other)
     assert [rows_of(second), rows_of(second)] == [one, two]
     assert one != two
-    assert rows_of(other) != one
+    assert elsewhere != one
+    together = list(zip(*both, strict=True))  # two loaders at once do not disturb each other
+    for i, alone in enumerate((one, elsewhere)):
+        assert [batches[i][2][:, 0].tolist() for batches in together] == alone
 
 
 def test_ten_epochs_read_the_partitions_in_ten_orders(tmp_path):
@@ -138,7 +144,7 @@ def test_ten_epochs_read_the_partitions_in_ten_orders(tmp_path):
     loader = frame.dataloaders(50, buffer_rows=400, seed=0).train
     orders = set()
     for _ in range(10):
-        flat = np.array([r for batch in rows_of(loader) for r in batch])
+        flat = np.array(flat_rows(loader))
         first = [int(np.flatnonzero(flat // 500 == part)[0]) for part in range(8)]
         orders.add(tuple(np.argsort(first)))
     assert len(orders) == 10
@@ -151,7 +157,7 @@ def test_rows_travel_all_over_the_file(group, cached, tmp_path):
     frame = stream_of(write(tmp_path / "pq", numbered(n), 1, group), cache=cache)
     loader = frame.dataloaders(100, buffer_rows=n // 10, seed=0, drop_last=False).train
     for _ in range(3):
-        flat = np.array([r for batch in rows_of(loader) for r in batch])
+        flat = np.array(flat_rows(loader))
         assert abs(np.corrcoef(flat, np.arange(n))[0, 1]) <= 0.05
         # Every tenth of the epoch sees every fifth of the file, none of them less than half as often as it should.
         for part in flat.reshape(10, -1):
@@ -220,13 +226,9 @@ CATS, CONTS = ["small", "wide", "text", "flag"], ["x", "large", "whole", "steady
 @pytest.mark.parametrize("cached", [False, True])
 def test_what_is_learned_and_made_equals_the_frame_in_memory(procs, cached, tmp_path):
     df = mixed(900)
-    made = [p() if isinstance(p, type) else p for p in procs]
-    expected = TabularFrame(df, made, CATS, CONTS, "y", CategoryBlock)
-    cache = tmp_path / "cache" if cached else None
-    again = [p() if isinstance(p, type) else p for p in procs]
-    frame = ParquetFrame(
-        write(tmp_path / "pq", df, 3, 70), again, CATS, CONTS, "y", CategoryBlock, valid=df.iloc[:50], cache=cache
-    )
+    expected = TabularFrame(df, copy.deepcopy(procs), CATS, CONTS, "y", CategoryBlock)
+    folder, options = write(tmp_path / "pq", df, 3, 70), {"cache": tmp_path / "cache" if cached else None}
+    frame = ParquetFrame(folder, procs, CATS, CONTS, "y", CategoryBlock, valid=df.iloc[:50], **options)
     dls = frame.dataloaders(128, buffer_rows=300, shuffle=False)
     batches = list(dls.train)
     x_cat, x_cont, y = (torch.cat([b[i] for b in batches]) for i in range(3))
@@ -252,12 +254,10 @@ def test_what_is_learned_and_made_equals_the_frame_in_memory(procs, cached, tmp_
 def test_the_median_of_blocks_is_numpys(values, blocks):
     from fastrec.tabular.stream.frame import MedianSearch
 
-    search = MedianSearch()
-    parts = np.array_split(np.array(values, dtype=np.float64), blocks)
-    for part in parts:
-        search.look(part)
-    for part in parts:
-        search.look_again(part)
+    search, parts = MedianSearch(), np.array_split(np.array(values, dtype=np.float64), blocks)
+    for look in (search.look, search.look_again):
+        for part in parts:
+            look(part)
     ordered = sorted(values)
     low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
     middle = low if low == high else (low + high) / 2
@@ -355,24 +355,14 @@ def test_a_stock_learner_trains_predicts_and_is_exported(valid, tmp_path, capsys
     assert (tmp_path / "model.pkl").stat().st_size < weights + 100_000
 
 
-def auc(scores: np.ndarray, truth: np.ndarray) -> float:
-    order = np.argsort(scores, kind="stable")
-    ranks = np.empty(len(scores))
-    ranks[order] = np.arange(1, len(scores) + 1)
-    positive = truth == 1
-    return (ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2) / (positive.sum() * (~positive).sum())
-
-
 @pytest.mark.parametrize("order", ["time", "target"])
 def test_a_sorted_file_trains_as_well_as_memory(order, tmp_path):
     rng = np.random.default_rng(1)
     n = 12_000
     time = np.sort(rng.random(n))
-    a, b = rng.normal(size=n), rng.normal(size=n)
-    city = rng.integers(0, 20, n)
+    a, b, city = rng.normal(size=n), rng.normal(size=n), rng.integers(0, 20, n)
     logit = 1.5 * a * np.sign(time - 0.5) + b + rng.normal(size=20)[city]  # what a says changes with the time
-    df = pd.DataFrame({"time": time, "a": a, "b": b, "city": city, "y": (rng.random(n) < 1 / (1 + np.exp(-logit)))})
-    df["y"] = df["y"].astype(int)
+    df = pd.DataFrame({"time": time, "a": a, "b": b, "city": city, "y": (rng.random(n) < 1 / (1 + np.exp(-logit))) * 1})
     held = rng.random(n) < 0.25
     train, test = df[~held], df[held]
     train = train.sort_values("y" if order == "target" else "time", kind="stable")
@@ -384,7 +374,7 @@ def test_a_sorted_file_trains_as_well_as_memory(order, tmp_path):
         with learn.no_bar(), learn.no_logging():
             learn.fit_one_cycle(1, 0.02)
             scores = learn.get_preds(dl=dls.test_dl(test))[0]
-        return auc(scores[:, 1].numpy(), test["y"].to_numpy())
+        return roc_auc_score(test["y"], scores[:, 1].numpy())
 
     names = {"cat_names": "city", "cont_names": ["time", "a", "b"], "y_names": "y", "y_block": CategoryBlock}
     memory = TabularFrame(train, PROCS, **names)
@@ -411,20 +401,11 @@ def test_leaving_early_leaves_no_thread_and_the_next_epoch_is_whole(tmp_path):
     assert not readers()
     assert loader.one_batch()[1].shape == (7, 1)
     assert not readers()
-    flat = [r for batch in rows_of(loader) for r in batch]
+    flat = flat_rows(loader)
     assert len(flat) == len(set(flat)) == 300 // 7 * 7
     with pytest.raises(ZeroDivisionError):
         train_badly(loader)
     assert not readers()
-
-
-def test_two_loaders_at_once_do_not_disturb_each_other(tmp_path):
-    frame = stream_of(write(tmp_path, numbered(200), 2, 10))
-    a, b = (frame.dataloaders(10, buffer_rows=40, seed=s).train for s in (1, 2))
-    alone = [frame.dataloaders(10, buffer_rows=40, seed=s).train for s in (1, 2)]
-    together = list(zip(a, b, strict=True))
-    for i, one in enumerate(alone):
-        assert [t[i][2][:, 0].tolist() for t in together] == rows_of(one)
 
 
 # ---- what is broken
@@ -434,27 +415,24 @@ def test_nothing_there(tmp_path):
     for path in (tmp_path, tmp_path / "no.parquet", tmp_path / "*.parquet", []):
         with pytest.raises(MissingFileError):
             stream_of(path)
+    with pytest.raises(DataError, match="no column was named"):
+        ParquetFrame(write(tmp_path / "pq", numbered(10)), cache=tmp_path / "cache")
 
 
-def test_files_without_rows(tmp_path):
+def test_files_without_rows_and_hidden_folders(tmp_path):
     df = numbered(40)
     write(tmp_path, df, 2, 10)
     df[:0].to_parquet(tmp_path / "part000b.parquet")
-    assert sorted(r for b in rows_of(stream_of(tmp_path).dataloaders(7, shuffle=False).train) for r in b) == [
-        *range(40)
-    ]
+    assert sorted(flat_rows(stream_of(tmp_path).dataloaders(7, shuffle=False).train)) == list(range(40))
     df[:0].to_parquet(tmp_path / "empty.parquet")
-    empty = stream_of(tmp_path / "empty.parquet")
-    assert list(empty.dataloaders(4).train) == []
-    assert len(empty.dataloaders(4).train) == 0
-
-
-def test_a_file_that_is_cut_short_is_named(tmp_path):
-    write(tmp_path, numbered(100), 2, 10)
-    bad = tmp_path / "part001.parquet"
-    bad.write_bytes(bad.read_bytes()[:-20])
-    with pytest.raises(UnreadableFileError, match="part001"):
-        stream_of(tmp_path)
+    empty = stream_of(tmp_path / "empty.parquet").dataloaders(4).train
+    assert list(empty) == []
+    assert len(empty) == 0
+    for name in (".2026.0123.part", "_temporary"):
+        write(tmp_path / name / "deep", numbered(10))
+    write(tmp_path / "more", numbered(5))
+    assert len(stream_of(tmp_path)) == 45
+    assert len(stream_of(tmp_path / "_temporary")) == 10
 
 
 def spoil(file: Path, group: int) -> None:
@@ -466,14 +444,7 @@ def spoil(file: Path, group: int) -> None:
     file.write_bytes(data)
 
 
-def test_spoilt_pages_are_an_error_at_once(tmp_path):
-    write(tmp_path, numbered(100), 2, 10, compression="snappy")
-    spoil(tmp_path / "part001.parquet", 2)
-    with pytest.raises(UnreadableFileError, match=r"row group 2.*part001|part001.*row group 2"):
-        stream_of(tmp_path)
-
-
-def test_pages_spoilt_later_are_an_error_after_the_rows_before_them(tmp_path):
+def test_spoilt_pages_are_an_error_at_once_and_later_after_the_rows_before_them(tmp_path):
     write(tmp_path, numbered(100), 2, 10, compression="snappy")
     loader = stream_of(tmp_path).dataloaders(7, buffer_rows=20, shuffle=False).train
     spoil(tmp_path / "part001.parquet", 2)  # rows 70 to 79
@@ -482,13 +453,19 @@ def test_pages_spoilt_later_are_an_error_after_the_rows_before_them(tmp_path):
         got.extend(row for _, _, y in loader for row in y[:, 0].tolist())
     assert got == list(range(70))
     assert not readers()
+    with pytest.raises(UnreadableFileError, match=r"row group 2.*part001|part001.*row group 2"):
+        stream_of(tmp_path)
+    bad = tmp_path / "part001.parquet"
+    bad.write_bytes(bad.read_bytes()[:-20])
+    with pytest.raises(UnreadableFileError, match="part001"):  # cut short
+        stream_of(tmp_path)
 
 
 @pytest.mark.parametrize("other", ["rows", "size", "nothing", "gone"])
 def test_a_file_that_is_replaced_between_epochs_is_named(other, tmp_path):
     folder = write(tmp_path, numbered(100), 2, 10, compression="NONE", use_dictionary=False)
     loader = stream_of(folder).dataloaders(10, buffer_rows=30, seed=0).train
-    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(100))
+    assert sorted(flat_rows(loader)) == list(range(100))
     file = folder / "part001.parquet"
     size, stamp = file.stat().st_size, file.stat().st_mtime_ns
     rows = {"rows": numbered(100).assign(row=range(1000, 1100)), "size": numbered(90)}.get(other, numbered(100))
@@ -496,7 +473,7 @@ def test_a_file_that_is_replaced_between_epochs_is_named(other, tmp_path):
     os.utime(file, ns=(stamp + 1, stamp + 1))  # clocks of files are coarse
     assert (file.stat().st_size == size) == (other != "size")
     if other == "nothing":
-        assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(100))
+        assert sorted(flat_rows(loader)) == list(range(100))
         return
     if other == "gone":
         file.unlink()
@@ -509,10 +486,8 @@ def test_files_that_do_not_agree_are_named(tmp_path):
     write(tmp_path, numbered(40), 2, 10)
     other = numbered(10).assign(x=[str(i) for i in range(10)])
     other.to_parquet(tmp_path / "part002.parquet")
-    with pytest.raises(DataError, match="string") as found:
+    with pytest.raises(DataError, match=r"(?s)(?=.*string)(?=.*part002).*'x'"):
         stream_of(tmp_path)
-    assert "part002" in str(found.value)
-    assert "'x'" in str(found.value)
     numbered(10).drop(columns="x").to_parquet(tmp_path / "part002.parquet")
     with pytest.raises(MissingColumnError, match="part002"):
         stream_of(tmp_path)
@@ -534,17 +509,19 @@ def test_a_bad_row_is_named_with_its_file(tmp_path):
     assert Path(found.value.file).name == "part001.parquet"
 
 
-@pytest.mark.parametrize("options", [{"rank": 2, "world_size": 2}, {"rank": 0}, {"world_size": 2}])
-def test_ranks_that_cannot_be(options, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"seed": 0, "rank": 2, "world_size": 2}, "rank"),
+        ({"seed": 0, "rank": 0}, "rank"),
+        ({"seed": 0, "world_size": 2}, "rank"),
+        ({"rank": 0, "world_size": 2}, "seed="),
+    ],
+)
+def test_ranks_that_cannot_be(options, match, tmp_path):
     frame = stream_of(write(tmp_path, numbered(40)))
-    with pytest.raises(DataError, match="rank"):
-        frame.dataloaders(4, seed=0, **options)
-
-
-def test_ranks_need_a_common_order(tmp_path):
-    frame = stream_of(write(tmp_path, numbered(40)))
-    with pytest.raises(DataError, match="seed="):
-        frame.dataloaders(4, rank=0, world_size=2)
+    with pytest.raises(DataError, match=match):
+        frame.dataloaders(4, **options)
 
 
 # ---- the cache
@@ -580,26 +557,26 @@ def test_the_cache_is_written_once_and_another_when_files_or_settings_change(tmp
 
 def test_a_second_configuration_leaves_a_loaders_rows_alone(tmp_path):
     df = numbered(100).assign(z=-1.0, w=-2.0)
-    folder, cache = write(tmp_path / "pq", df, 2, 10), tmp_path / "cache"
-    valid = write(tmp_path / "valid", df, 1, 10)
+    folder, options = write(tmp_path / "pq", df, 2, 10), {"cache": tmp_path / "cache"}
+    options["valid"] = write(tmp_path / "valid", df, 1, 10)
 
-    def of(names: list[str]) -> ParquetFrame:
-        return ParquetFrame(folder, None, None, names, "row", RegressionBlock, cache=cache, valid=valid)
+    def loaders_of(*names: str):
+        frame = ParquetFrame(folder, None, None, names, "row", RegressionBlock, **options)
+        return frame.dataloaders(10, buffer_rows=20, seed=0)
 
-    first = of(["x"]).dataloaders(10, buffer_rows=20, seed=0)
+    first = loaders_of("x")
     with pytest.warns(DataWarning, match="caches of other"):
-        second = of(["x", "z", "w"]).dataloaders(10, buffer_rows=20, seed=0)
+        second = loaders_of("x", "z", "w")
     for loaders, width in ((first, 1), (second, 3), (first, 1)):
         for loader in loaders:
-            batches = list(loader)
-            assert sorted(r for _, _, y in batches for r in y[:, 0].tolist()) == list(range(100))
-            assert all(x.shape[1] == width and torch.equal(x[:, 0], y[:, 0].float()) for _, x, y in batches)
+            assert sorted(flat_rows(loader)) == list(range(100))
+            assert loader.one_batch()[1].shape[1] == width
 
 
 def test_written_again_while_it_is_read_it_holds_the_same_rows(tmp_path):
     folder, cache = write(tmp_path / "pq", numbered(200), 2, 10), tmp_path / "cache"
     loader = stream_of(folder, cache=cache).dataloaders(10, buffer_rows=20, seed=0).train
-    copy, batches = pickle.loads(pickle.dumps(loader.rows)), iter(loader)
+    copied, batches = pickle.loads(pickle.dumps(loader.rows)), iter(loader)
     seen = next(batches)[2][:, 0].tolist()
     (path,) = cached_rows(cache)
     (path.parent / "about.json").unlink()  # spoilt: somebody else writes it again
@@ -607,9 +584,9 @@ def test_written_again_while_it_is_read_it_holds_the_same_rows(tmp_path):
     stream_of(folder, cache=cache)
     assert path.stat().st_ino != before
     assert sorted(seen + [r for _, _, y in batches for r in y[:, 0].tolist()]) == list(range(200))
-    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(200))
-    loader.rows = copy
-    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(200))
+    assert sorted(flat_rows(loader)) == list(range(200))
+    loader.rows = copied
+    assert sorted(flat_rows(loader)) == list(range(200))
 
 
 @pytest.mark.parametrize(
@@ -658,7 +635,7 @@ def test_a_flipped_bit_in_the_cache_is_an_error(n, chunk, block, buffer, place, 
         loader.drop_last = False
         (path,) = cached_rows(folder / "cache")
         if again:  # it was sound when it was first read
-            assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(n))
+            assert sorted(flat_rows(loader)) == list(range(n))
         spoilt = bytearray(path.read_bytes())
         spoilt[int(place * len(spoilt))] ^= 1 << bit
         stamp = path.stat().st_mtime_ns
@@ -685,17 +662,3 @@ def test_a_spoilt_cache_is_an_error_and_a_foreign_folder_is_left_alone(tmp_path)
     with pytest.raises(WriteError):
         stream_of(folder, cache=tmp_path / "mine")
     assert (mine / "letter.txt").read_text() == "dear"
-
-
-def test_a_cache_of_no_columns_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no column was named"):
-        ParquetFrame(write(tmp_path / "pq", numbered(10)), cache=tmp_path / "cache")
-
-
-def test_hidden_folders_hold_no_rows(tmp_path):
-    write(tmp_path / "pq", numbered(10))
-    for name in (".2026.0123.part", "_temporary"):
-        write(tmp_path / "pq" / name / "deep", numbered(10))
-    write(tmp_path / "pq" / "more", numbered(5))
-    assert len(stream_of(tmp_path / "pq")) == 15
-    assert len(stream_of(tmp_path / "pq" / "_temporary")) == 10

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from fastai.callback.core import Callback, CancelBatchException
@@ -40,6 +41,7 @@ from fastrec.training.learner import LeanLearner, one_cycle, plain_loss
 from tests.training.helpers import predictions, quiet_fit
 
 N, TRAIN = 1200, 960
+PROCS = [Categorify, FillMissing, Normalize]
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +68,8 @@ def frame():
 @pytest.fixture
 def dataloaders(frame, tmp_path):
     def make(target="answer", block=CategoryBlock, bs=128, cats=("city", "item"), conts=("x", "z"), **options):
-        to = TabularPandas(
-            frame,
-            [Categorify, FillMissing, Normalize],
-            list(cats),
-            list(conts),
-            target,
-            y_block=block(),
-            splits=(list(range(TRAIN)), list(range(TRAIN, N))),
-        )
+        splits = (list(range(TRAIN)), list(range(TRAIN, N)))
+        to = TabularPandas(frame, PROCS, list(cats), list(conts), target, y_block=block(), splits=splits)
         return to.dataloaders(bs=bs, path=tmp_path, **options)
 
     return make
@@ -159,8 +154,7 @@ def test_optimizers_of_all_kinds_train_under_one_cycle(dataloaders, opt_func):
 @pytest.mark.parametrize("settings", [{}, {"clamp_value": 0.5, "debias": True}])
 def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
     others, ends, kinds = pytest.importorskip("torch_optimizer"), [], []
-    clamp, debias = settings.get("clamp_value", 10), settings.get("debias", False)
-    ours = partial(lamb, clamp=clamp, debias=debias, adapt_1d=True)
+    ours = partial(lamb, clamp=settings.get("clamp_value", 10), debias=settings.get("debias", False), adapt_1d=True)
     for opt_func in (partial(others.Lamb, **settings), ours):
         set_seed(0)
         options = {"emb_szs": {"city": 4, "item": 8, "x_na": 12}, "layers": [16], "opt_func": opt_func, "wd": 0.05}
@@ -174,12 +168,12 @@ def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
 
 
 def test_it_trains_as_fastais_learner_does(dataloaders):
-    dls, sizes = dataloaders(shuffle=False), [(7, 4), (41, 8), (3, 4)]
-    theirs = tabular_learner(dls, layers=[16, 8], emb_szs={"city": 4, "item": 8, "x_na": 4})
+    dls, sizes = dataloaders(shuffle=False), {"city": 4, "item": 8, "x_na": 4}
+    theirs = tabular_learner(dls, layers=[16, 8], emb_szs=sizes)
     ours = rec_learner(dls, layers=[16, 8], emb_szs=sizes)
     state = theirs.model.state_dict()
     ours.model.load_state_dict({k: v for k, v in state.items() if not k.startswith("embeds")}, strict=False)
-    for name, e in zip(("city", "item", "x_na"), theirs.model.embeds, strict=True):
+    for name, e in zip(sizes, theirs.model.embeds, strict=True):
         ours.model.embeds.load_table(name, e.weight)
     for learn in (theirs, ours):
         quiet_fit(learn, 2, 1e-2, wd=0.1)
@@ -250,12 +244,6 @@ def test_other_models_classes_and_built(dataloaders):
     assert isinstance(quiet_fit(stock, 1).model, TabularModel)
     built = TabularNet([(7, 4), (41, 4), (3, 4)], 2, 2, [8])
     assert quiet_fit(rec_learner(dls, built), 1).model is built
-    with pytest.raises(DataError, match=r"'layers'.*already built"):
-        rec_learner(dls, built, layers=[3])
-    with pytest.raises(DataError, match="takes no 'depth'"):
-        rec_learner(dls, depth=3)
-    with pytest.raises(DataError, match="2 embedding sizes for 3"):
-        rec_learner(dls, emb_szs=[(7, 4), (41, 4)])
     with pytest.raises(MissingColumnError, match="'nowhere'"):
         rec_learner(dls, emb_szs={"nowhere": 4})
 
@@ -263,6 +251,9 @@ def test_other_models_classes_and_built(dataloaders):
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
+        (TabularNet, {"depth": 3}, "takes no 'depth'"),
+        (TabularNet, {"emb_szs": [(7, 4), (41, 4)]}, "2 embedding sizes for 3"),
+        ("built", {"layers": [3]}, r"'layers'.*already built"),
         (TabularNet, {"metric": accuracy}, r"TabularNet takes no 'metric', nor do .*; did you mean 'metrics'\?"),
         (TabularNet, {"embed_ps": 0.1}, r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner"),
         (partial(TabularNet, ps=0.1), {"bnfinal": True}, r"TabularNet takes no 'bnfinal'.*'bn_final'\?"),
@@ -289,9 +280,8 @@ def test_fastais_config_is_taken(dataloaders):
     assert [m.p for m in net.layers.modules() if isinstance(m, torch.nn.Dropout)] == [0.4, 0.4]
     assert net.layers[-1].high == 5
     assert not any(isinstance(m, torch.nn.BatchNorm1d) for m in net.layers.modules())
-    stock = rec_learner(
-        dls, TabularModel, layers=[8], config=tabular_config(embed_p=0.3, act_cls=torch.nn.SiLU())
-    ).model
+    config = tabular_config(embed_p=0.3, act_cls=torch.nn.SiLU())
+    stock = rec_learner(dls, TabularModel, layers=[8], config=config).model
     assert stock.emb_drop.p == 0.3
     assert any(isinstance(m, torch.nn.SiLU) for m in stock.modules())
 
@@ -363,8 +353,8 @@ class Counted(torch.nn.Module):
 def test_a_metric_that_cannot_be_scored_is_refused_before_the_first_batch(dataloaders, target, metric, words):
     net = Counted(6 if target == "city" else 2)
     learn = rec_learner(dataloaders(target, cats=("item",)), net, metrics=metric)
-    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match=words):
-        learn.fit(1)
+    with pytest.raises(DataError, match=words):
+        quiet_fit(learn, 1, by="fit")
     assert net.batches == 0
 
 
@@ -376,8 +366,7 @@ def loaders(frame, tmp_path):
     def make(target="answer", df=None, cats=("city", "item"), conts=("x", "z"), bs=128, wgts=None, **options):
         df = frame if df is None else df
         splits = (range(len(df) * 4 // 5), range(len(df) * 4 // 5, len(df)))
-        procs = [Categorify, FillMissing, Normalize]
-        to = TabularFrame(df, procs, list(cats), list(conts), target, splits=splits, **options)
+        to = TabularFrame(df, PROCS, list(cats), list(conts), target, splits=splits, **options)
         grouped = {"groups": True} if "groups" in options else {}
         return to.dataloaders(bs=bs, path=tmp_path, wgts=wgts, **grouped)
 
@@ -386,8 +375,8 @@ def loaders(frame, tmp_path):
 
 def test_six_classes_of_a_frame_are_no_targets_of_auc(loaders):
     learn = rec_learner(loaders("city", cats=("item",)), layers=[4], metrics=AUC())
-    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match="auc takes one score a row, but there are"):
-        learn.fit(1)
+    with pytest.raises(DataError, match="auc takes one score a row, but there are"):
+        quiet_fit(learn, 1, by="fit")
     assert "losses" not in vars(learn.recorder)  # nothing was begun
 
 
@@ -400,12 +389,7 @@ def test_predict_takes_rows_of_every_library(dataloaders, loaders, frame, target
     row = frame.iloc[TRAIN]
     raw = {k: row[k] for k in ("city", "item", "x", "z")}
     rows = [raw, row, frame.iloc[[TRAIN]], *([{**raw, target: "of no known class"}] if ours else [])]
-    try:
-        import polars as pl
-    except ImportError:
-        pass
-    else:
-        rows += [pl.DataFrame([raw]), pl.DataFrame([raw]).row(0, named=True), pl.DataFrame([raw]).to_dicts()]
+    rows += [pl.DataFrame([raw]), pl.DataFrame([raw]).row(0, named=True), pl.DataFrame([raw]).to_dicts()]
     wanted = predictions(learn)[0][0]
     with learn.no_bar():
         stock = TabularLearner.predict(learn, row) if ours else None
@@ -500,16 +484,8 @@ def test_an_export_is_the_weights_and_little_more(loaders, frame, tmp_path, opti
 
 
 @pytest.mark.parametrize("target", ["answer", "rating"])
-def test_fastai_interprets_a_learner_of_a_frame(frame, target, monkeypatch):
-    to = TabularFrame(
-        frame,
-        [Categorify, FillMissing, Normalize],
-        ["city", "item"],
-        ["x", "z"],
-        target,
-        splits=(range(TRAIN), range(TRAIN, N)),
-    )
-    interp = Interpretation.from_learner(quiet_fit(rec_learner(to.dataloaders(bs=128), layers=[8]), 1))
+def test_fastai_interprets_a_learner_of_a_frame(loaders, frame, target, monkeypatch):
+    interp = Interpretation.from_learner(quiet_fit(rec_learner(loaders(target), layers=[8]), 1))
     shown = []
     monkeypatch.setattr("fastrec.tabular.frame.display_df", shown.append)
     with interp.learn.no_bar():
@@ -600,30 +576,19 @@ def test_events_and_weights_are_those_of_fastais_learner(dls):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     for name in ("lr", "mom"):
         np.testing.assert_allclose(learn.recorder.hps[name], stock.recorder.hps[name], rtol=1e-5)
-    np.testing.assert_allclose(
-        np.array(learn.recorder.values, dtype=float), np.array(stock.recorder.values, dtype=float), rtol=1e-3
-    )
+    values = (np.array(one.recorder.values, dtype=float) for one in (learn, stock))
+    np.testing.assert_allclose(*values, rtol=1e-3)
 
 
-def test_hypers_are_fastais(dls):
-    from fastai.optimizer import OptimWrapper
-
-    learn = rec_learner(dls, layers=[8])
-    learn.create_opt()
-    assert learn.opt.hypers == OptimWrapper.hypers.fget(learn.opt)[:1]
-
-
-def test_a_callback_that_gets_an_event_on_the_object_is_heard(dls):
+def test_hypers_are_fastais_and_callbacks_with_events_on_the_object_are_heard(dls):
     seen = []
     learn = rec_learner(dls, layers=[8], cbs=Callback(after_step=lambda self: seen.append(1)))
+    learn.create_opt()
+    assert learn.opt.hypers == OptimWrapper.hypers.fget(learn.opt)[:1]
     quiet_fit(learn, 1, by="fit")
     assert len(seen) == len(dls.train)
-
-
-def test_optimizers_without_momentum_have_a_cycle_too(dls):
-    learn = rec_learner(dls, layers=[8], opt_func=torch.optim.Adagrad)
-    quiet_fit(learn, 1, 1e-2)
-    assert set(learn.recorder.hps) == {"lr"}
+    learn = quiet_fit(rec_learner(dls, layers=[8], opt_func=torch.optim.Adagrad), 1, 1e-2)
+    assert set(learn.recorder.hps) == {"lr"}  # a cycle without momentum
 
 
 @pytest.mark.parametrize(

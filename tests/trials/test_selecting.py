@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +72,14 @@ def test_p_values_are_shares_of_the_null_gains():
     assert made.kept == []  # of four shuffles the smallest p-value is a fifth
 
 
-def test_targets_of_lists_are_shuffled_within_them():
+def of_lists() -> tuple[pd.DataFrame, Lists]:
     frame = planted.lists()
+    label, groups = (torch.tensor(frame[n].to_numpy()) for n in ("clicked", "list_id"))
+    return frame, Lists(Table.read(frame), groups, conts=["price", "stars", "noise"], label=label.double())
+
+
+def test_targets_of_lists_are_shuffled_within_them():
+    frame, rows = of_lists()
     seen = []
 
     class Looks(ColumnRanker):
@@ -81,13 +88,9 @@ def test_targets_of_lists_are_shuffled_within_them():
             self.trace.importance = {"price": 1.0}
             return self
 
-    label = torch.tensor(frame["clicked"].to_numpy()).double()
-    groups = torch.tensor(frame["list_id"].to_numpy())
-    null_importance(
-        Looks("looks", ["price"]), Lists(Table.read(frame), groups, conts=["price"], label=label), repeats=3
-    )
+    null_importance(Looks("looks", ["price"]), replace(rows, conts=["price"]), repeats=3)
     assert len(seen) == 4
-    assert any(not torch.equal(label, s) for s in seen[1:])
+    assert any(not torch.equal(rows.label, s) for s in seen[1:])
     for shuffled in seen:
         clicks = pd.Series(shuffled.numpy()).groupby(frame["list_id"]).sum()
         assert (clicks == 1).all()
@@ -137,11 +140,7 @@ def test_early_stopping_does_not_empty_the_null_gains():
 
 
 def test_many_rows_are_thinned_lists_whole():
-    frame = planted.lists()
-    label = torch.tensor(frame["clicked"].to_numpy()).double()
-    groups = torch.tensor(frame["list_id"].to_numpy())
-    rows = Lists(Table.read(frame), groups, conts=["price", "stars", "noise"], label=label)
-    made = select_features(rows, max_rows=400)
+    made = select_features(of_lists()[1], max_rows=400)
     assert set(made.kept) <= {"price", "stars"}
     assert "noise" in made.dropped
 

@@ -34,24 +34,17 @@ from tests.trials import planted
 TRAIN = planted.rows()
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, TRAIN)
+def run_of(recipe: type, frame: pd.DataFrame):
+    """A fixture: a run of that recipe on these rows, for all tests of the module."""
+
+    def made(tmp_path_factory) -> Path:
+        return planted.make_run(tmp_path_factory.mktemp("run"), recipe, frame)
+
+    return pytest.fixture(scope="module")(made)
 
 
-@pytest.fixture(scope="module")
-def amounts(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("amounts"), planted.Amounts, TRAIN)
-
-
-@pytest.fixture(scope="module")
-def later(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("later"), planted.Later, TRAIN)
-
-
-@pytest.fixture(scope="module")
-def ranked(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("ranked"), planted.Lists, planted.lists())
+shop, amounts, later = (run_of(r, TRAIN) for r in (planted.Shop, planted.Amounts, planted.Later))
+ranked = run_of(planted.Lists, planted.lists())
 
 
 def folds_of(run: Path) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -112,13 +105,10 @@ def test_encodings_and_dropped_columns_score_as_plain_loops(shop, monkeypatch):
     assert made.before == pytest.approx(refit(shop, planted.LIGHT, OWN), abs=1e-9)
     assert made.after < made.before - 0.05
     assert (made.dropped, made.columns) == (("x",), ())
-
-
-def test_a_column_that_no_shuffle_changes_makes_no_difference(shop):
+    # a column that no shuffle changes makes no difference
     made = try_features(lambda df: {"one": np.ones(len(df))}, shop)
     assert made.before == made.after
-    assert tuple(made.difference) == (0.0, 0.0, 0.0)
-    assert made.verdict == "no difference seen"
+    assert (tuple(made.difference), made.verdict) == ((0.0, 0.0, 0.0), "no difference seen")
 
 
 @pytest.mark.parametrize("case", ["shop", "later"])
@@ -169,9 +159,7 @@ class Extra(planted.Shop):
         return [LGBMModel("extra", rounds=40, early_stopping_rounds=None, num_threads=1, **extra)]
 
 
-@pytest.fixture(scope="module")
-def extra(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("extra"), Extra, planted.rows(700))
+extra = run_of(Extra, planted.rows(700))
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -209,11 +197,6 @@ def test_the_yardstick_has_no_random_splits(extra, shop):
     assert "extra_trees" not in settings
     assert (settings["num_leaves"], settings["rounds"]) == (8, 40)
     assert without_random_splits(reference_model(KeptRows(shop))).settings()["colsample_bytree"] == 1.0
-
-
-def test_generators_are_tried_on_folds_in_order_of_time(later):
-    for idea in (CountEncode("user"), Cross("user", "shop"), TargetEncode("shop", "bought")):
-        assert try_features(idea, later, note=False).verdict != "leak"
 
 
 def good_number(df):
@@ -294,6 +277,8 @@ def test_folds_in_order_of_time_keep_the_future_from_a_function(later):
     last = [TRAIN["day"].iloc[inside.numpy()].max() for _, inside in folds]
     assert sizes[-len(folds) :] == last
     assert made.verdict == "better"
+    for idea in (CountEncode("user"), Cross("user", "shop"), TargetEncode("shop", "bought")):
+        assert try_features(idea, later, note=False).verdict != "leak"
     of_all = try_features(lambda df: {"u": df.groupby("shop")["h"].transform("mean")}, later)
     assert of_all.verdict == "leak"
     assert "future" in of_all.leaks["u"]
@@ -419,7 +404,7 @@ def a_helper_is_no_matter(df):
 """
 
 
-def test_a_file_of_generators(shop, tmp_path):
+def test_a_file_of_generators_or_of_one_function(shop, tmp_path):
     (tmp_path / "idea.py").write_text(GENERATORS)
     (tmp_path / "beside.py").write_text("NAME = 'shop'")
     made = try_features(tmp_path / "idea.py", shop)
@@ -427,15 +412,11 @@ def test_a_file_of_generators(shop, tmp_path):
     assert made.columns == ("te_city_x_shop__bought", "count_shop", "xz")
     assert "beside" not in sys.path
     assert str(tmp_path) not in sys.path
-
-
-def test_a_file_of_one_function(shop, tmp_path):
-    (tmp_path / "idea.py").write_text(
-        "def _twice(v):\n    return 2 * v\ndef gap(df):\n    return _twice(df.h - df.x)\n"
-    )
-    made = try_features(str(tmp_path / "idea.py"), shop)
-    assert made.columns == ("gap",)  # a Series without a name of its own is called as the function is
-    assert made.verdict == "better"
+    text = "def _twice(v):\n    return 2 * v\ndef gap(df):\n    return _twice(df.h - df.x)\n"
+    (tmp_path / "gap.py").write_text(text)
+    made = try_features(str(tmp_path / "gap.py"), shop)
+    # a Series without a name of its own is called as the function is
+    assert (made.columns, made.verdict) == (("gap",), "better")
 
 
 @pytest.mark.parametrize(
@@ -464,28 +445,23 @@ def test_a_file_that_cannot_be_tried_says_why(shop, tmp_path, text, said):
 
 
 def test_rows_that_come_back_in_another_order_are_put_right(shop):
-    kept = KeptRows(shop)
-    sorts, plain = (
-        NewColumns(kept, read_idea(f))
-        for f in (lambda df: df.sort_values("x").assign(g=lambda d: d["h"]), lambda df: {"g": df["h"]})
-    )
+    ideas = (lambda df: df.sort_values("x").assign(g=lambda d: d["h"]), lambda df: {"g": df["h"]})
+    sorts, plain = (NewColumns(KeptRows(shop), read_idea(f)) for f in ideas)
     assert sorts.leaks() == plain.leaks() == {}
     np.testing.assert_array_equal(sorts._whole["g"], plain._whole["g"])
 
 
-@pytest.mark.parametrize("given", [3, CountEncode, [CountEncode("x"), 1], FeatureSet([])])
-def test_other_things_are_nothing_to_try(shop, given):
-    with pytest.raises(DataError, match="nothing to try"):
-        try_features(given, shop)
-    with pytest.raises(DataError, match="nothing to try"):
-        try_features(None, shop)
-
-
-def test_a_column_that_no_model_learns_from_cannot_be_dropped(shop):
-    with pytest.raises(DataError, match=r"'h': the run's models do not learn from it.*count_city"):
-        try_features(None, shop, drop=["h"])
-    with pytest.raises(DataError, match="no column is left"):
-        try_features(None, shop, drop=["city", *OWN])
+@pytest.mark.parametrize(
+    ("given", "drop", "said"),
+    [
+        *((given, [], "nothing to try") for given in (3, CountEncode, [CountEncode("x"), 1], FeatureSet([]), None)),
+        (None, ["h"], r"'h': the run's models do not learn from it.*count_city"),
+        (None, ["city", *OWN], "no column is left"),
+    ],
+)
+def test_other_things_are_nothing_to_try_and_not_every_column_can_be_dropped(shop, given, drop, said):
+    with pytest.raises(DataError, match=said):
+        try_features(given, shop, drop=drop)
 
 
 def test_a_run_without_parts_says_so(tmp_path):

@@ -41,14 +41,8 @@ from fastrec.tuning import search, tune_run
 from fastrec.tuning.spaces import as_line, is_tree, space_of, with_settings
 
 pytest.importorskip("optuna")
-TREES = {
-    "rounds": 8,
-    "early_stopping_rounds": None,
-    "nthread": 1,
-    "learning_rate": 0.3,
-    "max_depth": 2,
-    "subsample": 0.6,
-}
+TREES = {"rounds": 8, "early_stopping_rounds": None, "nthread": 1, "learning_rate": 0.3, "max_depth": 2}
+TREES["subsample"] = 0.6
 KINDS = (CatBoostModel, CentredModel, LGBMModel, NetModel, NetRanker, OffsetModel, XGBModel, XGBRanker)
 NAMES = {c.__name__: c for c in KINDS} | {"nn": nn}
 
@@ -62,11 +56,8 @@ class Recipe(Competition):
 
     def models(self, *, bs):
         net = NetModel("net", model="TabularNet", options={"layers": [4]}, epochs=1, bs=128)
-        return (
-            [net, XGBModel("xgb", **TREES), XGBModel("weak", **{**TREES, "max_depth": 1, "rounds": 2})]
-            if self.trees
-            else [net]
-        )
+        trees = [XGBModel("xgb", **TREES), XGBModel("weak", **{**TREES, "max_depth": 1, "rounds": 2})]
+        return [net, *trees] if self.trees else [net]
 
     def stack(self):
         return Stack(rounds=2)
@@ -168,6 +159,9 @@ def test_the_test_rows_are_not_needed(run):
     shutil.rmtree(run / "test")
     (run / "submission.csv").unlink()
     assert tune_run(run, minutes=0.3).own.score == pytest.approx(scores_of(run)["xgb"], abs=1e-12)
+    with sqlite3.connect(run.parent / "run.tune.db") as file:  # a search closes it
+        assert file.execute("select count(*) from trials").fetchone()[0] > 0
+    file.close()
 
 
 def test_the_command_prints_a_table_and_a_line(run):
@@ -201,13 +195,6 @@ def test_what_cannot_be_tuned_is_refused(run, tmp_path):
     shutil.rmtree(run.parent / ".run.parts")
     with pytest.raises(MissingFileError, match="its parts are not there"):
         tune_run(run, minutes=1)
-
-
-def test_a_search_closes_its_file(run):
-    tune_run(run, minutes=0.3)
-    with sqlite3.connect(run.parent / "run.tune.db") as file:
-        assert file.execute("select count(*) from trials").fetchone()[0] > 0
-    file.close()
 
 
 MODELS = [
@@ -252,11 +239,8 @@ def test_settings_are_taken_and_the_line_makes_the_same_model(run, model):
     for one in (made, again):
         inner = inmost(one)
         own = inner.settings()
-        options = (
-            inner.options
-            if isinstance(inner, NetModel)
-            else getattr(getattr(inner, "architecture", None), "options", {})
-        )
+        net = inner if isinstance(inner, NetModel) else getattr(inner, "architecture", None)
+        options = getattr(net, "options", {})
         assert all((options if d.option else own)[d.name] == values[d.name] for d in dims)
     assert as_line(again) == as_line(made)
     assert str(again.settings()) == str(made.settings())

@@ -227,13 +227,8 @@ def test_new_groups_in_the_test_give_folds_by_group(dated):
     assert "hash of user_id" in folds.method  # and not of session, which is new, too: users are the coarser
     assert "100 % of the test rows have a user_id that train does not have" in folds.why
     assert torch.equal(folds.codes, group_folds(train, "user_id", 5, seed=2))
-
-
-def test_sessions_are_groups_where_users_come_again():
-    rows = visits()
-    new = rows.session.str.endswith("/0")
-    folds = Folds.like(rows[~new], rows[new])
-    assert "hash of session" in folds.method
+    new = rows.session.str.endswith("/0")  # sessions are groups where users come again
+    assert "hash of session" in Folds.like(rows[~new], rows[new]).method
 
 
 @given(seed=st.integers(0, 30), share=st.floats(0.1, 0.9), target=st.booleans())
@@ -249,9 +244,11 @@ def test_a_test_cut_at_random_gives_folds_at_random(seed, share, target):
     assert folds.method == same.method
 
 
-def test_neither_a_rows_number_nor_a_part_is_a_group_or_a_time():
-    rows = visits().drop(columns=["day", "session"])
-    rows["part"] = np.where(rows.id < 2000, "train", "test")
+def test_neither_a_rows_number_nor_a_part_nor_values_of_another_type_are_a_group_or_a_time():
+    rows = visits().drop(columns="session")
+    other = rows.assign(user_id="u" + rows.user_id.astype(str), day=0.5)
+    assert "at random" in Folds.like(rows, other).method
+    rows = rows.drop(columns="day").assign(part=np.where(rows.id < 2000, "train", "test"))
     assert "at random" in Folds.like(rows[rows.id < 2000], rows[rows.id >= 2000]).method
 
 
@@ -274,9 +271,3 @@ def test_a_missing_time_is_named():
     train = rows[rows.id < 2500].reset_index(drop=True)
     train.loc[7, "day"] = pd.NaT
     refused(DataError, r"row 7.*a time is missing", lambda: Folds.like(train, rows[rows.id >= 2500]))
-
-
-def test_values_of_another_type_are_no_time_and_no_group():
-    rows = visits().drop(columns="session")
-    other = rows.assign(user_id="u" + rows.user_id.astype(str), day=0.5)
-    assert "at random" in Folds.like(rows, other).method

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.estimators import Trace
 from fastrec.table import Table, load_state, save_state
 from fastrec.validate import CrossFit, ListEvents, Lists, Rows, Target, folds_digest
 from tests._core.refusals import refused
@@ -59,19 +60,14 @@ def test_a_label_of_another_shape_is_refused(task, label, n):
 
 
 def test_there_are_five_tasks():
-    with pytest.raises(DataError, match=r"no task 'rank'.*ranking, binary, multiclass, regression, multilabel"):
-        rows("rank", [0.0])
+    said = r"no task 'rank'.*ranking, binary, multiclass, regression, multilabel"
+    refused(DataError, said, lambda: rows("rank", [0.0]))
 
 
 def test_take_keeps_rows_with_all_that_is_said_of_them():
-    made = rows(
-        "multilabel",
-        [[0.0, 1], [1, 0], [1, 1]],
-        n_outputs=2,
-        weight=torch.tensor([1.0, 2, 3]),
-        groups=torch.tensor([5, 5, 7]),
-        order=torch.tensor([3.0, 2, 1]),
-    )
+    given = {"weight": [1.0, 2, 3], "groups": [5, 5, 7], "order": [3.0, 2, 1]}
+    given = {n: torch.tensor(v) for n, v in given.items()}
+    made = rows("multilabel", [[0.0, 1], [1, 0], [1, 1]], n_outputs=2, **given)
     for chosen in (torch.tensor([True, False, True]), torch.tensor([0, 2])):
         got = made.take(chosen)
         assert got.label.tolist() == [[0, 1], [1, 1]]
@@ -101,11 +97,8 @@ def test_whole_numbers_of_few_values_are_asked_about(column, kind):
     assert caught.value.column == column
 
 
-def test_whole_numbers_of_many_values_are_amounts():
+def test_a_task_that_is_given_decides_and_many_whole_numbers_are_amounts():
     assert Target.fit(pd.DataFrame({"n": range(21)}), "n").task == "regression"
-
-
-def test_a_task_that_is_given_decides():
     assert Target.fit(FRAME, "digit", "binary").encode(FRAME).tolist() == [0, 1, 1, 0]
     assert Target.fit(FRAME, "digit", "regression").encode(FRAME).dtype == torch.float64
     grade = Target.fit(FRAME, "grade", "multiclass")
@@ -183,8 +176,6 @@ class Two:
     name, learns, beside = "two", True, False
 
     def __init__(self) -> None:
-        from fastrec.estimators import Trace
-
         self.trace = Trace()
 
     def fresh(self):
@@ -267,20 +258,15 @@ def test_a_list_has_the_events_of_its_session_that_are_strictly_before(seed):
         assert float(made.moments[place]) == one.t
 
 
-def test_some_lists_have_the_same_events():
-    candidates, log = tables(0)
-    events = ListEvents.before(candidates, log, **NAMES)
-    rows = Lists(candidates, candidates["g"].integer(), label=torch.zeros(len(candidates)), events=events)
-    assert rows.take(torch.arange(4)).events is events
-    assert rows.with_table(candidates).events is events
-
-
-def test_lists_named_by_text_are_found_by_any_part_of_their_table():
+def test_some_lists_have_the_same_events_and_text_names_them_as_well():
     candidates, log = tables(0)
     numbers = candidates["g"].integer()
     text = candidates.with_columns({"g": [f"list {100 - g:03d}" for g in numbers.tolist()]})
     events, known = (ListEvents.before(t, log, **NAMES) for t in (text, candidates))
-    part = text.take(torch.arange(6, 16))
+    rows = Lists(candidates, numbers, label=torch.zeros(len(candidates)), events=known)
+    assert rows.take(torch.arange(4)).events is known
+    assert rows.with_table(candidates).events is known
+    part = text.take(torch.arange(6, 16))  # lists are found by any part of their table
     at, known_at = events.of(part["g"].group_numbers()), known.of(numbers[6:16])
     assert torch.equal(events.ends[at] - events.starts[at], known.ends[known_at] - known.starts[known_at])
 

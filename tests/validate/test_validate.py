@@ -36,12 +36,6 @@ def test_the_fold_is_a_hash_of_the_key():
     assert group_folds(table, ["s", "i"], 4).tolist() == [fnv_fold(f"{k}\x1f{i % 37}", 4) for i, k in enumerate(keys)]
 
 
-def test_folds_of_any_frame():
-    df = pd.DataFrame({"s": [f"s{i % 12}" for i in range(60)], "x": 0.5}, index=range(60, 0, -1))
-    assert torch.equal(group_folds(df, "s", 3), group_folds(Table.read(df), "s", 3))
-    refused(MissingColumnError, "'user'", lambda: group_folds(df, "user"))
-
-
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), keys=st.lists(st.text(max_size=4), min_size=30, max_size=60, unique=True))
 def test_rows_that_come_go_or_move_change_no_fold(data, keys):
@@ -57,6 +51,10 @@ def test_equal_keys_have_equal_folds_in_any_type():
     forms = [np.arange(n), np.arange(n, dtype=np.float64), pd.array(range(n), dtype="Int64"), pd.Categorical(range(n))]
     for form in forms:
         assert torch.equal(group_folds(Table({"k": form}), "k", 5), as_text)
+    # in a frame of any library
+    df = pd.DataFrame({"s": [f"s{i % 12}" for i in range(60)], "x": 0.5}, index=range(60, 0, -1))
+    assert torch.equal(group_folds(df, "s", 3), group_folds(Table.read(df), "s", 3))
+    refused(MissingColumnError, "'user'", lambda: group_folds(df, "user"))
 
 
 def test_too_few_folds_or_keys_are_refused():
@@ -110,8 +108,8 @@ FOLDS = (torch.arange(N) // 3 * 7) % 4
 
 
 def test_every_score_is_by_the_model_that_did_not_see_its_fold():
-    train, test = lists(N), lists(TEST, start=300)
-    cross = CrossFit([Memory("seen"), Memory("sum", "sum")], N, TEST, seed=10)
+    train, test, cpu = lists(N), lists(TEST, start=300), torch.device("cpu")
+    cross = CrossFit([Memory("seen"), Memory("sum", "sum")], N, TEST, seed=10, device=cpu)
     carry_out(cross, train, test, FOLDS)
     done = cross.finish()
     assert done["seen"].oof.tolist() == [0.0] * N
@@ -122,24 +120,13 @@ def test_every_score_is_by_the_model_that_did_not_see_its_fold():
         for k, model in enumerate(made.models):
             assert model.valid == {r for r in range(N) if FOLDS[r] == k}
             assert model.rows == set(range(N)) - model.valid
-            assert model.seed == 10 + k
+            assert (model.seed, model.device) == (10 + k, cpu)
+        assert made.curves == [{"fold": k, "epoch": 0, "train_loss": 10.0 + k} for k in range(4)]
+        assert made.importance == {"x": 11.5, "y": 2.0}
     assert cross.models[0].rows == set()  # what was given stays untrained
-
-
-def test_curves_and_importance_of_all_folds():
-    cross = CrossFit([Memory("a")], N, TEST, seed=10)
-    carry_out(cross, lists(N), lists(TEST), FOLDS)
-    done = cross.finish()["a"]
-    assert done.curves == [{"fold": k, "epoch": 0, "train_loss": 10.0 + k} for k in range(4)]
-    assert done.importance == {"x": 11.5, "y": 2.0}
-
-
-def test_finishing_twice_gives_the_same():
-    cross = CrossFit([Memory("sum", "sum")], N, TEST)
-    carry_out(cross, lists(N), lists(TEST), FOLDS)
-    first, again = cross.finish()["sum"], cross.finish()["sum"]
-    assert torch.equal(first.test, again.test)
-    assert first.importance == again.importance
+    again = cross.finish()["sum"]
+    assert torch.equal(done["sum"].test, again.test)
+    assert done["sum"].importance == again.importance
 
 
 def test_progress_is_told_of_rows_that_models_were_trained_on():
@@ -148,12 +135,6 @@ def test_progress_is_told_of_rows_that_models_were_trained_on():
     carry_out(CrossFit(rankers, N, TEST, advance=told.append), lists(N), lists(TEST), FOLDS)
     sizes = [int((k != FOLDS).sum()) for k in range(4)]
     assert told == [s for size in sizes for s in (size, size)]
-
-
-def test_device_is_passed_on():
-    cross = CrossFit([Memory("a")], N, TEST, device=torch.device("cpu"))
-    carry_out(cross, lists(N), lists(TEST), FOLDS)
-    assert {m.device for m in cross.finish()["a"].models} == {torch.device("cpu")}
 
 
 def test_no_two_rankers_of_one_name():

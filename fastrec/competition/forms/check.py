@@ -34,11 +34,7 @@ class CheckReport(ReportLines):
 
 
 def check_submission(
-    submission_path: str | Path,
-    test_path: str | Path,
-    format: SubmissionForm = RECSYS2019,
-    *,
-    any_order: bool = False,
+    submission_path: str | Path, test_path: str | Path, format: SubmissionForm = RECSYS2019, *, any_order: bool = False
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
@@ -111,10 +107,9 @@ def score_submission(
         raise DataError("it has a header and no rows", file=ground_truth_path, remedy="Give the file with the answers")
     no_answer = np.flatnonzero(pc.equal(truth[format.answer], ""))
     if len(no_answer):
-        raise DataError(
-            f"no answer ({len(no_answer)} rows in all)", file=ground_truth_path, column=format.answer,
-            row=int(no_answer[0]), remedy="Score against the file with the clicked items",
-        )  # fmt: skip
+        problem = f"no answer ({len(no_answer)} rows in all)"
+        remedy = "Score against the file with the clicked items"
+        raise DataError(problem, file=ground_truth_path, column=format.answer, row=int(no_answer[0]), remedy=remedy)
     wanted = RowKeys(truth, format.keys, ground_truth_path)
     match = format.match(table, wanted, submission_path, role="not a target")
     ids = IdLists(table[format.prediction], format.sep)

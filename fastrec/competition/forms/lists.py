@@ -147,10 +147,9 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
         table = read_text_csv(sample, header, sep=sep)
         again = RowKeys(table, (lists,), sample).repeated()
         if len(again):
-            raise DataError(
-                "the sample has several lines of a list, and no column of scores or ranks", file=sample, column=lists,
-                row=int(again[0]), remedy="Write submission = ValueForm(…) or SubmissionFormat(…) in the recipe",
-            )  # fmt: skip
+            problem = "the sample has several lines of a list, and no column of scores or ranks"
+            remedy = "Write submission = ValueForm(…) or SubmissionFormat(…) in the recipe"
+            raise DataError(problem, file=sample, column=lists, row=int(again[0]), remedy=remedy)
         text = table[rest[0]]
         within = max((" ", ",", ";", "|"), key=lambda s: pc.sum(pc.match_substring(text, s)).as_py() or 0)
         most = max(1, int(IdLists(text, within).length.max(initial=1)))
@@ -186,13 +185,11 @@ def form_of_run(folder: str | Path) -> SubmissionForm:
             kinds = {form.kind: form for form in (SubmissionFormat, ValueForm, NextItemForm)}
             return kinds[state["submission"]["kind"]].from_state(state["submission"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnreadableFileError(
-            f"the run's submission form cannot be read ({error})", file=path,
-            remedy="Run the recipe again, or give the form by its competition",
-        ) from error  # fmt: skip
-    raise DataError(
-        "submissions of several goals are not checked or scored here", file=path, remedy="Read the run's scores.json"
-    )
+        problem = f"the run's submission form cannot be read ({error})"
+        remedy = "Run the recipe again, or give the form by its competition"
+        raise UnreadableFileError(problem, file=path, remedy=remedy) from error
+    remedy = "Read the run's scores.json"
+    raise DataError("submissions of several goals are not checked or scored here", file=path, remedy=remedy)
 
 
 def run_around(path: str | Path) -> Path | None:

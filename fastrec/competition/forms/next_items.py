@@ -67,10 +67,8 @@ class NextItemForm(SubmissionForm):
         text = id_text(items.values).to_pylist()
         bad = next((t for t in text if self.sep in t), None)
         if bad is not None:
-            raise DataError(
-                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission", column=self.items,
-                remedy="Set the recipe's separator to text that no item holds",
-            )  # fmt: skip
+            problem = f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission"
+            raise DataError(problem, column=self.items, remedy="Set the recipe's separator to text that no item holds")
         return text
 
     def write(self, path: str | Path, items: Vocab, best: Any, sessions: Any = None) -> None:
@@ -161,10 +159,9 @@ class NextItemForm(SubmissionForm):
         text = id_text(found)
         if text.null_count or bool(pc.any(pc.equal(text, "")).as_py()):
             gone = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(text, ""), True)))
-            raise DataError(
-                f"no answer ({len(gone)} sessions in all)", file=path, column=name, row=int(gone[0]),
-                remedy="Score against the file with the items that followed",
-            )  # fmt: skip
+            problem = f"no answer ({len(gone)} sessions in all)"
+            remedy = "Score against the file with the items that followed"
+            raise DataError(problem, file=path, column=name, row=int(gone[0]), remedy=remedy)
         return keys, text
 
     def _last(self, table: Table, target: str, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:

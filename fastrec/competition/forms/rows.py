@@ -112,9 +112,8 @@ def arrow_column(values: Any, name: str) -> pa.Array:
         if not isinstance(values, pa.Array | pa.ChunkedArray):
             values = pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            f"the values cannot be read as one column ({error})", column=name, remedy="Give values of one type"
-        ) from error
+        remedy = "Give values of one type"
+        raise DataError(f"the values cannot be read as one column ({error})", column=name, remedy=remedy) from error
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
@@ -193,19 +192,15 @@ class RowKeys:
         """
         column, name, twice = ", ".join(self.names), wanted.path.name, wanted.repeated()
         if len(twice):
-            raise DataError(
-                f"{wanted.named(twice[0])} stands in an earlier row too ({len(twice)} in all)",
-                file=wanted.path, column=column, row=int(wanted.numbers[twice[0]]),
-                remedy="Give the file as it was published",
-            )  # fmt: skip
+            problem = f"{wanted.named(twice[0])} stands in an earlier row too ({len(twice)} in all)"
+            remedy = "Give the file as it was published"
+            raise DataError(problem, file=wanted.path, column=column, row=int(wanted.numbers[twice[0]]), remedy=remedy)
         found = pc.index_in(self.text, value_set=wanted.text)
         extra = np.flatnonzero(found.is_null())
         if len(extra):
-            raise SubmissionError(
-                f"{self.named(extra[0])} is {role} of {name} ({len(extra)} such rows in all)",
-                file=self.path, column=column, row=int(extra[0]),
-                remedy="Keep the rows of that file alone, with their keys as they are there",
-            )  # fmt: skip
+            problem = f"{self.named(extra[0])} is {role} of {name} ({len(extra)} such rows in all)"
+            remedy = "Keep the rows of that file alone, with their keys as they are there"
+            raise SubmissionError(problem, file=self.path, column=column, row=int(extra[0]), remedy=remedy)
         rows = found.to_numpy().astype(np.int64)
         missing = np.setdiff1d(np.arange(len(wanted.text)), rows)
         if len(missing) and complete:
@@ -235,9 +230,8 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
         midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
         return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
     if not (is_text(column.type) or pa.types.is_integer(column.type) or (times and pa.types.is_date(column.type))):
-        raise DataError(
-            f"{what}s are {column.type}, which has no exact text", column=name, remedy="Give integers or strings"
-        )
+        remedy = "Give integers or strings"
+        raise DataError(f"{what}s are {column.type}, which has no exact text", column=name, remedy=remedy)
     return column.cast(pa.large_string())
 
 

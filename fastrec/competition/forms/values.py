@@ -62,10 +62,9 @@ class ValueForm(SubmissionForm):
             given = getattr(self, name)
             object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))  # it is frozen
         if not self.values or len(set(self.header)) < len(self.header) or len(self.sep) != 1 or self.sep in '"\r\n':
-            raise DataError(
-                f"no submission has the columns {', '.join(self.header)} and the separator {self.sep!r}",
-                remedy="Name each column once, one of them to be predicted, and give one character as the separator",
-            )
+            problem = f"no submission has the columns {', '.join(self.header)} and the separator {self.sep!r}"
+            remedy = "Name each column once, one of them to be predicted, and give one character as the separator"
+            raise DataError(problem, remedy=remedy)
 
     @property
     def keys(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -99,9 +98,8 @@ class ValueForm(SubmissionForm):
         ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
         absent = next((n for n in ids if n not in header), None)
         if absent is not None:
-            raise MissingColumnError(
-                "the column is not in the file", file=path, column=absent, remedy=f"It has {', '.join(header)}"
-            )
+            remedy = f"It has {', '.join(header)}"
+            raise MissingColumnError("the column is not in the file", file=path, column=absent, remedy=remedy)
         return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
 
     def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
@@ -175,10 +173,9 @@ class ValueForm(SubmissionForm):
             bad[order[1:][again]], problem = True, "is the rank of an earlier line of its list too"
         if bad.any():
             row = int(bad.argmax())
-            raise SubmissionError(
-                f"{numbers[row]:g} {problem} ({int(bad.sum())} such rows in all)", file=path, column=self.values[-1],
-                row=row, remedy="Number the lines of each list 1, 2, 3, …, the best first",
-            )  # fmt: skip
+            problem = f"{numbers[row]:g} {problem} ({int(bad.sum())} such rows in all)"
+            remedy = "Number the lines of each list 1, 2, 3, …, the best first"
+            raise SubmissionError(problem, file=path, column=self.values[-1], row=row, remedy=remedy)
         return -numbers
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
@@ -315,10 +312,9 @@ def relevance(
     value = np.ones(len(truth)) if label is None else _labels(arrow_column(truth[label], label), label, path)
     again = known.repeated() if label is not None else []
     if len(again):
-        raise DataError(
-            f"{known.named(again[0])} stands in an earlier row too ({len(again)} in all)", file=path,
-            column=", ".join(ids), row=int(again[0]), remedy="Keep one label for each candidate",
-        )  # fmt: skip
+        problem = f"{known.named(again[0])} stands in an earlier row too ({len(again)} in all)"
+        remedy = "Keep one label for each candidate"
+        raise DataError(problem, file=path, column=", ".join(ids), row=int(again[0]), remedy=remedy)
     found = pc.index_in(asked.text, value_set=known.text)
     there = np.asarray(found.is_valid())
     made = np.zeros(len(lines))
@@ -328,10 +324,9 @@ def relevance(
         raise DataError("the truth has no list of the submission", file=path, remedy="Give the right file")
     relevant = made[counted] > 0
     if relevant.all() or not relevant.any():
-        raise DataError(
-            f"{'every' if relevant.any() else 'no'} line of the submission is relevant by this truth", file=path,
-            column=label, remedy="Give labels in a column, such as 0 and 1, or the relevant candidates alone",
-        )  # fmt: skip
+        problem = f"{'every' if relevant.any() else 'no'} line of the submission is relevant by this truth"
+        remedy = "Give labels in a column, such as 0 and 1, or the relevant candidates alone"
+        raise DataError(problem, file=path, column=label, remedy=remedy)
     return made, counted
 
 
@@ -357,9 +352,8 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
         except ValueError:
             made[row] = np.nan
         if np.isnan(made[row]):
-            raise DataError(
-                f"{text!r} is no label", file=path, column=name, row=row, remedy="Write a number, such as 0 or 1"
-            )
+            remedy = "Write a number, such as 0 or 1"
+            raise DataError(f"{text!r} is no label", file=path, column=name, row=row, remedy=remedy)
     return made
 
 
@@ -485,10 +479,9 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
             codes = pc.index_in(pc.cast(table[name], pa.large_string()), value_set=known)
             if codes.null_count:
                 row = int(np.flatnonzero(np.asarray(codes.is_null()))[0])
-                raise SubmissionError(
-                    f"{table[name][row].as_py()!r} is no class", file=path, column=name, row=row,
-                    remedy=f"The classes are {', '.join(known.to_pylist()[:10])}",
-                )  # fmt: skip
+                problem = f"{table[name][row].as_py()!r} is no class"
+                remedy = f"The classes are {', '.join(known.to_pylist()[:10])}"
+                raise SubmissionError(problem, file=path, column=name, row=row, remedy=remedy)
             return torch.from_numpy(codes.to_numpy().astype(np.float64)), True
         return torch.from_numpy(numbers), False
     places = class_columns(form.values, target)
@@ -516,10 +509,9 @@ def _score_lists(
     wanted, there = (RowKeys(t, by, f).text for t, f in ((truth, truth_path), (lines, path)))
     gone = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=there)))
     if len(gone):
-        raise SubmissionError(
-            f"{RowKeys(truth, by, truth_path).named(gone[0])} has no line ({len(gone)} such in all)", file=path,
-            column=", ".join(by), remedy="Write lines for every list of the truth",
-        )  # fmt: skip
+        problem = f"{RowKeys(truth, by, truth_path).named(gone[0])} has no line ({len(gone)} such in all)"
+        remedy = "Write lines for every list of the truth"
+        raise SubmissionError(problem, file=path, column=", ".join(by), remedy=remedy)
     lines = lines.select(names)
     unmatched = _unmatched(lines, truth, by, label)
     asked, known = RowKeys(lines, names, path).text, RowKeys(truth, names, truth_path).text

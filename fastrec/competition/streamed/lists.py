@@ -229,9 +229,8 @@ def open_work(run: ListsRun) -> None:
     """Open the folder of the run's parts, and continue from the finished steps of the process before this one."""
     require("dask", "Dask", INSTALL)
     if not isinstance(run.recipe.submission, SubmissionFormat):
-        raise DataError(
-            f"{run.recipe.name}: lists need a SubmissionFormat", remedy="Write submission = SubmissionFormat(…)"
-        )
+        remedy = "Write submission = SubmissionFormat(…)"
+        raise DataError(f"{run.recipe.name}: lists need a SubmissionFormat", remedy=remedy)
     from fastrec.features._dask.files import spilled
 
     above = run.out.absolute().parent

@@ -70,8 +70,6 @@ def rows_missed(rows: int, cached: int, skew: float, batch: int) -> float:
     return float((np.diff(edges) * -np.expm1(-often)).sum())
 
 
-# ``Embeddings``: where the tables of a model are to lie, and how much of the device they may take.
-
 Placement = Literal["auto", "device", "host", "cached", "row-sharded"]
 
 

@@ -27,8 +27,6 @@ from fastrec._core.device import on_host
 from fastrec.errors import DataError, DeviceMemoryError, TrainingError
 from fastrec.models.placement.row_store import RowStore
 
-# ``Coldest``: which rows leave the device: those that fewest batches have looked up.
-
 
 class Coldest:
     """Counts of every row's batches, and rows to go.
@@ -94,9 +92,6 @@ class Coldest:
         chosen = chosen[np.argsort(counts[chosen], kind="stable")]
         self._queue = free.index_select(0, torch.from_numpy(chosen))
         self._queued_row = row_at.index_select(0, self._queue)
-
-
-# ``Leases``: which rows on the device a gradient may still come for, so that they have to stay.
 
 
 class Lease:

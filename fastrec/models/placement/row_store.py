@@ -256,9 +256,6 @@ def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None)
     return out, back
 
 
-# Saved weights of tables that lay elsewhere, as the parameters that hold them here.
-
-
 def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
     """Return the places of tables, as saved beside weights: uint8 ``[tables]``."""
     found = [next((i for i, kind in enumerate(KINDS) if s.group.endswith(f"_{kind}_rows")), 255) for s in slices]

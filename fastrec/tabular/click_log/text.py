@@ -150,9 +150,6 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
             yield stretch
 
 
-# Lines of text as rows of 32-bit numbers.
-
-
 @dataclass(frozen=True)
 class LogForm:
     """The columns of a log."""
@@ -225,9 +222,6 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
         remedy="A line is the label, then the numbers, then the categories as 8 lower-case hex digits, tabs between, "
         "nothing where a value is missing; for other files use ParquetFrame",
     )
-
-
-# Rows of 32-bit values → packed rows: codes of categories, logarithms of numbers, the label.
 
 
 class LogEncoder:

@@ -123,9 +123,6 @@ def _float64(values: Iterable[float]) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.float64)
 
 
-# The pipeline of a frame's procs, in which a column's name is no attribute.
-
-
 class ProcPipeline(Pipeline):
     """fastai's ``Pipeline``, whose attributes are those of its procs.
 

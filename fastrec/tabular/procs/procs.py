@@ -15,8 +15,6 @@ from fastrec.table import ClassList, Coded, Column, Vocab
 from fastrec.tabular.columns import Moments, Summary, median_between, sample_bounds
 from fastrec.tabular.procs.base import ContProc, FrameProc, _float64, _refuse_columns, generator_of_that_name
 
-# ``Categorify``: categories to codes.
-
 
 class Categorify(FrameProc):
     """Categorical columns to codes: 0 = ``#na#`` (missing or never seen), then the training rows' values, sorted.
@@ -79,8 +77,6 @@ class Categorify(FrameProc):
         classes = {n: ClassList(Vocab.from_state(s)) for n, s in state["classes"].items()}
         return super().from_state({**state, "classes": classes})  # type: ignore[return-value]
 
-
-# ``FillMissing``: missing values of continuous columns filled with one learnt from training rows.
 
 FillRule = Literal["median", "constant", "mode"]
 
@@ -195,9 +191,6 @@ def _median(values: np.ndarray, present: int) -> float:
     return float(ranked[upper]) if present % 2 else float((ranked[:upper].max() + ranked[upper]) / 2)
 
 
-# ``LogTransform``: continuous columns onto a logarithmic scale, as the DLRM recipe does with counts.
-
-
 class LogTransform(ContProc):
     """Continuous columns to ``log(value - lowest + 1)``, ``lowest`` being the smallest value of the training rows.
 
@@ -262,9 +255,6 @@ def _log(values: torch.Tensor, low: float | torch.Tensor) -> torch.Tensor:
     return (values.nan_to_num(0.0, torch.inf, -torch.inf) - low).clamp_(min=0).log1p_()
 
 
-# ``Normalize``: continuous columns to mean 0 and standard deviation 1.
-
-
 class Normalize(ContProc):
     """Continuous columns to mean 0 and standard deviation 1 over the training rows (missing values left out)."""
 
@@ -307,9 +297,6 @@ class Normalize(ContProc):
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Return ``value * sd + mean``."""
         return values * self.stds[name] + self.means[name]
-
-
-# ``RankGauss``: continuous columns onto a normal distribution by rank, so that a net sees no odd scales.
 
 
 class RankGauss(ContProc):
@@ -363,9 +350,6 @@ def interpolated(values: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torc
     low, high = x[right - 1], x[right]
     part = ((values - low) / (high - low)).clamp(0, 1)
     return y[right - 1] + part * (y[right] - y[right - 1])
-
-
-# ``RobustScale``: continuous columns by median and quartiles, outliers drawn in smoothly.
 
 
 class RobustScale(ContProc):

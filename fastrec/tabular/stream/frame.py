@@ -45,8 +45,6 @@ from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.loader import CachedRows, FileRows, StreamedFrame, StreamLoader, StreamRows
 from fastrec.tabular.targets import Labels
 
-# What procs and targets learn from blocks of rows that are seen once each, in memory that rows do not make grow.
-
 
 class ValueCounts:
     """The distinct values of a column and in how many rows each stands."""
@@ -174,9 +172,6 @@ class FirstMode:
     def result(self) -> float:
         """Return the mode; 0 if there were no numbers."""
         return max(self._seen, key=self._seen.__getitem__) if self._seen else 0.0
-
-
-# What a ``ParquetFrame`` has to know before it can stream: classes, fill values, means, target classes.
 
 
 def learn(recipe: FrameRecipe, rows: FileRows) -> None:

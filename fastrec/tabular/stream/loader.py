@@ -41,8 +41,6 @@ from fastrec.tabular.stream.reader import (
     take_in_turn,
 )
 
-# Rows that a stream reads from Parquet files, prepared as they come.
-
 
 class StreamRows:
     """Rows to stream: ``units`` of them, and how they are packed."""

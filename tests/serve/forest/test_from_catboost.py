@@ -27,27 +27,42 @@ LOSSES = {
     **dict.fromkeys(("MultiClass", "MultiClassOneVsAll"), classes),
     "YetiRank": lambda y: classes(y) / 3,
 }
-CODES = {1: 3, 2: 16, 3: 9}
+SIZES = (2, 3, 7, 12, 40)  # of categories
+UNSEEN = 3
 
 
-def trained(rows, label, cats=(), loss="RMSE", **params):
-    groups = np.arange(len(rows)) // 20 if loss in ("QueryRMSE", "YetiRank") else None
+def trained(rows, label, cats=0, loss="RMSE", group=20, **params):
+    """A model of rows, whose first ``cats`` columns are categories."""
+    groups = np.arange(len(rows)) // group if loss in ("QueryRMSE", "YetiRank") else None
     params = {"iterations": 15, "depth": 4, "thread_count": 1, "random_seed": 0, "loss_function": loss, **params}
     model = catboost.CatBoost({"allow_writing_files": False, "logging_level": "Silent", **params})
-    return model.fit(catboost.Pool(rows, np.asarray(label, float), cat_features=list(cats), group_id=groups))
+    pool = catboost.Pool(rows, np.asarray(label, float), cat_features=list(range(cats)), group_id=groups)
+    return model.fit(pool)
 
 
-def own_margins(model, rows, cats=()) -> np.ndarray:
-    pool = catboost.Pool(rows, cat_features=list(cats))
+def own_margins(model, rows, cats=0) -> np.ndarray:
+    pool = catboost.Pool(rows, cat_features=list(range(cats)))
     return model.predict(pool, prediction_type="RawFormulaVal", thread_count=1).reshape(len(rows), -1)
+
+
+def same_margins(margins, model, forest: Forest, cats: int, *frames, tolerance: float = 1e-12) -> None:
+    for frame in frames:
+        got = margins(forest, matrix_of(frame, cats))
+        np.testing.assert_allclose(got, own_margins(model, frame, cats), rtol=tolerance, atol=tolerance)
+
+
+def matrix_of(frame, cats: int) -> np.ndarray:
+    """Rows as ``TreeInputs.matrix`` has them: categories of code 0 are NaN."""
+    rows = np.array(frame, np.float32)
+    rows[:, :cats][rows[:, :cats] == 0] = np.nan
+    return rows
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
     model = trained(rows, LOSSES[loss](amounts), loss=loss)
     forest = forest_of_catboost(model)
-    for part in (rows, odd_rows):
-        np.testing.assert_allclose(margins(forest, part), own_margins(model, part), rtol=1e-13, atol=1e-13)
+    same_margins(margins, model, forest, 0, rows, odd_rows, tolerance=1e-13)
     kind = {"logistic": "Probability", "softmax": "Probability", "exp": "Exponent"}.get(forest.link)
     shares, powers = ("Logloss", "CrossEntropy", "Multi"), ("Poisson", "Tweedie")
     assert kind == ("Probability" if loss.startswith(shares) else "Exponent" if loss.startswith(powers) else None)
@@ -74,8 +89,7 @@ def test_other_ways_to_grow(loss, more, rows, odd_rows, amounts, margins):
     if loss == "MultiClass":
         more = {n: v for n, v in more.items() if n != "boost_from_average"}
     model = trained(rows, LOSSES[loss](amounts), loss=loss, **more)
-    got = margins(forest_of_catboost(model), odd_rows)
-    np.testing.assert_allclose(got, own_margins(model, odd_rows), rtol=1e-13, atol=1e-13)
+    same_margins(margins, model, forest_of_catboost(model), 0, odd_rows, tolerance=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -108,16 +122,6 @@ def joined(a, b):
     return replace(a, **{n: np.concatenate([getattr(a, n), v]) for n, v in moved.items()})
 
 
-def with_categories(seed: int, unseen: int) -> pd.DataFrame:
-    """A number and three categories, by codes; ``unseen``: how many codes that training rows lack."""
-    rng = np.random.default_rng(seed)
-    made = pd.DataFrame({"a": rng.normal(size=500).astype(np.float32)})
-    for name, size in (("b", 2), ("c", 12), ("d", 5)):
-        made[name] = rng.integers(0, size + unseen, 500)
-    made.loc[rng.random(500) < 0.1, "a"] = np.nan
-    return made
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -135,16 +139,13 @@ def with_categories(seed: int, unseen: int) -> pd.DataFrame:
 )
 @pytest.mark.parametrize("loss", ["RMSE", "Logloss", "MultiClass"])
 def test_categories_and_their_combinations(loss, more, margins):
-    train, other = with_categories(0, 0), with_categories(1, 3)
-    label = ((train.c % 3 == 1) ^ (train.d > 2) ^ (train.a > 0) ^ (train.b > 0)).astype(float)
-    label += (train.d % 2) if loss == "MultiClass" else 0
-    model = trained(train, label, cats=(1, 2, 3), loss=loss, iterations=40, depth=5, **more)
-    forest = forest_of_catboost(model, CODES)
+    train, other = frame_of(0, 3, 1, 500), frame_of(1, 3, 1, 500, UNSEEN)
+    a, b, c, d = (train[name] for name in "3021")
+    label = ((c % 3 == 1) ^ (d > 1) ^ (a > 0) ^ (b > 0)).astype(float) + (d % 2 if loss == "MultiClass" else 0)
+    model = trained(train, label, 3, loss, iterations=40, depth=5, **more)
+    forest = forest_of_catboost(model, codes_of(3))
     assert forest.derived
-    for part in (train, other):
-        rows = part.to_numpy(np.float32)
-        rows[:, 1:][rows[:, 1:] == 0] = np.nan  # as the matrix of columns has code 0
-        np.testing.assert_allclose(margins(forest, rows), own_margins(model, part, (1, 2, 3)), rtol=1e-13, atol=1e-13)
+    same_margins(margins, model, forest, 3, train, other, tolerance=1e-13)
 
 
 def test_what_cannot_be_exported_is_named():
@@ -160,8 +161,6 @@ def test_what_cannot_be_exported_is_named():
 
 
 CTR_LOSSES = ["Logloss", "MultiClass", "MultiClassOneVsAll", "RMSE", "Poisson", "YetiRank", "QueryRMSE"]
-SIZES = (2, 3, 7, 12, 40)  # of categories
-UNSEEN = 3
 
 
 def frame_of(seed: int, cats: int, conts: int, n: int, unseen: int = 0) -> pd.DataFrame:
@@ -190,33 +189,12 @@ def label_of(frame: pd.DataFrame, cats: int, loss: str, seed: int) -> np.ndarray
 
 
 def ctr_trained(frame: pd.DataFrame, cats: int, loss: str, seed: int, **more):
-    groups = np.arange(len(frame)) // 6 if loss in ("YetiRank", "QueryRMSE") else None
-    params = {"iterations": 10, "depth": 4, "learning_rate": 0.3, "loss_function": loss, "random_seed": seed, **more}
-    params |= {"thread_count": 1, "allow_writing_files": False, "logging_level": "Silent"}
-    label = label_of(frame, cats, loss, seed)
-    return catboost.CatBoost(params).fit(catboost.Pool(frame, label, cat_features=list(range(cats)), group_id=groups))
-
-
-def ctr_own_margins(model, frame: pd.DataFrame, cats: int) -> np.ndarray:
-    pool = catboost.Pool(frame, cat_features=list(range(cats)))
-    return model.predict(pool, prediction_type="RawFormulaVal", thread_count=1).reshape(len(frame), -1)
-
-
-def matrix_of(frame: pd.DataFrame, cats: int) -> np.ndarray:
-    """Rows as ``TreeInputs.matrix`` has them: categories of code 0 are NaN."""
-    rows = np.array(frame, np.float32)
-    rows[:, :cats][rows[:, :cats] == 0] = np.nan
-    return rows
+    params = {"iterations": 10, "learning_rate": 0.3, "random_seed": seed, "group": 6, **more}
+    return trained(frame, label_of(frame, cats, loss, seed), cats, loss, **params)
 
 
 def codes_of(cats: int) -> dict[int, int]:
     return {i: SIZES[i] + UNSEEN for i in range(cats)}
-
-
-def ctr_same(margins, model, forest: Forest, cats: int, *frames: pd.DataFrame) -> None:
-    for frame in frames:
-        got = margins(forest, matrix_of(frame, cats))
-        np.testing.assert_allclose(got, ctr_own_margins(model, frame, cats), rtol=1e-12, atol=1e-12)
 
 
 def statistics_in(forest: Forest) -> list[Statistic]:
@@ -246,7 +224,7 @@ def test_any_model(margins, seed, cats, conts, n, loss, way):
     train = frame_of(seed, cats, conts, n)
     model = ctr_trained(train, cats, loss, seed, **way)
     forest = forest_of_catboost(model, codes_of(cats))
-    ctr_same(margins, model, forest, cats, train, frame_of(seed + 1, cats, conts, 100, UNSEEN))
+    same_margins(margins, model, forest, cats, train, frame_of(seed + 1, cats, conts, 100, UNSEEN))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +247,7 @@ def test_combinations_of_every_kind_of_element(loss, more, margins):
     if loss == "Logloss":
         assert len(known.above) > 1
         assert known.exact
-    ctr_same(margins, model, forest, 4, train, frame_of(1, 4, 2, 2000, UNSEEN))
+    same_margins(margins, model, forest, 4, train, frame_of(1, 4, 2, 2000, UNSEEN))
 
 
 @pytest.mark.parametrize("loss", ["RMSE", "Logloss"])
@@ -286,7 +264,7 @@ def test_statistics_of_models_trained_on_a_gpu(loss, margins, tmp_path):
     model = catboost.CatBoost().load_model(str(tmp_path / "m.json"), format="json")
     forest = forest_of_catboost(model, codes_of(3))
     assert statistics_in(forest)
-    ctr_same(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
+    same_margins(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
 
 
 def test_codes_with_the_same_hash(margins):
@@ -296,12 +274,9 @@ def test_codes_with_the_same_hash(margins):
     place = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[0]
     one, other = order[place], order[place + 1]
     codes = np.array([one, 1, 2] * 40, np.int32)
-    frame = pd.DataFrame({"0": codes})
-    params = {"iterations": 5, "thread_count": 1, "allow_writing_files": False, "logging_level": "Silent"}
-    pool = catboost.Pool(frame, (codes == one).astype(float), cat_features=[0])
-    model = catboost.CatBoost({"loss_function": "RMSE", **params}).fit(pool)
+    model = trained(pd.DataFrame({"0": codes}), codes == one, 1, iterations=5)
     frame = pd.DataFrame({"0": np.array([one, other, 1, 3], np.int32)})
-    expected = ctr_own_margins(model, frame, 1)
+    expected = own_margins(model, frame, 1)
     assert expected[1] == expected[0] != expected[2]
     forest = forest_of_catboost(model, {0: 200_000})
     np.testing.assert_allclose(margins(forest, matrix_of(frame, 1)), expected, rtol=1e-12)
@@ -311,9 +286,10 @@ def test_hashes_are_those_that_catboost_writes(tmp_path):
     lengths = [np.arange(10**k, 10**k + 40) for k in range(1, 8)]
     codes = np.concatenate([np.arange(10), *lengths])
     frame = pd.DataFrame({"0": codes})
-    params = {"iterations": 1, "allow_writing_files": False, "logging_level": "Silent", "loss_function": "RMSE"}
     pool = catboost.Pool(frame, np.arange(len(codes)) % 2, cat_features=[0])
-    catboost.CatBoost(params).fit(pool).save_model(str(tmp_path / "m.json"), format="json", pool=pool)
+    trained(frame, np.arange(len(codes)) % 2, 1, iterations=1).save_model(
+        str(tmp_path / "m.json"), format="json", pool=pool
+    )
     said = json.loads((tmp_path / "m.json").read_text(encoding="utf-8"))["features_info"]["cat_features_hash"]
     said = {int(h["value"]): np.uint32(h["hash"]).astype(np.int32) for h in said}
     expected = np.array([said[c] for c in codes.tolist()])

@@ -48,20 +48,29 @@ async def request(
     path: str,
     body: bytes | Iterable[bytes] = b"",
     headers: dict[str, str] | None = None,
+    *,
+    client: str = "127.0.0.1",
+    ends: str = "",
 ) -> Answer:
-    """One request; a body of several parts comes in several parts."""
+    """One request; a body of several parts comes in several parts.
+
+    ``ends``: ``"gone"`` or ``"silent"``: the client is, after these parts of a body that would go on.
+    """
     path, _, query = path.partition("?")
     raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in (headers or {}).items()]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
         "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
-        "headers": raw, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {},
+        "headers": raw, "client": (client, 1), "server": ("127.0.0.1", 80), "state": {},
     }  # fmt: skip
     parts = [body] if isinstance(body, bytes) else list(body)
-    left = [{"type": "http.request", "body": p, "more_body": i < len(parts) - 1} for i, p in enumerate(parts)]
+    more = [i < len(parts) - 1 or bool(ends) for i in range(len(parts))]
+    left = [{"type": "http.request", "body": p, "more_body": m} for p, m in zip(parts, more)]
     said: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
+        if not left and ends == "silent":
+            await asyncio.Event().wait()
         return left.pop(0) if left else {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
@@ -84,3 +93,20 @@ async def post_soon(app: Any, path: str, body: Any, headers: dict[str, str] | No
 
 def get(app: Any, path: str, headers: dict[str, str] | None = None) -> Answer:
     return asyncio.run(request(app, "GET", path, headers=headers))
+
+
+def scores(app: Any, body: Any, headers: dict[str, str] | None = None) -> Any:
+    """What ``/v1/score`` answers."""
+    answer = post(app, "/v1/score", body, headers)
+    assert answer.status == 200, answer.body
+    return answer.json()["scores"]
+
+
+def refused(app: Any, path: str, body: Any, status: int, says: str = "", **options: Any) -> Answer:
+    """An answer with this status, whose text says so; ``column`` and ``row``: which of them it names."""
+    answer = post(app, path, body, options.pop("headers", None))
+    said = answer.json()
+    assert answer.status == status, answer.body
+    assert says in said["error"], said
+    assert {name: said.get(name) for name in options} == options
+    return answer

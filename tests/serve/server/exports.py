@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ def weights_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(7, 4)).astype(np.float32) / 4
 
 
-def write_export(folder: Path, *, weights: int = 0, task: str = "binary", extra: int = 0, **changes: Any) -> Path:
+def write_export(
+    folder: Path, *, weights: int = 0, task: str = "binary", extra: Sequence[str] = (), made: str = "", **changes: Any
+) -> Path:
     """An export in ``folder``.
 
     Args:
@@ -96,16 +99,18 @@ def write_export(folder: Path, *, weights: int = 0, task: str = "binary", extra:
         weights: seed of the MLP: another seed is another model.
         task: ``binary``; ``ranking``: ``list_id`` tells lists apart, and a score is 100 · the rows of its list more;
             ``multiclass``: the score and 1 - score.
-        extra: so many more float64 inputs, of which the score has a thousandth of the sum.
+        extra: more float64 inputs, of which the score has a thousandth of the sum.
+        made: the input that is made from events.
         changes: other fields of serving.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = [*INPUTS, *(_input(f"x{i}", "float64") for i in range(extra))]
+    inputs = [*INPUTS, *(_input(name, "float64") for name in extra)]
     if task == "ranking":
         inputs.append(_input("list_id", "int64"))
         changes = {"list": "list_id", "item": "item_id", **changes}
+    inputs = [{**one, "made": one["name"] == made} for one in inputs]
     width = 2 if task == "multiclass" else 1
-    graph = onnx_graph(weights, [i["name"] for i in INPUTS], extra, task)
+    graph = onnx_graph(weights, inputs, list(extra), task)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 4)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     onnx.checker.check_model(model)
@@ -122,7 +127,7 @@ def write_export(folder: Path, *, weights: int = 0, task: str = "binary", extra:
     return folder
 
 
-def onnx_graph(weights: int, names: list[str], extra: int, task: str) -> Any:
+def onnx_graph(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str) -> Any:
     """Columns → vocabularies, missing values → MLP + tree → sigmoid."""
     nodes: list[Any] = []
     held: list[Any] = []
@@ -152,7 +157,7 @@ def onnx_graph(weights: int, names: list[str], extra: int, task: str) -> Any:
         days = node("Div", [since, constant(f"{name}_day", 1e8, np.float64)], f"{name}_days")
         narrow = node("Cast", [days], f"{name}_32", to=TensorProto.FLOAT)
         node("Where", [missing, zero, narrow], f"{name}_code")
-    flat = [node("Unsqueeze", [f"{name}_code", axis], f"{name}_column") for name in names]
+    flat = [node("Unsqueeze", [f"{i['name']}_code", axis], f"{i['name']}_column") for i in INPUTS]
     features = node("Concat", flat, "features", axis=1)
     hidden = node("Relu", [node("MatMul", [features, constant("w", weights_of(weights), np.float32)], "h")], "hidden")
     net = node("ReduceMean", [hidden, axis], "net", keepdims=0)
@@ -161,7 +166,7 @@ def onnx_graph(weights: int, names: list[str], extra: int, task: str) -> Any:
     total = node("Add", [net, node("Squeeze", ["tree_out", axis], "tree")], "margin")
     score = node("Cast", [node("Sigmoid", [total], "p")], "p64", to=TensorProto.DOUBLE)
     if extra:
-        more = node("Sum", [f"x{i}" for i in range(extra)], "more")
+        more = node("Sum", extra, "more")
         score = node("Add", [score, node("Mul", [more, constant("mill", 1e-3, np.float64)], "part")], "with_more")
     if task == "ranking":
         one = node("Unsqueeze", ["list_id", axis], "list_column")
@@ -175,9 +180,7 @@ def onnx_graph(weights: int, names: list[str], extra: int, task: str) -> Any:
         node("Concat", both, "score", axis=1)
     else:
         node("Identity", [score], "score")
-    declared = INPUTS + [{"name": f"x{i}", "type": "float64"} for i in range(extra)]
-    declared = declared + ([{"name": "list_id", "type": "int64"}] if task == "ranking" else [])
-    ins = [helper.make_tensor_value_info(i["name"], _ONNX[i["type"]], ["n"]) for i in declared]
+    ins = [helper.make_tensor_value_info(i["name"], _ONNX[i["type"]], ["n"]) for i in inputs]
     shape = ["n", 2] if task == "multiclass" else ["n"]
     outs = [helper.make_tensor_value_info("score", TensorProto.DOUBLE, shape)]
     return helper.make_graph(nodes, "toy", ins, outs, held)

@@ -14,7 +14,7 @@ import pytest
 
 from fastrec.errors import MissingFileError
 from fastrec.serve import Limits, make_app
-from tests.serve.server.calls import get, post, post_soon, serve
+from tests.serve.server.calls import Answer, get, in_loop, post, post_soon, refused, request, scores, serve
 from tests.serve.server.exports import by_hand, columns, write_export
 
 ROWS = {"columns": columns(3)}
@@ -28,11 +28,6 @@ def test_health_and_readiness(exports: dict[str, Path]) -> None:
     assert get(app, "/health").status == 200
     assert get(app, "/ready").status == get(app, "/v2/health/ready").status == 503
     assert post(app, "/v1/score", ROWS).status == 200  # what still comes is answered
-
-
-def test_an_app_without_an_export(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError):
-        make_app(tmp_path / "nothing")
 
 
 def test_the_token_is_asked_for_everywhere_but_for_health(exports: dict[str, Path]) -> None:
@@ -53,7 +48,9 @@ def test_the_token_is_asked_for_everywhere_but_for_health(exports: dict[str, Pat
     assert get(app, "/metrics", right).status == 200
 
 
-def test_other_addresses_and_methods(apps: Any) -> None:
+def test_other_addresses_and_methods(apps: Any, tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError):
+        make_app(tmp_path / "nothing")
     assert post(apps["binary"], "/v1/reload", b"").status == 403  # without a token nobody reloads
     lost, method = get(apps["binary"], "/v1/nothing"), get(apps["binary"], "/v1/score")
     assert (lost.status, lost.json()) == (404, {"error": "there is no such address"})
@@ -63,23 +60,17 @@ def test_other_addresses_and_methods(apps: Any) -> None:
 
 @pytest.mark.parametrize("sent", ["0", "-5", "soon", "1.5", "9" * 30, ""])
 def test_a_deadline_that_is_no_number(apps: Any, sent: str) -> None:
-    answer = post(apps["binary"], "/v1/score", ROWS, {"x-timeout-ms": sent})
-    assert answer.status == 400
-    assert "x-timeout-ms" in answer.json()["error"]
+    refused(apps["binary"], "/v1/score", ROWS, 400, "x-timeout-ms", headers={"x-timeout-ms": sent})
 
 
-def test_a_failure_of_the_server_says_nothing_of_its_inside(
-    exports: dict[str, Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_of_the_server_says_nothing_of_its_inside(exports: Any, caplog: pytest.LogCaptureFixture) -> None:
     app = serve(exports["binary"])
 
     def fail(feeds: Any) -> Any:
         raise RuntimeError("secret")
 
     app.state.service.scorer.run = fail
-    answer = post(app, "/v1/score", ROWS)
-    assert answer.status == 500
-    assert "secret" not in answer.json()["error"]
+    assert "secret" not in refused(app, "/v1/score", ROWS, 500).json()["error"]
     assert "secret" in caplog.text
 
 
@@ -167,74 +158,61 @@ def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
         seconds.see(took, "/v1/score")
     assert seconds.within(0.5) == {("/v1/score",): (100, 0.0025)}
     assert seconds.within(0.99) == {("/v1/score",): (100, 0.025)}
-    answer = get(app, "/docs")
-    assert b"<tr><td>/v1/score<td>100<td>2.5 ms<td>25 ms" in answer.body
+    assert b"<tr><td>/v1/score<td>100<td>2.5 ms<td>25 ms" in get(app, "/docs").body
 
 
 def test_ids_are_taken_and_nothing_is_made_of_them(tmp_path: Path) -> None:
     app = serve(write_export(tmp_path / "export", ignored={"row": None}))
-    plain = post(app, "/v1/score", ROWS).json()
-    assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}).json() == plain
-    assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}).status == 422
+    assert scores(app, {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}) == scores(app, ROWS)
+    refused(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}, 422)
 
 
 RIGHT = {"authorization": "Bearer t"}
 
 
-def test_a_reload_puts_the_new_export_in_the_old_ones_place(tmp_path: Path) -> None:
+def test_a_reload_puts_the_new_export_in_the_old_ones_place_unless_it_fails(tmp_path: Path) -> None:
     folder, rows = write_export(tmp_path / "export"), columns(5)
     app = serve(folder, token="t")
-    before = post(app, "/v1/score", {"columns": rows}, RIGHT).json()["scores"]
-    assert before == pytest.approx(by_hand(rows), abs=1e-6)
+    assert scores(app, {"columns": rows}, RIGHT) == pytest.approx(by_hand(rows), abs=1e-6)
     write_export(folder, weights=1)
     answer = post(app, "/v1/reload", b"", RIGHT)
     assert answer.json() == {"version": json.loads((folder / "serving.json").read_text())["model"]["sha256"]}
-    after = post(app, "/v1/score", {"columns": rows}, RIGHT).json()["scores"]
+    after = scores(app, {"columns": rows}, RIGHT)
     assert after == pytest.approx(by_hand(rows, weights=1), abs=1e-6)
-    assert after != before
-
-
-def test_a_reload_that_fails_leaves_the_old_export(tmp_path: Path) -> None:
-    folder = write_export(tmp_path / "export")
-    app = serve(folder, token="t")
-    before = post(app, "/v1/score", ROWS, RIGHT).json()
     (folder / "model.onnx").write_bytes(b"half a file")
-    answer = post(app, "/v1/reload", b"", RIGHT)
-    assert answer.status == 500
-    assert "SHA-256" in answer.json()["error"]
-    assert post(app, "/v1/score", ROWS, RIGHT).json() == before
+    refused(app, "/v1/reload", b"", 500, "SHA-256", headers=RIGHT)
+    assert scores(app, {"columns": rows}, RIGHT) == after
     shutil.rmtree(folder)
-    assert post(app, "/v1/reload", b"", RIGHT).status == 500
-    assert post(app, "/v1/score", ROWS, RIGHT).json() == before
+    refused(app, "/v1/reload", b"", 500, headers=RIGHT)
+    assert scores(app, {"columns": rows}, RIGHT) == after
     counted = samples(get(app, "/metrics", RIGHT).body.decode())
     assert counted['fastrec_reloads_total{outcome="failed"}'] == 2
 
 
-def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path: Path) -> None:
+@in_loop
+async def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path: Path) -> None:
     folder, rows = write_export(tmp_path / "export"), columns(2)
     app = serve(folder, token="t", limits=Limits(workers=2))
     known = [by_hand(rows, weights=w) for w in (0, 1)]
+    asked: list[asyncio.Task[Any]] = []
 
-    async def run() -> tuple[list[Any], list[int]]:
-        asked: list[asyncio.Task[Any]] = []
-        reloads = []
-        for turn in range(4):
-            write_export(folder, weights=(turn + 1) % 2)
-            reload = asyncio.create_task(post_soon(app, "/v1/reload", b"", RIGHT))
-            seen_through = len(asked) + 10  # a reload may be faster than the first five questions
-            while not reload.done() or len(asked) < seen_through:
-                asked += [asyncio.create_task(post_soon(app, "/v1/score", {"columns": rows}, RIGHT)) for _ in range(5)]
-                await asyncio.sleep(0.002)
-            reloads.append(reload.result().status)
-            asked.append(asyncio.create_task(post_soon(app, "/v1/score", {"columns": rows}, RIGHT)))
-            await asked[-1]  # surely by the new export
-        return await asyncio.gather(*asked), reloads
+    def ask(times: int) -> None:
+        sending = [post_soon(app, "/v1/score", {"columns": rows}, RIGHT) for _ in range(times)]
+        asked.extend(map(asyncio.create_task, sending))
 
-    answers, reloads = asyncio.run(run())
-    assert reloads == [200] * 4
-    assert len(answers) >= 40
+    for turn in range(4):
+        write_export(folder, weights=(turn + 1) % 2)
+        reload = asyncio.create_task(post_soon(app, "/v1/reload", b"", RIGHT))
+        seen_through = len(asked) + 10  # a reload may be faster than the first five questions
+        while not reload.done() or len(asked) < seen_through:
+            ask(5)
+            await asyncio.sleep(0.002)
+        assert reload.result().status == 200
+        ask(1)
+        await asked[-1]  # surely by the new export
+    assert len(asked) >= 40
     seen = set()
-    for answer in answers:
+    for answer in await asyncio.gather(*asked):
         assert answer.status == 200, answer.body
         which = [i for i, k in enumerate(known) if answer.json()["scores"] == pytest.approx(k, abs=1e-6)]
         assert len(which) == 1
@@ -243,86 +221,61 @@ def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path
 
 
 def test_who_hangs_up_in_the_middle_of_a_body_stops_nothing(apps: Any) -> None:
-    assert asyncio.run(silent(apps["binary"], b"{", hangs_up=True))[0] == 400
+    assert asyncio.run(silent(apps["binary"], b"{", hangs_up=True)).status == 400
     assert get(apps["binary"], "/health").status == 200
 
 
-async def silent(
-    app: Any, part: bytes, client: str = "127.0.0.1", *, hangs_up: bool = False
-) -> tuple[int, dict[bytes, bytes], bytes]:
+async def silent(app: Any, part: bytes, client: str = "127.0.0.1", *, hangs_up: bool = False) -> Answer:
     """A body of which one part comes, and never the next: the client is silent, or gone."""
-    parts, said = [{"type": "http.request", "body": part, "more_body": True}], []
-    parts += [{"type": "http.disconnect"}] if hangs_up else []
-
-    async def receive() -> Any:
-        if not parts:
-            await asyncio.Event().wait()
-        return parts.pop(0)
-
-    async def send(message: Any) -> None:
-        said.append(message)
-
-    scope = {
-        "type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b"",
-        "root_path": "", "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
-        "client": (client, 1), "server": None, "asgi": {"version": "3.0"}, "state": {},
-    }  # fmt: skip
-    await app(scope, receive, send)
-    return said[0]["status"], dict(said[0]["headers"]), said[1]["body"]
+    kind = {"content-type": "application/json"}
+    return await request(app, "POST", "/v1/score", [part], kind, client=client, ends="gone" if hangs_up else "silent")
 
 
 def test_the_deadline_holds_while_a_body_is_read(exports: dict[str, Path]) -> None:
-    app = serve(exports["binary"], limits=Limits(timeout=0.05))
-    status, headers, body = asyncio.run(silent(app, b"{"))
-    assert status == 408
-    assert headers[b"connection"] == b"close"
-    assert json.loads(body) == {"error": "the body did not come within 0.05 s"}
+    answer = asyncio.run(silent(serve(exports["binary"], limits=Limits(timeout=0.05)), b"{"))
+    assert (answer.status, answer.headers["connection"]) == (408, "close")
+    assert answer.json() == {"error": "the body did not come within 0.05 s"}
 
 
 @pytest.mark.parametrize("patience", [0.0, 1e9])
-def test_silent_clients_do_not_shut_others_out(
+@in_loop
+async def test_silent_clients_do_not_shut_others_out(
     exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
     monkeypatch.setattr("fastrec._core.limits.SLOW_BODY", patience)
     app = serve(exports["binary"], limits=Limits(timeout=600, max_body=1000))
-    good = json.dumps({"columns": columns(1)}).encode()
-    good += b" " * (900 - len(good))
-
-    async def work() -> None:
-        waiting = [asyncio.create_task(silent(app, b" " * 990, client)) for client in ("192.0.2.1", "127.0.0.1") * 8]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # each has sent its part
-        same = await post_soon(app, "/v1/score", good)
-        other = asyncio.create_task(silent(app, good, "192.0.2.2"))
-        await asyncio.sleep(0.01)
-        done = [t.result() for t in waiting if t.done()]
-        if patience:  # whose share is full is refused
-            assert same.status == 503
-            assert not done
-            assert other.result()[0] == 503  # as is everybody where all is full
-        else:
-            assert same.status == 200
-            assert [d[0] for d in done] == [408]
-            assert b"while others waited" in done[0][2]
-            assert not other.done()  # it is being read
-        for task in (*waiting, other):
-            task.cancel()
-        await asyncio.gather(*waiting, other, return_exceptions=True)
-        assert (await post_soon(app, "/v1/score", good)).status == 200
-
-    asyncio.run(work())
+    good = json.dumps({"columns": columns(1)}).encode().ljust(900)
+    waiting = [asyncio.create_task(silent(app, b" " * 990, client)) for client in ("192.0.2.1", "127.0.0.1") * 8]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # each has sent its part
+    same = await post_soon(app, "/v1/score", good)
+    other = asyncio.create_task(silent(app, good, "192.0.2.2"))
+    await asyncio.sleep(0.01)
+    done = [t.result() for t in waiting if t.done()]
+    if patience:  # whose share is full is refused
+        assert same.status == 503
+        assert not done
+        assert other.result().status == 503  # as is everybody where all is full
+    else:
+        assert same.status == 200
+        assert [d.status for d in done] == [408]
+        assert b"while others waited" in done[0].body
+        assert not other.done()  # it is being read
+    await ended(*waiting, other)
+    assert (await post_soon(app, "/v1/score", good)).status == 200
 
 
-def test_a_client_may_fill_its_own_share_alone(exports: dict[str, Path]) -> None:
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_loop
+async def test_a_client_may_fill_its_own_share_alone(exports: dict[str, Path]) -> None:
     app = serve(exports["binary"], limits=Limits(timeout=600, max_body=1000))
-
-    async def work() -> None:
-        waiting = [asyncio.create_task(silent(app, b" " * 990, "192.0.2.1")) for _ in range(20)]
-        await asyncio.sleep(0.01)
-        assert [t.result()[0] for t in waiting if t.done()] == [503] * 12
-        assert (await post_soon(app, "/v1/score", ROWS)).status == 200
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(work())
+    waiting = [asyncio.create_task(silent(app, b" " * 990, "192.0.2.1")) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    assert [t.result().status for t in waiting if t.done()] == [503] * 12
+    assert (await post_soon(app, "/v1/score", ROWS)).status == 200
+    await ended(*waiting)

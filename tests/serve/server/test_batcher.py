@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import shutil
 import threading
@@ -20,7 +21,7 @@ from fastrec.serve.server.bodies import columns_of_lists
 from fastrec.serve.server.call import Refusal
 from fastrec.serve.server.columns import RequestColumns
 from tests.serve.server.calls import CLOSE, in_loop, post_soon, serve
-from tests.serve.server.exports import by_hand, columns, write_export
+from tests.serve.server.exports import by_hand, columns
 
 
 class Gate(Scorer):
@@ -65,6 +66,12 @@ async def until(ready: Any) -> None:
     raise AssertionError("it never came")
 
 
+async def together(app: Any, bodies: list[Any]) -> list[Any]:
+    """What ``/v1/score`` answers to bodies that come at once."""
+    answers = await asyncio.gather(*[post_soon(app, "/v1/score", b) for b in bodies])
+    return [a.json()["scores"] for a in answers]
+
+
 @in_loop
 async def test_what_waits_while_the_worker_is_busy_goes_together(gate: Gate) -> None:
     made = batcher(max_rows=10)
@@ -80,20 +87,14 @@ async def test_what_waits_while_the_worker_is_busy_goes_together(gate: Gate) -> 
         np.testing.assert_allclose(scores, by_hand(columns(n, n)), atol=1e-6)
     assert gate.batches == [[1], [3, 4, 3], [2], [20], [1]]  # in their order, and a large one alone
     assert made.rows_waiting == made.jobs_waiting == 0
-
-
-@in_loop
-async def test_what_comes_at_once_goes_together_without_waiting(gate: Gate) -> None:
-    gate.open.set()
     made = batcher()
     await asyncio.gather(*[submit(made, gate, 1) for _ in range(20)])
-    assert gate.batches == [[1] * 20]
+    assert gate.batches[5:] == [[1] * 20]  # what comes at once goes together without waiting
 
 
 @in_loop
 async def test_several_workers_score_at_once(gate: Gate) -> None:
-    made = batcher(workers=2)
-    both = []
+    made, both = batcher(workers=2), []
     for n in (1, 2):
         both.append(asyncio.create_task(submit(made, gate, n)))
         await until(lambda n=n: len(gate.batches) == n)
@@ -128,8 +129,7 @@ async def test_a_full_queue_says_when_to_come_again(gate: Gate) -> None:
     await until(lambda: made.jobs_waiting == 1)
     with pytest.raises(Refusal) as error:
         await submit(made, gate, 1)
-    assert error.value.status == 503
-    assert type(error.value.retry_after) is int
+    assert (error.value.status, type(error.value.retry_after)) == (503, int)
     assert error.value.retry_after >= 1
     gate.open.set()
     await asyncio.gather(*tasks)
@@ -180,91 +180,74 @@ async def test_requests_to_two_exports_do_not_mix(exports: dict[str, Path], gate
 def test_lists_of_several_requests_stay_apart(exports: dict[str, Path]) -> None:
     """In this export a score has 100 more for each row of its list."""
     app = serve(exports["ranking"], limits=Limits(workers=1))
-
-    async def work() -> None:
-        bodies = [{**columns(n, n)} for n in (2, 3, 4)]
-        bodies[1]["list_id"] = [7, 8, 7]
-        answers = await asyncio.gather(*[post_soon(app, "/v1/score", {"columns": b}) for b in bodies])
-        extra = [[200, 200], [200, 100, 200], [400] * 4]
-        for n, answer, more in zip((2, 3, 4), answers, extra):
-            np.testing.assert_allclose(answer.json()["scores"], np.array(by_hand(columns(n, n))) + more, atol=1e-5)
-
-    asyncio.run(work())
+    bodies = [{**columns(n, n)} for n in (2, 3, 4)]
+    bodies[1]["list_id"] = [7, 8, 7]
+    said = asyncio.run(together(app, [{"columns": b} for b in bodies]))
+    for n, scores, more in zip((2, 3, 4), said, [[200, 200], [200, 100, 200], [400] * 4]):
+        np.testing.assert_allclose(scores, np.array(by_hand(columns(n, n))) + more, atol=1e-5)
     assert "fastrec_batch_requests_sum 3.0" in app.state.service.metrics.text()
     assert "fastrec_batch_requests_count 1\n" in app.state.service.metrics.text()
 
 
 def test_bodies_of_all_forms_share_a_batch(exports: dict[str, Path]) -> None:
-    app = serve(exports["binary"], limits=Limits(workers=1))
-
-    async def work() -> None:
-        rows = columns(3)
-        without = {k: v for k, v in rows.items() if k != "ratio"}
-        as_rows = [dict(zip(rows, values)) for values in zip(*rows.values())]
-        bodies = [{"columns": rows}, {"columns": without}, {"rows": as_rows}, {"columns": rows}]
-        answers = await asyncio.gather(*[post_soon(app, "/v1/score", b) for b in bodies])
-        for answer, sent in zip(answers, (rows, without, rows, rows)):
-            np.testing.assert_allclose(answer.json()["scores"], by_hand(sent), atol=1e-6)
-
-    asyncio.run(work())
+    app, rows = serve(exports["binary"], limits=Limits(workers=1)), columns(3)
+    without = {k: v for k, v in rows.items() if k != "ratio"}
+    as_rows = [dict(zip(rows, values)) for values in zip(*rows.values())]
+    bodies = [{"columns": rows}, {"columns": without}, {"rows": as_rows}, {"columns": rows}]
+    for scores, sent in zip(asyncio.run(together(app, bodies)), (rows, without, rows, rows)):
+        np.testing.assert_allclose(scores, by_hand(sent), atol=1e-6)
     assert "fastrec_batch_requests_count 1\n" in app.state.service.metrics.text()
 
 
-def test_a_deadline_in_the_header_and_a_full_queue_over_http(exports: dict[str, Path], gate: Gate) -> None:
-    app = serve(exports["binary"], limits=Limits(workers=1, queue_rows=2))
+@in_loop
+async def test_a_deadline_in_the_header_and_a_full_queue_over_http(exports: dict[str, Path], gate: Gate) -> None:
+    app, body = serve(exports["binary"], limits=Limits(workers=1, queue_rows=2)), {"columns": columns(2)}
     app.state.service.scorer = gate
-
-    async def work() -> None:
-        body = {"columns": columns(2)}
-        first = asyncio.create_task(post_soon(app, "/v1/score", body))
-        await until(lambda: gate.batches)  # the worker is busy, however long the next one's 20 ms are
-        late = await post_soon(app, "/v1/score", body, {"x-timeout-ms": "20"})
-        assert (late.status, late.json()["error"]) == (504, "there was no answer within 0.02 s")
-        waiting = asyncio.create_task(post_soon(app, "/v1/score", body))
-        await until(lambda: app.state.service.batcher.jobs_waiting == 1)
-        full = await post_soon(app, "/v1/score", body)
-        assert full.status == 503
-        assert int(full.headers["retry-after"]) >= 1
-        gate.open.set()
-        assert [(await a).status for a in (first, waiting)] == [200, 200]
-
-    asyncio.run(work())
+    first = asyncio.create_task(post_soon(app, "/v1/score", body))
+    await until(lambda: gate.batches)  # the worker is busy, however long the next one's 20 ms are
+    late = await post_soon(app, "/v1/score", body, {"x-timeout-ms": "20"})
+    assert (late.status, late.json()["error"]) == (504, "there was no answer within 0.02 s")
+    waiting = asyncio.create_task(post_soon(app, "/v1/score", body))
+    await until(lambda: app.state.service.batcher.jobs_waiting == 1)
+    full = await post_soon(app, "/v1/score", body)
+    assert full.status == 503
+    assert int(full.headers["retry-after"]) >= 1
+    gate.open.set()
+    assert [(await a).status for a in (first, waiting)] == [200, 200]
 
 
-def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: Gate) -> None:
+@in_loop
+async def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: Gate) -> None:
     app = serve(exports["binary"], limits=Limits(workers=1, max_body=1000))
     app.state.service.scorer = gate
-
-    async def work() -> None:
-        body = json.dumps({"columns": columns(1)}).encode()
-        body += b" " * (900 - len(body))
-        waiting = [asyncio.create_task(post_soon(app, "/v1/score", body)) for _ in range(8)]
-        await until(lambda: sum(map(sum, gate.batches)) + app.state.service.batcher.jobs_waiting == 8)
-        full = await post_soon(app, "/v1/score", body)  # 8,100 bytes
-        assert full.status == 503
-        assert full.headers["retry-after"] == "1"
-        gate.open.set()
-        assert [a.status for a in await asyncio.gather(*waiting)] == [200] * 8
-        assert (await post_soon(app, "/v1/score", body)).status == 200
-
-    asyncio.run(work())
+    body = json.dumps({"columns": columns(1)}).encode().ljust(900)
+    waiting = [asyncio.create_task(post_soon(app, "/v1/score", body)) for _ in range(8)]
+    await until(lambda: sum(map(sum, gate.batches)) + app.state.service.batcher.jobs_waiting == 8)
+    full = await post_soon(app, "/v1/score", body)  # 8,100 bytes
+    assert (full.status, full.headers["retry-after"]) == (503, "1")
+    gate.open.set()
+    assert [a.status for a in await asyncio.gather(*waiting)] == [200] * 8
+    assert (await post_soon(app, "/v1/score", body)).status == 200
 
 
 # An export that is loaded, and scores as it was written down by hand
 
 
 def test_scores_are_those_of_plain_python(exports: dict[str, Path]) -> None:
-    rows = columns(200)
-    scores = Scorer(exports["binary"]).score(rows)
-    assert scores.dtype == np.float64
-    np.testing.assert_allclose(scores, by_hand(rows), atol=1e-6)
-
-
-def test_integers_that_doubles_cannot_tell_apart_are_told_apart(exports: dict[str, Path]) -> None:
+    scorer, rows = Scorer(exports["binary"]), columns(200)
+    assert scorer.score(rows).dtype == np.float64
+    np.testing.assert_allclose(scorer.score(rows), by_hand(rows), atol=1e-6)
+    some = {k: v for k, v in rows.items() if k not in ("ratio", "at", "seen")}  # which may be left out
+    np.testing.assert_allclose(scorer.score(some), by_hand(some), atol=1e-6)
+    # integers that doubles cannot tell apart are told apart
     rows = {**{k: v * 3 for k, v in columns(1).items()}, "user": [2**53, 2**53 + 1, 2**53 + 2]}
-    scores = Scorer(exports["binary"]).score(rows)
-    np.testing.assert_allclose(scores, by_hand(rows), atol=1e-6)
-    assert len(set(scores.tolist())) == 3
+    np.testing.assert_allclose(scorer.score(rows), by_hand(rows), atol=1e-6)
+    assert len(set(scorer.score(rows).tolist())) == 3
+    several, rows = Scorer(exports["multiclass"]), columns(5)
+    np.testing.assert_allclose(several.score(rows)[:, 1], by_hand(rows), atol=1e-6)
+    np.testing.assert_allclose(several.score(rows).sum(1), 1)
+    empty: dict[str, list[Any]] = {name: [] for name in rows}
+    assert [s.score(empty).shape for s in (scorer, several)] == [(0,), (0, 2)]
 
 
 def test_arrays_of_numpy_are_read_by_their_types(exports: dict[str, Path]) -> None:
@@ -278,20 +261,6 @@ def test_arrays_of_numpy_are_read_by_their_types(exports: dict[str, Path]) -> No
     np.testing.assert_array_equal(scorer.score(plain), scorer.score(rows))
 
 
-def test_several_scores_a_row(exports: dict[str, Path]) -> None:
-    rows = columns(5)
-    scores = Scorer(exports["multiclass"]).score(rows)
-    assert scores.shape == (5, 2)
-    np.testing.assert_allclose(scores[:, 1], by_hand(rows), atol=1e-6)
-    np.testing.assert_allclose(scores.sum(1), 1)
-
-
-def test_no_rows_have_no_scores(exports: dict[str, Path]) -> None:
-    empty: dict[str, list[Any]] = {name: [] for name in columns(1)}
-    assert Scorer(exports["binary"]).score(empty).shape == (0,)
-    assert Scorer(exports["multiclass"]).score(empty).shape == (0, 2)
-
-
 def test_lists_are_told_apart_and_without_ids_all_rows_are_one(exports: dict[str, Path]) -> None:
     rows, scorer = columns(6), Scorer(exports["ranking"])
     alone = np.array(by_hand(rows))  # a score has 100 more for each row of its list
@@ -302,17 +271,13 @@ def test_lists_are_told_apart_and_without_ids_all_rows_are_one(exports: dict[str
 
 def test_columns_are_checked(exports: dict[str, Path]) -> None:
     scorer, rows = Scorer(exports["binary"]), columns(3)
-    with pytest.raises(Refusal, match=r"column 'citty': the model has no such column. Is 'city' meant"):
-        scorer.score({**rows, "citty": [1, 2, 3]})
-    with pytest.raises(Refusal, match="column 'price': the column is missing"):
-        scorer.score({k: v for k, v in rows.items() if k != "price"})
-    with pytest.raises(Refusal, match=r"column 'city': its shape is \(3, 1\)"):
-        scorer.score({**rows, "city": np.array([["a"]] * 3)})
-
-
-def test_a_column_may_be_left_out_where_the_export_says_so(exports: dict[str, Path]) -> None:
-    rows = {k: v for k, v in columns(4).items() if k not in ("ratio", "at", "seen")}
-    np.testing.assert_allclose(Scorer(exports["binary"]).score(rows), by_hand(rows), atol=1e-6)
+    for sent, says in (
+        ({**rows, "citty": [1, 2, 3]}, "column 'citty': the model has no such column. Is 'city' meant"),
+        ({k: v for k, v in rows.items() if k != "price"}, "column 'price': the column is missing"),
+        ({**rows, "city": np.array([["a"]] * 3)}, r"column 'city': its shape is \(3, 1\)"),
+    ):
+        with pytest.raises(Refusal, match=says):
+            scorer.score(sent)
 
 
 @pytest.mark.parametrize(
@@ -341,29 +306,19 @@ def test_an_export_that_does_not_fit_is_named(exports: dict[str, Path], tmp_path
 
 
 def test_files_that_are_not_there_or_damaged(exports: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match=r"serving\.json"):
-        Scorer(tmp_path)
-    folder = shutil.copytree(exports["binary"], tmp_path / "export")
-    (folder / "serving.json").write_bytes(b"{")
-    with pytest.raises(UnreadableFileError, match="no JSON"):
-        Scorer(folder)
-    folder = shutil.copytree(exports["binary"], tmp_path / "other")
-    with (folder / "model.onnx").open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(UnreadableFileError, match="SHA-256"):
-        Scorer(folder)
-    (folder / "model.onnx").unlink()
-    with pytest.raises(MissingFileError, match="graph"):
-        Scorer(folder)
-
-
-def test_a_graph_that_is_none(tmp_path: Path) -> None:
-    import hashlib
-
-    folder, raw = write_export(tmp_path / "export"), b"\x80\x04K\x01."  # a pickle, which nothing here reads
-    (folder / "model.onnx").write_bytes(raw)
+    raw, folder = b"\x80\x04K\x01.", shutil.copytree(exports["binary"], tmp_path / "export")  # a pickle
     said = json.loads((folder / "serving.json").read_text())
-    said["model"]["sha256"] = hashlib.sha256(raw).hexdigest()
-    (folder / "serving.json").write_text(json.dumps(said))
+    of_pickle = json.dumps({**said, "model": {**said["model"], "sha256": hashlib.sha256(raw).hexdigest()}}).encode()
+    for file, content, error, says in (
+        ("model.onnx", (folder / "model.onnx").read_bytes() + b"x", UnreadableFileError, "SHA-256"),
+        ("model.onnx", None, MissingFileError, "graph"),
+        ("serving.json", b"{", UnreadableFileError, "no JSON"),
+        ("serving.json", None, MissingFileError, r"serving\.json"),
+    ):
+        (folder / file).unlink() if content is None else (folder / file).write_bytes(content)
+        with pytest.raises(error, match=says):
+            Scorer(folder)
+    (folder / "model.onnx").write_bytes(raw)  # which nothing here reads
+    (folder / "serving.json").write_bytes(of_pickle)
     with pytest.raises(UnreadableFileError, match="onnxruntime cannot load it"):
         Scorer(folder)

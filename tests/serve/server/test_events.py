@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from fastrec.errors import DataError
 from fastrec.serve import make_app
-from tests.serve.server.calls import get, post
+from tests.serve.server.calls import get, post, refused, scores, serve
 from tests.serve.server.exports import by_hand, columns, write_export
 from tests.serve.server.test_v1 import ARROW, stream
 
@@ -51,15 +52,8 @@ class Counts:
 @pytest.fixture
 def served(tmp_path: Path) -> Any:
     """An export whose input ``ratio`` is the number of a user's events."""
-    folder = write_export(tmp_path / "export", events={"tables": {"log": {"columns": LOG}}, "history": False})
-    said = json.loads((folder / "serving.json").read_text())
-    for one in said["inputs"]:
-        one["made"] = one["name"] == "ratio"
-    (folder / "serving.json").write_text(json.dumps(said))
-    counts = Counts(tmp_path / "events")
-    app = make_app(folder, events=counts, token=None)
-    yield app, counts
-    app.state.service.close()
+    events, counts = {"tables": {"log": {"columns": LOG}}, "history": False}, Counts(tmp_path / "events")
+    return serve(write_export(tmp_path / "export", made="ratio", events=events), events=counts), counts
 
 
 def event(user: int | None, page: str | None = "home") -> dict[str, Any]:
@@ -73,20 +67,18 @@ def without_ratio(rows: int) -> dict[str, list[Any]]:
 def test_events_change_what_is_scored_after_them(served: Any) -> None:
     app, counts = served
     rows = {**without_ratio(3), "user": [5, None, 2**53 + 1]}
-    before = post(app, "/v1/score", {"columns": rows}).json()["scores"]
-    assert before == pytest.approx(by_hand({**rows, "ratio": [0, 0, 0]}), abs=1e-6)
+    assert scores(app, {"columns": rows}) == pytest.approx(by_hand({**rows, "ratio": [0, 0, 0]}), abs=1e-6)
     answer = post(app, "/v1/events", {"table": "log", "rows": [event(5), event(2**53 + 1), event(5), event(None)]})
     assert answer.json() == {"table": "log", "events": 4}
     assert len(counts.file.read_text().splitlines()) == 4  # before the answer was given
-    after = post(app, "/v1/score", {"columns": rows}).json()["scores"]
-    assert after == pytest.approx(by_hand({**rows, "ratio": [2, 1, 1]}), abs=1e-6)
+    assert scores(app, {"columns": rows}) == pytest.approx(by_hand({**rows, "ratio": [2, 1, 1]}), abs=1e-6)
     assert 'fastrec_events_total{table="log"} 4' in get(app, "/metrics").body.decode()
 
 
 def test_features_get_the_rows_with_nulls_and_times(served: Any) -> None:
     app, counts = served
     rows = {**without_ratio(2), "user": [1, None], "at": ["2026-01-01T00:00:00", None], "seen": [0, None]}
-    assert post(app, "/v1/score", {"columns": rows}).status == 200
+    scores(app, {"columns": rows})
     asked = counts.asked[-1]
     assert asked["user"].to_pylist() == [1, None]
     assert asked["at"].to_pylist() == [datetime(2026, 1, 1), None]
@@ -128,17 +120,12 @@ def test_every_form_of_events_is_one_table(served: Any) -> None:
     ],
 )
 def test_bad_events_are_refused_and_not_taken_in(served: Any, body: Any, column: str | None) -> None:
-    app, counts = served
-    answer = post(app, "/v1/events", body)
-    assert answer.status == 422, answer.body
-    assert answer.json().get("column") == column
-    assert not counts.file.exists()
+    refused(served[0], "/v1/events", body, 422, column=column)
+    assert not served[1].file.exists()
 
 
 def test_columns_that_are_made_cannot_be_sent_nor_served_without_events(served: Any) -> None:
-    answer = post(served[0], "/v1/score", {"columns": columns(2)})
-    assert (answer.status, answer.json()["column"]) == (422, "ratio")
-    assert "from events" in answer.json()["error"]
+    refused(served[0], "/v1/score", {"columns": columns(2)}, 422, "from events", column="ratio")
     with pytest.raises(DataError, match="ratio"):
         make_app(served[0].state.service.scorer.folder)
 
@@ -149,8 +136,6 @@ def test_a_reload_with_other_events_is_refused(served: Any) -> None:
     said = json.loads(file.read_text())
     said["events"]["tables"]["clicks"] = {"columns": {"user": "int64"}}
     file.write_text(json.dumps(said))
-    import asyncio
-
     with pytest.raises(Exception, match="Start the server anew"):
         asyncio.run(app.state.service.reload())
-    assert post(app, "/v1/score", {"columns": without_ratio(1)}).status == 200
+    assert len(scores(app, {"columns": without_ratio(1)})) == 1

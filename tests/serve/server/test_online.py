@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import signal
 import threading
@@ -14,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("fastrec.serve.online")
 
-import onnx
-
+from fastrec.cli import app
 from fastrec.features import FeatureSet, History
 from fastrec.serve.online import write_online_state
 from tests.serve.server.exports import by_hand, columns, write_export
@@ -36,23 +34,8 @@ def with_events(folder: Path, *, weights: int = 0) -> Path:
     """The toy whose score has a thousandth of the number of a user's earlier events more."""
     at = {"unit": "us", "zone": None}
     log = {"user": {"type": "int64"}, "at": {"type": "int64", "time": at}}
-    folder = write_export(
-        folder, weights=weights, extra=1, events={"tables": {"log": {"columns": log}}, "history": False}
-    )
-    model = onnx.load(folder / "model.onnx")
-    for one in [*model.graph.input, *(n for n in model.graph.node)]:
-        if isinstance(one, onnx.ValueInfoProto) and one.name == "x0":
-            one.name = COUNT
-        elif isinstance(one, onnx.NodeProto) and "x0" in one.input:
-            one.input[list(one.input).index("x0")] = COUNT
-    raw = model.SerializeToString()
-    (folder / "model.onnx").write_bytes(raw)
-    said = json.loads((folder / "serving.json").read_text())
-    said["model"]["sha256"] = hashlib.sha256(raw).hexdigest()
-    for one in said["inputs"]:
-        if one["name"] == "x0":
-            one.update(name=COUNT, made=True)
-    (folder / "serving.json").write_text(json.dumps(said))
+    tables = {"tables": {"log": {"columns": log}}, "history": False}
+    write_export(folder, weights=weights, extra=[COUNT], made=COUNT, events=tables)
     events = pd.DataFrame({"user": [7, 7, 2**53 + 1], "at": pd.to_datetime(["2026-01-01"] * 3).astype("M8[us]")})
     features = FeatureSet([History("user", order="at", table="log", stats="count", name="seen")])
     features.fit(events, tables={"log": events})
@@ -101,10 +84,6 @@ def test_what_was_acknowledged_is_there_after_a_kill(export: Path, start: Callab
 
 
 def test_an_export_without_its_state_is_named(export: Path) -> None:
-    from typer.testing import CliRunner
-
-    from fastrec.cli import app
-
     shutil.rmtree(export / "events")
     made = CliRunner().invoke(app, ["serve", str(export)])
     assert made.exit_code == 1

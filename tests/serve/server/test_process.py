@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,13 +43,19 @@ class Served:
     folder: Path
     token: str | None = None
 
-    def ask(self, path: str, body: Any = None) -> Any:
+    def text(self, path: str, body: Any = None) -> bytes:
         request = urllib.request.Request(self.url + path, None if body is None else json.dumps(body).encode())
         request.add_header("Content-Type", "application/json")
         if self.token is not None:
             request.add_header("Authorization", f"Bearer {self.token}")
         with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.loads(answer.read())
+            return answer.read()
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        return json.loads(self.text(path, body))
+
+    def metrics(self) -> str:
+        return self.text("/metrics").decode()
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +146,8 @@ def test_load_is_sent_as_asked_for(served: Served, tmp_path: Path) -> None:
         measure("http://10.0.0.1:80", rates=[1], **options)
 
 
-def until(ready: Callable[[], Any]) -> None:
-    for _ in range(6000):
+def until(ready: Callable[[], Any], times: int = 6000) -> None:
+    for _ in range(times):
         if ready():
             return
         time.sleep(0.02)
@@ -147,8 +155,8 @@ def until(ready: Callable[[], Any]) -> None:
 
 
 def _answered(served: Served) -> int:
-    lines = _metrics(served).splitlines()
-    return next((int(float(v.split()[-1])) for v in lines if 'requests_total{path="/v1/score",status="200"}' in v), 0)
+    found = re.search(r'requests_total{path="/v1/score",status="200"} (\S+)', served.metrics())
+    return int(float(found[1])) if found else 0
 
 
 def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
@@ -174,7 +182,7 @@ def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
     assert all(any(a == pytest.approx(k, abs=1e-6) for k in known) for a in answers)
     (served.folder / "model.onnx").write_bytes(b"half a file")
     served.process.send_signal(signal.SIGHUP)  # cannot be loaded: the old one goes on
-    until(lambda: 'fastrec_reloads_total{outcome="failed"} 1' in _metrics(served))
+    until(lambda: 'fastrec_reloads_total{outcome="failed"} 1' in served.metrics())
     assert served.ask("/v1/score", {"columns": rows})["scores"] == pytest.approx(known[1], abs=1e-6)
 
 
@@ -185,10 +193,8 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
     connections = [http.client.HTTPConnection(host, int(port), timeout=120) for _ in range(6)]
     for one in connections:
         one.request("POST", "/v1/score", json.dumps({"columns": rows}), {"Content-Type": "application/json"})
-    for _ in range(200):  # until all six wait for the batch to become full
-        if "fastrec_queue_requests 6" in _metrics(served):
-            break
-        time.sleep(0.01)
+    with contextlib.suppress(AssertionError):  # all six wait for the batch to become full
+        until(lambda: "fastrec_queue_requests 6" in served.metrics(), times=100)
     served.process.send_signal(signal.SIGTERM)
     for one in connections:
         answer = one.getresponse()
@@ -200,28 +206,21 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
         urllib.request.urlopen(f"{served.url}/health", timeout=60)
 
 
-def _metrics(served: Served) -> str:
-    request = urllib.request.Request(f"{served.url}/metrics")
-    if served.token is not None:
-        request.add_header("Authorization", f"Bearer {served.token}")
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return answer.read().decode()
-
-
-@pytest.mark.parametrize("more", [(), ("--token-file", "nothing")])
-def test_errors_are_one_line(more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = CliRunner().invoke(app, ["serve", "nowhere", *more])
-    assert made.exit_code == 1
-    assert "there is no such file" in made.output
-    assert made.output.count("\n") == 1
-
-
-@pytest.mark.parametrize(("text", "says"), [(None, "cannot be read"), ("", "no token"), ("a\nb", "no token")])
-def test_a_token_file_without_a_token(exports: dict[str, Path], tmp_path: Path, text: str | None, says: str) -> None:
-    file = tmp_path / "token"
-    if text is not None:
-        file.write_text(text)
-    made = CliRunner().invoke(app, ["serve", str(exports["binary"]), "--token-file", str(file)])
+@pytest.mark.parametrize(
+    ("export", "token", "says"),
+    [
+        ("nowhere", None, "there is no such file"),
+        ("nowhere", "nothing", "there is no such file"),
+        ("binary", "nothing", "cannot be read"),
+        ("binary", "empty", "no token"),
+        ("binary", "lines", "no token"),
+    ],
+)
+def test_errors_are_one_line(exports: dict[str, Path], tmp_path: Path, export: str, token: Any, says: str) -> None:
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "lines").write_text("a\nb")
+    more = [] if token is None else ["--token-file", str(tmp_path / token)]
+    made = CliRunner().invoke(app, ["serve", str(exports.get(export, tmp_path / export)), *more])
     assert made.exit_code == 1
     assert says in made.output
+    assert made.output.count("\n") == 1

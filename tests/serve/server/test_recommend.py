@@ -30,7 +30,7 @@ from fastrec.serve import Canary, Limits, NextItemGraph, export_next_items, make
 from fastrec.serve.server.recommend import open_model
 from fastrec.stacking import Stack
 from fastrec.table import Table
-from tests.serve.server.calls import get, post, post_soon, serve
+from tests.serve.server.calls import get, post, post_soon, refused, serve
 from tests.serve.server.test_fuzz import CUTS, KINDS, TREES, held, mutated
 from tests.serve.server.test_v1 import ARROW, stream
 
@@ -85,6 +85,10 @@ def asked(app: Any, body: Any, **options: Any) -> Any:
     return answer.json()
 
 
+def sessions(*items: Any, **more: Any) -> dict[str, Any]:
+    return {"sessions": [{"items": i, **more} for i in items]}
+
+
 def by_shop(shop: Recommender, log: SessionFrame, items: list[str], land: str | None, k: int) -> dict[str, list]:
     """What the recommender itself says of one session."""
     made = log.new(pd.DataFrame({"s": 0, "item": pd.Series(items, dtype=str), "land": pd.Series([land] * len(items))}))
@@ -135,15 +139,12 @@ class Alone(Small):
 
 def test_a_run_of_one_net_and_its_export_give_the_same_scores(folders, tmp_path):
     run = run_competition(Alone(), folders["run"].parent, tmp_path / "run")
-    apps = [make_app(run), make_app(export_next_items(run, tmp_path / "net").folder)]
-    by_run, by_net = [
-        asked(app, {"sessions": [{"items": s} for s in [*walks(9), [], [2**60 + 3] * 20]]})["sessions"] for app in apps
-    ]
+    export = export_next_items(run, tmp_path / "net").folder
+    body = sessions(*walks(9), [], [2**60 + 3] * 20)
+    by_run, by_net = (asked(serve(folder), body)["sessions"] for folder in (run, export))
     assert [s["ids"] for s in by_run] == [s["ids"] for s in by_net]
     for one, other in zip(by_run, by_net, strict=True):
         np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-4)
-    for app in apps:
-        app.state.service.close()
 
 
 class Timed(NextItemCompetition):
@@ -165,27 +166,22 @@ def test_a_net_with_times_is_served_with_them(tmp_path):
     saved.blend.save(run / "models" / "blend")
     frame = saved.read(tmp_path / "test.parquet")
     items, scores = saved.recommend(frame)
-    sessions = [{"items": own["item"].tolist(), "times": own["at"].tolist()} for _, own in log.groupby("s", sort=False)]
-    table = pa.table({n: [s[n] for s in sessions] for n in ("items", "times")})
+    own = [{"items": s["item"].tolist(), "times": s["at"].tolist()} for _, s in log.groupby("s", sort=False)]
+    table = pa.table({n: [s[n] for s in own] for n in ("items", "times")})
     for folder in (run, export_next_items(run, tmp_path / "net").folder):
-        app = make_app(folder)
-        said = asked(app, {"sessions": sessions})["sessions"]
+        app = serve(folder)
+        said = asked(app, {"sessions": own})["sessions"]
         assert [s["ids"] for s in said] == [frame.decode(row).to_pylist() for row in items]
         np.testing.assert_allclose([s["scores"] for s in said], scores.numpy(), atol=1e-5)
         assert asked(app, stream(table), headers=ARROW)["sessions"] == said
-        np.testing.assert_allclose(asked(app, sessions[5])["scores"], said[5]["scores"], atol=1e-5)
-        slow = asked(app, {"items": sessions[5]["items"], "times": [30 * t for t in sessions[5]["times"]]})
+        np.testing.assert_allclose(asked(app, own[5])["scores"], said[5]["scores"], atol=1e-5)
+        slow = asked(app, {"items": own[5]["items"], "times": [30 * t for t in own[5]["times"]]})
         assert np.abs(np.subtract(slow["scores"], said[5]["scores"])).max() > 1e-3
-        wrong = [({"items": [1, 2]}, "2 items and 0 times"), ({"items": [1], "times": [2, 3]}, "1 items and 2 times")]
-        wrong += [({"items": [1], "times": ["now"]}, "row 0"), ({"sessions": [], "times": []}, "times stands beside")]
-        for body, words in wrong:
-            answer = post(app, PATH, body)
-            assert answer.status == 422
-            assert words in str(answer.json())
-        answer = post(app, PATH, stream(table.select(["items"])), ARROW)
-        assert answer.status == 422
-        assert "times" in str(answer.json())
-        app.state.service.close()
+        refused(app, PATH, {"items": [1, 2]}, 422, "2 items and 0 times")
+        refused(app, PATH, {"items": [1], "times": [2, 3]}, 422, "1 items and 2 times")
+        refused(app, PATH, {"items": [1], "times": ["now"]}, 422, row=0)
+        refused(app, PATH, {"sessions": [], "times": []}, 422, "times stands beside")
+        refused(app, PATH, stream(table.select(["items"])), 422, "times", headers=ARROW)
 
 
 @pytest.mark.parametrize("kind", ["run", "shop"])
@@ -226,77 +222,63 @@ def test_stages_are_timed_and_counted(served):
     assert "score;dur=" in post(served["net"], PATH, {"items": []}).headers["server-timing"]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
-    [
-        (b"{", 400, "no JSON"),
-        ([], 400, "no object"),
-        ({}, 422, "neither items nor sessions"),
-        ({"items": [], "sessions": []}, 422, "or both"),
-        ({"sessions": [], "context": {}}, 422, "Put it into each session"),
-        ({"sessions": {}}, 422, "no list of objects"),
-        ({"sessions": [{"items": []}, 3]}, 422, "row 1"),
-        ({"sessions": [{"items": []}, {}]}, 422, "row 1"),
-        ({"sessions": [{"items": [], "k": 3}]}, 422, "unknown field k"),
-        ({"items": "é1"}, 422, "no object with a list of items"),
-        ({"items": [], "user": 1}, 422, "unknown field user"),
-        ({"sessions": [{"items": ["é1"]}, {"items": ["é1", []]}]}, 422, "row 1: [] is a list, not a string"),
-        ({"items": [None]}, 422, "may not be"),
-        ({"items": [["é1"]]}, 422, "is a list, not a string"),
-        ({"items": [], "k": 0}, 422, "k is '0'"),
-        ({"items": [], "k": "x"}, 422, "k is 'x'"),
-        ({"items": [], "context": 3}, 422, "context is no object"),
-        ({"items": [], "context": {"city": "x"}}, 422, "It knows land"),
-        ({"items": [], "context": {"land": ["x"]}}, 422, "no single value"),
-        ({"items": [], "context": {"land": 2**70}}, 422, ""),
-        ({"sessions": [{"items": [], "context": {"land": v}} for v in ("x", 1)]}, 422, "several types"),
-        ({"sessions": [{"items": []}] * 10_001}, 413, "10001 rows"),
-    ],
-)
-def test_what_is_wrong_is_named(served, body, status, words):
-    answer = post(served["shop"], PATH, body)
-    assert answer.status == status, answer.body
-    said = answer.json()["error"].replace("'k'", "k").replace("'user'", "user")
-    assert words in said
+WRONG = [
+    ("shop", b"{", 400, "no JSON"),
+    ("shop", [], 400, "no object"),
+    ("shop", {}, 422, "neither items nor sessions"),
+    ("shop", {"items": [], "sessions": []}, 422, "or both"),
+    ("shop", {"sessions": [], "context": {}}, 422, "Put it into each session"),
+    ("shop", {"sessions": {}}, 422, "no list of objects"),
+    ("shop", {"sessions": [{"items": []}, 3]}, 422, "row 1"),
+    ("shop", {"sessions": [{"items": []}, {}]}, 422, "row 1"),
+    ("shop", sessions([], k=3), 422, "unknown field 'k'"),
+    ("shop", {"items": "é1"}, 422, "no object with a list of items"),
+    ("shop", {"items": [], "user": 1}, 422, "unknown field 'user'"),
+    ("shop", sessions(["é1"], ["é1", []]), 422, "row 1: [] is a list, not a string"),
+    ("shop", {"items": [None]}, 422, "may not be"),
+    ("shop", {"items": [["é1"]]}, 422, "is a list, not a string"),
+    ("shop", {"items": [], "k": 0}, 422, "k is '0'"),
+    ("shop", {"items": [], "k": "x"}, 422, "k is 'x'"),
+    ("shop", {"items": [], "context": 3}, 422, "context is no object"),
+    ("shop", {"items": [], "context": {"city": "x"}}, 422, "It knows land"),
+    ("shop", {"items": [], "context": {"land": ["x"]}}, 422, "no single value"),
+    ("shop", {"items": [], "context": {"land": 2**70}}, 422, ""),
+    ("shop", {"sessions": [{"items": [], "context": {"land": v}} for v in ("x", 1)]}, 422, "several types"),
+    ("shop", sessions(*[[]] * 10_001), 413, "10001 rows"),
+    ("shop", pa.table({"item": [["é1"]]}), 422, "column 'items': the column is missing"),
+    ("shop", pa.table({"items": ["é1"]}), 422, "not a list of ids"),
+    ("shop", pa.table({"items": [["é1"], None]}), 422, "row 1: the session has no list"),
+    ("shop", pa.table({"items": [["é1"], [None]]}), 422, "row 1"),
+    ("shop", pa.table({"items": [["é1"]], "city": ["x"]}), 422, "no such context"),
+    # a few hundred bytes that stand for a billion
+    ("shop", pa.table({"items": pa.ListArray.from_arrays([0, 10**9], pa.nulls(10**9))}), 413, ""),
+    ("net", {"items": ["a"]}, 422, "column 'items'"),
+    ("net", {"items": [2**63]}, 422, ""),
+    ("net", {"items": [1.5]}, 422, ""),
+    ("net", {"items": [True]}, 422, ""),
+    ("net", {"items": [], "context": {"x": 1}}, 422, "the items alone."),
+]
 
 
-def test_other_wrong_requests(served):
-    assert post(served["shop"], PATH, b"{}", {"content-type": "text/html"}).status == 415
-    for table, words in (
-        (pa.table({"item": [["é1"]]}), "column 'items': the column is missing"),
-        (pa.table({"items": ["é1"]}), "not a list of ids"),
-        (pa.table({"items": [["é1"], None]}), "row 1: the session has no list"),
-        (pa.table({"items": [["é1"], [None]]}), "row 1"),
-        (pa.table({"items": [["é1"]], "city": ["x"]}), "no such context"),
-    ):
-        answer = post(served["shop"], PATH, stream(table), ARROW)
-        assert answer.status == 422
-        assert words in answer.json()["error"]
-    packed = stream(pa.table({"items": [["é1"]]}), compression="zstd")
-    assert post(served["shop"], PATH, packed, ARROW).status == 415
-    nulls = pa.table({"items": pa.ListArray.from_arrays([0, 10**9], pa.nulls(10**9))})  # a few hundred bytes
-    assert post(served["shop"], PATH, stream(nulls), ARROW).status == 413
-    assert post(served["net"], PATH, {"items": ["a"]}).json()["column"] == "items"
-    assert post(served["net"], PATH, {"items": [2**63]}).status == 422
-    assert post(served["net"], PATH, {"items": [1.5]}).status == 422
-    assert post(served["net"], PATH, {"items": [True]}).status == 422
-    assert post(served["net"], PATH, {"items": [], "context": {"x": 1}}).json()["error"].endswith("the items alone.")
-    assert post(served["net"], "/v1/score", {"items": []}).status == 404
+@pytest.mark.parametrize(("to", "body", "status", "words"), WRONG)
+def test_what_is_wrong_is_named(served, to, body, status, words):
+    arrow = isinstance(body, pa.Table)
+    refused(served[to], PATH, stream(body) if arrow else body, status, words, headers=ARROW if arrow else None)
+
+
+def test_other_wrong_requests(served, folders):
+    refused(served["shop"], PATH, b"{}", 415, headers={"content-type": "text/html"})
+    refused(served["shop"], PATH, stream(pa.table({"items": [["é1"]]}), compression="zstd"), 415, headers=ARROW)
+    refused(served["net"], "/v1/score", {"items": []}, 404)
     assert get(served["net"], PATH).status == 405
-
-
-def test_too_many_items_at_once(folders):
     app = serve(folders["shop"], limits=Limits(max_rows=10**6, max_body=2**26))
     app.state.service.scorer.spec = replace(app.state.service.scorer.spec, items=10**6)
-    answer = post(app, PATH, {"sessions": [{"items": []}] * 100, "k": 10**6})
-    assert answer.status == 413
-    assert "smaller k" in answer.json()["error"]
+    refused(app, PATH, {**sessions(*[[]] * 100), "k": 10**6}, 413, "smaller k")
 
 
 def test_pages_token_and_reload(folders, tmp_path):
-    folder = shutil.copytree(folders["shop"], tmp_path / "shop")
-    app = make_app(folder, token="s3cret")
-    right = {"authorization": "Bearer s3cret"}
+    folder, right = shutil.copytree(folders["shop"], tmp_path / "shop"), {"authorization": "Bearer s3cret"}
+    app = serve(folder, token="s3cret")
     assert post(app, PATH, {"items": []}).status == 401
     assert get(app, "/ready").status == 200
     said = get(app, "/openapi.json", right).json()
@@ -304,15 +286,15 @@ def test_pages_token_and_reload(folders, tmp_path):
     example = said["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]["example"]
     assert post(app, PATH, example, right).status == 200
     assert "land" in get(app, "/", right).body.decode()
-    before = asked(app, {"items": [IDS[0]], "context": {"land": "dé"}}, headers=right)
+    body = {"items": [IDS[0]], "context": {"land": "dé"}}
+    before = asked(app, body, headers=right)
     Recommender(PopularItems()).fit(shop_of(IDS)[1]).save(folder)
-    assert asked(app, {"items": [IDS[0]], "context": {"land": "dé"}}, headers=right) == before
+    assert asked(app, body, headers=right) == before
     assert post(app, "/v1/reload", b"", right).status == 200
     assert asked(app, {"items": [IDS[0]]}, headers=right) != before
     (folder / "recommender.json").write_text("{}")
     assert post(app, "/v1/reload", b"", right).status == 500
     assert post(app, PATH, {"items": []}, right).status == 200  # the old one goes on
-    app.state.service.close()
     with pytest.raises(UnreadableFileError):
         open_model(folder)
     Recommender(PopularItems()).fit(SessionFrame(pd.DataFrame({"i": [[0.5, 1.5]] * 3}), item="i")).save(folder)
@@ -333,41 +315,33 @@ class Ranked(Competition):
         return Stack(rounds=3)
 
 
-def test_a_registry_of_runs_and_exports_of_sessions(folders, tmp_path):
+def test_a_registry_of_runs_and_exports_of_sessions(folders, served, tmp_path):
     """Promoted, listed, rolled back: each answers with the bytes that it answered with where it came from."""
     folder, right = tmp_path / "registry", {"authorization": "Bearer t"}
-    body = {"sessions": [{"items": [2**60 + 3, 2**60 + 4]}, {"items": []}]}
-    alone = {}
-    for kind in ("run", "net"):
-        own = make_app(folders[kind])
-        alone[kind] = post(own, PATH, body).body
-        own.state.service.close()
+    body = sessions([2**60 + 3, 2**60 + 4], [])
+    alone = {kind: post(served[kind], PATH, body).body for kind in ("run", "net")}
     assert alone["run"] != alone["net"]
-    done = CliRunner().invoke(cli, ["promote", str(folders["run"]), "--registry", str(folder), "--why", "the first"])
-    assert done.exit_code == 0, done.output
+
+    def command(*words: object) -> str:
+        done = CliRunner().invoke(cli, [*map(str, words), "--registry", str(folder)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    command("promote", folders["run"], "--why", "the first")
     with pytest.raises(DataError, match="sessions have no canary"):
         make_app(folder, canary=Canary(1, 0.5))
-    app = make_app(folder, token="t")
-
-    def said() -> tuple[str, bytes]:
+    app = serve(folder, token="t")
+    for change, wanted in (
+        (lambda: None, ("1", alone["run"])),
+        (lambda: Registry(folder).promote(folders["net"]), ("2", alone["net"])),
+        (lambda: Registry(folder).rollback(), ("1", alone["run"])),
+        (lambda: command("rollback"), ("2", alone["net"])),
+    ):
+        change()
         assert post(app, "/v1/reload", b"", right).status == 200
         answer = post(app, PATH, body, right)
-        return answer.headers["x-model-version"], answer.body
-
-    try:
-        assert said() == ("1", alone["run"])
-        Registry(folder).promote(folders["net"])
-        assert said() == ("2", alone["net"])
-        Registry(folder).rollback()
-        assert said() == ("1", alone["run"])
-        done = CliRunner().invoke(cli, ["rollback", "--registry", str(folder)])
-        assert done.exit_code == 0, done.output
-        assert said() == ("2", alone["net"])
-    finally:
-        app.state.service.close()
-    done = CliRunner().invoke(cli, ["versions", "--registry", str(folder)])
-    assert done.exit_code == 0, done.output
-    assert "the first" in done.output
+        assert (answer.headers["x-model-version"], answer.body) == wanted
+    assert "the first" in command("versions")
 
 
 def test_a_run_that_ranks_reads_the_context(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from functools import partial
 from itertools import combinations
 from math import factorial
 from pathlib import Path
@@ -20,7 +19,7 @@ from fastrec._core import limits
 from fastrec.serve import Limits
 from fastrec.serve.server.bodies import columns_of_arrays
 from fastrec.serve.server.spec import read_spec
-from tests.serve.server.calls import Answer, get, post, request, serve
+from tests.serve.server.calls import get, post, refused, request, scores, serve
 from tests.serve.server.exports import by_hand, columns, write_export
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
@@ -33,65 +32,46 @@ def stream(table: pa.Table, chunk: int | None = 3, **options: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-stream_whole = partial(stream, chunk=None)
-
-
 def as_rows(rows: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(rows, values)) for values in zip(*rows.values())]
 
 
 def test_three_forms_of_a_body_give_one_answer(apps: Any) -> None:
-    rows = columns(50)
-    bodies = [
-        post(apps["binary"], "/v1/score", {"columns": rows}),
-        post(apps["binary"], "/v1/score", {"rows": as_rows(rows)}),
-        post(apps["binary"], "/v1/score", stream(pa.table(rows)), ARROW),
-        post(apps["binary"], "/v1/score", {"columns": rows}, {"content-type": "Application/JSON; charset=utf-8"}),
-    ]
-    for answer in bodies:
-        assert answer.status == 200, answer.body
-        assert answer.headers["content-type"] == "application/json"
-        assert answer.json() == bodies[0].json()
-    np.testing.assert_allclose(bodies[0].json()["scores"], by_hand(rows), atol=1e-6)
+    for n in (50, 2000):  # the second has more than 64 KB in each form: it is read beside the loop
+        rows = columns(n)
+        by_arrow, charset = stream(pa.table(rows)), {"content-type": "Application/JSON; charset=utf-8"}
+        assert (len(by_arrow) > 64 * 1024) == (n == 2000)
+        bodies = [({"columns": rows}, None), ({"rows": as_rows(rows)}, None), (by_arrow, ARROW)]
+        answers = [post(apps["binary"], "/v1/score", *sent) for sent in [*bodies, ({"columns": rows}, charset)]]
+        for answer in answers:
+            assert answer.status == 200, answer.body
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.json() == answers[0].json()
+        np.testing.assert_allclose(answers[0].json()["scores"], by_hand(rows), atol=1e-6)
 
 
-def test_a_large_body_is_read_beside_the_loop(apps: Any) -> None:
-    rows = columns(2000)  # more than 64 KB in each form
-    by_json, by_arrow = post(apps["binary"], "/v1/score", {"columns": rows}), stream(pa.table(rows))
-    assert len(by_arrow) > 64 * 1024
-    assert post(apps["binary"], "/v1/score", by_arrow, ARROW).json() == by_json.json()
-    np.testing.assert_allclose(by_json.json()["scores"], by_hand(rows), atol=1e-6)
-
-
-def test_a_column_that_a_row_lacks_is_missing_there(apps: Any) -> None:
+def test_a_column_that_a_row_lacks_and_nan_are_missing(apps: Any) -> None:
     rows = columns(4)
     some = [{k: v for k, v in r.items() if k in ("mobile", "price")} for r in as_rows(rows)]
     blank = {**rows, **{k: [None] * 4 for k in ("city", "user", "ratio", "at", "seen")}}
     for sent, full in ((some, blank), (some[:1], {k: v[:1] for k, v in blank.items()})):
-        answer = post(apps["binary"], "/v1/score", {"rows": sent})
-        assert answer.status == 200, answer.body
-        np.testing.assert_allclose(answer.json()["scores"], by_hand(full), atol=1e-6)
-    lacks = post(apps["binary"], "/v1/score", {"rows": [{"price": 1.0}]})
-    assert (lacks.status, lacks.json()["column"]) == (422, "mobile")  # which training never saw missing
-
-
-def test_nan_and_null_are_missing_in_floats(apps: Any) -> None:
+        np.testing.assert_allclose(scores(apps["binary"], {"rows": sent}), by_hand(full), atol=1e-6)
+    # which training never saw missing
+    refused(apps["binary"], "/v1/score", {"rows": [{"price": 1.0}]}, 422, column="mobile")
     rows = {**columns(3), "price": [float("nan"), None, 50.0]}
     raw = json.dumps({"columns": rows}).encode()
     assert b"NaN" in raw  # which is no JSON, but what Python writes
-    scores = post(apps["binary"], "/v1/score", raw).json()["scores"]
-    np.testing.assert_allclose(scores, by_hand({**rows, "price": [None, None, 50.0]}), atol=1e-6)
+    wanted = by_hand({**rows, "price": [None, None, 50.0]})
+    np.testing.assert_allclose(scores(apps["binary"], raw), wanted, atol=1e-6)
 
 
-def test_several_scores_a_row_come_with_their_classes_and_have_no_order(apps: Any) -> None:
-    assert post(apps["multiclass"], "/v1/rank", {"columns": GOOD}).status == 422
+def test_several_scores_a_row_come_with_their_classes_and_have_no_order(apps: Any, tmp_path: Path) -> None:
+    refused(apps["multiclass"], "/v1/rank", {"columns": GOOD}, 422)
     rows = columns(3)
     answer = post(apps["multiclass"], "/v1/score", {"columns": rows}).json()
     assert answer["classes"] == ["no", "yes"]
     np.testing.assert_allclose(np.array(answer["scores"])[:, 1], by_hand(rows), atol=1e-6)
-
-
-def test_one_score_of_two_classes_is_that_of_the_second(tmp_path: Path) -> None:
+    # one score of two classes is that of the second
     app = serve(write_export(tmp_path / "export", classes=["no", "yes"]))
     assert list(post(app, "/v1/score", {"columns": columns(2)}).json()) == ["scores"]
 
@@ -107,39 +87,39 @@ def test_rank_orders_candidates_and_equal_ones_by_position(apps: Any) -> None:
     twice = {k: v + v for k, v in rows.items()}
     ids = [f"item {i}" for i in range(16)]
     answer = post(apps["ranking"], "/v1/rank", {"columns": {**twice, "item_id": ids}}).json()
-    scores = np.round(by_hand(twice), 5)
-    wanted = sorted(range(16), key=lambda i: (-scores[i], i))
+    values = np.round(by_hand(twice), 5)
+    wanted = sorted(range(16), key=lambda i: (-values[i], i))
     assert answer["positions"] == wanted
     assert answer["ids"] == [ids[i] for i in wanted]
-    np.testing.assert_allclose(answer["scores"], scores[wanted] + 1600, atol=1e-5)
+    np.testing.assert_allclose(answer["scores"], values[wanted] + 1600, atol=1e-5)
 
 
 def test_rank_gives_the_best_k(apps: Any) -> None:
-    unnamed = post(apps["ranking"], "/v1/rank", {"columns": columns(4)}).json()
+    def ranked(body: Any, query: str = "", headers: Any = None) -> Any:
+        return post(apps["ranking"], f"/v1/rank{query}", body, headers).json()
+
+    unnamed = ranked({"columns": columns(4)})
     assert unnamed["ids"] == unnamed["positions"]
     rows = {**columns(8), "item_id": [2**60 + i for i in range(8)]}
-    all_of_them = post(apps["ranking"], "/v1/rank", {"columns": rows}).json()
-    few = post(apps["ranking"], "/v1/rank", {"columns": rows, "k": 3}).json()
+    all_of_them, few = ranked({"columns": rows}), ranked({"columns": rows, "k": 3})
     assert few == {k: v[:3] for k, v in all_of_them.items()}
     assert few["ids"][0] > 2**60
-    assert post(apps["ranking"], "/v1/rank?k=3", stream(pa.table(rows)), ARROW).json() == few
-    assert post(apps["ranking"], "/v1/rank", {"columns": rows, "k": 100}).json() == all_of_them
-
-
-def test_context_holds_for_every_row(apps: Any) -> None:
-    rows = {**columns(5), "city": ["Oslo"] * 5}
-    others = {k: v for k, v in rows.items() if k != "city"}
-    plain = post(apps["ranking"], "/v1/rank", {"columns": rows}).json()
-    assert post(apps["ranking"], "/v1/rank", {"context": {"city": "Oslo"}, "columns": others}).json() == plain
-    assert post(apps["ranking"], "/v1/rank", {"context": {"city": "Oslo"}, "rows": as_rows(others)}).json() == plain
+    assert ranked(stream(pa.table(rows)), "?k=3", ARROW) == few
+    assert ranked({"columns": rows, "k": 100}) == all_of_them
+    # context holds for every row
+    rows["city"] = ["Oslo"] * 8
+    others, context = {k: v for k, v in rows.items() if k != "city"}, {"city": "Oslo"}
+    plain = ranked({"columns": rows})
+    assert ranked({"context": context, "columns": others}) == plain
+    assert ranked({"context": context, "rows": as_rows(others)}) == plain
 
 
 def test_lists_in_one_body_are_scored_apart(apps: Any) -> None:
     rows = columns(4)
-    scores = post(apps["ranking"], "/v1/score", {"columns": {**rows, "list_id": [5, 5, 9, 5]}}).json()["scores"]
-    np.testing.assert_allclose(scores, by_hand(rows) + np.array([300, 300, 100, 300]), atol=1e-5)
+    by_list = scores(apps["ranking"], {"columns": {**rows, "list_id": [5, 5, 9, 5]}})
+    np.testing.assert_allclose(by_list, by_hand(rows) + np.array([300, 300, 100, 300]), atol=1e-5)
     table = pa.table({**rows, "list_id": pa.array(["x", "x", "y", "x"]).dictionary_encode()})
-    assert post(apps["ranking"], "/v1/score", stream(table), ARROW).json()["scores"] == scores
+    assert scores(apps["ranking"], stream(table), ARROW) == by_list
 
 
 GOOD = columns(3)
@@ -183,16 +163,9 @@ BAD: list[tuple[Any, int, str | None, int | None]] = [
 
 
 @pytest.mark.parametrize(("body", "status", "column", "row"), BAD)
-def test_a_bad_body_is_told_its_column_and_row(
-    apps: Any, body: Any, status: int, column: str | None, row: int | None
-) -> None:
-    answer = post(apps["binary"], "/v1/score", body)
-    assert answer.status == status, answer.body
-    said = answer.json()
-    assert type(said["error"]) is str
-    assert said.get("column") == column
-    assert said.get("row") == row
-    assert "Traceback" not in said["error"]
+def test_a_bad_body_is_told_its_column_and_row(apps: Any, body: Any, status: int, column: Any, row: Any) -> None:
+    answer = refused(apps["binary"], "/v1/score", body, status, column=column, row=row)
+    assert "Traceback" not in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -207,66 +180,66 @@ def test_a_bad_body_is_told_its_column_and_row(
     ],
 )
 def test_what_cannot_be_ranked(apps: Any, path: str, body: Any, says: str) -> None:
-    answer = post(apps["ranking"], path, body)
-    assert 400 <= answer.status < 500
-    assert says in answer.json()["error"]
+    refused(apps["ranking"], path, body, 404 if path == "/v1/events" else 422, says)
 
 
-@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
-def test_other_content_types_are_refused(apps: Any, kind: str) -> None:
-    assert post(apps["binary"], "/v1/score", {"columns": GOOD}, {"content-type": kind}).status == 415
-    packed = post(apps["binary"], "/v1/score", {"columns": GOOD}, {"content-encoding": "gzip"})
-    assert packed.status == 415
+OTHER = [("type", ""), ("type", "text/plain"), ("type", "application/x-www-form-urlencoded"), ("encoding", "gzip")]
+
+
+@pytest.mark.parametrize(("name", "value"), OTHER)
+def test_other_content_types_are_refused(apps: Any, name: str, value: str) -> None:
+    refused(apps["binary"], "/v1/score", {"columns": GOOD}, 415, headers={f"content-{name}": value})
 
 
 def test_arrow_that_is_malformed_or_does_not_fit(apps: Any) -> None:
+    def no(body: pa.Table | bytes, status: int = 422, **where: Any) -> None:
+        raw = body if isinstance(body, bytes) else stream(body)
+        refused(apps["binary"], "/v1/score", raw, status, headers=ARROW, **where)
+
     broken = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))  # no UTF-8
-    table = pa.table({**{k: v[:1] for k, v in GOOD.items()}, "city": broken})
-    assert post(apps["binary"], "/v1/score", stream(table), ARROW).status == 400
-
-    def sent(table: pa.Table) -> Answer:
-        return post(apps["binary"], "/v1/score", stream(table), ARROW)
-
+    no(pa.table({**{k: v[:1] for k, v in GOOD.items()}, "city": broken}), 400)
     good = stream(pa.table(GOOD))
     for raw in (b"", b"\0" * 100, good[:100], good[: len(good) // 2], good[:-200], json.dumps(GOOD).encode()):
-        assert post(apps["binary"], "/v1/score", raw, ARROW).status == 400
-    assert sent(pa.table({**GOOD, "user": [1.5, 2.5, 3.5]})).json()["column"] == "user"
-    assert sent(pa.table({**GOOD, "city": [b"a", b"b", b"c"]})).json()["column"] == "city"
-    late = sent(pa.table({**GOOD, "user": pa.array([1, 2, 2**64 - 1], pa.uint64())}))
-    assert (late.status, late.json()["column"], late.json()["row"]) == (422, "user", 2)
-    twice = pa.table([pa.array([1]), pa.array([2])], names=["user", "user"])
-    assert sent(twice).json()["column"] == "user"
+        no(raw, 400)
+    no(pa.table({**GOOD, "user": [1.5, 2.5, 3.5]}), column="user")
+    no(pa.table({**GOOD, "city": [b"a", b"b", b"c"]}), column="city")
+    no(pa.table({**GOOD, "user": pa.array([1, 2, 2**64 - 1], pa.uint64())}), column="user", row=2)
+    no(pa.table([pa.array([1]), pa.array([2])], names=["user", "user"]), column="user")
     nothing = pa.table({k: pa.nulls(3) for k in GOOD if k != "mobile"} | {"mobile": [True] * 3})
-    assert sent(nothing).status == 200
+    assert len(scores(apps["binary"], stream(nothing), ARROW)) == 3
 
 
 def test_bodies_and_requests_have_bounds(exports: Any) -> None:
     app = serve(exports["binary"], limits=Limits(max_rows=10, max_body=4000))
     score = "/v1/score"
-    assert post(app, score, {"columns": columns(10)}).status == 200
-    for body in ({"columns": columns(11)}, {"rows": as_rows(columns(11))}, {"rows": [0] * 11}):
-        assert post(app, score, body).status == 413
-    assert post(app, score, stream(pa.table(columns(11))), ARROW).status == 413
-    assert post(app, score, b" " * 5000).status == 413
+    assert len(scores(app, {"columns": columns(10)})) == 10
+    for body in ({"columns": columns(11)}, {"rows": as_rows(columns(11))}, {"rows": [0] * 11}, b" " * 5000):
+        refused(app, score, body, 413)
     kind = {"content-type": "application/json"}
     in_parts = asyncio.run(request(app, "POST", score, [b" " * 1000] * 5, kind))  # its length is not announced
-    assert in_parts.status == 413
     announced = asyncio.run(request(app, "POST", score, b"", {**kind, "content-length": "5000"}))
-    assert announced.status == 413
+    assert in_parts.status == announced.status == 413
     assert get(app, "/health").status == 200
+    # rows of all batches count
+    app = serve(exports["binary"], limits=Limits(max_rows=10))
+    assert len(scores(app, stream(pa.table(columns(10))), ARROW)) == 10  # batches of 3
+    refused(app, score, stream(pa.table(columns(11))), 413, headers=ARROW)
+    raw = bytearray(stream(pa.table(columns(11))))
+    at = raw.index((3).to_bytes(8, "little"))
+    raw[at : at + 8] = (-(2**40)).to_bytes(8, "little", signed=True)  # a batch that makes room for others
+    assert post(app, score, bytes(raw), ARROW).status in (400, 413)
+    empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes stand for a million missing values
+    refused(app, score, stream(empty, None), 413, headers=ARROW)
 
 
 @pytest.mark.parametrize("how", ["zstd", "lz4"])
 def test_compressed_arrow_is_refused_before_it_is_unpacked(apps: Any, how: str) -> None:
-    bomb = stream_whole(pa.table({"user": np.zeros(2**24, np.int64)}), compression=how)  # 128 MB
+    bomb = stream(pa.table({"user": np.zeros(2**24, np.int64)}), None, compression=how)  # 128 MB
     before = pa.total_allocated_bytes()
-    answer = post(apps["binary"], "/v1/score", bomb, ARROW)
-    assert answer.status == 415
-    assert "compressed" in answer.json()["error"]
+    refused(apps["binary"], "/v1/score", bomb, 415, "compressed", headers=ARROW)
     assert pa.total_allocated_bytes() - before < 2**20
-    small = stream(pa.table(columns(3)), compression=how)
     for path in ("/v1/score", "/v1/rank"):
-        assert post(apps["ranking"], path, small, ARROW).status == 415
+        refused(apps["ranking"], path, stream(pa.table(columns(3)), compression=how), 415, headers=ARROW)
 
 
 def views(text: str, rows: int) -> pa.Array:
@@ -282,32 +255,19 @@ def codes(values: pa.Array, rows: int) -> pa.Array:
 
 def test_what_unpacks_to_more_than_a_body_may_have_is_refused(exports: Any) -> None:
     app = serve(exports["binary"], limits=Limits(max_body=10_000, max_rows=50))
-    good = columns(40)
+
+    def body(city: pa.Array) -> bytes:
+        return stream(pa.table({**columns(40), "city": city}), None)
+
     for city in (views("q" * 100, 40), codes(pa.array(["q" * 100]), 40)):
-        assert post(app, "/v1/score", stream_whole(pa.table({**good, "city": city})), ARROW).status == 200
+        assert len(scores(app, body(city), ARROW)) == 40
     lists = pa.ListArray.from_arrays([0] * 40 + [40], codes(pa.array(["q" * 300]), 40))
     nulls = pa.ListArray.from_arrays([0] * 40 + [10**9], pa.nulls(10**9))
     for city in (views("q" * 300, 40), codes(pa.array(["q" * 300]), 40), lists, nulls):
-        body = stream_whole(pa.table({**good, "city": city}))
-        assert len(body) < 10_000
-        answer = post(app, "/v1/score", body, ARROW)
-        assert answer.status == 413
-        assert "unpacks to more than 10000 bytes" in answer.json()["error"]
+        assert len(body(city)) < 10_000
+        refused(app, "/v1/score", body(city), 413, "unpacks to more than 10000 bytes", headers=ARROW)
     for odd in (pa.array([[1] * 100]), pa.array(["q"], pa.string_view())):
-        answer = post(app, "/v1/score", stream_whole(pa.table({**good, "city": codes(odd, 40)})), ARROW)
-        assert (answer.status, answer.json()["column"]) == (422, "city")
-
-
-def test_rows_of_all_batches_count(exports: Any) -> None:
-    app = serve(exports["binary"], limits=Limits(max_rows=10))
-    assert post(app, "/v1/score", stream(pa.table(columns(10))), ARROW).status == 200  # batches of 3
-    assert post(app, "/v1/score", stream(pa.table(columns(11))), ARROW).status == 413
-    raw = bytearray(stream(pa.table(columns(11))))
-    at = raw.index((3).to_bytes(8, "little"))
-    raw[at : at + 8] = (-(2**40)).to_bytes(8, "little", signed=True)  # a batch that makes room for others
-    assert post(app, "/v1/score", bytes(raw), ARROW).status in (400, 413)
-    empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes stand for a million missing values
-    assert post(app, "/v1/score", stream_whole(empty), ARROW).status == 413
+        refused(app, "/v1/score", body(codes(odd, 40)), 422, headers=ARROW, column="city")
 
 
 @pytest.fixture
@@ -347,7 +307,7 @@ def test_contributions_are_those_of_enumeration(explained: Any, monkeypatch: pyt
 def test_contributions_add_up_to_the_score_of_a_class(explained: Any) -> None:
     rows = columns(4)
     app = explained["multiclass"]
-    score = np.array(post(app, "/v1/score", {"columns": rows}).json()["scores"])
+    score = np.array(scores(app, {"columns": rows}))
     for body, at, query in (({"of": "yes"}, [1] * 4, ""), ({}, score.argmax(1), ""), ({}, [0] * 4, "?of=no")):
         answer = post(app, f"/v1/explain{query}", {"columns": rows, **body}).json()
         assert answer["classes"] == [["no", "yes"][c] for c in at]
@@ -362,7 +322,7 @@ def test_what_is_not_explained_is_said(explained: Any, apps: Any, tmp_path: Path
     folder = write_export(tmp_path / "several", task="multiclass", classes=None)
     shutil.copy(tmp_path / "multiclass" / "background.parquet", folder)
     several = serve(folder)
-    said = [
+    for app, body, headers, status, text in (
         (apps["ranking"], {"columns": {**rows, "list_id": [1, 1]}}, {}, 422, "no rows to compare with"),
         (several, {"columns": rows}, {}, 422, "has several targets"),
         (explained["binary"], {"columns": rows, "of": "no"}, {}, 422, "of is 'no', which has no score of its own"),
@@ -370,11 +330,8 @@ def test_what_is_not_explained_is_said(explained: Any, apps: Any, tmp_path: Path
         (explained["binary"], {"columns": {**rows, "price": ["a", 1.0]}}, {}, 422, "price"),
         (explained["binary"], {"columns": columns(20_000)}, {}, 413, "20000 rows"),
         (explained["binary"], {"columns": columns(900)}, {"x-timeout-ms": "200"}, 504, "no answer within 0.2 s"),
-    ]
-    for app, body, headers, status, text in said:
-        answer = post(app, "/v1/explain", body, headers)
-        assert answer.status == status, answer.body
-        assert text in answer.json()["error"]
+    ):
+        refused(app, "/v1/explain", body, status, text, headers=headers)
     assert "/v1/explain" not in get(apps["ranking"], "/openapi.json").json()["paths"]
     described = get(explained["multiclass"], "/openapi.json").json()["paths"]["/v1/explain"]["post"]
     assert "of" in described["requestBody"]["content"]["application/json"]["schema"]["properties"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serve.server.calls import Answer, get, post
+from tests.serve.server.calls import Answer, get, post, refused
 from tests.serve.server.exports import INPUTS, INT_MISSING, by_hand, columns
 
 NAMES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "BYTES", "bool": "BOOL"}
@@ -59,20 +59,26 @@ def in_binary(inputs: list[dict[str, Any]], **fields: Any) -> tuple[bytes, dict[
 
 
 def test_metadata(apps: Any) -> None:
-    server = get(apps["binary"], "/v2").json()
-    assert server["name"] == "fastrec"
-    assert server["extensions"] == ["binary_tensor_data"]
-    said = get(apps["binary"], "/v2/models/Toy").json()
-    assert said == get(apps["binary"], "/v2/models/Toy/versions/1").json()
+    app = apps["binary"]
+    server, said = get(app, "/v2").json(), get(app, "/v2/models/Toy").json()
+    assert (server["name"], server["extensions"]) == ("fastrec", ["binary_tensor_data"])
+    assert said == get(app, "/v2/models/Toy/versions/1").json()
     assert {i["name"]: i["datatype"] for i in said["inputs"]} == {i["name"]: NAMES[i["type"]] for i in INPUTS}
     assert said["outputs"] == [{"name": "score", "datatype": "FP64", "shape": [-1]}]
     assert said["versions"] == ["1"]
-    assert get(apps["binary"], "/v2/models/Toy/ready").status == 200
+    assert get(app, "/v2/models/Toy/ready").status == 200
     for path in ("/v2/models/Other", "/v2/models/Toy/versions/2", "/v2/models/Other/ready"):
-        assert get(apps["binary"], path).status == 404
+        assert get(app, path).status == 404
     ranking = get(apps["ranking"], "/v2/models/Toy").json()
     assert {"name": "list_id", "datatype": "INT64", "shape": [-1]} in ranking["inputs"]
     assert get(apps["multiclass"], "/v2/models/Toy").json()["outputs"][0]["shape"] == [-1, 2]
+
+
+def score_of(app: Any, body: Any, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    answer = post(app, INFER, body, headers)
+    assert answer.status == 200, answer.body
+    (score,) = answer.json()["outputs"]
+    return score
 
 
 def test_tensors_in_json(apps: Any) -> None:
@@ -84,9 +90,9 @@ def test_tensors_in_json(apps: Any) -> None:
     (score,) = said["outputs"]
     assert (score["name"], score["datatype"], score["shape"]) == ("score", "FP64", [9])
     np.testing.assert_allclose(score["data"], scores_of(rows), atol=1e-6)
+    flat = in_json(rows, lambda n: [n, 1])
     nested = [{**one, "data": [[v] for v in one["data"]]} for one in in_json(rows, lambda n: [n, 1])]
-    assert post(apps["binary"], INFER, {"inputs": nested}).json()["outputs"] == [score]
-    assert post(apps["binary"], INFER, {"inputs": in_json(rows, lambda n: [n, 1])}).json()["outputs"] == [score]
+    assert score_of(apps["binary"], {"inputs": nested}) == score_of(apps["binary"], {"inputs": flat}) == score
 
 
 def read_binary(answer: Answer) -> tuple[dict[str, Any], bytes]:
@@ -95,22 +101,19 @@ def read_binary(answer: Answer) -> tuple[dict[str, Any], bytes]:
 
 
 def test_tensors_in_binary(apps: Any) -> None:
-    rows = tensor_rows(9)
-    plain = post(apps["binary"], INFER, {"inputs": in_json(rows)}).json()["outputs"][0]["data"]
-    body, kind = in_binary(in_json(rows))
-    assert post(apps["binary"], INFER, body, kind).json()["outputs"][0]["data"] == plain
-    body, kind = in_binary(in_json(rows), parameters={"binary_data_output": True})
-    answer = post(apps["binary"], INFER, body, kind)
+    app, rows = apps["binary"], tensor_rows(9)
+    plain = score_of(app, {"inputs": in_json(rows)})["data"]
+    for fields in ({}, {"outputs": [{"name": "score", "parameters": {"binary_data": False}}]}):
+        assert score_of(app, *in_binary(in_json(rows), **fields))["data"] == plain
+    answer = post(app, INFER, *in_binary(in_json(rows), parameters={"binary_data_output": True}))
     assert answer.headers["content-type"] == "application/octet-stream"
     head, tail = read_binary(answer)
     size = {"binary_data_size": 72}
     assert head["outputs"] == [{"name": "score", "datatype": "FP64", "shape": [9], "parameters": size}]
     assert np.frombuffer(tail, "<f8").tolist() == plain
     asked = [{"name": "score", "parameters": {"binary_data": True}}]
-    _, tail = read_binary(post(apps["binary"], INFER, {"inputs": in_json(rows), "outputs": asked}))
+    _, tail = read_binary(post(app, INFER, {"inputs": in_json(rows), "outputs": asked}))
     assert np.frombuffer(tail, "<f8").tolist() == plain
-    body, kind = in_binary(in_json(rows), outputs=[{"name": "score", "parameters": {"binary_data": False}}])
-    assert post(apps["binary"], INFER, body, kind).json()["outputs"][0]["data"] == plain
 
 
 def test_mixed_tensors_and_narrow_types(apps: Any) -> None:
@@ -128,23 +131,19 @@ def test_mixed_tensors_and_narrow_types(apps: Any) -> None:
             tail += raw
         heads.append(one)
     head = json.dumps({"inputs": heads}).encode()
-    answer = post(apps["binary"], INFER, head + tail, {"inference-header-content-length": str(len(head))})
-    assert answer.status == 200, answer.body
-    np.testing.assert_allclose(answer.json()["outputs"][0]["data"], scores_of(rows), atol=1e-6)
+    score = score_of(apps["binary"], head + tail, {"inference-header-content-length": str(len(head))})
+    np.testing.assert_allclose(score["data"], scores_of(rows), atol=1e-6)
 
 
 def test_several_scores_and_lists(apps: Any) -> None:
     rows = tensor_rows(3)
-    (score,) = post(apps["multiclass"], INFER, {"inputs": in_json(rows)}).json()["outputs"]
+    score = score_of(apps["multiclass"], {"inputs": in_json(rows)})
     assert score["shape"] == [3, 2]
     np.testing.assert_allclose(np.reshape(score["data"], (3, 2))[:, 1], scores_of(rows), atol=1e-6)
     listed = [*in_json(rows), {"name": "list_id", "datatype": "INT64", "shape": [3], "data": [4, 5, 4]}]
-    extra = np.array([200, 100, 200])
-    (score,) = post(apps["ranking"], INFER, {"inputs": listed}).json()["outputs"]
-    np.testing.assert_allclose(score["data"], scores_of(rows) + extra, atol=1e-5)
-    body, kind = in_binary(listed)
-    (score,) = post(apps["ranking"], INFER, body, kind).json()["outputs"]
-    np.testing.assert_allclose(score["data"], scores_of(rows) + extra, atol=1e-5)
+    for sent in (({"inputs": listed},), in_binary(listed)):
+        data = score_of(apps["ranking"], *sent)["data"]
+        np.testing.assert_allclose(data, scores_of(rows) + np.array([200, 100, 200]), atol=1e-5)
 
 
 ONE = in_json(tensor_rows(2))
@@ -205,22 +204,17 @@ def test_binary_tensors_that_are_refused(apps: Any, datatype: str, raw: bytes, s
     one = {"name": "user", "shape": [2], "datatype": datatype, "parameters": {"binary_data_size": len(raw)}}
     head = json.dumps({"inputs": [one]}).encode()
     header = {"inference-header-content-length": str(len(head))}
-    answer = post(apps["binary"], INFER, head + raw, header)
-    assert answer.status == 400
-    assert says in answer.json()["error"]
-    assert answer.json()["column"] == "user"
+    refused(apps["binary"], INFER, head + raw, 400, says, headers=header, column="user")
 
 
 @pytest.mark.parametrize("length", ["", "x", "-1", "1" * 30, "1000000"])
 def test_the_header_that_says_where_the_tensors_begin(apps: Any, length: str) -> None:
-    answer = post(apps["binary"], INFER, {"inputs": ONE}, {"inference-header-content-length": length})
-    assert answer.status == 400
-    assert "inference-header-content-length" in answer.json()["error"]
+    name = "inference-header-content-length"
+    refused(apps["binary"], INFER, {"inputs": ONE}, 400, name, headers={name: length})
     body, kind = in_binary(ONE)
-    assert "belong to no input" in post(apps["binary"], INFER, body + b"x", kind).json()["error"]
+    refused(apps["binary"], INFER, body + b"x", 400, "belong to no input", headers=kind)
 
 
 def test_a_deadline_of_the_protocol(apps: Any) -> None:
-    late = post(apps["binary"], INFER, {"inputs": ONE, "parameters": {"timeout": 1}})  # a microsecond
-    assert late.status == 504
-    assert post(apps["binary"], INFER, {"inputs": ONE, "parameters": {"timeout": 10_000_000}}).status == 200
+    refused(apps["binary"], INFER, {"inputs": ONE, "parameters": {"timeout": 1}}, 504)  # a microsecond
+    score_of(apps["binary"], {"inputs": ONE, "parameters": {"timeout": 10_000_000}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,9 +29,15 @@ COLUMNS = {
 AT = Input("at", "int64", missing=LOW, unit="us")
 SEEN = Input("seen", "int64", missing=LOW, unit="ms", zone="Europe/Berlin")
 _TEXT = st.text("xyzé\0 ", min_size=1, max_size=5).filter(str.strip)
-_ODD = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), _TEXT, st.just([]), st.just({})
-)  # fmt: skip
+_INTEGERS = st.integers(-(2**70), 2**70)
+_ODD = st.one_of(st.none(), st.booleans(), _INTEGERS, st.floats(), _TEXT, st.just([]), st.just({}))
+
+
+def refused(call: Callable[..., Any], *arguments: Any, match: str | None = None, **where: Any) -> Refusal:
+    with pytest.raises(Refusal, match=match) as error:
+        call(*arguments)
+    assert {name: getattr(error.value, name) for name in where} == where
+    return error.value
 
 
 def expected(kind: str, value: Any) -> Any:
@@ -67,11 +74,7 @@ def test_each_value_of_json_is_itself_or_refused_with_its_row(kind: str, values:
         except ValueError:
             bad.append(row)
     if bad:
-        with pytest.raises(Refusal) as error:
-            from_values(COLUMNS[kind], values)
-        assert error.value.status == 422
-        assert error.value.column == "a"
-        assert error.value.row in bad
+        assert refused(from_values, COLUMNS[kind], values, status=422, column="a").row in bad
     else:
         made = from_values(COLUMNS[kind], values)
         assert made.dtype == {"string": object, "bool": bool}.get(kind, kind)
@@ -92,9 +95,7 @@ def test_unsigned_integers_fit_or_are_refused_with_their_row(values: list[int | 
     column = pa.chunked_array([pa.array(values, pa.uint64())])
     bad = [i for i, v in enumerate(values) if v is not None and v >= 2**63]
     if bad:
-        with pytest.raises(Refusal) as error:
-            from_arrow(COLUMNS["int64"], column)
-        assert error.value.row == bad[0]
+        refused(from_arrow, COLUMNS["int64"], column, row=bad[0])
     else:
         assert from_arrow(COLUMNS["int64"], column).tolist() == [LOW if v is None else v for v in values]
 
@@ -102,17 +103,14 @@ def test_unsigned_integers_fit_or_are_refused_with_their_row(values: list[int | 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**54), 2**54).map(float), st.floats()), max_size=6))
 def test_floats_are_integers_where_nothing_is_lost_as_pandas_makes_them(values: list[float | None]) -> None:
     bad = [i for i, v in enumerate(values) if v is not None and v == v and not (v.is_integer() and abs(v) < 2**53)]
-    arrow = pa.array(values, pa.float64())
+    calls = [(from_arrow, pa.array(values, pa.float64())), (from_values, values)]
     if bad:
-        for call in (lambda: from_arrow(COLUMNS["int64"], arrow), lambda: from_values(COLUMNS["int64"], values)):
-            with pytest.raises(Refusal) as error:
-                call()
-            assert error.value.row == bad[0]
+        for call, given_values in calls:
+            refused(call, COLUMNS["int64"], given_values, row=bad[0])
     else:
         wanted = [LOW if v is None or v != v else int(v) for v in values]
-        assert from_arrow(COLUMNS["int64"], arrow).tolist() == wanted
-        assert from_values(COLUMNS["int64"], values).tolist() == wanted
-        assert from_array(COLUMNS["int64"], np.array(values, np.float64)).tolist() == wanted
+        for call, given_values in [*calls, (from_array, np.array(values, np.float64))]:
+            assert call(COLUMNS["int64"], given_values).tolist() == wanted
 
 
 REFUSED = {
@@ -125,9 +123,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("kind", "values"), [(kind, v) for kind, several in REFUSED.items() for v in several])
 def test_other_types_of_arrow_are_refused(kind: str, values: list[Any]) -> None:
-    with pytest.raises(Refusal) as error:
-        from_arrow(COLUMNS[kind], pa.array(values))
-    assert error.value.column == "a"
+    refused(from_arrow, COLUMNS[kind], pa.array(values), column="a")
 
 
 def test_floats_take_every_number_and_missing_is_nan() -> None:
@@ -146,14 +142,11 @@ def test_text_of_numbers_is_numbers_and_numbers_are_text() -> None:
         assert call(COLUMNS["string"], make([10115, None])).tolist() == ["10115", ""]
         assert call(COLUMNS["string"], make([10115.0, None])).tolist() == ["10115", ""]
     assert from_values(COLUMNS["string"], ["00715", 10115]).tolist() == ["00715", "10115"]
-    with pytest.raises(Refusal, match="'x' is no number") as error:
-        from_values(COLUMNS["float64"], ["10", "x"])
-    assert error.value.row == 1
-    assert str(error.value).endswith("is. Send a number (float64).")
+    error = refused(from_values, COLUMNS["float64"], ["10", "x"], match="'x' is no number", row=1)
+    assert str(error).endswith("is. Send a number (float64).")
     zipped = Input("zip", "float64", text={"number": True, "comma": False})
-    with pytest.raises(Refusal) as error:
-        from_values(zipped, ["SW1A 5BN"])
-    assert str(error.value) == "column 'zip', row 0: 'SW1A 5BN' is no number. Send a number (float64)."
+    error = refused(from_values, zipped, ["SW1A 5BN"])
+    assert str(error) == "column 'zip', row 0: 'SW1A 5BN' is no number. Send a number (float64)."
 
 
 def test_text_in_the_form_of_the_training_files() -> None:
@@ -167,19 +160,14 @@ def test_text_in_the_form_of_the_training_files() -> None:
         assert call(opens, make(["10:30", "00:00:01"])).tolist() == [37_800, 1]
         assert call(day, make(["02/01/1970", None, "1970-01-03"])).tolist() == [86_400_000_000, LOW, 172_800_000_000]
         for column, said, row in ((price, ["1", "1.200,50"], 1), (price, ["soon"], 0), (day, ["31/31/2024"], 0)):
-            with pytest.raises(Refusal) as error:
-                call(column, make(said))
-            assert (error.value.status, error.value.column, error.value.row) == (422, column.name, row)
+            refused(call, column, make(said), status=422, column=column.name, row=row)
     assert from_values(price, [5.5]).tolist() == [5.5]
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_a_moment_out_of_range_is_refused(unit: str) -> None:
     far = pa.array([0, 2**63 - 1]).cast(pa.timestamp(unit))
-    column = Input("at", "int64", missing=LOW, unit="s" if unit == "ns" else "ns")
-    with pytest.raises(Refusal) as error:
-        from_arrow(column, far)
-    assert error.value.row == 1
+    refused(from_arrow, Input("at", "int64", missing=LOW, unit="s" if unit == "ns" else "ns"), far, row=1)
 
 
 @given(st.lists(st.one_of(st.none(), st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))), max_size=5))
@@ -221,52 +209,44 @@ def test_times_with_a_zone_are_moments() -> None:
     ],
 )
 def test_times_that_are_not_clear_are_refused(column: Input, values: list[Any], row: int | None) -> None:
-    with pytest.raises(Refusal) as error:
-        from_values(column, values)
-    assert error.value.row == row
+    refused(from_values, column, values, row=row)
 
 
 def test_times_of_arrow_with_the_wrong_zone_are_refused() -> None:
     for column, kind in ((AT, pa.timestamp("us", "UTC")), (SEEN, pa.timestamp("us")), (SEEN, pa.date32())):
-        with pytest.raises(Refusal, match="zone"):
-            from_arrow(column, pa.array([0], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind))
+        whole = pa.int32() if kind == pa.date32() else pa.int64()
+        refused(from_arrow, column, pa.array([0], whole).cast(kind), match="zone")
     assert from_arrow(AT, pa.array([1], pa.int32()).cast(pa.date32())).tolist() == [86_400_000_000]
 
 
 def test_missing_where_nothing_may_be_missing() -> None:
-    strict = Input("a", "int64")
-    for call in (lambda: from_values(strict, [1, None]), lambda: from_arrow(strict, pa.array([1, None]))):
-        with pytest.raises(Refusal, match="may not be") as error:
-            call()
-        assert error.value.row == 1
+    for call, values in ((from_values, [1, None]), (from_arrow, pa.array([1, None]))):
+        refused(call, Input("a", "int64"), values, match="may not be", row=1)
 
 
-def test_arrays_of_numpy() -> None:
+def test_arrays_of_numpy_and_of_pandas() -> None:
     same = np.array([1, 2])
     assert from_array(COLUMNS["int64"], same) is same
-    assert from_array(COLUMNS["int64"], np.array([1, 2], np.uint8)).tolist() == [1, 2]
-    assert from_array(COLUMNS["int64"], np.array([1, None, math.nan], object)).tolist() == [1, LOW, LOW]
-    assert from_array(COLUMNS["string"], np.array(["a", "é"])).tolist() == ["a", "é"]
-    assert from_array(AT, np.array(["1970-01-02", "NaT"], "M8[D]")).tolist() == [86_400_000_000, LOW]
-    assert from_array(SEEN, np.array(["1970-01-02", "NaT"], "M8[D]")).tolist() == [86_400_000, LOW]
-    with pytest.raises(Refusal):
-        from_array(COLUMNS["int64"], np.array([1.5]))
-
-
-def test_times_of_pandas_with_their_zone():
-    column = Input(name="when", type="int64", missing=LOW, unit="us", zone="Europe/Berlin")
+    when = Input(name="when", type="int64", missing=LOW, unit="us", zone="Europe/Berlin")
     times = pd.Series(pd.to_datetime(["2026-03-29T00:59:00Z", None, "2026-03-29T01:00:00Z"]))
-    said = from_array(column, times.dt.tz_convert("Europe/Berlin").to_numpy())
-    assert said.tolist() == [1774745940_000_000, LOW, 1774746000_000_000]
+    for column, values, wanted in (
+        (COLUMNS["int64"], np.array([1, 2], np.uint8), [1, 2]),
+        (COLUMNS["int64"], np.array([1, None, math.nan], object), [1, LOW, LOW]),
+        (COLUMNS["string"], np.array(["a", "é"]), ["a", "é"]),
+        (AT, np.array(["1970-01-02", "NaT"], "M8[D]"), [86_400_000_000, LOW]),
+        (SEEN, np.array(["1970-01-02", "NaT"], "M8[D]"), [86_400_000, LOW]),
+        (when, times.dt.tz_convert("Europe/Berlin").to_numpy(), [1774745940_000_000, LOW, 1774746000_000_000]),
+    ):
+        assert from_array(column, values).tolist() == wanted
+    refused(from_array, COLUMNS["int64"], np.array([1.5]))
 
 
 def test_texts_that_are_taken_apart_are_limited(tmp_path):
     spec = Spec("x", "binary", tmp_path, "", (Input("a", "string", missing="", longest=8), Input("b", "string")), ())
     sent = {"a": ["four", "déjà vu", None], "b": ["long enough " * 9] * 3}
     for convert, values in ((from_values, sent), (from_arrow, {n: pa.array(v) for n, v in sent.items()})):
-        with pytest.raises(Refusal, match="more than 8 bytes") as refused:
-            RequestColumns(spec, values, 3, convert).arrays()
-        assert (refused.value.status, refused.value.column, refused.value.row) == (422, "a", 1)
+        arrays = RequestColumns(spec, values, 3, convert).arrays
+        refused(arrays, match="more than 8 bytes", status=422, column="a", row=1)
         short = ["four", "déjà", None]
         fine = {**values, "a": short if convert is from_values else pa.array(short)}
         assert RequestColumns(spec, fine, 3, convert).arrays()["a"].tolist() == ["four", "déjà", ""]

@@ -1,0 +1,172 @@
+"""Data that benchmarks run on, drawn from a seed: an event log, a frame for fastai's tabular objects, one of numbers.
+
+    python tests/bench/_frames.py --keys int --rows 2000000 [--threads 2]
+
+prints how far making a ``TabularFrame`` raises a process above the frame that it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from _timing import arguments, forget_peak, resident, use_threads
+from fastai.data.block import CategoryBlock
+
+KEYS = ("user", "session", "item", "city")
+CARDINALITIES = (2, 7, 24, 100, 1_000, 5_000, 20_000, 100_000)
+CATS, CONTS = [f"c{i}" for i in range(8)], [f"x{i}" for i in range(10)]
+ABOUT = (
+    f"8 categoricals (cardinality {', '.join(f'{c:,}' for c in CARDINALITIES)}; int64 or text), 10 numbers (6 float64, "
+    "2 float32, 2 int64; 5 % missing in three), a target"
+)
+
+
+def skewed(rng: np.random.Generator, size: int, rows: int) -> np.ndarray:
+    """Numbers below ``size``, number k in proportion to 1 / (k + 10)."""
+    share = np.cumsum(1 / (np.arange(size) + 10))
+    return np.searchsorted(share, rng.random(rows) * share[-1]).clip(0, size - 1)
+
+
+def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int = 0) -> pa.Table:
+    """A log as that of a travel site, nothing missing.
+
+    Users have sessions (2.5 on average) and sessions have events (10 on average), so that both grow with the rows;
+    items (up to 100,000) and cities (1,000) do not. Their frequencies are skewed; four in five events are in the item's
+    own city. Times are whole seconds, no two of a user the same, so that every system sees one order.
+
+    Args:
+        rows: how many.
+        keys: user, session, item and city as int64 (``int``) or as text (``str``).
+        ordered: by user and time; else in random order.
+        seed: other seeds draw other logs.
+    """
+    rng = np.random.default_rng(seed)
+
+    def runs(mean: float, count: int) -> np.ndarray:
+        """Numbers 0, 0, 0, 1, 1, …: each so many times as a geometric draw says."""
+        lengths = rng.geometric(1 / mean, int(count / mean * 1.5) + 100)
+        return np.repeat(np.arange(len(lengths)), lengths)[:count]
+
+    def ids(codes: np.ndarray, name: str) -> np.ndarray | pa.Array:
+        """With gaps between them, in the order of the codes."""
+        numbers = np.cumsum(rng.integers(1, 1_000, int(codes.max()) + 1))
+        if keys == "int":
+            return numbers[codes]
+        return pa.array([f"{name[0].upper()}{number:011X}" for number in numbers.tolist()]).take(pa.array(codes))
+
+    session = runs(10, rows)
+    user = runs(2.5, int(session[-1]) + 1)[session]
+    items, cities = max(min(100_000, rows // 10), 2), min(1_000, rows // 10 + 2)
+    drawn = skewed(rng, items, rows)
+    item = rng.permutation(items)[drawn]
+    drawn = skewed(rng, cities, rows)
+    city = rng.permutation(cities)[drawn]
+    at_home = rng.random(rows) < 0.8
+    city = np.where(at_home, rng.integers(0, cities, items)[item], city)
+    rate = rng.beta(2, 6, items)[item]
+    columns = {"row": np.arange(rows)}
+    columns |= {name: ids(codes, name) for name, codes in zip(KEYS, (user, session, item, city), strict=True)}
+    gap = rng.integers(1, 90, rows)
+    gap[1:] += (session[1:] != session[:-1]) * rng.integers(3_600, 86_400, rows - 1)
+    total, first = np.cumsum(gap), np.flatnonzero(np.r_[True, user[1:] != user[:-1]])
+    begun = total[first] - rng.integers(0, 86_400, len(first))
+    columns["timestamp"] = 1_541_030_400 + total - np.repeat(begun, np.diff(np.r_[first, rows]))
+    columns["price"] = np.round(rng.lognormal(4.5, 0.6, rows), 2)
+    columns["clicked"] = (rng.random(rows) < rate).astype(np.int8)
+    columns["fold"] = rng.integers(0, 5, rows)
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    if ordered:
+        return table
+    return table.drop_columns(["row"]).take(pa.array(rng.permutation(rows))).add_column(0, "row", table["row"])
+
+
+def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
+    """A frame (see ``ABOUT``).
+
+    Args:
+        rows: how many.
+        keys: what the categoricals hold: ``int``, ``str`` (text of eight characters) or ``words`` (of two to nine);
+            values are skewed, their order is not that of their codes.
+        seed: other seeds draw other frames.
+    """
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {}
+    for name, size in zip(CATS, CARDINALITIES, strict=True):
+        codes = skewed(rng, size, rows)
+        ids = rng.permutation(np.cumsum(rng.integers(1, 20, size)))
+        form = {"str": "v{:07X}", "words": "v{}"}.get(keys)
+        words = pa.array([form.format(i) for i in ids.tolist()]) if form else None
+        columns[name] = ids[codes] if words is None else words.take(pa.array(codes)).to_pandas()
+    for i, name in enumerate(CONTS):
+        values = rng.normal(size=rows) * 10 ** (i % 4)
+        values = values.astype("float32") if i in (6, 7) else values.astype("int64") if i in (8, 9) else values
+        if i in (0, 1, 6):
+            values[rng.random(rows) < 0.05] = np.nan
+        columns[name] = values
+    return pd.DataFrame(columns | {"y": (rng.random(rows) < 0.3).astype("int64")})
+
+
+def wide(rows: int, count: int) -> pd.DataFrame:
+    """A frame of numbers alone: ``count`` counts that are mostly 0; beyond 100, decimals and flags among them."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {}
+    for i in range(count):
+        values = rng.negative_binomial(0.2, 0.1 + 0.8 * i / count, rows)
+        if count > 100 and i % 3:
+            values = rng.normal(size=rows) * 10 ** (i % 5) if i % 3 == 1 else rng.integers(0, 2 + i % 7, rows)
+            if i % 50 == 7:
+                values = np.where(rng.random(rows) < 0.05, np.nan, values)
+        columns[f"f{i}"] = values
+    return pd.DataFrame(columns | {"y": rng.integers(0, 9, rows)})
+
+
+def _names(df: pd.DataFrame) -> tuple[list[str], list[str]]:
+    return [n for n in df if n[0] == "c"], [n for n in df if n[0] in "xf"]
+
+
+def with_fastrec(df: pd.DataFrame, splits: Any = None) -> Any:
+    from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
+
+    return TabularFrame(df, [Categorify, FillMissing, Normalize], *_names(df), "y", CategoryBlock, splits=splits)
+
+
+def with_fastai(df: pd.DataFrame, splits: Any = None) -> Any:
+    from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about pandas' options and arrays
+        procs = [Categorify, FillMissing, Normalize]
+        return TabularPandas(df, procs, *_names(df), "y", CategoryBlock(), splits=splits)
+
+
+def check_equal(ours: Any, theirs: Any, *, split: bool = False) -> None:
+    """Stop where two prepared frames are not the same: codes exactly, numbers to what float32 leaves of them.
+
+    With ``split`` there are validation rows: fastai counts their text among the classes, so only columns of the same
+    classes are compared.
+    """
+    names = list(ours.cat_names)
+    same = [not split or list(ours.classes[n]) == list(theirs.classes[n]) for n in names]
+    theirs_cat = torch.from_numpy(theirs.cats.to_numpy(dtype=np.int64))
+    if names != list(theirs.cat_names) or not torch.equal(ours.x_cat.long()[:, same], theirs_cat[:, same]):
+        raise SystemExit("prepare: the codes differ")
+    theirs_cont = torch.from_numpy(theirs.conts.to_numpy(dtype=np.float32))
+    if not torch.allclose(ours.x_cont, theirs_cont, rtol=1e-3, atol=1e-3):
+        raise SystemExit("prepare: the numbers differ")
+
+
+if __name__ == "__main__":
+    options = arguments(__doc__, rows=(2_000_000, "of the frame"), keys=("int", "as tabular's"), threads=(2, "of all"))
+    use_threads(options.threads)
+    with_fastrec(tabular(300_000, options.keys))  # so many that loops are compiled, which takes memory once
+    df = tabular(options.rows, options.keys)
+    forget_peak()
+    before = resident()
+    made = with_fastrec(df)
+    print(json.dumps({"grown": resident(peak=True) - before, "packed": made.packed.nbytes, "before": before}))
