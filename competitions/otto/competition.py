@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,7 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
 
 from competitions.otto.objectives import ObjectiveCompetition, ObjectiveData
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
-from fastrec.sequences import CoVisitation, PopularItems, SessionFrame, SessionModel
+from fastrec.sequences import CoVisitation, GoalNet, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Table
 from fastrec.table.column import offsets_of
 
@@ -36,9 +37,13 @@ class Otto(ObjectiveCompetition):
     next_only = ("clicks",)
     k = 20
 
+    net: Mapping[str, Any] | None = None  # options of a GoalNet, whose heads are sources too; {}: its own
+
     def sources(self) -> Mapping[str, SessionModel]:
         kinds = {"event": "type"}
+        shared = None if self.net is None else GoalNet(KINDS, **{"max_len": 20, **self.net})
         return {
+            **({} if shared is None else {f"net_{goal}": shared.of(goal) for goal in KINDS}),
             "near": CoVisitation(hops=2, own=3.0, gap=86_400.0),
             "to_cart": CoVisitation(window=20, near=10.0, own=6.0, **kinds, weights=dict(zip(KINDS, (1, 6, 3)))),
             "bought": CoVisitation(window=30, near=None, own=None, **kinds, weights=dict(zip(KINDS, (0.05, 1, 1)))),

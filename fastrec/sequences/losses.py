@@ -238,11 +238,12 @@ class GoalLoss(SessionLoss):
         """Return the sum; targets are ``[b, L, goals]``."""
         self.loss.counts, total = self.counts, hidden.new_zeros(())
         assert net.heads is not None
-        for net.goal, spread in enumerate(net.heads.log_var):
-            value = self.loss(hidden, target[..., net.goal], net)
-            total = total + (
-                torch.exp(-spread) * value + spread / 2 if self.weights is None else self.weights[net.goal] * value
-            )
+        for goal, spread in enumerate(net.heads.log_var):
+            net.goal = goal
+            value = self.loss(hidden, target[..., goal], net)
+            if self.weights is None:
+                value = torch.exp(-spread) * value + spread / 2
+            total = total + (value if self.weights is None else self.weights[goal] * value)
         return total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from inspect import signature
@@ -256,19 +257,23 @@ class GoalNet(NextItemNet):
             raise DataError(problem, remedy="Give goals, a weight for each (or None), and one of them to score by")
         self._settings |= {"goals": list(goals), "event": event, "heads": heads, "goal": goal}
         self._settings["goal_weights"] = None if goal_weights is None else list(goal_weights)
-        self._shared: dict[str, Any] = {}
+        self._shared: dict[str, Any] = {"trained": 0}
+        self._taken = 0  # which training of the shared net it has taken over
 
     def of(self, goal: str) -> GoalNet:
         """Return a model that scores by another goal and shares this one's net."""
         made = type(self)(**{**self._settings, "goal": goal})
         made.device, made.items, made._shared = self.device, self.items, self._shared
-        made.model, made.counts = self.model, self.counts
+        made.model, made.counts, made._taken = self.model, self.counts, self._taken
         return made
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
-        if self._shared.get("of") is not sessions:
+        shared, told = self._shared, (seed, weakref.ref(sessions))
+        if shared.get("of") != told or self._taken == shared["trained"]:
             super()._fit(sessions, seed=seed, minutes=minutes)
-            self._shared |= {"of": sessions, "model": self.model, "counts": self.counts, "losses": self.losses}
+            shared |= {"of": told, "model": self.model, "counts": self.counts, "losses": self.losses}
+            shared["trained"] += 1
+        self._taken = shared["trained"]
         self.model, self.counts, self.losses = (self._shared[n] for n in ("model", "counts", "losses"))
         self._keys = None
 
@@ -280,6 +285,11 @@ class GoalNet(NextItemNet):
 
     def _loss(self, codes: int) -> SessionLoss:
         return GoalLoss(super()._loss(codes), self._settings["goal_weights"])
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        assert self.model is not None
+        self.model.goal = self._settings["goals"].index(self._settings["goal"])
 
     def _reader(self, sessions: SessionFrame) -> SessionNet:
         net = super()._reader(sessions)

@@ -296,8 +296,6 @@ class SessionNet(nn.Module):
     permutes: ClassVar[bool] = False  # whether it learns from permutations, too
     virtual: ClassVar[int] = 1  # codes behind the items' that it reads
     timed: bool = False  # whether it reads the events' times, after their side features
-    heads: GoalHeads | None = None  # of a net with several goals
-    goal: int = 0  # the one that it is asked for
 
     def __init__(
         self,
@@ -311,6 +309,8 @@ class SessionNet(nn.Module):
         super().__init__()
         self.input = EventInput(items, codings, dropout=dropout)
         self.max_len, self.cosine, self.codings = max_len, cosine, list(codings)
+        self.heads: GoalHeads | None = None  # of a net with several goals
+        self.goal = 0  # the one that it is asked for
 
     @property
     def reads(self) -> int:

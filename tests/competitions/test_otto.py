@@ -14,7 +14,7 @@ from competitions.otto.simulate import BEGIN, FILES, WEEK, simulate
 from fastrec.cli import app
 from fastrec.competition import predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
-from fastrec.retrieval import ObjectiveRanker
+from fastrec.retrieval import ObjectiveRanker, recall_of_sets
 
 WEIGHTS = {"clicks": 0.1, "carts": 0.3, "orders": 0.6}
 
@@ -130,6 +130,22 @@ def test_the_saved_ranker_recommends_what_was_submitted(run, data):
     for kind in KINDS:
         said = [" ".join(map(str, asked.decode(row[row > 0]).to_pylist())) for row in best[kind]]
         assert said == [rows[f"{i}_{kind}"] for i in ids]
+
+
+def test_heads_of_one_net_are_sources_if_asked(data, tmp_path):
+    class WithNet(Quick):
+        net = {"width": 8, "epochs": 1, "heads": "shared"}  # noqa: RUF012
+
+    assert not [n for n in Quick().sources() if n.startswith("net")]
+    scores = json.loads((run_competition(WithNet(), data, tmp_path / "run", rows=200) / "scores.json").read_text())
+    assert [n for n in scores["models"] if n.startswith("net")] == [f"net_{kind}" for kind in KINDS]
+    found = WithNet().read(data, 200)
+    best = ObjectiveRanker.load(tmp_path / "run" / "models" / "ranker")
+    nets = [best.models[f"net_{kind}"] for kind in KINDS]
+    asked = found.known.take(found.test)
+    for kind, net in zip(KINDS, nets, strict=True):
+        items = net.recommend(asked, 20)[0]
+        assert recall_of_sets(items, found.wanted[kind]) == scores["also"][f"{kind}@20"][f"net_{kind}"]
 
 
 def test_other_commands_say_what_to_do(run, data, tmp_path):

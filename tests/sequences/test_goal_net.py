@@ -1,0 +1,138 @@
+"""Several goals over one net: targets, heads, losses and scores against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.sequences import FullSoftmax, GoalHeads, GoalLoss, GoalNet, ItemTower, SASRec, SessionFrame, SessionLoader
+from fastrec.sequences.base import SessionModel
+from tests.sequences.helpers import scores_of
+
+KINDS = ["click", "cart", "buy"]
+
+
+def log(seed: int, sessions: int = 60) -> SessionFrame:
+    """A session is of one of six families, which has an item for each kind of event."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for s in range(sessions):
+        family = rng.integers(6)
+        kinds = rng.choice(3, rng.integers(2, 9), p=[0.6, 0.25, 0.15])
+        rows += [(s, 6 * kind + family, KINDS[kind]) for kind in kinds]
+    frame = pd.DataFrame(rows, columns=["session", "item", "type"])
+    return SessionFrame(frame, item="item", session="session", features=["type"])
+
+
+def next_of(sessions: SessionFrame, i: int, t: int, kind: str) -> int:
+    a, b = sessions.offsets[i : i + 2].tolist()
+    kinds = [sessions.kinds("type")[c] for c in sessions.sides["type"][a:b].tolist()]
+    return next((int(sessions.values[a + u]) for u in range(t + 1, b - a) if kinds[u] == kind), 0)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000), st.integers(1, 9))
+def test_targets_are_the_next_events_of_each_kind(seed, max_len):
+    sessions = log(seed, 12)
+    loader = SessionLoader(sessions, tokens=64, max_len=max_len, goals=("type", [*KINDS, "view"]))
+    seen = 0
+    for items, lengths, _, target in loader:
+        assert target.shape == (*items.shape, 4)
+        for row, length, asked in zip(items, lengths.tolist(), target, strict=True):
+            assert not asked[length:].any()
+            tails = [p[-length - 1 : -1] for p in sessions.values.split(sessions.lengths.tolist())]
+            i = next(i for i, tail in enumerate(tails) if torch.equal(tail, row[:length]) and len(tail) == length)
+            same = [j for j, tail in enumerate(tails) if torch.equal(tail, tails[i])]
+            first = [int(sessions.lengths[j]) - 1 - length for j in same]
+            kinds = [*KINDS, "view"]
+            expected = [
+                [[next_of(sessions, j, f + t, k) for k in kinds] for t in range(length)]
+                for j, f in zip(same, first, strict=True)
+            ]
+            assert asked[:length].tolist() in expected
+            seen += 1
+    assert seen == int((sessions.lengths > 1).sum())
+
+
+@pytest.mark.parametrize(("kind", "allowed"), [
+    ("shared", [[1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+    ("mmoe", [[1, 1]] * 3),
+    ("ple", [[1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 0, 1]]),
+])  # fmt: skip
+def test_heads_are_mixtures_of_the_experts_that_a_goal_may_see(kind, allowed):
+    torch.manual_seed(0)
+    heads = GoalHeads(kind, 3, 4, experts=2)
+    hidden = torch.randn(5, 4)
+    for goal in range(3):
+        assert torch.equal(heads(hidden, goal), hidden)  # at first a goal says what the net says
+    for tower in heads.towers:
+        torch.nn.init.normal_(tower.weight)
+    for goal in range(3):
+        made = heads(hidden, goal)
+        for row, h in zip(made, hidden, strict=True):
+            experts = heads.experts(h).view(-1, 4)
+            gates = heads.gates(h).view(3, -1)[goal].tolist()
+            weights = [math.exp(g) * a for g, a in zip(gates, allowed[goal], strict=True)]
+            mixed = sum(w / sum(weights) * F.gelu(e) for w, e in zip(weights, experts, strict=True))
+            assert torch.allclose(row, h + heads.towers[goal](mixed), atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [None, [0.1, 0.3, 0.6]])
+def test_the_loss_is_the_weighted_sum_of_the_goals(weights):
+    torch.manual_seed(0)
+    net = SASRec(ItemTower(9, 4), max_len=6, dropout=0.0)
+    net.heads = GoalHeads("ple", 3, 4)
+    torch.nn.init.normal_(net.heads.log_var)
+    hidden, target = torch.randn(2, 5, 4), torch.randint(0, 9, (2, 5, 3))
+    expected = 0.0
+    for goal in range(3):
+        asked = target[..., goal] > 0
+        query, keys = (F.normalize(v, dim=1) for v in (net.heads(hidden[asked], goal), net.items.all()[1:]))
+        value = F.cross_entropy(net.cosine * query @ keys.T, target[..., goal][asked] - 1)
+        s = net.heads.log_var[goal]
+        expected = expected + (torch.exp(-s) * value + s / 2 if weights is None else weights[goal] * value)
+    found = GoalLoss(FullSoftmax(), weights)(hidden, target, net)
+    assert torch.allclose(found, expected, atol=1e-5)
+    found.backward()
+    assert bool((net.heads.log_var.grad is not None) == (weights is None))
+
+
+def test_one_training_serves_every_goal(tmp_path):
+    sessions = log(0, 300)
+    net = GoalNet(KINDS, width=16, epochs=8, lr=1e-2, tokens=256, options={"dropout": 0.0})
+    parts = {k: net.of(k) for k in KINDS}
+    for part in parts.values():
+        part.fit(sessions)
+    assert len({id(p.model) for p in parts.values()}) == 1
+    asked = log(1, 50).recode(sessions.items)
+    last = sessions.decode(asked.at_ends(asked.values)).to_pylist()
+    for step, (kind, part) in enumerate(parts.items()):
+        best = sessions.decode(part.recommend(asked, 1)[0].view(-1)).to_pylist()
+        assert np.mean([b == a % 6 + 6 * step for a, b in zip(last, best, strict=True)]) > 0.9, kind
+        part.save(tmp_path / kind)
+        again = SessionModel.load(tmp_path / kind)
+        assert torch.equal(scores_of(again, asked), scores_of(part, asked))
+    before = parts["buy"].model
+    parts["buy"].fit(sessions)  # asked once more, it learns once more
+    assert parts["buy"].model is not before
+
+
+@pytest.mark.parametrize(("call", "match"), [
+    (lambda: GoalNet([]), "goals"),
+    (lambda: GoalNet(KINDS, goal="view"), "view"),
+    (lambda: GoalNet(KINDS, goal_weights=[1.0]), "weight"),
+    (lambda: GoalHeads("mixed", 3, 4), "mmoe"),
+    (lambda: GoalNet(KINDS, augment=["crop"], epochs=1).fit(log(0)), "crop"),
+    (lambda: GoalNet(KINDS, event="kind", epochs=1).fit(log(0)), "side feature"),
+])  # fmt: skip
+def test_errors_say_what_to_do(call, match):
+    with pytest.raises((DataError, MissingColumnError), match=match):
+        call()
