@@ -371,7 +371,6 @@ def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
 
 
 def _source_of(registry: Registry) -> Path:
-    """Return the run that a registry's current version was copied from."""
     current = registry.current
     if current is None or current.run is None:
         raise DataError(
@@ -440,7 +439,6 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
 
 
 def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) -> torch.Tensor:
-    """Predict rows with the serving run."""
     tables = dict(newest.found.tables)
     shown = table if saved.target is None else table.drop(saved.target.names)
     if not saved.config["history"]:
