@@ -105,13 +105,7 @@ def together(
 
     Args:
         saved: the run.
-        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
-            the run's own; ``test`` is predicted where it is there.
-        time: the column that says when a row was; None: the recipe's, or none.
-        every: what a period is.
-        scored: so many of the newest periods are judged, each scored by what came before it.
-        window: keep the rows of so many of the newest periods; None: all.
-        device: where the tables go.
+        data, time, every, scored, window, device: as ``retrain`` takes them; a folder's ``test`` is predicted.
 
     Raises:
         FastrecError: the run keeps no rows, the new rows are not like them, or there is nothing to score.
