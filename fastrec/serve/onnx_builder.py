@@ -242,7 +242,6 @@ class Graph:
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """Sort a graph's nodes topologically."""
     maker = {value: i for i, node in enumerate(graph.node) for value in node.output}
     before = {i: [maker[v] for v in node.input if v in maker] for i, node in enumerate(graph.node)}
     return [graph.node[i] for i in TopologicalSorter(before).static_order()]

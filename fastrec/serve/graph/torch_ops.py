@@ -55,8 +55,8 @@ for _kind, _names in {
     "Add": ("add", "__add__", "__radd__"),
     "Sub": ("sub", "subtract", "__sub__"),
     "Mul": ("mul", "multiply", "__mul__", "__rmul__"),
-    "Max": ("maximum", "fmax_"),
-    "Min": ("minimum", "fmin_"),
+    "Max": ("maximum",),
+    "Min": ("minimum",),
 }.items():
     handler(*_names)(partial(_binary, kind=_kind))
 
@@ -445,12 +445,15 @@ def _expand(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any) -> str:
     return a.value  # it is broadcast where it is read
 
 
-@handler("transpose", "t", "permute", "movedim")
-def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any) -> str:
-    order = list(reversed(range(a.ndim)))
-    if len(given) == 2:  # torch itself says where the dimensions go, each known by its size
-        order = [d - 2 for d in torch.empty(tuple(range(2, 2 + a.ndim))).transpose(*given).shape]
+def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, name: str, **options: Any) -> str:
+    # torch itself says where the dimensions go, each known by its size
+    sized = torch.empty(tuple(range(2, 2 + a.ndim)), device="meta")
+    order = [d - 2 for d in getattr(torch.Tensor, name)(sized, *given, **options).shape]
     return graph.op("Transpose", a.value, perm=order)
+
+
+for _name in ("transpose", "t", "permute", "movedim"):
+    handler(_name)(partial(_transpose, name=_name))
 
 
 @handler("stack")
