@@ -51,7 +51,6 @@ class Goal(NamedTuple):
     find: Find
 
     def figure(self, records: Sequence[Record]) -> Found | None:
-        """The figure in the records; None: they do not have it."""
         return self.find([r for r in records if r.get("part") == self.part])
 
     def met(self, value: float) -> bool:
