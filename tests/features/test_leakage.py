@@ -15,6 +15,7 @@ from fastrec.features import (
     FeatureSet,
     GroupRank,
     GroupStats,
+    History,
     Lag,
     TargetEncode,
     category,
@@ -180,6 +181,13 @@ class LeakyCausal(CountEncode):
         return "causal_count"
 
 
+class Forgetful(TargetEncode):
+    """A target encoding that leaves no fold out."""
+
+    def finalize(self, state, keep=None):
+        return super().finalize(state)
+
+
 PRICES = [GroupStats("price", by="item"), Lag("price", by="user")]
 CLEAN = [Lag("price", by="user", order="t"), CountEncode("item"), Lag(CountEncode("user"), by="item", order="t")]
 # Generators, options, the leaks, and the class of the generator where each begins.
@@ -206,6 +214,10 @@ LEAKY_SETS = {
     "earlier targets of the fold": (
         [Lag("clicked", by="user", order="t"), CountEncode("item")], {"order": "t", "folds": "fold"},
         {("lag1_clicked__user", "outer fold")}, ["Lag"],
+    ),
+    "no fold left out": (
+        [Forgetful("user", "clicked"), CountEncode(Cross("item", "fold"))], {"folds": "fold"},
+        {("te_user__clicked", "own target"), ("te_user__clicked", "outer fold")}, ["Forgetful"],
     ),
 }  # fmt: skip
 
@@ -443,8 +455,6 @@ def test_a_sets_own_fit_is_left_alone_and_other_tables_reach_it():
     before = fs.transform(df)
     check_leakage(fs, df, "clicked", "t", folds="fold")
     pd.testing.assert_frame_equal(fs.transform(df), before)
-    from fastrec.features import History
-
     log = pd.DataFrame({"user": [1, 2, 3], "t": [1, 5, 9]})
     fs = FeatureSet([History("user", order="t", table="log", stats=["count"])])
     assert check_leakage(fs, clicks(), "clicked", "t", tables={"log": log}).ok
