@@ -1,7 +1,5 @@
 """Submissions with a line per row: written, read, checked and scored, against files worked by hand."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Grouped ranking metrics against hand-worked cases, scikit-learn and plain loops."""
 
-from __future__ import annotations
-
 import math
 import pickle
 
