@@ -37,16 +37,14 @@ def sides(bench: SimpleNamespace, folder: Path) -> dict[str, Any]:
     return made
 
 
-def test_files_are_simulated_once_and_hold_the_rows(
-    bench: SimpleNamespace, folder: Path, sides: dict[str, Any]
-) -> None:
+def test_files_are_simulated_once_and_hold_the_rows(bench, folder, sides):
     written = (folder / "train.csv").stat().st_mtime_ns
     assert bench.data.files(10_000, root=folder.parent) == folder
     assert (folder / "train.csv").stat().st_mtime_ns == written
     assert 10_000 <= len(sides["ours"].clicked) < 12_000
 
 
-def test_parquet_files_give_what_csv_files_give(bench: SimpleNamespace, folder: Path, sides: dict[str, Any]) -> None:
+def test_parquet_files_give_what_csv_files_give(bench, folder, sides):
     other = bench.data.files(10_000, root=folder.parent, parquet=True)
     assert bench.data.log_file(other).suffix == ".parquet"
     for side, known in ((bench.fastrec, "ours"), (bench.stock, "plain")):
@@ -55,7 +53,7 @@ def test_parquet_files_give_what_csv_files_give(bench: SimpleNamespace, folder: 
 
 
 @pytest.mark.parametrize("way", ["plain", "tuned"])
-def test_both_sides_make_the_same_columns(bench: SimpleNamespace, sides: dict[str, Any], way: str) -> None:
+def test_both_sides_make_the_same_columns(bench, sides, way):
     ours, theirs = sides["ours"], sides[way]
     bench.data.check_equal(bench.fastrec.columns(ours), bench.stock.columns(theirs))
     order = np.concatenate(theirs.splits)
@@ -70,7 +68,7 @@ def test_both_sides_make_the_same_columns(bench: SimpleNamespace, sides: dict[st
 
 
 @pytest.mark.parametrize("column", ["item_id", "te_item_id__clicked", "touch_since", "clicked"])
-def test_a_difference_between_the_sides_is_found(bench: SimpleNamespace, sides: dict[str, Any], column: str) -> None:
+def test_a_difference_between_the_sides_is_found(bench, sides, column):
     ours, theirs = bench.fastrec.columns(sides["ours"]), bench.stock.columns(sides["plain"])
     changed = theirs[column].copy()
     changed[7] = "another" if column == "item_id" else 77
@@ -80,7 +78,7 @@ def test_a_difference_between_the_sides_is_found(bench: SimpleNamespace, sides: 
         bench.data.check_equal(ours, {**theirs, column: theirs[column][:9]})
 
 
-def test_columns_of_the_session_by_a_plain_loop(bench: SimpleNamespace, folder: Path, sides: dict[str, Any]) -> None:
+def test_columns_of_the_session_by_a_plain_loop(bench, folder, sides):
     """What both sides say of touches, against a loop over the lines of the file."""
     lists, found = sides["ours"].lists, bench.fastrec.columns(sides["ours"])
     names = ("touch_count", "touch_since", "offset_touched", "session_since")
@@ -113,7 +111,7 @@ def test_columns_of_the_session_by_a_plain_loop(bench: SimpleNamespace, folder: 
     assert seen[0] == first_valid
 
 
-def test_sessions_of_the_last_day_validate(bench: SimpleNamespace, sides: dict[str, Any]) -> None:
+def test_sessions_of_the_last_day_validate(bench, sides):
     ours = sides["ours"]
     train, valid = (np.asarray(s) for s in ours.splits)
     assert not set(ours.lists[train]) & set(ours.lists[valid])
@@ -122,12 +120,12 @@ def test_sessions_of_the_last_day_validate(bench: SimpleNamespace, sides: dict[s
     assert 0.1 < held_out.mean() < 0.4
 
 
-def test_the_extreme_batch_is_the_articles_at_its_size(bench: SimpleNamespace) -> None:
+def test_the_extreme_batch_is_the_articles_at_its_size(bench):
     assert bench.train.extreme_batch(42_760_000) == 204_800
     assert bench.train.extreme_batch(1_000) == 4_096
 
 
-def test_all_nets_are_the_same(bench: SimpleNamespace, sides: dict[str, Any]) -> None:
+def test_all_nets_are_the_same(bench, sides):
     to = {"frame": bench.fastrec.preprocess(sides["ours"]), "stock": bench.stock.preprocess(sides["plain"])}
     width = sum(w for n, w in bench.train.EMB_SZS.items() if n in to["frame"].cat_names)
     shapes = []
@@ -140,9 +138,7 @@ def test_all_nets_are_the_same(bench: SimpleNamespace, sides: dict[str, Any]) ->
     assert all(s == shapes[0] for s in shapes)
 
 
-def test_the_table_and_the_report(
-    bench: SimpleNamespace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_and_the_report(bench, folder, tmp_path, monkeypatch):
     report = tmp_path / "BENCHMARKS.md"
     report.write_text("# Benchmarks\n\nabove\n\n<!-- bench-e2e -->\nold\n<!-- /bench-e2e -->\n\nbelow\n")
     monkeypatch.setattr(bench.bench_e2e, "use_threads", lambda count: None)  # other tests' threads stay as they are
@@ -172,7 +168,7 @@ def test_the_table_and_the_report(
     assert 5_000 < (tmp_path / "BENCHMARKS-e2e.png").stat().st_size < 150_000
 
 
-def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench: SimpleNamespace) -> None:
+def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench):
     one = {"read": [1.0, 9.0, 2.0], "features": [3.0, 3.0, 3.5], "preprocess": [0.5, 0.25, 0.5]}
     seconds = {"stock": one, "tuned": one, "frame": one}
     seconds["features"] = {"handing over": [0.125], "preprocess": [0.75]}
@@ -192,9 +188,7 @@ def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench: Simpl
     assert records["+ data on the device"]["stages"] == records["+ extreme batch, LAMB"]["stages"]
 
 
-def test_a_batch_that_had_to_wait_does_not_move_the_phases(
-    bench: SimpleNamespace, sides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_had_to_wait_does_not_move_the_phases(bench, sides, monkeypatch):
     """Every look at the clock is a second after the last, but for one, which comes an hour later."""
     looks = iter(range(10_000))
     stall = 13 * 9  # some batches have passed
@@ -207,9 +201,7 @@ def test_a_batch_that_had_to_wait_does_not_move_the_phases(
     assert found == {"loader": 1, "forward and loss": 2, "backward": 1, "optimizer": 1, "callbacks": 2}
 
 
-def test_the_learning_rate_with_the_smallest_loss_is_taken(
-    bench: SimpleNamespace, sides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_learning_rate_with_the_smallest_loss_is_taken(bench, sides, monkeypatch):
     losses = {0.01: 0.4, 0.03: float("inf"), 0.1: 0.3, 0.3: 0.5}
     monkeypatch.setattr(bench.train, "_loss", lambda system, to, settings: losses[settings.lrs[system.rule]])
     ours = sides["ours"]

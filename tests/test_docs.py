@@ -62,9 +62,8 @@ def test_every_public_name_of_the_features_is_on_the_page_of_a_family():
 
 
 def test_no_room_hides_a_name_behind_a_module_of_the_same_name():
-    for module in pkgutil.walk_packages(
-        fastrec.__path__, "fastrec."
-    ):  # a module takes its name in its room when loaded
+    # a module takes its name in its room when loaded
+    for module in pkgutil.walk_packages(fastrec.__path__, "fastrec."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     rooms = [m for n, m in sys.modules.items() if n.startswith("fastrec.") and hasattr(m, "__all__")]

@@ -69,7 +69,7 @@ TRACE = {  # in Chrome's form; times in microseconds
 }
 
 
-def test_events_come_by_time_and_host_operations_are_left_out(bench: SimpleNamespace) -> None:
+def test_events_come_by_time_and_host_operations_are_left_out(bench):
     events = bench.trace.read(TRACE)
     assert [e.start for e in events] == pytest.approx([1e-5, 1e-4, 1.1e-4, 1.2e-4, 2e-4, 3e-4])
     assert [e.size for e in bench.trace.to_host(events)] == [8, 4_000]
@@ -78,7 +78,7 @@ def test_events_come_by_time_and_host_operations_are_left_out(bench: SimpleNames
     assert bench.trace.busy([]) == 0
 
 
-def test_a_profile_on_a_cpu_sees_its_operations_and_the_backward_pass(bench: SimpleNamespace) -> None:
+def test_a_profile_on_a_cpu_sees_its_operations_and_the_backward_pass(bench):
     table, ids = torch.nn.Embedding(10, 4), torch.tensor([1, 2])
     profile = bench.trace.Profile(CPU)
     profile.start()
@@ -91,7 +91,7 @@ def test_a_profile_on_a_cpu_sees_its_operations_and_the_backward_pass(bench: Sim
     assert found["EmbeddingBackward0"] > 0
 
 
-def test_large_copies_and_too_many_of_them_are_beyond_what_is_allowed(bench: SimpleNamespace) -> None:
+def test_large_copies_and_too_many_of_them_are_beyond_what_is_allowed(bench):
     def of(stage: str, events: list[Any], rows: int = 1_000, batches: int = 1) -> dict[str, Any]:
         return bench.transfers.counted(stage, events, rows=rows, batches=batches, seconds=1.0)
 
@@ -106,9 +106,7 @@ def test_large_copies_and_too_many_of_them_are_beyond_what_is_allowed(bench: Sim
     assert of("net", small, batches=18)["beyond"] == 0
 
 
-def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(
-    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(bench, monkeypatch):
     """A CPU has no copies of its own: beside what each stage did stands one that holds a byte a row."""
     profiled, sizes = bench.transfers.profiled, {stage: 800 + i for i, stage in enumerate(bench.transfers.ALLOWED)}
     waiting = iter(sizes.values())
@@ -127,7 +125,7 @@ def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(
 # Figures -------------------------------------------------------------------------------------------------------------
 
 
-def test_floors_are_read_back_from_their_records(bench: SimpleNamespace, floors: list[dict[str, Any]]) -> None:
+def test_floors_are_read_back_from_their_records(bench, floors):
     found = bench.trace.Floors.of(floors)
     assert found.copy == next(r["rows"] / r["seconds"] for r in floors if r["system"] == "copy on the device")
     assert set(found.flops) == {"float32", "bfloat16"}
@@ -137,7 +135,7 @@ def test_floors_are_read_back_from_their_records(bench: SimpleNamespace, floors:
     assert half == {"seconds": 2.0, "floor_s": 1.0, "floor_share": 0.5, "floor_of": "x"}
 
 
-def test_loader_and_steps_run_on_a_cpu(bench: SimpleNamespace, at: Any, tmp_path: Path) -> None:
+def test_loader_and_steps_run_on_a_cpu(bench, at, tmp_path):
     loaded = list(bench.training.loader(at, rows=1_000, batches=[100]))
     assert [r["system"] for r in loaded] == ["fastrec", "bare index_select"]
     assert loaded[0]["row_bytes"] == 4 * bench.training.frame(1_000, CPU).packed.layout.words
@@ -156,7 +154,7 @@ def test_loader_and_steps_run_on_a_cpu(bench: SimpleNamespace, at: Any, tmp_path
     assert (tmp_path / "a-profile.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_sessions_dask_and_memory_run_on_a_cpu(bench: SimpleNamespace, at: Any) -> None:
+def test_sessions_dask_and_memory_run_on_a_cpu(bench, at):
     (one,) = bench.parts.memory(at)
     assert one["named"] is True
     found = list(bench.parts.sessions(at, count=200, items=50))
@@ -167,7 +165,7 @@ def test_sessions_dask_and_memory_run_on_a_cpu(bench: SimpleNamespace, at: Any) 
     assert [whole["same"], cut["same"]] == [True, True]
 
 
-def test_the_smoke_names_what_differs(bench: SimpleNamespace, at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smoke_names_what_differs(bench, at, monkeypatch):
     calls = iter([1.0, 2.0])
 
     def broken(device: torch.device, rows: int) -> Any:
@@ -206,7 +204,7 @@ tests/a.py::begun""",
 }
 
 
-def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_suite_is_counted(bench, tmp_path):
     (tmp_path / "x.xml").write_text(JUNIT)
     one = bench.programs.suite_record(bench.programs.outcomes(tmp_path / "x.xml"), "cuda", 1, 10.0)
     assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 1, 5)
@@ -216,9 +214,7 @@ def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_a_suite_that_was_ended_before_its_report_is_counted_by_its_words(
-    said: str, bench: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_a_suite_that_was_ended_before_its_report_is_counted_by_its_words(said, bench, tmp_path):
     (tmp_path / "x.txt").write_text(SAID[said])
     one = bench.programs.suite_record(bench.programs.told(tmp_path / "x.txt"), "cuda", 124, 10.0)
     assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (1, 1, 1, 3)
@@ -262,7 +258,7 @@ def figures(bench: SimpleNamespace, records: list[dict[str, Any]], *, judged: bo
     return found
 
 
-def test_goals_find_their_figures_end_to_end(bench: SimpleNamespace) -> None:
+def test_goals_find_their_figures_end_to_end(bench):
     times = "end to end over stock fastai"
     found = figures(bench, E2E)
     assert found["40 M rows, from files to a trained net"] == (9.0, "met")
@@ -278,7 +274,7 @@ def test_goals_find_their_figures_end_to_end(bench: SimpleNamespace) -> None:
     assert figures(bench, [{**r, "part": "suite"} for r in E2E])[times] == (None, "not run")
 
 
-def test_goals_find_their_figures_of_steps_and_batches(bench: SimpleNamespace) -> None:
+def test_goals_find_their_figures_of_steps_and_batches(bench):
     speeds = {4_096: (1.2, 1.5, 3.0), 65_536: (1.9, 1.0, 1.7)}
     records = [
         {"case": f"training step, batch {bs:,}", "system": way, "batch": bs, "speedup": speed, "part": "steps"}
@@ -302,7 +298,7 @@ def test_goals_find_their_figures_of_steps_and_batches(bench: SimpleNamespace) -
     assert found["loader, rows on the device"] == (299.0, "missed")
 
 
-def test_goals_find_their_figures_of_serving_placement_and_dask(bench: SimpleNamespace) -> None:
+def test_goals_find_their_figures_of_serving_placement_and_dask(bench):
     net = {"case": "serving, batch 16,384", "system": "net, codes", "batch": 16_384, "part": "serving"}
     net |= {"rows_per_s": 1_600_000, "p99_seconds": 0.011}
     raw = {**net, "system": "graph, raw columns", "rows_per_s": 300_000, "p99_seconds": 0.06}
@@ -330,14 +326,12 @@ def test_goals_find_their_figures_of_serving_placement_and_dask(bench: SimpleNam
         ({"failed": 0, "passed": 0, "status": 0}, 1, "missed"),
     ],
 )
-def test_a_suite_that_did_not_end_is_not_met(bench: SimpleNamespace, counts: dict, value: int, said: str) -> None:
+def test_a_suite_that_did_not_end_is_not_met(bench, counts, value, said):
     one = {"case": "test-suite", "system": "x", "part": "suite", "notes": "", "cudf": True, **counts}
     assert figures(bench, [one])["tests that fail on the device"] == (value, said)
 
 
-def test_the_report_has_every_goal_figures_and_what_failed(
-    bench: SimpleNamespace, floors: list[dict[str, Any]]
-) -> None:
+def test_the_report_has_every_goal_figures_and_what_failed(bench, floors):
     empty = bench.report.report([])
     assert "Nothing of fastrec has been run on a GPU yet" in empty
     assert all(f"| {g.name} |" in empty for g in bench.report.GOALS)
@@ -362,7 +356,7 @@ def test_the_report_has_every_goal_figures_and_what_failed(
     assert "on a CPU, at small sizes" in bench.report.report([{**MACHINE, "on_gpu": False}])
 
 
-def test_the_repository_s_report_has_every_goal_and_part(bench: SimpleNamespace) -> None:
+def test_the_repository_s_report_has_every_goal_and_part(bench):
     text = (ROOT / "GPU.md").read_text(encoding="utf-8")
     assert all(f"| {g.name} |" in text for g in bench.report.GOALS)
     assert "make gpu" in text
@@ -370,7 +364,7 @@ def test_the_repository_s_report_has_every_goal_and_part(bench: SimpleNamespace)
     assert told == list(bench.main.PARTS)
 
 
-def test_sections_by_hand_outlive_a_new_report(bench: SimpleNamespace, tmp_path: Path) -> None:
+def test_sections_by_hand_outlive_a_new_report(bench, tmp_path):
     path = tmp_path / "GPU.md"
     for records in ([], [MACHINE, *E2E], [MACHINE]):
         bench.report.write(path, records)
@@ -385,9 +379,7 @@ def test_sections_by_hand_outlive_a_new_report(bench: SimpleNamespace, tmp_path:
 # The command ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_gpu_one_line_says_what_is_needed(
-    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_without_a_gpu_one_line_says_what_is_needed(bench, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = ["--out", str(tmp_path / "a.json"), "--report", str(tmp_path / "A.md")]
     assert bench.main.main(["--cases", "floors", *out]) == 2
@@ -403,14 +395,14 @@ def test_without_a_gpu_one_line_says_what_is_needed(
 
 @pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="this machine has a GPU")
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
-def test_make_says_so_before_it_installs_anything() -> None:
+def test_make_says_so_before_it_installs_anything():
     done = subprocess.run(["make", "gpu"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode
     assert "no NVIDIA GPU was found" in done.stderr
     assert not done.stdout.strip()
 
 
-def test_parts_run_in_processes_of_their_own_and_others_records_stay(tmp_path: Path) -> None:
+def test_parts_run_in_processes_of_their_own_and_others_records_stay(tmp_path):
     out, text = tmp_path / "gpu.json", tmp_path / "gpu.md"
     other = {**ONE, "case": "copies to the host", "copies": 0, "large": 0, "beyond": 0, "part": "copies"}
     out.write_text(json.dumps([other]))
@@ -423,9 +415,7 @@ def test_parts_run_in_processes_of_their_own_and_others_records_stay(tmp_path: P
     assert "on a CPU, at small sizes" in text.read_text()
 
 
-def test_a_part_that_fails_is_recorded_and_stops_no_other(
-    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_part_that_fails_is_recorded_and_stops_no_other(bench, monkeypatch, tmp_path):
     def run(command: Any, *, log: Path, **how: Any) -> tuple[int, float]:
         name = command[command.index("--part") + 1]
         log.write_text("first\nCUDA error: misaligned address\n")
@@ -444,9 +434,7 @@ def test_a_part_that_fails_is_recorded_and_stops_no_other(
     assert memory["case"] == "x"
 
 
-def test_other_benchmarks_are_asked_for_the_sizes_given(
-    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_other_benchmarks_are_asked_for_the_sizes_given(bench, monkeypatch, tmp_path):
     asked = []
 
     def run(command: Any, **how: Any) -> tuple[int, float]:
@@ -483,9 +471,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_program_over_its_limit_writes_what_it_has_and_takes_its_own_along(
-    bench: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_a_program_over_its_limit_writes_what_it_has_and_takes_its_own_along(bench, tmp_path):
     how = {"device": "cpu", "log": tmp_path / "log", "folder": tmp_path, "group": True}
     status, seconds = bench.programs.program(["-c", PARENT], limit=8.0, **how)
     assert status == 124
@@ -522,7 +508,7 @@ def test_takes_long():
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
-def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way: signal.Signals, tmp_path: Path) -> None:
+def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way, tmp_path):
     """As a script's background job, which ignores SIGINT from its start."""
     out, tests, pid = tmp_path / "gpu.json", tmp_path / "test_slow.py", tmp_path / "pid"
     tests.write_text(SLOW)
@@ -590,7 +576,7 @@ def timed(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return run
 
 
-def test_parts_are_begun_as_far_as_the_time_goes_and_gone_on_with(timed: Any) -> None:
+def test_parts_are_begun_as_far_as_the_time_goes_and_gone_on_with(timed):
     cases = "smoke,floors,copies,loader,steps"
     assert [b[0] for b in timed(3, cases)] == ["smoke", "floors", "copies"]  # 50 s each, of 180
     assert timed.records["steps"]["skipped"] == "its 60 s are more than the 20 s that were left"
@@ -603,7 +589,7 @@ def test_parts_are_begun_as_far_as_the_time_goes_and_gone_on_with(timed: Any) ->
     assert timed.failed == 0
 
 
-def test_what_failed_is_tried_again_and_what_cannot_be_imported_is_named(timed: Any) -> None:
+def test_what_failed_is_tried_again_and_what_cannot_be_imported_is_named(timed):
     assert [b[0] for b in timed(30, "floors,memory", floors="was stopped after 9 s")] == ["floors", "memory"]
     assert timed.failed == 1
     assert [b[0] for b in timed(30, "floors,memory,loader", fastai="")] == ["floors"]
@@ -611,12 +597,12 @@ def test_what_failed_is_tried_again_and_what_cannot_be_imported_is_named(timed: 
     assert timed.failed == 0
 
 
-def test_with_time_left_the_whole_way_runs_at_its_full_size(timed: Any) -> None:
+def test_with_time_left_the_whole_way_runs_at_its_full_size(timed):
     assert [b[:2] for b in timed(9, "e2e")] == [("e2e", "medium"), ("e2e", "full")]  # 8 x 50 s
     assert timed(9, "e2e") == []
 
 
-def test_a_full_size_that_fails_leaves_the_middle_s_figures(timed: Any) -> None:
+def test_a_full_size_that_fails_leaves_the_middle_s_figures(timed):
     assert [b[:2] for b in timed(5, "e2e")] == [("e2e", "medium")]
     assert [b[:2] for b in timed(9, "e2e", e2e="ended with 1")] == [("e2e", "full")]
     assert timed.records["e2e"]["size"] == "medium"

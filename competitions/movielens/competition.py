@@ -46,7 +46,7 @@ class MovieLens(NextItemCompetition):
         return sessions, sessions.new(pa.table(asked), target="target" if "target" in asked else None)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        deep = {"blocks": 2, "dropout": 0.2, "attention_dropout": 0.0, "cosine": None}
+        deep = {"blocks": 2, "dropout": 0.2, "attention_dropout": 0.0, "cosine": None, "bias": "position"}
         own = {} if bs is None else {"tokens": bs}
         return {
             "net": NextItemNet(width=64, epochs=75, max_len=200, chronological=False, options=deep, **own),

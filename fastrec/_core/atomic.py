@@ -190,8 +190,6 @@ def _remove_if_free(part: Path) -> None:
             remove(part)
 
 
-# Writing so that a crash, a full disk or Ctrl-C leaves either the old result or the new one.
-
 # the disk is full, the place is wrong or forbidden; other system errors in a block that writes have other causes
 _NAMES = ["EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "EMFILE", "ENAMETOOLONG", "ENODEV", "ENOENT"]
 _NAMES += ["ENOSPC", "ENOTDIR", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE"]

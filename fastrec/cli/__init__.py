@@ -12,28 +12,16 @@ from fastrec.competition.run import load_competition
 __all__ = ["app", "load_competition", "main", "script"]
 
 _PANELS = {
-    "Competitions": ("new", "candidates", "run", "simulate", "check", "score", "layout", "script"),
-    "Finished runs": (
-        "report",
-        "runs",
-        "compare",
-        "blend",
-        "predict",
-        "embed",
-        "lb",
-        "try",
-        "tries",
-        "select",
-        "tune",
-        "retrain",
-    ),
-    "Serving": ("export", "verify", "serve", "promote", "rollback", "versions", "monitor", "event-metrics"),
-    "Machine": ("doctor",),
+    "Competitions": "new candidates run simulate check score layout script",
+    "Finished runs": "report runs compare blend predict embed lb try tries select tune retrain",
+    "Serving": "export verify serve promote rollback versions monitor event-metrics",
+    "Machine": "doctor",
 }
 # Typer shows panels in the order of their first command.
 _by_name = {c.name or c.callback.__name__: c for c in app.registered_commands if c.callback is not None}
-app.registered_commands = [_by_name.pop(name) for names in _PANELS.values() for name in names] + [*_by_name.values()]
+app.registered_commands = [_by_name.pop(n) for names in _PANELS.values() for n in names.split()]
+app.registered_commands += _by_name.values()
 for _panel, _names in _PANELS.items():
     for _command in app.registered_commands:
-        if (_command.name or _command.callback.__name__) in _names:
+        if (_command.name or _command.callback.__name__) in _names.split():
             _command.rich_help_panel = _panel

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import add_spread, hash_keys, key_text, sort_keys, sum_by_cell, union_keys
+from fastrec.features._engine.keyed import add_spread, hash_keys, key_text, of_codes, sort_keys, sum_by_cell, union_keys
 from fastrec.features._engine.order import Aligned, earlier_events
 from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
 from fastrec.features.columns import as_list, order_keys
@@ -18,20 +18,6 @@ from fastrec.segments import Groups, segment_max
 from fastrec.table import Column, Table
 from fastrec.table.column import lengths_of, offsets_of, rows_of, runs
 from fastrec.table.keys import UNITS_PER_SECOND
-
-
-class Pairs(NamedTuple):
-    """Weights of pairs of items in several cells.
-
-    Args:
-        low: int64 ``[U]``, the smaller item of each pair, from 0; pairs are sorted.
-        high: int64 ``[U]``, the larger item.
-        weight: float64 ``[cells, U]``.
-    """
-
-    low: torch.Tensor
-    high: torch.Tensor
-    weight: torch.Tensor
 
 
 def near_pairs(
@@ -44,7 +30,7 @@ def near_pairs(
     window: int,
     half_life: float,
     size: tuple[int, int],
-) -> Pairs:
+) -> State:
     """Sum every two places of a group up to ``window`` apart by pair of items.
 
     Args:
@@ -56,6 +42,10 @@ def near_pairs(
         window: how many places apart.
         half_life: see ``time``.
         size: number of items and of cells.
+
+    Returns:
+        ``low`` and ``high``, int64 ``[U]``: the items of each pair, from 0, in sorted order; ``weight``, float64
+        ``[cells, U]``.
     """
     items, cells = size
     joined = item.new_zeros(0)
@@ -80,31 +70,7 @@ def near_pairs(
     pair, place = torch.unique_consecutive(joined // cells, return_inverse=True)
     made = weight.new_zeros(cells, len(pair))
     made[joined % cells, place] = total
-    return Pairs(pair // max(items, 1), pair % max(items, 1), made)
-
-
-def merge_pairs(a: Pairs, b: Pairs, left: torch.Tensor, right: torch.Tensor, size: int) -> Pairs:
-    """Merge two parts' pairs; ``left`` and ``right`` place the items of each among the ``size`` items of both."""
-    keys = []
-    for part, places in ((a, left), (b, right)):
-        places = places.to(part.low.device)
-        keys.append(places[part.low] * size + places[part.high])
-    pair, place = torch.unique(torch.cat(keys), return_inverse=True)
-    weight = add_spread(a.weight, b.weight, pair, *place.tensor_split([len(a.low)]))
-    return Pairs(pair // max(size, 1), pair % max(size, 1), weight)
-
-
-def find_pairs(keys: torch.Tensor, a: torch.Tensor, b: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find pairs of items (``a`` and ``b``, int64 ``[m]``; below 0: none) among sorted keys ``low * size + high``.
-
-    Returns:
-        int64 ``[m]`` places, and bool ``[m]``: whether the pair is there.
-    """
-    wanted = torch.minimum(a, b) * size + torch.maximum(a, b)
-    place = torch.searchsorted(keys, wanted).clamp_max(max(len(keys) - 1, 0))
-    if not len(keys):
-        return torch.zeros_like(place), torch.zeros_like(place, dtype=torch.bool)
-    return place, (keys[place] == wanted) & (a >= 0) & (b >= 0)
+    return {"low": pair // max(items, 1), "high": pair % max(items, 1), "weight": made}
 
 
 Stat = Literal["sum", "max", "mean"]
@@ -216,7 +182,7 @@ class CoVisit(Fitted):
             half_life=self.half_life or 1.0,
             size=(len(items), count * self.folds),
         )
-        return {"items": items, "own": own, "groups": torch.unique(group), **pairs._asdict()}
+        return {"items": items, "own": own, "groups": torch.unique(group), **pairs}
 
     def _log(self) -> Table | None:
         return None if self.table is None else self.context.table(self.table, wanted_by="CoVisit")
@@ -231,16 +197,17 @@ class CoVisit(Fitted):
         coded = events[self.event].coded()
         known = key_text(coded.keys.columns[0]).to_pylist()
         given = {str(kind): float(w) for kind, w in self.weights.items()}
-        table = torch.tensor([0.0, *(given.get(kind, 0.0) for kind in known)], dtype=torch.float64)
-        return table.to(coded.codes.device).index_select(0, coded.codes)
+        return of_codes(coded, torch.tensor([given.get(kind, 0.0) for kind in known], dtype=torch.float64))
 
     def merge(self, a: State, b: State) -> State:
         items, left, right = union_keys(a["items"], b["items"])
         own = add_spread(a["own"], b["own"], items, left, right)
-        parts = [Pairs(s["low"], s["high"], s["weight"]) for s in (a, b)]
-        pairs = merge_pairs(*parts, left, right, len(items))
-        groups = torch.unique(torch.cat([a["groups"], b["groups"]]))
-        return {"items": items, "own": own, "groups": groups, **pairs._asdict()}
+        groups, size = torch.unique(torch.cat([a["groups"], b["groups"]])), max(len(items), 1)
+        places = [(s["low"], s["high"], at.to(s["low"].device)) for s, at in ((a, left), (b, right))]
+        pair, place = torch.unique(torch.cat([at[x] * size + at[y] for x, y, at in places]), return_inverse=True)
+        weight = add_spread(a["weight"], b["weight"], pair, *place.tensor_split([len(a["low"])]))
+        pairs = {"low": pair // size, "high": pair % size, "weight": weight}
+        return {"items": items, "own": own, "groups": groups, **pairs}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Score every pair: from all folds, then without fold 0, 1, …."""
@@ -292,10 +259,15 @@ class CoVisit(Fitted):
             there = column.long()
             some = (item != _NONE) & (there != _NONE)
             count += some
+            if not len(pair):
+                continue
             rows = (some & (item >= 0) & (there >= 0)).nonzero().squeeze(1)
-            place, known = find_pairs(pair, item[rows], there[rows], fit["size"])
-            rows, place = rows[known], place[known]
-            found = score[fold[rows], place]
+            a, b = item[rows], there[rows]
+            wanted = torch.minimum(a, b) * fit["size"] + torch.maximum(a, b)
+            place = torch.searchsorted(pair, wanted).clamp_max(len(pair) - 1)
+            known = pair[place] == wanted
+            rows = rows[known]
+            found = score[fold[rows], place[known]]
             total[rows] += found
             most[rows] = torch.maximum(most[rows], found)
         made = {"sum": total, "max": most, "mean": total / count.clamp_min(1)}
@@ -305,9 +277,7 @@ class CoVisit(Fitted):
 def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
     """Hash each row's group by its key alone: int64 ``[n]``, -1 where the key is missing."""
     coded = table.coded(list(by))
-    hashes = torch.full((coded.size,), -1, dtype=torch.int64)
-    hashes[1:] = hash_keys(coded.keys, 1 << 62, 2)
-    return hashes.to(coded.codes.device).index_select(0, coded.codes)
+    return of_codes(coded, hash_keys(coded.keys, 1 << 62, 2) + 1) - 1
 
 
 class JaccardToHistory(Grouped):

@@ -16,7 +16,7 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds, row_folds
-from fastrec.features._engine.keyed import key_text, sum_kept
+from fastrec.features._engine.keyed import key_text, of_codes, sum_kept
 from fastrec.features._engine.options import OfColumns
 from fastrec.features.base import Cells, Col, Cols, Feature, Names, State, Tensors
 from fastrec.features.columns import as_list, masked, name_of, refuse
@@ -78,9 +78,8 @@ class Cross(OfColumns, SumsByKey):
         for text in map(key_text, coded.keys.columns):  # each follows its length: no two tuples of values read the same
             parts += [pc.binary_length(text).cast(pa.large_string()), text]
         joined = pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
-        hashed = torch.zeros(coded.size, dtype=torch.int64)
-        hashed[1:] = torch.from_numpy(hash_codes(joined, self.buckets, seed=self.seed)) + 1
-        return {"hash": hashed.to(coded.codes.device).index_select(0, coded.codes)}
+        hashed = torch.from_numpy(hash_codes(joined, self.buckets, seed=self.seed))
+        return {"hash": of_codes(coded, hashed + 1)}
 
     def lookups(self) -> dict[str, str] | None:
         return {self.outputs[0]: "key"} if self.buckets is None else None

@@ -10,7 +10,7 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, named
-from fastrec.features._engine.order import ordered_groups, take_or_missing
+from fastrec.features._engine.order import ordered_groups, run_begins, take_or_missing
 from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.features.columns import as_columns, as_list, number_of
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
@@ -114,9 +114,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
         ordered = Groups.of(groups.codes, block, rank, 1 - is_right)
         left = ordered.sort((known & (is_right == 0)).long())
         passed = torch.cumsum(left, 0) - left
-        first = torch.ones_like(left, dtype=torch.bool)
-        first[1:] = (groups.codes[1:] != groups.codes[:-1]) | (block[1:] != block[:-1])
-        begin = run_starts(first)
+        begin = run_starts(run_begins(groups.codes, block))
         count += ordered.unsort(passed - passed[begin]) * is_right
     return groups.unsort(count)
 

@@ -161,9 +161,7 @@ class ImageEmbed(Embedded):
             name of timm's, or one on Hugging Face's hub.
         root: the folder that the names start from; None: the current one.
         cache: a folder for vectors: a picture that went through the same net before does not again, wherever it lies.
-        bs: pictures in a batch.
-        device: where the net works: ``'auto'`` takes CUDA where there is one.
-        name: the output's name; None: ``embed_{col}``.
+        bs, device, name: as for ``TextEmbed``.
 
     Needs the extra ``embed``. Vectors are equal to about six digits whatever the batch and the device, not to the bit.
 

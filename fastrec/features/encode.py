@@ -160,8 +160,7 @@ class Categorify(OfColumns, Fitted):
             place = torch.where(absent, len(keys) + 1, found + 1)
             if self.buckets is not None and bool(absent.any()):
                 place[absent] = len(keys) + self._hashed(coded.keys.take(absent.nonzero().squeeze(1)).columns[0])
-            place = torch.cat([place.new_zeros(1), place])
-            tensors[name] = place.to(coded.codes.device).index_select(0, coded.codes)
+            tensors[name] = keyed.of_codes(coded, place)
         return tensors
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
@@ -256,10 +255,9 @@ class HashEncode(OfColumns, RowWise):
         tensors = {}
         for col in self.columns:
             coded = table[col].coded()
-            hashed = torch.zeros(coded.size, dtype=torch.int64)
             text = keyed.key_text(coded.keys.columns[0])
-            hashed[1:] = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1
-            tensors[col] = hashed.to(coded.codes.device).index_select(0, coded.codes)
+            hashed = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed))
+            tensors[col] = keyed.of_codes(coded, hashed + 1)
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:

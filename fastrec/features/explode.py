@@ -15,7 +15,7 @@ from fastrec._core.imports import library_of
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns
-from fastrec.features._engine.order import EarlierEvents, earlier_events
+from fastrec.features._engine.order import EarlierEvents, earlier_events, run_begins
 from fastrec.features.base import Cols, Context, Feature, Grouped, Names, Parameters
 from fastrec.features.columns import as_list
 from fastrec.segments.groups import run_starts
@@ -39,10 +39,7 @@ def explode(
     Args:
         source: anything that ``Table.read`` takes.
         columns: the list column(s); as a mapping, the name that each column's elements get.
-        sep: what separates the elements of a text.
-        position: the name of a new column with each element's place in its list, from 1 (int64); None: none.
-        row: the name of a new column with the number of the row that each element comes from (int64); None: none.
-        numbers: the columns, by their old names, whose elements are to be numbers (float64).
+        sep, position, row, numbers: as for ``Explode``.
         file: the file that the rows come from, for messages.
 
     Returns:
@@ -168,9 +165,7 @@ def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict
     made = {}
     if position is not None:
         places = torch.arange(len(origin), device=origin.device)
-        new = torch.ones_like(origin, dtype=torch.bool)
-        new[1:] = origin[1:] != origin[:-1]
-        made[position] = Column("number", places - run_starts(new) + 1, name=position)
+        made[position] = Column("number", places - run_starts(run_begins(origin)) + 1, name=position)
     if row is not None:
         made[row] = Column("number", origin, name=row)
     return made

@@ -11,7 +11,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine import group_values, keyed
 from fastrec.features._engine.options import OfColumns, named
-from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
+from fastrec.features._engine.order import difference, ordered_groups, run_begins, take_or_missing
 from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
 from fastrec.features.columns import (
     as_columns,
@@ -556,8 +556,7 @@ class Neighbours(OfColumns, Grouped):
         values = values[rows]
         groups = Groups.of(codes[rows], values)
         ordered = groups.sort(values)
-        new = torch.ones(len(ordered), dtype=torch.bool, device=codes.device)
-        new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1])
+        new = run_begins(groups.codes, ordered)
         # Equal values of a list are one step; the steps before and after hold the next values by size.
         step = torch.cumsum(new, 0) - 1
         level, of = ordered[new], groups.codes[new]

@@ -85,9 +85,8 @@ class ListSlice(RowWise):
         name: str | None = None,
     ) -> None:
         if pad is not None and not self.width > 0:
-            problem = (
-                f"ListSlice: the slice from {start} to {'the end' if end is None else end} has no length to pad to"
-            )
+            last = "the end" if end is None else end
+            problem = f"ListSlice: the slice from {start} to {last} has no length to pad to"
             raise DataError(problem, remedy="Count start and end from the same end of the list, start first")
 
     @property
@@ -185,11 +184,8 @@ class ListSlice(RowWise):
         filled = lengths_of(column.values).nonzero()
         row = int(filled[0]) if len(filled) else None
         held = held.removeprefix("torch.").removeprefix("large_")
-        problem, remedy = (
-            f"ListSlice: pad={self.pad!r} is no value of lists of {held}",
-            "Give a pad of that type, or none",
-        )
-        return DataError(problem, column=column.name or None, row=row, remedy=remedy)
+        problem = f"ListSlice: pad={self.pad!r} is no value of lists of {held}"
+        return DataError(problem, column=column.name or None, row=row, remedy="Give a pad of that type, or none")
 
 
 class MultiHot(SumsByKey):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.losses.lists import Reduction, _flat, _like, _reduce
+from fastrec.losses.lists import Reduction, _flat, _reduce, _same_length
 
 
 class BCE(nn.Module):
@@ -43,12 +43,12 @@ class BCE(nn.Module):
             DataError: scores, targets and weights are not equally many.
         """
         scores = _flat(scores, "scores")
-        target = _like(targets, scores, "targets")
+        target = _same_length(targets, scores, "targets").to(scores.dtype)
         target = target * (1 - self.smoothing) + self.smoothing / 2
         losses = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
         if weights is None:
             return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
-        weight = _like(weights, scores, "weights")
+        weight = _same_length(weights, scores, "weights").to(scores.dtype)
         if self.reduction == "mean":
             return (losses * weight).sum() / weight.sum()
         return _reduce(losses * weight, self.reduction)

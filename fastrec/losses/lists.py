@@ -29,10 +29,6 @@ def _same_length(x: Tensor, scores: Tensor, what: str) -> Tensor:
     return x
 
 
-def _like(x: Tensor, scores: Tensor, what: str) -> Tensor:
-    return _same_length(x, scores, what).to(scores.dtype)
-
-
 def _in_lists(scores: Tensor, targets: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores and targets ``[b]`` of a loss of lists, and the number of each row's list."""
     scores = _flat(scores, "scores")
@@ -133,12 +129,6 @@ class _OverPairs(nn.Module):
     def of_difference(self, difference: Tensor) -> Tensor:
         """Return the loss of each pair, from the better row's score less the other's."""
         raise NotImplementedError
-
-    def of_pairs(self, better: Tensor, worse: Tensor) -> Tensor:
-        """Compute the loss of given pairs, from scores ``[p]`` or ``[p, 1]`` of the more and the less relevant rows."""
-        better = _flat(better, "scores")
-        losses = self.of_difference(better - _same_length(worse, better, "scores of worse rows"))
-        return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
         """Compute the loss over all pairs of rows of one list, the first of them more relevant.
@@ -259,7 +249,7 @@ class InBatchSoftmax(nn.Module):
         """
         matrix, ids = _all_scores(scores, ids)
         own = matrix.diagonal()
-        weights = torch.ones_like(own) if targets is None else _like(targets, own, "targets")
+        weights = torch.ones_like(own) if targets is None else _same_length(targets, own, "targets").to(own.dtype)
         if ids is not None:  # rows of the same item are no negatives of each other
             ids = _same_length(ids, own, "ids")
             twins = (ids[:, None] == ids).fill_diagonal_(False)

@@ -16,8 +16,6 @@ from fastrec.metrics.intervals import cluster_means, interval_of
 from fastrec.monitor.over_time import Every, periods_of
 from fastrec.table import Table
 
-__all__ = ["event_metrics"]
-
 _ALL = "all"
 
 

@@ -14,8 +14,6 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric, loss_of
 
-__all__ = ["Verdict", "judge"]
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -172,10 +172,8 @@ def _metric_of(run: Path) -> tuple[float, bool, str] | None:
 
 
 def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int) -> dict[str, tuple[Column, Column]]:
-    names, path = (
-        getattr(saved and saved.form, "values", ()),
-        Path() if saved is None else saved.folder / "submission.csv",
-    )
+    names = getattr(saved and saved.form, "values", ())
+    path = Path() if saved is None else saved.folder / "submission.csv"
     if isinstance(scores, tuple):
         old, new = (prediction_columns(s) for s in scores)
     elif saved is not None and names and path.is_file() and all(n in _as_table(scores) for n in names):

@@ -7,8 +7,6 @@ from typing import Any
 from fastrec.report import charts
 from fastrec.report.charts import Panel, Section, render
 
-__all__ = ["page"]
-
 _COLOURS = {"before": "var(--c-grey)", "new": "var(--c1)"}
 
 
@@ -62,7 +60,8 @@ def _bars(c: Any, bars: int = 8) -> Any:
         labels = [text if i in (0, len(labels) // 2, len(labels) - 1) else "" for i, text in enumerate(labels)]
     short = [text if len(text) <= 12 else f"{text[:11]}…" for text in labels]
     series = {"before": [float(v) for v in old], "new": [float(v) for v in new]}
-    return charts.category_bars(short, [""] * len(short), series, _COLOURS, y_label=f"share of rows by {c.name}")
+    about = {"y_label": f"share of rows by {c.name}", "bars": True}
+    return charts.category_chart(short, [""] * len(short), series, _COLOURS, **about)
 
 
 def _over_time(found: Any) -> list[Section]:

@@ -105,13 +105,7 @@ def together(
 
     Args:
         saved: the run.
-        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
-            the run's own; ``test`` is predicted where it is there.
-        time: the column that says when a row was; None: the recipe's, or none.
-        every: what a period is.
-        scored: so many of the newest periods are judged, each scored by what came before it.
-        window: keep the rows of so many of the newest periods; None: all.
-        device: where the tables go.
+        data, time, every, scored, window, device: as ``retrain`` takes them; a folder's ``test`` is predicted.
 
     Raises:
         FastrecError: the run keeps no rows, the new rows are not like them, or there is nothing to score.
@@ -339,10 +333,9 @@ def retrain(
     """
     stages = stages or Stages()
     out, data = Path(out), Path(data)
-    if is_registry(run):
-        registry = registry if registry is not None else run
     source = Path(run)
     if is_registry(run):  # the version's files lack the rows, which lie beside the run that it was copied from
+        registry = run if registry is None else registry
         source = _source_of(Registry(run))
     if out.resolve() == source.resolve():
         raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
@@ -372,7 +365,6 @@ def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
 
 
 def _source_of(registry: Registry) -> Path:
-    """Return the run that a registry's current version was copied from."""
     current = registry.current
     if current is None or current.run is None:
         raise DataError(
@@ -441,7 +433,6 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
 
 
 def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) -> torch.Tensor:
-    """Predict rows with the serving run."""
     tables = dict(newest.found.tables)
     shown = table if saved.target is None else table.drop(saved.target.names)
     if not saved.config["history"]:

@@ -14,8 +14,6 @@ from typing import Any
 from fastrec._core.atomic import atomic_file, atomic_folder, remove_leftovers
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
 
-__all__ = ["OBSERVED", "STATE", "Registry", "Version", "is_registry"]
-
 STATE = "registry.json"
 OBSERVED = Path("events") / "observed.log"  # where a server of the registry keeps the events that it is told of
 _RUN, _EXPORT = "decision.json", "serving.json"  # files that tell a run and an export

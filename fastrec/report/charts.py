@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -138,9 +138,6 @@ def category_chart(
                 short = f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
                 parts.append(_text(left + width / 2, y - 4, short, "middle", kind="value"))
     return _svg(parts, y_label)
-
-
-category_bars = partial(category_chart, bars=True)
 
 
 def interval_chart(

@@ -184,9 +184,6 @@ def fit_on_parts(
         cache: a folder for XGBoost's files: made if need be; they are gone at the end.
         seed: of everything random.
 
-    Returns:
-        The ranker.
-
     Raises:
         DataError: no list teaches a ranking, or the ranker is to stop early.
     """

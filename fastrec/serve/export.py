@@ -308,7 +308,6 @@ def _same_in_lists(sample: Table, name: str, list_column: str) -> bool:
 
 
 def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
-    """Load the fitted models that the stack reads, fold by fold."""
     loaded = {}
     for name in saved.stack.models:
         folders = sorted((saved.folder / "models" / name).glob("fold*"), key=lambda f: int(f.name.removeprefix("fold")))

@@ -54,11 +54,8 @@ def export_next_items(
     the run directory itself has them all.
 
     Args:
-        run: the run directory.
-        out: the folder to make; an earlier export there is replaced when this one is complete.
+        run, out, trust, stages: as ``export_run`` takes them.
         model: the name of the net in the blend; None: the only one.
-        trust: modules of custom models that may be imported.
-        stages: progress; None: none is shown.
 
     Raises:
         DataError: the run has no net, or several; or the items' ids are neither integers nor text.
@@ -107,8 +104,7 @@ class SessionScores(nn.Module):
     """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
     Codes are in the order of the events; 0 is no event, at any place. A net that reads times takes them after the
-    codes, float64 ``[n, length]``. Code 0 scores -inf. With ``exclude_seen`` a
-    session's own items score -inf.
+    codes, float64 ``[n, length]``. Code 0 scores -inf, with ``exclude_seen`` a session's own items too.
 
     Raises:
         NotFittedError: the net has not been trained.
@@ -213,8 +209,7 @@ class NextItemGraph:
 
     Args:
         folder: what ``export_next_items`` wrote.
-        threads: of one call.
-        device: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
+        threads, device: as ``Scorer`` takes them.
 
     Raises:
         MissingFileError: there is no export.
@@ -312,11 +307,7 @@ def verify_next_items(
     """Recommend by an exported graph and by the net of its run, and compare; a long and an empty session are added.
 
     Args:
-        folder: the export.
-        run: the run directory.
-        data: the data whose test sessions are taken; None: those that the run keeps.
-        trust: modules of custom models that may be imported.
-        stages: progress; None: none is shown.
+        folder, run, data, trust, stages: as ``verify_export`` takes them, with sessions for rows.
 
     Returns:
         ``lists`` counts the sessions with items in another order; items whose scores differ by less than the

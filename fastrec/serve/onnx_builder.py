@@ -242,7 +242,6 @@ class Graph:
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """Sort a graph's nodes topologically."""
     maker = {value: i for i, node in enumerate(graph.node) for value in node.output}
     before = {i: [maker[v] for v in node.input if v in maker] for i, node in enumerate(graph.node)}
     return [graph.node[i] for i in TopologicalSorter(before).static_order()]
@@ -445,17 +444,7 @@ def value_of(graph: Graph, given: Any, dtype: torch.dtype) -> str:
 
 def cast(graph: Graph, given: GraphTensor, dtype: torch.dtype) -> str:
     """Convert the values to another dtype, as torch does."""
-    return graph.op("Cast", given.value, to=onnx_type(graph, dtype))
-
-
-def onnx_type(graph: Graph, dtype: torch.dtype) -> int:
-    """Return ONNX's number of a dtype."""
-    return graph.type_of(numpy_type(dtype))
-
-
-def numpy_type(dtype: torch.dtype) -> np.dtype:
-    """Return the numpy dtype of a torch dtype."""
-    return torch.empty(0, dtype=dtype).numpy().dtype
+    return graph.cast(given.value, torch.empty(0, dtype=dtype).numpy().dtype)
 
 
 def _meta(given: Any) -> Any:

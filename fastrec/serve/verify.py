@@ -57,11 +57,8 @@ def verify_export(
 
     Args:
         folder: the export.
-        run: the run directory.
         data: the data whose test rows are scored (see ``predict_run``); None: the rows that the run keeps.
-        fold: the fold whose models were exported; None: all.
-        trust: modules of custom generators and estimators that may be imported.
-        stages: progress; None: none is shown.
+        run, fold, trust, stages: as ``export_run`` took them.
 
     Raises:
         FastrecError: something is not there, or cannot be read.
@@ -184,10 +181,7 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
     They are training rows: compare the two numbers with one another only.
 
     Args:
-        folder: the export.
-        run: the run directory.
-        fold: the fold whose models were exported; None: all.
-        trust: modules of custom generators and estimators that may be imported.
+        folder, run, fold, trust: as ``verify_export`` takes them.
 
     Raises:
         MissingFileError: the run keeps no such rows.

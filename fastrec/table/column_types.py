@@ -91,13 +91,11 @@ def differing(*tables: pa.Table | None) -> list[str]:
     return [n for n, k in mixed.items() if k == "text" and any(t.get(n, "text") != "text" for t in types)]
 
 
-def as_types(
-    table: Table, types: Mapping[str, str], names: Sequence[str] | None = None, *, file: str | Path | None = None
-) -> Table:
+def as_types(table: Table, types: Mapping[str, str], names: Sequence[str] | None = None) -> Table:
     """Convert a table's columns (``names``, or all) to their ``types``; others stay as they are.
 
     Raises:
-        DataError: a value is none of the type, naming file, column and row.
+        DataError: a value is none of the type, naming column and row.
     """
     made = {}
     for name in types if names is None else names:
@@ -110,7 +108,7 @@ def as_types(
         if column.kind == "datetime" and kind != "time" and wanted.startswith(ZONED):
             made[name] = replace(column, zone=wanted.removeprefix(ZONED))
         else:
-            made[name] = as_column(as_type(column.to_arrow(), wanted, column=name, file=file), name=name)
+            made[name] = as_column(as_type(column.to_arrow(), wanted, column=name), name=name)
     return table.with_columns(made) if made else table
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fastrec.errors import DataError, warn
 from fastrec.table import keys as text_codes
-from fastrec.table.column import Column, mask_of
+from fastrec.table.column import Column, mask_of, offsets_of
 from fastrec.table.keys import UNITS_PER_SECOND, is_huge, is_numeric, is_text
 
 # types that few kernels take, and what they are widened to: every value is kept
@@ -86,11 +86,9 @@ def _arrow_nested(array: pa.Array, *, name: str) -> Column:
         array = array.cast(pa.large_list(kind.value_type))
     elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return Column("opaque", array, name=name)
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = np.zeros(len(array) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = offsets_of(torch.from_numpy(np.array(pc.list_value_length(array).fill_null(0))))
     elements = arrow_column(array.flatten(), name=name)
-    return Column("list", torch.from_numpy(offsets), name=name, missing=mask_of(array), elements=elements)
+    return Column("list", offsets, name=name, missing=mask_of(array), elements=elements)
 
 
 def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:

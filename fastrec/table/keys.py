@@ -328,19 +328,17 @@ class Keys:
         Raises:
             DataError: no type holds the values of both exactly.
         """
-        columns = []
-        for i, (a, b) in enumerate(zip(self.columns, other.columns, strict=True)):
-            columns.append(pa.concat_arrays(align_types(a, b, name=self._name(i))))
-        return Keys(tuple(columns), self.names)
+        pairs = enumerate(zip(self.columns, other.columns, strict=True))
+        return Keys(tuple(pa.concat_arrays(align_types(a, b, name=self._name(i))) for i, (a, b) in pairs), self.names)
 
     def distinct(self) -> tuple[torch.Tensor, Keys]:
         """Return codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys."""
         codes, kept = _dense(self.columns[0])
-        rows = _first_rows(codes, len(kept))
         for column in self.columns[1:]:
             other, values = _dense(column)
             codes, kept = _dense(pa.array(codes * max(len(values), 1) + other))
-            rows = _first_rows(codes, len(kept))
+        rows = np.empty(len(kept), dtype=np.int64)
+        rows[codes] = np.arange(len(codes))
         return torch.from_numpy(codes), self.take(rows)
 
     def sort_order(self) -> torch.Tensor:
@@ -505,9 +503,3 @@ def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
     if codes.null_count:
         codes = codes.fill_null(-1)
     return codes.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
-
-
-def _first_rows(codes: np.ndarray, size: int) -> np.ndarray:
-    rows = np.empty(size, dtype=np.int64)
-    rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    return rows

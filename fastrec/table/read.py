@@ -139,22 +139,23 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
     sign, trim = (given[0], True) if len(given) > 1 and not given[1:].strip() else (given, False)
     if len(sign) != 1:
         raise DataError(f"{given!r} is no delimiter", file=path, remedy="Give one character")
-    how = _ReadOptions(
-        pa_csv.ReadOptions(column_names=None if form.header is None else list(form.header)),
-        pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign),
-        [*MISSING_TEXT, *(t for m in form.missing for t in ((m, f" {m}") if trim else (m,)))],
-    )
-    with pa_csv.open_csv(_source(path), read_options=how.read, parse_options=how.parse) as reader:
+    how = {
+        "read_options": pa_csv.ReadOptions(column_names=None if form.header is None else list(form.header)),
+        "parse_options": pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign),
+    }
+    missing = [*MISSING_TEXT, *(t for m in form.missing for t in ((m, f" {m}") if trim else (m,)))]
+    with pa_csv.open_csv(_source(path), **how) as reader:
         try:
             names = reader.schema.names
         except UnicodeDecodeError as error:
             raise UnreadableFileError("the header is not UTF-8", file=path, remedy=_NOT_UTF8) from error
     check_names(names, columns, file=path)
-    table = _convert_csv(path, columns, types, how, names, asked)
+    table = _convert_csv(path, columns, types, how, missing, names, asked)
     floats = [n for n in table.column_names if n not in asked and pa.types.is_float64(table[n].type)]
     # Above 2^63 Arrow takes integers for floats, and ids lose their last digits: these are read again, as text.
     long = [n for n in floats if (pc.max(pc.abs(table[n])).as_py() or 0) >= 2.0**63]
-    text = _convert_csv(path, long, dict.fromkeys(long, pa.string()), how, names, frozenset(long)) if long else {}
+    kinds = dict.fromkeys(long, pa.string())
+    text = _convert_csv(path, long, kinds, how, missing, names, frozenset(long)) if long else {}
     for name in long:
         digits = pc.utf8_trim_whitespace(text[name])
         if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
@@ -167,25 +168,12 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
         table = table.set_column(table.column_names.index(name), name, digits)
     for i, name in enumerate(table.column_names):
         if pa.types.is_binary(table[name].type) and name not in raw:
-            row = next((i for i, v in enumerate(table[name].to_pylist()) if v and _decoded(v) is None), None)
+            values = enumerate(table[name].to_pylist())
+            row = next((i for i, v in values if v and v.decode(errors="ignore").encode() != v), None)
             raise UnreadableFileError("holds text that is not UTF-8", file=path, column=name, row=row, remedy=_NOT_UTF8)
         if trim and pa.types.is_string(table[name].type):
             table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
     return table
-
-
-def _decoded(value: bytes) -> str | None:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-@dataclass
-class _ReadOptions:
-    read: pa_csv.ReadOptions
-    parse: pa_csv.ParseOptions
-    missing: list[str]
 
 
 def _source(path: Path) -> Any:
@@ -196,7 +184,8 @@ def _convert_csv(
     path: Path,
     columns: Sequence[str] | None,
     types: dict[str, pa.DataType],
-    how: _ReadOptions,
+    how: dict[str, Any],
+    missing: list[str],
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
@@ -204,10 +193,10 @@ def _convert_csv(
     while True:
         options = pa_csv.ConvertOptions(
             column_types=types, include_columns=list(columns) if columns is not None else None,
-            null_values=how.missing, strings_can_be_null=True,
+            null_values=missing, strings_can_be_null=True,
         )  # fmt: skip
         try:
-            return pa_csv.read_csv(_source(path), how.read, how.parse, options)
+            return pa_csv.read_csv(_source(path), **how, convert_options=options)
         except pa.ArrowInvalid as error:
             found = re.search(r"CSV column #(\d+).*conversion error to (\w+)", str(error))
             if found is None:
@@ -220,11 +209,11 @@ def _convert_csv(
                 types[name] = pa.binary()
 
 
-def _unfit(path: Path, name: str, kind: pa.DataType, how: _ReadOptions, error: Exception) -> DataError:
+def _unfit(path: Path, name: str, kind: pa.DataType, how: dict[str, Any], error: Exception) -> DataError:
     found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
     value = found.group(1) if found else None
     options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
-    raw = pa_csv.read_csv(_source(path), how.read, how.parse, options)[name]
+    raw = pa_csv.read_csv(_source(path), **how, convert_options=options)[name]
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     problem = f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}"
     remedy = "Ask for another type, or mend the file"

@@ -64,9 +64,6 @@ class Table:
             device: where the tensors go; None: ``FASTREC_DEVICE``, else the CPU (a cuDF frame stays on its GPU).
             types: Arrow types to read columns of a CSV as.
 
-        Returns:
-            The table.
-
         Raises:
             MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming file, column and row.
         """
@@ -257,7 +254,6 @@ def concat(tables: Sequence[Table]) -> Table:
         raise DataError("there is no table to put below another", remedy="Give at least one")
     if len(tables) == 1:
         return tables[0]
-
     device = tables[0].device
     return Table({n: concat_columns([t[n] for t in tables], device) for n in tables[0].names})
 

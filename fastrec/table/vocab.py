@@ -58,9 +58,6 @@ class Vocab:
                 ``#rare#``.
             unseen: give values never seen in training the code ``#unseen#`` instead of the one for missing.
 
-        Returns:
-            The vocabulary.
-
         Raises:
             DataError: the column cannot be a key, or ``min_count`` or ``max_size`` is negative.
         """

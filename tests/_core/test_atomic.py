@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fastrec._core import atomic as files
-from fastrec._core import atomic as leftovers
+from fastrec._core import atomic
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec.errors import FastrecError, MissingFileError, SubmissionError, WriteError
 from fastrec.features import CountEncode, FeatureCache, FeatureSet
@@ -22,24 +21,23 @@ from tests.fresh import Forked, run, start
 
 
 def names(folder: Path) -> list[str]:
+    """All files and folders below."""
     return sorted(p.name for p in folder.rglob("*"))
 
 
-def test_a_file_is_made_with_its_folders(tmp_path):
-    with atomic_file(tmp_path / "a" / "b" / "x.csv") as part:
-        assert part.parent == tmp_path / "a" / "b"
-        part.write_text("new")
-    assert (tmp_path / "a" / "b" / "x.csv").read_text() == "new"
-    assert names(tmp_path) == ["a", "b", "x.csv"]
+def entries(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
 
 
-def test_the_old_file_stands_until_the_block_ends(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("old")
-    with atomic_file(str(path)) as part:
-        part.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
+def test_a_file_is_made_with_its_folders_and_the_old_one_stands_until_the_block_ends(tmp_path):
+    path = tmp_path / "a" / "b" / ("x" * 250 + ".csv")  # a long name fits
+    for old, new in ((None, "old"), ("old", "new")):
+        with atomic_file(str(path)) as part:
+            assert part.parent == path.parent
+            part.write_text(new)
+            assert (path.read_text() if path.exists() else None) == old
+        assert path.read_text() == new
+        assert names(tmp_path) == ["a", "b", path.name]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -61,10 +59,15 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path, error, write):
     assert old.read_text() == "old"
 
 
+def old_folder(tmp_path: Path, *others: str) -> Path:
+    (tmp_path / "run").mkdir()
+    for name in ("old", *others):
+        (tmp_path / "run" / name).write_text("old")
+    return tmp_path / "run"
+
+
 def test_a_folder_replaces_a_folder_whole(tmp_path):
-    path = tmp_path / "run"
-    path.mkdir()
-    (path / "old").write_text("old")
+    path = old_folder(tmp_path)
     with atomic_folder(path) as part:
         (part / "deep").mkdir()
         (part / "deep" / "new").write_text("new")
@@ -73,9 +76,7 @@ def test_a_folder_replaces_a_folder_whole(tmp_path):
 
 @pytest.mark.parametrize("which", [1, 2])
 def test_ctrl_c_between_the_renames_brings_the_old_folder_back(tmp_path, monkeypatch, which):
-    path = tmp_path / "run"
-    path.mkdir()
-    (path / "old").write_text("old")
+    path = old_folder(tmp_path)
     rename, calls = os.rename, []
 
     def interrupted(a, b):
@@ -93,16 +94,7 @@ def test_ctrl_c_between_the_renames_brings_the_old_folder_back(tmp_path, monkeyp
 def test_a_real_ctrl_c_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("old")
-    code = f"""
-        import time
-        from fastrec._core.atomic import atomic_file
-        with atomic_file({str(path)!r}) as part:
-            part.write_text("half")
-            print("ready", flush=True)
-            time.sleep(600)
-    """
-    child = start(code)
-    assert child.stdout.readline().strip() == "ready"
+    child = half_written("atomic_file", path)
     assert len(names(tmp_path)) == 2
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=120)
@@ -111,44 +103,16 @@ def test_a_real_ctrl_c_leaves_the_old_file_and_no_other(tmp_path):
     assert path.read_text() == "old"
 
 
-LIMITED = """
+def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
+    path = old_folder(tmp_path, "state.json")
+    (tmp_path / "x.csv").write_text("old")
+    said = run(
+        f"""
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-"""
-
-
-def test_a_full_disk_is_named_and_the_old_file_stands(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("old")
-    said = run(
-        LIMITED
-        + f"""
-    from fastrec.errors import WriteError
-    from fastrec._core.atomic import atomic_file
-    try:
-        with atomic_file({str(path)!r}) as part:
-            part.write_bytes(bytes(1_000_000))
-    except WriteError as error:
-        print(error)
-    """
-    )
-    assert str(path) in said
-    assert "could not be written" in said
-    assert names(tmp_path) == ["x.csv"]
-    assert path.read_text() == "old"
-
-
-def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
-    path = tmp_path / "run"
-    path.mkdir()
-    for name in ("old", "state.json"):
-        (path / name).write_text("old")
-    said = run(
-        LIMITED
-        + f"""
     import numpy, pyarrow, pyarrow.csv, pyarrow.parquet, torch
     from fastrec.errors import WriteError
-    from fastrec._core.atomic import atomic_folder
+    from fastrec._core.atomic import atomic_file, atomic_folder
     from fastrec.table import save_state
     table = pyarrow.table({{"x": numpy.random.default_rng(0).random(100_000)}})
     writers = {{
@@ -168,12 +132,21 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
         save_state({str(path)!r}, {{"x": torch.rand(100_000)}})
     except WriteError as error:
         print("alone", error)
+    try:
+        with atomic_file({str(tmp_path / "x.csv")!r}) as part:
+            part.write_bytes(bytes(1_000_000))
+    except WriteError as error:
+        print("file", error)
     """
     )
-    lines = said.splitlines()
-    assert [line.split()[0] for line in lines] == ["parquet", "csv", "text", "state", "alone"]
-    assert all(str(path) in line and "could not be written" in line and ".part" not in line for line in lines), lines
-    assert names(tmp_path) == ["old", "run", "state.json"]
+    lines = dict(line.split(maxsplit=1) for line in said.splitlines())
+    assert list(lines) == ["parquet", "csv", "text", "state", "alone", "file"]
+    for writer, line in lines.items():
+        assert str(tmp_path / "x.csv" if writer == "file" else path) in line
+        assert "could not be written" in line
+        assert ".part" not in line
+    assert names(tmp_path) == ["old", "run", "state.json", "x.csv"]
+    assert (tmp_path / "x.csv").read_text() == "old"
 
 
 def test_a_place_that_is_no_folder_is_named(tmp_path):
@@ -236,13 +209,6 @@ def test_a_link_stays_a_link(tmp_path):
     assert names(tmp_path / "far") == ["y"]
 
 
-def test_long_names_fit(tmp_path):
-    name = "x" * 250 + ".csv"
-    with atomic_file(tmp_path / name) as part:
-        part.write_text("x")
-    assert names(tmp_path) == [name]
-
-
 # Writers that are killed outright: the old result or the new one stands, and the next writer clears up
 
 
@@ -266,18 +232,15 @@ def half_written(writer: str, path: Path) -> Forked:
     return child
 
 
-def kill(child: Forked) -> None:
-    with child:
-        child.kill()
+def kill(*children: Forked) -> None:
+    for child in children:
+        with child:
+            child.kill()
 
 
 def write(writer: str, path: Path, text: str) -> None:
-    with getattr(files, writer)(path) as part:
+    with getattr(atomic, writer)(path) as part:
         (part / "x" if part.is_dir() else part).write_text(text)
-
-
-def leftovers_names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
 
 
 @linux
@@ -288,25 +251,20 @@ def test_the_next_writer_of_a_path_removes_what_a_killed_one_left_and_nothing_el
     mine = [".a.b.notes.part", ".a.b.0123456789ab.part", ".a.b", "a.b.part"]
     for name in mine:
         (tmp_path / name).write_text("mine")
-    killed = [
-        half_written(writer, path),
-        half_written(writer, tmp_path / "a"),
-        half_written(writer, tmp_path / "a.b.c"),
-    ]
+    killed = [half_written(writer, tmp_path / name) for name in ("a.b", "a", "a.b.c")]
     lives = half_written(writer, path)
     try:
-        for child in killed:
-            kill(child)
-        assert len(leftovers_names(tmp_path)) == 9
+        kill(*killed)
+        assert len(entries(tmp_path)) == 9
         write(writer, path, "new")
-        left = [leftovers._HIDDEN.fullmatch(n) for n in leftovers_names(tmp_path) if n not in [*mine, "a.b"]]
+        left = [atomic._HIDDEN.fullmatch(n) for n in entries(tmp_path) if n not in [*mine, "a.b"]]
         assert sorted(m["name"] for m in left) == ["a", "a.b", "a.b.c"]
         assert (path / "x" if path.is_dir() else path).read_text() == "new"
     finally:
         kill(lives)
     for name in ("a", "a.b", "a.b.c"):
         write(writer, tmp_path / name, "new")
-    assert leftovers_names(tmp_path) == sorted([*mine, "a", "a.b", "a.b.c"])
+    assert entries(tmp_path) == sorted([*mine, "a", "a.b", "a.b.c"])
 
 
 COUNT = """
@@ -331,23 +289,23 @@ def test_killed_at_any_moment_a_folder_is_of_one_write(tmp_path):
         child.send_signal(signal.SIGKILL)
         told = [int(line) for line in child.stdout.read().split()] or [k * 1_000_000]
         kill(child)
-        leftovers.recover(path)
+        atomic.recover(path)
         found = {int((path / name).read_text()) for name in "abcdef"}
         assert len(found) == 1
         assert found.pop() - told[-1] in (0, 1)
     write("atomic_folder", path, "last")
-    assert leftovers_names(tmp_path) == ["run"]
+    assert entries(tmp_path) == ["run"]
 
 
 BETWEEN = """
 import os, signal, sys
-from fastrec._core import atomic as files
+from fastrec._core import atomic
 rename = os.rename
 def killing(a, b):
     rename(a, b)
     os.kill(os.getpid(), signal.SIGKILL)
 os.rename = killing
-with files.atomic_folder(sys.argv[1]) as part:
+with atomic.atomic_folder(sys.argv[1]) as part:
     (part / "x").write_text("new")
 print("lives", flush=True)
 """
@@ -367,9 +325,9 @@ def test_a_kill_between_two_renames_loses_nothing(name, tmp_path):
     path = tmp_path / name
     write("atomic_folder", path, "old")
     killed_between(path)
-    leftovers.remove_leftovers(tmp_path)
+    atomic.remove_leftovers(tmp_path)
     assert path.exists() == (name == "run")  # of the others the name is not in the hidden one
-    leftovers.recover(path)
+    atomic.recover(path)
     assert (path / "x").read_text() == "old"
     killed_between(path)
     with pytest.raises(ZeroDivisionError), atomic_folder(path):
@@ -378,7 +336,7 @@ def test_a_kill_between_two_renames_loses_nothing(name, tmp_path):
     killed_between(path)
     write("atomic_folder", path, "newer")
     assert (path / "x").read_text() == "newer"
-    assert leftovers_names(tmp_path) == [name]
+    assert entries(tmp_path) == [name]
 
 
 @linux
@@ -398,24 +356,24 @@ def test_a_file_system_without_locks_is_cleared_up_after_a_day(tmp_path, monkeyp
     def refused(file: int, kind: int) -> None:
         raise OSError("no locks here")
 
-    monkeypatch.setattr(leftovers.fcntl, "flock", refused)
-    young, old = (leftovers.hidden_beside(tmp_path / "x", "part") for _ in range(2))
+    monkeypatch.setattr(atomic.fcntl, "flock", refused)
+    young, old = (atomic.hidden_beside(tmp_path / "x", "part") for _ in range(2))
     for path, age in ((young, 3600), (old, 90_000)):
         path.write_text("half")
         os.utime(path, (time.time() - age,) * 2)
     write("atomic_file", tmp_path / "x", "whole")
-    assert leftovers_names(tmp_path) == sorted(["x", young.name])
+    assert entries(tmp_path) == sorted(["x", young.name])
 
 
 @linux
-def test_a_process_that_ended_and_was_not_waited_for_is_gone(tmp_path):
+def test_a_process_that_ended_and_was_not_waited_for_is_gone(tmp_path):  # it is a child of this process itself
     command = [sys.executable, "-c", HALF.format(writer="atomic_file"), tmp_path / "x"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # a child of this process itself
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "ready\n"
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         write("atomic_file", tmp_path / "x", "whole")
-        assert leftovers_names(tmp_path) == ["x"]
+        assert entries(tmp_path) == ["x"]
 
 
 def test_a_folder_takes_the_place_of_a_file_and_of_a_folder_that_came_between(tmp_path):
@@ -424,7 +382,7 @@ def test_a_folder_takes_the_place_of_a_file_and_of_a_folder_that_came_between(tm
     with atomic_folder(tmp_path / "run") as outer:
         (outer / "x").write_text("outer")
         write("atomic_folder", tmp_path / "run", "inner")
-    assert leftovers_names(tmp_path) == ["file", "run"]
+    assert entries(tmp_path) == ["file", "run"]
     assert (tmp_path / "file" / "x").read_text() == "new"
     assert (tmp_path / "run" / "x").read_text() == "outer"
 
@@ -437,13 +395,13 @@ def test_a_reader_that_puts_the_old_folder_back_between_the_renames_hinders_no_w
         rename(a, b)
         if a == path:
             monkeypatch.undo()
-            leftovers.recover(path)
+            atomic.recover(path)
             assert (path / "x").read_text() == "old"
 
     monkeypatch.setattr(os, "rename", late)
     write("atomic_folder", path, "new")
     assert (path / "x").read_text() == "new"
-    assert leftovers_names(tmp_path) == ["run"]
+    assert entries(tmp_path) == ["run"]
 
 
 @linux
@@ -453,13 +411,13 @@ def test_checkpoints_and_caches_clear_up_under_every_name(tmp_path):
     kill(half_written("atomic_folder", tmp_path / "cache" / "ab" / ("ab" + "0" * 30)))
     try:
         _replace(tmp_path / "ck", "last", {"epoch": 0})
-        assert len(leftovers_names(tmp_path / "ck")) == 2, "of one that still writes nothing is taken away"
+        assert len(entries(tmp_path / "ck")) == 2, "of one that still writes nothing is taken away"
     finally:
         kill(lives)
     _replace(tmp_path / "ck", "last", {"epoch": 1})
-    assert leftovers_names(tmp_path / "ck") == ["last-000002"]
+    assert entries(tmp_path / "ck") == ["last-000002"]
     FeatureCache(tmp_path / "cache").put("cd" + "0" * 30, {"x": torch.arange(3)})
-    assert leftovers_names(tmp_path / "cache" / "ab") == []
+    assert entries(tmp_path / "cache" / "ab") == []
 
 
 HOLDER = """
@@ -479,22 +437,15 @@ def test_one_process_alone_writes_to_a_place(tmp_path):
     with start(HOLDER, place) as other:
         assert other.stdout.readline() == "held\n"
         for way in (place, link, tmp_path / "." / "run"):
-            with pytest.raises(WriteError, match="another process is writing here"), leftovers.alone_at(way):
+            with pytest.raises(WriteError, match="another process is writing here"), atomic.alone_at(way):
                 pass
-        with leftovers.alone_at(tmp_path / "elsewhere"):
+        with atomic.alone_at(tmp_path / "elsewhere"):
             pass
         other.kill()  # the kernel gives its lock back
         other.wait()
-        with leftovers.alone_at(place), pytest.raises(WriteError), leftovers.alone_at(place):
+        with atomic.alone_at(place), pytest.raises(WriteError), atomic.alone_at(place):
             pass
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["link"]
-
-
-def test_a_lock_that_cannot_be_opened_is_named(tmp_path):
-    pytest.importorskip("fcntl")
+    assert entries(tmp_path) == ["link"]
     (tmp_path / ".run.lock").mkdir()
-    with (
-        pytest.raises(WriteError, match=r"run\.lock.*no lock can be had.*Remove that file"),
-        leftovers.alone_at(tmp_path / "run"),
-    ):
+    with pytest.raises(WriteError, match=r"run\.lock.*no lock can be had.*Remove that file"), atomic.alone_at(place):
         pass

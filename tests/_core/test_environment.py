@@ -35,16 +35,16 @@ def floors(requirements: list[str]) -> dict[str, str]:
     return {r.name: str(r.specifier).removeprefix(">=") for r in map(Requirement, requirements)}
 
 
-def test_requirements_are_the_projects():
+def test_requirements_and_optional_parts_are_the_projects():
     assert floors(PROJECT["dependencies"]) == REQUIRED
     assert PROJECT["name"] == PACKAGE
-
-
-def test_optional_parts_are_the_projects_extras():
     extras = PROJECT["optional-dependencies"]
     assert {p.extra: p.packages for p in PARTS} == {p.extra: floors(extras[p.extra]) for p in PARTS}
     assert set(extras) - {p.extra for p in PARTS} == {"bench", "dev", "docs", "test"}  # a developer's own
     assert PARTS[0].install == "pip install 'fastrec-tabular[trees]'"
+    assert installed_version("no-such-package-of-anybody") is None
+    assert installed_version("torch") == torch.__version__
+    assert not is_older("0.1", "")
 
 
 @example([2], [2, 0, 0], "+cpu")
@@ -53,12 +53,6 @@ def test_optional_parts_are_the_projects_extras():
 def test_versions_compare_as_packaging_has_it(a, b, local):
     one, other = (".".join(map(str, v)) for v in (a, b))
     assert is_older(one + local, other) == (Version(one) < Version(other))
-
-
-def test_versions_of_what_is_not_there():
-    assert installed_version("no-such-package-of-anybody") is None
-    assert installed_version("torch") == torch.__version__
-    assert not is_older("0.1", "")
 
 
 def test_the_machine_in_words():
@@ -115,21 +109,15 @@ def test_pip_installs_the_wheel(wheel, tmp_path):
 HAS_CUDA = torch.cuda.is_available()
 
 
-def test_named_devices():
-    assert resolve_device("cpu") == torch.device("cpu")
-    assert resolve_device(torch.device("cpu")) == torch.device("cpu")
+def test_named_devices_and_the_environments_where_nothing_is_said(monkeypatch):
     assert resolve_device("auto").type == ("cuda" if HAS_CUDA else "cpu")
-
-
-def test_the_environment_decides_where_nothing_is_said(monkeypatch):
     monkeypatch.delenv("FASTREC_DEVICE", raising=False)
     assert resolve_device() == torch.device("cpu")
-    monkeypatch.setenv("FASTREC_DEVICE", "")
-    assert resolve_device() == torch.device("cpu")
-    monkeypatch.setenv("FASTREC_DEVICE", "auto")
-    assert resolve_device() == resolve_device("auto")
+    for said, found in (("", "cpu"), ("auto", "auto")):
+        monkeypatch.setenv("FASTREC_DEVICE", said)
+        assert resolve_device() == resolve_device(found)
     monkeypatch.setenv("FASTREC_DEVICE", "no such thing")
-    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == torch.device("cpu")
     refused(DeviceError, "no such thing", lambda: resolve_device())
 
 
@@ -191,16 +179,10 @@ def test_a_process_finds_its_folder_again_and_tidies_it_up_at_the_end(tmp_path: 
 
 def test_a_folder_is_taken_up_once_and_only_with_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = os.open(tmp_path, os.O_RDONLY)
-    for told, found in (
-        (f"{lock} {tmp_path}", tmp_path),
-        (f"{lock} {tmp_path.parent}", None),
-        (f"9999 {tmp_path}", None),
-    ):
+    known = {f"{lock} {tmp_path}": tmp_path, f"{lock} {tmp_path.parent}": None, f"9999 {tmp_path}": None}
+    for told, found in known.items():
         monkeypatch.setenv(fresh_process._SETTING, told)
         assert fresh_process.continued_in() == found
         assert fresh_process.continued_in() is None
     os.close(leftovers.locks.pop(tmp_path))
-
-
-def test_only_a_commands_process_is_replaced() -> None:
-    assert not fresh_process.may_begin_anew()
+    assert not fresh_process.may_begin_anew()  # only a command's process is replaced

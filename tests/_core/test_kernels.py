@@ -1,8 +1,7 @@
 """Compiled loops against torch's own calls and against sums written out."""
 
-from __future__ import annotations
-
 import os
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -27,14 +26,51 @@ def however_little(monkeypatch):
     monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
 
 
-@pytest.fixture
-def parts(monkeypatch):
-    """Set how many parts a loop is cut into, whatever its size."""
+CODE = {
+    "torch's number of threads stays as it was set": (
+        "import torch; torch.set_num_threads(1); from fastrec._core import kernels; kernels.steps()\n"
+        "kernels.threads_for(1 << 30); print(torch.get_num_threads())",
+        "1",
+    ),
+    "numba's own threads take one caller at a time": (
+        "import torch; from concurrent.futures import ThreadPoolExecutor as P; from fastrec.optim import Lamb\n"
+        "def go(_):\n"
+        "    p = torch.nn.Parameter(torch.ones(300_000)); o = Lamb([p])\n"
+        "    for _ in range(20): p.grad = torch.ones_like(p); o.step()\n"
+        "with P(4) as pool: list(pool.map(go, range(8)))\n"
+        "print('done')",
+        "done",
+    ),
+    "without numba torch's calls do it": (
+        "import sys; sys.modules['numba'] = None\n"
+        "import torch; from fastrec._core import kernels; from fastrec.models.embedding import EmbeddingTables\n"
+        "from fastrec.optim import Lamb\n"
+        "kernels.limits.LOOP_NUMBERS = 0; assert not kernels.compiled(1 << 30)\n"
+        "e = EmbeddingTables([(5, 4)]); e(torch.tensor([[1]])).sum().backward()\n"
+        "Lamb(e.parameters()).step(); print('done')",
+        "done",
+    ),
+    "a forked child goes without": (
+        "import warnings; warnings.simplefilter('ignore')\n"  # that threads and forks go ill together
+        "import multiprocessing as m, torch\n"
+        "from fastrec._core import kernels\nfrom fastrec.segments import rank_in_group\n"
+        "torch.set_num_threads(1)\n"  # torch's own threads do not outlive a fork either
+        "codes = torch.arange(1 << 18) // 20; values = codes * 7919 % 1000\n"
+        "def go(_): return float(rank_in_group(values, codes).sum()), kernels.compiled(1 << 30)\n"
+        "first = go(0)\n"
+        "with m.get_context('fork').Pool(1) as pool: then = pool.map_async(go, [0]).get(60)[0]\n"
+        "print(first[0] == then[0], first[1], then[1])",
+        "True True False",
+    ),
+}
 
-    def set_to(count: int) -> None:
-        monkeypatch.setattr(kernels, "threads_for", lambda numbers: count)
 
-    return set_to
+@pytest.mark.parametrize("what", CODE)
+def test_in_a_process_of_its_own(what):
+    if "forked" in what and not hasattr(os, "fork"):
+        pytest.skip("there is no fork")
+    code, said = CODE[what]
+    assert run(code, NUMBA_THREADING_LAYER="workqueue" if "own" in what else "default").strip() == said
 
 
 def sparse(ids, values, like):
@@ -72,23 +108,20 @@ def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd,
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("shape", [(5_000, 64), (150_000,), (40, 3), (7,), (), (0, 4)])
 @pytest.mark.parametrize("debias", ["paper", True, False])
-def test_lambs_loops_take_its_step(parts, shape, count, debias):
-    parts(count)
+def test_lambs_loops_take_its_step(monkeypatch, shape, count, debias):
+    monkeypatch.setattr(kernels, "threads_for", lambda numbers: count)
     torch.manual_seed(0)
     start, ends = torch.randn(shape), []
-    for way in (True, False):
+    for way in (nullcontext(), without_compiled()):
         p = nn.Parameter(start.clone())
         if len(shape) == 2:
             p.segments = (0, shape[0] // 3, shape[0])
         opt = Lamb([p], lr=0.05, weight_decay=0.1, clamp=2.0, debias=debias)
         torch.manual_seed(1)
-        for _ in range(4):
-            p.grad = torch.randn(shape)
-            if way:
+        with way:
+            for _ in range(4):
+                p.grad = torch.randn(shape)
                 opt.step()
-            else:
-                with without_compiled():
-                    opt.step()
         ends.append(p.detach())
     torch.testing.assert_close(*ends, rtol=1e-5, atol=2e-6)
 
@@ -118,57 +151,9 @@ def test_e_to_the_x_is_as_exact_as_a_float():
     np.testing.assert_allclose(out, np.exp(x.astype(np.float64)), rtol=3e-7)
 
 
-def test_torchs_number_of_threads_stays_as_it_was_set():
-    code = (
-        "import torch; torch.set_num_threads(1); from fastrec._core import kernels; kernels.steps();"
-        "kernels.threads_for(1 << 30); print(torch.get_num_threads())"
-    )
-    assert run(code).split() == ["1"]
-
-
-def test_numbas_own_threads_take_one_caller_at_a_time():
-    code = (
-        "import torch; from concurrent.futures import ThreadPoolExecutor as P; from fastrec.optim import Lamb\n"
-        "def go(_):\n"
-        "    p = torch.nn.Parameter(torch.ones(300_000)); o = Lamb([p])\n"
-        "    for _ in range(20): p.grad = torch.ones_like(p); o.step()\n"
-        "with P(4) as pool: list(pool.map(go, range(8)))\n"
-        "print('done')"
-    )
-    assert run(code, NUMBA_THREADING_LAYER="workqueue").split() == ["done"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_goes_without():
-    code = (
-        "import warnings; warnings.simplefilter('ignore')\n"  # that threads and forks go ill together
-        "import multiprocessing as m, torch\n"
-        "from fastrec._core import kernels\nfrom fastrec.segments import rank_in_group\n"
-        "torch.set_num_threads(1)\n"  # torch's own threads do not outlive a fork either
-        "codes = torch.arange(1 << 18) // 20; values = codes * 7919 % 1000\n"
-        "def go(_): return float(rank_in_group(values, codes).sum()), kernels.compiled(1 << 30)\n"
-        "first = go(0)\n"
-        "with m.get_context('fork').Pool(1) as pool: then = pool.map_async(go, [0]).get(60)[0]\n"
-        "print(first[0] == then[0], first[1], then[1])"
-    )
-    assert run(code).split() == ["True", "True", "False"]
-
-
 def test_small_work_is_one_threads():
     assert kernels.threads_for(1) == kernels.threads_for(0) == 1
     assert 1 <= kernels.threads_for(1 << 40) <= torch.get_num_threads()
-
-
-def test_without_numba_torchs_calls_do_it():
-    code = (
-        "import sys; sys.modules['numba'] = None\n"
-        "import torch; from fastrec._core import kernels; from fastrec.models.embedding import EmbeddingTables\n"
-        "from fastrec.optim import Lamb\n"
-        "kernels.limits.LOOP_NUMBERS = 0; assert not kernels.compiled(1 << 30)\n"
-        "e = EmbeddingTables([(5, 4)]); e(torch.tensor([[1]])).sum().backward()\n"
-        "Lamb(e.parameters()).step(); print('done')"
-    )
-    assert run(code).split() == ["done"]
 
 
 def test_few_numbers_are_not_worth_a_compiler(monkeypatch):

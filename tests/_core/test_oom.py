@@ -47,17 +47,12 @@ def failing(error: Exception) -> Any:
 
 @pytest.mark.parametrize(("error", "asked"), SAID)
 def test_what_libraries_say_becomes_one_named_error(error: Exception, asked: int | None) -> None:
-    with (
-        pytest.raises(DeviceMemoryError, match="ran out of memory while sorting 7 rows") as found,
-        naming_out_of_memory("sorting 7 rows", "Give fewer rows", device="cpu"),
-    ):
-        raise error
-    assert found.value.__cause__ is error
-    assert found.value.asked == asked
-    assert found.value.remedy == "Give fewer rows"
-    assert str(found.value).endswith("Give fewer rows.")
-    assert (f"{shown_bytes(asked)} asked for" in str(found.value)) if asked else ("asked for" not in str(found.value))
-    assert all(isinstance(found.value, kind) for kind in (DeviceError, FastrecError, MemoryError))
+    found = named(error, "sorting 7 rows", "Give fewer rows", device="cpu")
+    assert (found.__cause__, found.asked, found.remedy) == (error, asked, "Give fewer rows")
+    assert "ran out of memory while sorting 7 rows" in str(found)
+    assert str(found).endswith("Give fewer rows.")
+    assert (f"{shown_bytes(asked)} asked for" in str(found)) if asked else ("asked for" not in str(found))
+    assert all(isinstance(found, kind) for kind in (DeviceError, FastrecError, MemoryError))
 
 
 def named(error: Exception, what: Any = "a", remedy: str = "b", **how: Any) -> DeviceMemoryError:
@@ -112,11 +107,6 @@ def test_bytes_as_people_read_them(count: int, text: str) -> None:
 # Where fastrec allocates ---------------------------------------------------------------------------------------------
 
 
-def test_room_for_rows_that_no_host_has() -> None:
-    with pytest.raises(DeviceMemoryError, match=r"making room for 70,368,744,177,664 packed rows: 2\.0 PiB needed"):
-        Packed.empty(1 << 46, Layout(4, 4))
-
-
 class _Full:
     """A buffer that fits nowhere else."""
 
@@ -129,13 +119,11 @@ class _Full:
         return 1_000_000_000
 
 
-def test_packed_rows_that_do_not_fit_a_device() -> None:
-    packed = Packed(_Full(), Layout(4, 4))
-    with pytest.raises(
-        DeviceMemoryError, match=r"copying 40,000,000 packed rows to cuda:0: 3\.7 GiB needed, 20\.0"
-    ) as e:
-        packed.copy_to(torch.device("cuda:0"))
-    assert "place='host'" in e.value.remedy
+def test_packed_rows_that_do_not_fit_a_host_or_a_device() -> None:
+    said = r"making room for 70,368,744,177,664 packed rows: 2\.0 PiB needed"
+    refused(DeviceMemoryError, said, lambda: Packed.empty(1 << 46, Layout(4, 4)))
+    said = r"copying 40,000,000 packed rows to cuda:0: 3\.7 GiB needed, 20\.0.*place='host'"
+    refused(DeviceMemoryError, said, lambda: Packed(_Full(), Layout(4, 4)).copy_to(torch.device("cuda:0")))
 
 
 def test_a_column_that_does_not_fit_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,21 +152,16 @@ def test_making_features(call: Any, method: str) -> None:
         call(features, pd.DataFrame({"a": [1]}))
 
 
-@pytest.mark.parametrize("phase", ["training on", "predicting"])
-def test_a_batch_that_does_not_fit(frame: TabularFrame, phase: str) -> None:
+def test_a_batch_or_a_model_that_does_not_fit(frame: TabularFrame) -> None:
     learn = rec_learner(frame.dataloaders(bs=8), layers=[4])
     learn.model.forward = failing(TORCH(CUDA))
-    said = rf"{phase} a batch of 8 rows.*Lower the batch size \(bs=\)"
-    with learn.no_bar(), learn.no_logging(), pytest.raises(DeviceMemoryError, match=said):
-        learn.fit(1, 1e-3) if phase == "training on" else learn.get_preds(ds_idx=0)
-
-
-def test_a_model_that_does_not_fit(frame: TabularFrame) -> None:
-    learn = rec_learner(frame.dataloaders(bs=8), layers=[4])
-    learn.model.to = failing(TORCH(CUDA))
-    learn.opt_func = failing(TORCH(CUDA))
-    with learn.no_bar(), learn.no_logging(), pytest.raises(DeviceMemoryError, match="beginning to train"):
-        learn.fit(1, 1e-3)
+    said = r" a batch of 8 rows.*Lower the batch size \(bs=\)"
+    with learn.no_bar(), learn.no_logging():
+        refused(DeviceMemoryError, "training on" + said, lambda: learn.fit(1, 1e-3))
+        refused(DeviceMemoryError, "predicting" + said, lambda: learn.get_preds(ds_idx=0))
+        learn.model.to = learn.opt_func = failing(TORCH(CUDA))
+        learn.opt = None
+        refused(DeviceMemoryError, "beginning to train", lambda: learn.fit(1, 1e-3))
 
 
 # One pool ------------------------------------------------------------------------------------------------------------
@@ -188,9 +171,8 @@ def test_a_model_that_does_not_fit(frame: TabularFrame) -> None:
 def rapids(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """RMM, CuPy and a CUDA device that only write down what is asked of them."""
     calls: list[Any] = []
-    modules = {
-        n: ModuleType(n) for n in ("rmm", "rmm.allocators", "rmm.allocators.torch", "rmm.allocators.cupy", "cupy")
-    }
+    names = ["rmm", "rmm.allocators", "rmm.allocators.torch", "rmm.allocators.cupy", "cupy"]
+    modules = {n: ModuleType(n) for n in names}
     modules["rmm"].reinitialize = lambda **how: calls.append(("rmm", how))
     modules["rmm.allocators.torch"].rmm_torch_allocator = "torch's"
     modules["rmm.allocators.cupy"].rmm_cupy_allocator = "cupy's"
@@ -206,7 +188,7 @@ def rapids(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_one_pool_of_rmm_is_made_once(rapids: list[Any]) -> None:
+def test_one_pool_of_rmm_is_made_once(rapids: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     assert not pool_is_shared()
     assert share_pool(size=1 << 30) == torch.device("cuda:0")
     how = {"pool_allocator": True, "initial_pool_size": 1 << 30, "devices": 0}
@@ -214,12 +196,12 @@ def test_one_pool_of_rmm_is_made_once(rapids: list[Any]) -> None:
     assert pool_is_shared()
     share_pool("cuda:0")
     assert len(rapids) == 3
-
-
-def test_without_cupy_the_other_two_share(rapids: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # without CuPy the other two share
     assert share_pool("cuda:1") == torch.device("cuda:1")
-    assert [name for name, _ in rapids] == ["rmm", "torch"]
+    assert [name for name, _ in rapids[3:]] == ["rmm", "torch"]
+    monkeypatch.setitem(sys.modules, "rmm", None)
+    monkeypatch.setattr(fastrec._core.device, "_pooled", [])
+    refused(MissingPackageError, r"RMM is needed.*fastrec-tabular\[gpu\]", lambda: share_pool())
 
 
 def test_a_pool_is_refused_once_torch_has_begun(rapids: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +210,6 @@ def test_a_pool_is_refused_once_torch_has_begun(rapids: list[Any], monkeypatch: 
     refused(DeviceError, "on a CUDA device, not on cpu", lambda: share_pool("cpu"))
     refused(DeviceError, "there are 2 CUDA devices", lambda: share_pool("cuda:5"))
     assert rapids == []
-
-
-def test_without_rmm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rmm", None)
-    refused(MissingPackageError, r"RMM is needed.*fastrec-tabular\[gpu\]", lambda: share_pool())
 
 
 def test_a_graph_is_not_recorded_in_a_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,14 @@ def test_seconds_of_a_stage_add_up(clock):
     assert stages.seconds == {"read": 5.5, "inner": 0.25, "write": 1.25}
 
 
+def test_a_long_line_is_not_broken_and_messages_go_to_standard_error_unless_told_otherwise(capsys):
+    stages, file = shown(terminal=False, width=20)
+    stages.say("one line " * 12)
+    Stages().say("hello")
+    assert file.getvalue() == "one line " * 12 + "\n"
+    assert capsys.readouterr() == ("", "hello\n")
+
+
 def test_without_a_terminal_plain_lines_at_most_every_ten_seconds(clock):
     stages, file = shown(terminal=False)
     stages.say("[hello] /there")
@@ -80,13 +88,6 @@ def test_lines_of_work_without_a_known_end_and_beyond_it(clock):
     assert ", 0 s left" in file.getvalue()
 
 
-def test_a_long_line_is_not_broken():
-    stages, file = shown(terminal=False, width=20)
-    text = "one line " * 12
-    stages.say(text)
-    assert file.getvalue() == text + "\n"
-
-
 def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
@@ -100,14 +101,11 @@ def test_in_a_terminal_bars_with_rows_rate_and_time_left(clock):
     assert "\x1b[" in text  # it is drawn anew in place
     assert re.search(r"train .*━.* 75% 1,500 rows, 750 rows/s \S+ left \S+", plain(text))
     assert plain(text).rstrip("\r\n").endswith("train: 1,500 rows in 2.0 s (750 rows/s)")
-
-
-def test_names_with_brackets_are_shown_as_they_are():
     stages, file = shown(terminal=True)
     with stages.stage("[red]fold[/red] [1/5]", 1) as advance:
         advance(1)
     bar, summary_line = plain(file.getvalue()).split("[red]fold[/red] [1/5]: ")
-    assert "[red]fold[/red] [1/5]" in bar
+    assert "[red]fold[/red] [1/5]" in bar  # names with brackets are shown as they are
     assert summary_line.startswith("1 rows in")
 
 
@@ -162,13 +160,6 @@ def test_summary():
     assert summary(None, "rows", 0.04) == "0.0 s"
     assert summary(0, "rows", 1.0) == "1.0 s"
     assert summary(5, "rows", 0.0).startswith("5 rows in 0.0 s (")
-
-
-def test_messages_go_to_standard_error_unless_told_otherwise(capsys):
-    stages = Stages()
-    stages.say("hello")
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", "hello\n")
 
 
 def test_what_is_below_a_bar_is_seen_until_another_begins(clock):

@@ -66,7 +66,6 @@ def _is(table: Table, words: Sequence[str]) -> torch.Tensor:
 
 
 def features(log: Table, rows: Table) -> data.Prepared:
-    """All features of every candidate."""
     # what the session did before the click, and how long before it: found for clicks, then spread over their lists
     order = ["timestamp", "step"]
     clicks = _clicks(log.select(["session_id", *order, "action_type", "is_valid"])).drop(["action_type", "is_valid"])
@@ -119,7 +118,6 @@ def as_pandas(made: data.Prepared) -> data.Prepared:
 
 
 def preprocess(made: data.Prepared, *, device: str = "cpu") -> Any:
-    """fastrec's tabular object."""
     procs, place = [Categorify, FillMissing, Normalize], torch.device(device)
     return TabularFrame(
         made.frame, procs, data.CATS, data.CONTS, data.TARGET, CategoryBlock, splits=made.splits, device=place

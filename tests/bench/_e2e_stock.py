@@ -50,7 +50,6 @@ def read(folder: Path, *, tuned: bool = False) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> data.Prepared:
-    """All features of every candidate."""
     of_session = log.groupby("session", sort=False)
     for name, before in (
         ("last_action", of_session["action_type"].shift()),
@@ -122,7 +121,6 @@ def _of_touches(log: pd.DataFrame, rows: pd.DataFrame) -> None:
 
 
 def preprocess(made: data.Prepared) -> Any:
-    """fastai's tabular object."""
     from fastai.data.block import CategoryBlock
     from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 

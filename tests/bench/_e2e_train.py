@@ -106,7 +106,6 @@ class Settings:
     device: str = "cpu"
 
     def batch(self, system: System) -> int:
-        """Rows of a system's batch."""
         return {"base": BATCH, "larger": 2 * BATCH, "extreme": self.extreme}[system.batch]
 
     def lr(self, system: System) -> Any:
@@ -151,7 +150,6 @@ def run(system: System, to: Any, made: Prepared, settings: Settings, seed: int) 
 
 
 def _fitted(system: System, to: Any, settings: Settings, seed: int, *cbs: Callback) -> Any:
-    """A learner after one epoch."""
     with warnings.catch_warnings(), ExitStack() as quiet:
         warnings.simplefilter("ignore")
         set_seed(seed)

@@ -207,8 +207,6 @@ def train(
 
 
 class _Clock(Callback):
-    """Time and steps of training."""
-
     seconds, steps = 0.0, 0
 
     def before_train(self) -> None:

@@ -156,7 +156,6 @@ EXACT = ("table", "features", "packed rows", "loader")  # what learns differs by
 
 
 def trees(at: At, *, rows: int, rounds: int) -> Iterator[Record]:
-    """XGBoost's training and prediction, columns and trees on the device."""
     from fastrec.estimators import XGBModel
 
     data, model = _rows(at.device, rows, conts=["price", "item", "user"]), XGBModel("trees", rounds=rounds)
@@ -281,7 +280,6 @@ def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
 
 
 def memory(at: At) -> Iterator[Record]:
-    """Ask for more rows than any device holds, and look at what the error says."""
     from fastrec.errors import DeviceMemoryError
     from fastrec.tabular.packed import Layout, Packed
 

@@ -120,7 +120,6 @@ def told(log: Path) -> Outcomes:
 
 
 def suite_record(found: Outcomes, device: str, status: int, seconds: float) -> Record:
-    """A record of all outcomes."""
     failed = [(name, message) for kind, name, message in found if kind == "failed"]
     counts = {kind: sum(one[0] == kind for one in found) for kind in ("passed", "failed", "skipped")}
     why = Counter(message.splitlines()[0][:160] for _, message in failed if message)
@@ -165,7 +164,6 @@ def end_to_end(at: At, *, repeats: int, more: Sequence[str] = ()) -> Iterator[Re
 
 
 def extreme(at: At, *, more: Sequence[str] = ()) -> Iterator[Record]:
-    """Planted clicks alone."""
     o = at.options
     words = ["--cases", "planted", "--rows", o.rows, "--seeds", o.seeds, "--resume"]
     words += ["--tune-rows", max(1, min(o.rows // 2, 4_000_000))]
@@ -173,7 +171,6 @@ def extreme(at: At, *, more: Sequence[str] = ()) -> Iterator[Record]:
 
 
 def placement(at: At, *, rows: int, bs: int) -> Iterator[Record]:
-    """A device that has room for a twentieth of the rows."""
     words = ["--device", at.options.device, "--rows", rows, "--bs", bs, "--warm", 10, "--batches", 50]
     for r in other("embeddings", at.options, *words):
         yield {**r, "rows_per_s": round(r["batch"] / r["seconds"]), "ratio": None}

@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
     value: float
     notes: str = ""
-    of: Record = {}  # noqa: RUF012
+    of: Record | None = None
     full: bool = True
 
 
@@ -51,7 +51,6 @@ class Goal(NamedTuple):
     find: Find
 
     def figure(self, records: Sequence[Record]) -> Found | None:
-        """The figure in the records; None: they do not have it."""
         return self.find([r for r in records if r.get("part") == self.part])
 
     def met(self, value: float) -> bool:
@@ -316,7 +315,8 @@ def _goals(records: Sequence[Record], *, judged: bool) -> str:
         figure = share = notes = ""
         if found is not None:
             figure, notes = goal.form.format(found.value), _cell(found.notes)
-            share = f"{found.of['floor_share']:.0%} of {found.of['floor_of']}" if "floor_share" in found.of else ""
+            of = found.of or {}
+            share = f"{of['floor_share']:.0%} of {of['floor_of']}" if "floor_share" in of else ""
         said = verdict(goal, records, judged=judged)
         lines.append(f"| {goal.name} | {goal.side} {limit} | {figure} | {said} | {share} | {notes} |")
     return "\n".join(lines) + "\n"

@@ -44,7 +44,6 @@ class Event(NamedTuple):
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for a device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -74,7 +73,6 @@ class Profile:
         self.on_gpu = device.type == "cuda"
 
     def start(self) -> None:
-        """Begin, once the device has nothing more to do."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         kinds += [torch.profiler.ProfilerActivity.CUDA] if self.on_gpu else []
         synchronize(self.device)
@@ -84,7 +82,6 @@ class Profile:
             self.profiler.start()
 
     def stop(self) -> None:
-        """Wait for the device, end, and read the trace."""
         synchronize(self.device)
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
             warnings.simplefilter("ignore")
@@ -105,7 +102,6 @@ class Profile:
 
 
 def profiled(run: Callable[[], Any], device: torch.device) -> list[Event]:
-    """The events of the device while something runs."""
     profile = Profile(device)
     profile.start()
     run()
@@ -125,7 +121,6 @@ def read(trace: dict[str, Any], kinds: Sequence[str] = WORK) -> list[Event]:
 
 
 def to_host(events: Iterable[Event]) -> list[Event]:
-    """The copies from the device to the host."""
     return [e for e in events if e.copies and "dtoh" in e.name.lower()]
 
 

@@ -57,7 +57,6 @@ class Window(Callback):
 
 
 def frame(rows: int, device: torch.device) -> Any:
-    """A prepared frame on the device."""
     return with_fastrec(tabular(rows, "int")).to_device(device)
 
 

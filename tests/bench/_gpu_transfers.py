@@ -92,7 +92,6 @@ class Path:
         self.table = Table.read(self.given, device=self.device)
 
     def features(self) -> None:
-        """Encodings of rows by a target, by counts, by groups and by time."""
         by_item = GroupStats("price", by="item", stats=["mean"])
         steps = [TargetEncode("city", "y"), CountEncode("item"), by_item, Lag("price", by="item", order="time")]
         self.made = FeatureSet(steps).fit_transform(self.table)
@@ -114,13 +113,11 @@ class Path:
             learn.fit(self.batches, 1e-3, cbs=Window(0, self.batches, self.device))
 
     def trees(self) -> None:
-        """Trees that rank, and their scores."""
         lists = Lists(self.made, self.groups, conts=self.conts, label=self.label.float())
         XGBRanker("trees", rounds=5).fit(lists, device=self.device).predict(lists)
 
 
 def copies(at: At, *, rows: int, bs: int, batches: int) -> Iterator[Record]:
-    """One record for each stage."""
     path = Path(source(rows), at.device, bs=bs, batches=batches)
     for run in path.stages.values():
         run()  # libraries load their kernels, which copies too

@@ -47,12 +47,10 @@ class Timing(NamedTuple):
         return cls(statistics.median(walls), statistics.median(cpus) if cpus else None)
 
     def over(self, often: int) -> Timing:
-        """Of one of so many calls that were timed together."""
         return Timing(self.seconds / often, None if self.cpu_seconds is None else self.cpu_seconds / often)
 
 
 def cores() -> int:
-    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -64,7 +62,6 @@ def cpu_time() -> float:
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What a call returns, its wall and its CPU seconds."""
     gc.collect()
     cpu, wall = cpu_time(), time.perf_counter()
     made = run()
@@ -185,13 +182,11 @@ def forget_peak() -> None:
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Versions of those packages that are installed."""
     there = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
     return {n: there[n] for n in names if n in there}
 
 
 def machine() -> str:
-    """Processor, cores, memory and system."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
@@ -274,7 +269,6 @@ def write(path: Path, records: Sequence[Record], text: str | None = None) -> Non
 
 
 def read(path: Path) -> list[Record]:
-    """The records that are there already."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 

@@ -101,7 +101,6 @@ def listed(name: str, data: Path) -> pd.DataFrame:
 
 
 def texts(frame: pd.DataFrame) -> list[str]:
-    """Its columns that are no numbers."""
     return [c for c in frame if not pd.api.types.is_numeric_dtype(frame[c])]
 
 
@@ -121,7 +120,6 @@ def folder_of(a: Options, name: str, seed: int, place: Path) -> tuple[Path, Path
 
 
 def ours(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """``fastrec.fit`` on the files as they are."""
     import fastrec
 
     train, test = (pd.read_csv(folder / f"{n}.csv") for n in ("train", "test"))

@@ -121,15 +121,6 @@ def prepare(folder: Path, *, repeats: int, device: str = "cpu") -> tuple[Seconds
     return seconds, {**made["stock"], **made["fastrec"]}
 
 
-def stages_of(seconds: Seconds, way: str) -> dict[str, float]:
-    """Median seconds of the stages before training."""
-    shared = "frame" if way in ("features", "device") else way
-    found = {stage: statistics.median(seconds[shared][stage]) for stage in ("read", "features")}
-    if way == "features":
-        found["features"] += statistics.median(seconds["features"]["handing over"])
-    return found | {"preprocess": statistics.median(seconds[way]["preprocess"])}
-
-
 def compare(made: Made, *others: Any) -> None:
     """Stop where the sides' columns differ, in a sample of the rows: text takes longer to compare than all the rest."""
     step = max(1, len(made["stock"][1].clicked) // 200_000)
@@ -155,7 +146,6 @@ def train(made: Made, settings: Settings, seeds: int) -> dict[str, list[Trained]
 
 
 def records_of(seconds: Seconds, trained: Mapping[str, list[Trained]], settings: Settings, rows: int) -> list[Record]:
-    """The records, stock's first."""
     found: list[Record] = []
     for system in SYSTEMS:
         if system.name in trained:
@@ -173,7 +163,12 @@ def records_of(seconds: Seconds, trained: Mapping[str, list[Trained]], settings:
 
 
 def _record(system: System, seconds: Seconds, trained: list[Trained], settings: Settings, rows: int) -> Record:
-    stages = stages_of(seconds, system.data)
+    way = system.data
+    times = seconds["frame" if way in ("features", "device") else way]
+    stages = {stage: statistics.median(times[stage]) for stage in ("read", "features")}
+    if way == "features":
+        stages["features"] += statistics.median(seconds[way]["handing over"])
+    stages["preprocess"] = statistics.median(seconds[way]["preprocess"])
     stages |= {s: statistics.median(getattr(t, s) for t in trained) for s in ("train", "predict")}
     total = sum(stages.values())
     scores = {}
@@ -233,7 +228,6 @@ Phases = Mapping[str, Mapping[str, float]]  # system → phase → seconds of a 
 
 
 def cells(one: Record) -> list[str]:
-    """A line of the table."""
     stages = [f"{one['stages'][s]:.2f}" for s in STAGES]
     scores = [f"{one[f'{s}_mean']:.4f} ± {one[f'{s}_sd']:.4f}" for s in ("auc", "mrr")]
     return [one["system"], *stages, f"{one['seconds']:.2f}", f"{one['ratio']:.2f}", *scores]
@@ -305,7 +299,6 @@ def _section(records: Sequence[Record], image: str, train: int, valid: int, sett
 
 
 def chart(path: Path, records: Sequence[Record]) -> None:
-    """Bars of seconds by stage, one a system."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -328,7 +321,6 @@ def chart(path: Path, records: Sequence[Record]) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """The command line."""
     return arguments(
         __doc__,
         argv,
@@ -348,7 +340,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
 
 
 def main(argv: Sequence[str] | None = None) -> list[Record]:
-    """Run the benchmark, print its table, write its files."""
     options = parse(argv)
     use_threads(options.threads)
     console = screen(200, f"columns  {data.ABOUT}")

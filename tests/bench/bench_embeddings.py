@@ -84,7 +84,6 @@ def train(args: Options, limit: int) -> Record:
 
 
 def main() -> None:
-    """Run every system, compare and write."""
     args = arguments(
         __doc__,
         rows=(20_000_000, "of the table"),

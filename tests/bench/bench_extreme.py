@@ -35,11 +35,9 @@ class Results:
         self.records: list[Record] = read(path) if resume else []
 
     def find(self, key: Record) -> Record | None:
-        """The record with these fields, or None."""
         return next((r for r in self.records if all(r.get(k) == v for k, v in key.items())), None)
 
     def add(self, key: Record, run: _extreme.Run, **more: Any) -> None:
-        """A net that has been trained."""
         more = {"auc": round(run.auc, 6), "auc_lost": None, "steps": run.steps, "loss": round(run.loss, 6)} | more
         one = bare(rows=run.steps * key["batch"], seconds=round(run.seconds, 3), **{**key, **more})
         self.records.append(one)
@@ -136,7 +134,6 @@ def make(name: str, options: Options) -> _extreme.Case | None:
 
 
 def main() -> None:
-    """Run the cases, print the tables, write the files."""
     sizes = {"type": numbers, "help": "batch sizes with commas between, the smallest first"}
     options = arguments(
         __doc__,

@@ -147,7 +147,6 @@ def duckdb_log(table: Any, threads: int) -> Any:
 
 
 def nvtabular(options: Options) -> Iterator[Record]:
-    """Fit and transform from Parquet."""
     import _nvtabular
 
     peer = nvtabular_command(options.peer_python)
@@ -158,7 +157,6 @@ def nvtabular(options: Options) -> Iterator[Record]:
 
 
 def eight(options: Options) -> Iterator[Record]:
-    """Eight features on shared keys, from every library's frame in memory of its own."""
     for keys, ordered in itertools.product(("int", "str"), (True, False)):
         log = event_log(options.rows, keys=keys, ordered=ordered)
         frame = log.to_pandas().copy()

@@ -53,7 +53,7 @@ class Part(NamedTuple):
     wants: str
     medium: float
     small: float
-    sizes: dict[str, tuple[Any, ...]] = {}  # noqa: RUF012
+    sizes: dict[str, tuple[Any, ...]]
 
 
 _NET, _TREES, _SERVE = "fastai", "fastai xgboost", "fastai onnx onnxruntime onnxscript"
@@ -82,7 +82,7 @@ PARTS = {  # in the order of ``--minutes``
     "placement": Part("programs.placement", _NET, 120, 20, _HUGE),
     "trees": Part("parts.trees", "xgboost", 30, 12, _MORE | {"rounds": (10, 200, 500)}),
     "serving": Part("parts.serving", _SERVE, 60, 40, _SERVED),
-    "memory": Part("parts.memory", "", 15, 8),
+    "memory": Part("parts.memory", "", 15, 8, {}),
     "busy": Part("training.business", _NET, 45, 25, _ROWS | _ENDS),
     "sessions": Part("parts.sessions", _NET, 60, 25, _SESSIONS),
     "dask": Part("parts.dask", "dask distributed", 60, 25, {"rows": (5_000, 1_000_000, 10_000_000)}),
@@ -146,19 +146,10 @@ def _why_not(name: str, options: Options, left: float | None, estimate: float) -
     return None
 
 
-def say(name: str, records: list[Record]) -> None:
-    """One line a record."""
-    for one in records:
-        seconds = "" if one["seconds"] is None else f"{one['seconds']:12.6f} s"
-        shown = one.get("error") or one.get("notes") or one.get("floor_of") or ""
-        print(f"  {name:10s} {one['case']:34s} {one['system']:26s} {seconds}  {shown}", flush=True)
-
-
 # The command ---------------------------------------------------------------------------------------------------------
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """The command line."""
     given = list(sys.argv[1:] if argv is None else argv)
     options = arguments(
         __doc__,
@@ -195,15 +186,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     return options
 
 
-def why_no_gpu(device: str) -> str | None:
-    """Why the check cannot run on a device, or None."""
-    if torch.device(device).type != "cuda" or torch.cuda.is_available():
-        return None
-    if torch.version.cuda is None:
-        return f"torch {torch.__version__} is a build without CUDA"
-    return f"torch {torch.__version__} for CUDA {torch.version.cuda} sees no device"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts, write records and report; 1 where a part failed, 2 where there is no GPU."""
     options = parse(argv)
@@ -211,8 +193,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         report.write(options.report, read(options.out))
         print(f"written: {os.path.relpath(options.report)}")
         return 0
-    if why := why_no_gpu(options.device):
-        print(NO_GPU.format(why=why), file=sys.stderr)
+    if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
+        cuda = torch.version.cuda
+        why = "is a build without CUDA" if cuda is None else f"for CUDA {cuda} sees no device"
+        print(NO_GPU.format(why=f"torch {torch.__version__} {why}"), file=sys.stderr)
         return 2
     if options.part is not None:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -264,7 +248,10 @@ def _all(options: Options) -> int:
         if not good:
             _write(options, about, name, [_blank(name, error="the check was stopped while it ran")])
         found = in_child(name, options, limit, size)
-        say(name, found)
+        for one in found:
+            seconds = "" if one["seconds"] is None else f"{one['seconds']:12.6f} s"
+            shown = one.get("error") or one.get("notes") or one.get("floor_of") or ""
+            print(f"  {name:10s} {one['case']:34s} {one['system']:26s} {seconds}  {shown}", flush=True)
         errors = any(r.get("error") for r in found)
         failed = failed or errors
         if not (errors and good and left is not None):

@@ -37,19 +37,16 @@ KEYS = ("int", "str", "words")  # words: text of several widths
 
 
 def prepare(options: Options) -> Iterator[Record]:
-    """Raw frame to ready tensors."""
     for keys in KEYS:
         yield from _beside(f"prepare, {keys}", _frames.tabular(options.rows, keys), options.repeats, split=False)
 
 
 def random(options: Options) -> Iterator[Record]:
-    """Rows split at random, as most people split them."""
     for keys in KEYS:
         yield from _beside(f"random splits, {keys}", _frames.tabular(options.rows, keys), options.repeats)
 
 
 def wide(options: Options) -> Iterator[Record]:
-    """Many columns of numbers, split at random."""
     for rows, count in ((62_000, 93), (61_000, 369)):
         yield from _beside(f"wide, {count} numbers", _frames.wide(rows, count), options.repeats)
 
@@ -64,7 +61,6 @@ def _beside(case: str, df: Any, repeats: int, *, split: bool = True) -> Iterator
 
 
 def epoch(options: Options) -> Iterator[Record]:
-    """A shuffled epoch of batches."""
     df = _frames.tabular(options.rows, "int")
     ours, theirs = _frames.with_fastrec(df), _frames.with_fastai(df)
     _frames.check_equal(ours, theirs)
@@ -102,7 +98,6 @@ def epoch(options: Options) -> Iterator[Record]:
 
 
 def stream(options: Options) -> Iterator[Record]:
-    """Shuffled epochs from files."""
     peer = nvtabular(options.peer_python)
     if peer is None:
         return
@@ -114,7 +109,6 @@ def stream(options: Options) -> Iterator[Record]:
 
 
 def memory(options: Options) -> Iterator[Record]:
-    """Peaks, in processes of their own (Linux only)."""
     if not Path("/proc/self/clear_refs").exists():
         print("memory: left out, this system does not tell what a process has held")
         return
@@ -138,7 +132,6 @@ def memory(options: Options) -> Iterator[Record]:
 
 
 def converge(options: Options) -> Iterator[Record]:
-    """What sorted files cost in AUC."""
     for order in ("time", "target"):
         command = [sys.executable, _stream.__file__, "converge", "--order", order, "--seeds", str(options.seeds)]
         with tempfile.TemporaryDirectory() as folder:

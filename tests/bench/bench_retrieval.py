@@ -41,12 +41,10 @@ def fastrec(kind: str, vectors: torch.Tensor) -> Found:
 
 
 def by_torch(vectors: torch.Tensor) -> Found:
-    """A product and topk, by blocks of queries."""
     return lambda q: torch.cat([torch.topk(part @ vectors.T, K, dim=1).indices for part in q.split(32)]), {}
 
 
 def by_faiss(spec: str, probe: int, vectors: torch.Tensor) -> Found:
-    """An index by faiss's own recipe."""
     import faiss
 
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -61,7 +59,6 @@ def by_faiss(spec: str, probe: int, vectors: torch.Tensor) -> Found:
 
 
 def by_usearch(vectors: torch.Tensor) -> Found:
-    """Its graph, by its own settings."""
     from usearch.index import Index as Graph
 
     graph, how = Graph(ndim=vectors.shape[1], metric="ip", dtype="f32"), {"threads": torch.get_num_threads()}

@@ -53,8 +53,6 @@ NUMBERS = [f"x{i}" for i in range(40)]
 
 
 class Planted(Competition):
-    """Sixty columns, a net, trees."""
-
     name, task, target, metric = "Planted", "binary", "y", "auc"
 
     @property
@@ -72,7 +70,6 @@ class Planted(Competition):
 
 
 def planted(rows: int, seed: int) -> pd.DataFrame:
-    """A table whose target depends on some of its columns."""
     rng = np.random.default_rng(seed)
     data = {n: rng.zipf(1.5, rows).clip(max=1000 * (i + 1)) for i, n in enumerate(TEXT)}
     frame = pd.DataFrame({n: [f"wert-{v}" for v in values] for n, values in data.items()})
@@ -88,7 +85,6 @@ def planted(rows: int, seed: int) -> pd.DataFrame:
 
 @cache
 def exported(folder: str, rows: int) -> tuple[Path, Path]:
-    """The run and its export, made once."""
     data = Path(folder) / "data"
     data.mkdir(parents=True)
     planted(rows, 0).to_parquet(data / "train.parquet")
@@ -98,7 +94,6 @@ def exported(folder: str, rows: int) -> tuple[Path, Path]:
 
 
 def score(options: Options) -> Iterator[Record]:
-    """The exported graph beside fastai, XGBoost and torch: batches of 1, 64 and 1,024 rows."""
     run, export = exported(options.folder, options.rows)
     first = planted(options.rows, 0)
     session = open_session(export / "model.onnx")
@@ -141,7 +136,6 @@ def score(options: Options) -> Iterator[Record]:
 
 
 def server(options: Options) -> Iterator[Record]:
-    """A request of 1,024 rows through the application, in each form, beside the graph alone."""
     from tests.serve.server.calls import request
 
     _, export = exported(options.folder, options.rows)

@@ -35,8 +35,6 @@ LAYERS, LARGE, ROWS, STEPS = (200, 100), 65_536, 1_000_000, 5
 
 
 class Clock(Callback):
-    """Times the training part of an epoch."""
-
     order = -100
 
     def __init__(self, batches: int) -> None:
@@ -65,7 +63,6 @@ def planted(rows: int) -> pd.DataFrame:
 
 
 def stock(df: pd.DataFrame, splits: Any, bs: int) -> Callable[[float], Any]:
-    """A maker of fastai's learner."""
     from fastai.tabular.learner import tabular_learner
 
     dls = with_fastai(df, [list(s) for s in splits]).dataloaders(bs, val_bs=LARGE)
@@ -73,7 +70,6 @@ def stock(df: pd.DataFrame, splits: Any, bs: int) -> Callable[[float], Any]:
 
 
 def ours(df: pd.DataFrame, splits: Any, bs: int, **options: Any) -> Callable[[float], Any]:
-    """A maker of fastrec's learner."""
     from fastrec.training import rec_learner
 
     dls = with_fastrec(df, splits).dataloaders(bs, val_bs=LARGE)
@@ -118,7 +114,6 @@ def training(options: Options, *, bs: int, batches: int, lr: float) -> Iterator[
 
 
 def optimizer(options: Options) -> Iterator[Record]:
-    """A step of LAMB and of torch's fused AdamW."""
     from fastrec._core.kernels import without_compiled
     from fastrec.optim import Lamb
 

@@ -168,7 +168,6 @@ async def send_at_rate(host: str, port: int, request: bytes, *, rate: float, sec
 
 
 def main() -> None:
-    """Read the command line, measure and print."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("url", help="a server on this machine: http://127.0.0.1:8000")
     p.add_argument("--rows", type=int, default=1, help="rows of a request; their values are made up")

@@ -12,21 +12,26 @@ from fastrec.retrieval import make_candidates
 from tests.cli.test_cli import invoke
 
 LOG = pd.DataFrame({"user": np.repeat(np.arange(30), 5), "item": (np.arange(150) * 7) % 11})
+TIMED = LOG.assign(time=np.where(LOG.index == 7, "noon", "2024-01-01"))
+BY = ["--user", "user", "--item", "item"]
+FEW = [*BY, "--k", 6, "--sources", "next, popular"]
+
+
+def candidates(folder, log, *options):
+    log.to_csv(folder / "log.csv", index=False)
+    return invoke("candidates", "--events", folder / "log.csv", "--out", folder / "out", *options)
 
 
 def test_a_log_becomes_the_files_of_a_ranking(tmp_path):
-    LOG.to_csv(tmp_path / "log.csv", index=False)
-    options = ["--user", "user", "--item", "item", "--k", 6, "--sources", "next, popular", "--negatives", 3]
-    code, said, error = invoke("candidates", "--events", tmp_path / "log.csv", "--out", tmp_path / "out", *options)
+    code, said, error = candidates(tmp_path, LOG, *FEW, "--negatives", 3)
     assert (code, error.count("error")) == (0, 0)
     made = make_candidates(LOG, user="user", item="item", k=6, sources=["next", "popular"], negatives=3)
     for name in ("train", "test"):
         expected, read = getattr(made, name).to_pandas(), pd.read_parquet(tmp_path / "out" / f"{name}.parquet")
         pd.testing.assert_frame_equal(read, expected, check_dtype=False)
     for row in made.recall.to_arrow().to_pylist():
-        assert re.search(
-            rf"{row['source']}\W+{row['recall']:.4f}\W+{row['gain']:.4f}\W+{row['candidates']:.0f}\b", said
-        )
+        figures = rf"{row['recall']:.4f}\W+{row['gain']:.4f}\W+{row['candidates']:.0f}\b"
+        assert re.search(rf"{row['source']}\W+{figures}", said)
     assert f"{len(made.train)} candidates of 30 groups; {made.found:.1%} have a positive" in said
     assert f"test  {len(made.test)} candidates of 30 groups" in said
     assert "0.0% of positives are repeats: a group's own items are no candidates" in said
@@ -36,16 +41,12 @@ def test_a_log_becomes_the_files_of_a_ranking(tmp_path):
 def test_a_column_of_kinds_is_named(tmp_path):
     log = LOG.assign(what=np.where(LOG.index % 3 == 0, "skip", "play"), note=[f"n{i}" for i in LOG.index])
     log["device"] = np.where(LOG["user"] % 2, "desk", "phone")  # one for a user: no kind of an event
-    log.to_csv(tmp_path / "log.csv", index=False)
-    options = ["--user", "user", "--item", "item", "--k", 6, "--sources", "next, popular"]
-    code, out, error = invoke("candidates", "--events", tmp_path / "log.csv", "--out", tmp_path / "out", *options)
+    code, out, error = candidates(tmp_path, log, *FEW)
     assert code == 0
     said = [line for line in (out + error).splitlines() if line.startswith("column")]
     options = "--kind what --target play"
     assert said == [f"column 'what' has the values play, skip: give {options} if only some are to be predicted"]
-    both = ["--kind", "what", "--target", "play", "--target", "skip"]
-    options = ["--user", "user", "--item", "item", "--k", 6, "--sources", "next, popular", *both]
-    code, out, error = invoke("candidates", "--events", tmp_path / "log.csv", "--out", tmp_path / "out", *options)
+    code, out, error = candidates(tmp_path, log, *FEW, "--kind", "what", "--target", "play", "--target", "skip")
     assert (code, "column 'what'" in out + error) == (0, False)
 
 
@@ -53,23 +54,14 @@ def test_a_column_of_kinds_is_named(tmp_path):
     ("log", "options", "words"),
     [
         (LOG, ["--user", "user", "--item", "thing"], "log.csv', column 'thing'"),
-        (LOG[:0], ["--user", "user", "--item", "item"], "log.csv', column 'item': the log has no event. Give"),
+        (LOG[:0], BY, "log.csv', column 'item': the log has no event. Give"),
         (LOG, ["--item", "item"], "error: a group is a user or a session. Name one"),
-        (
-            LOG.assign(time="2024-01-01").assign(time=lambda x: x["time"].where(x.index != 7, "noon")),
-            ["--user", "user", "--item", "item", "--time", "time"],
-            "log.csv', column 'time', row 7: 'noon' is no time. Write",
-        ),
-        (
-            LOG.drop_duplicates("user"),
-            ["--user", "user", "--item", "item"],
-            "log.csv', column 'user': no 'user' has two",
-        ),
+        (TIMED, [*BY, "--time", "time"], "log.csv', column 'time', row 7: 'noon' is no time. Write"),
+        (LOG.drop_duplicates("user"), BY, "log.csv', column 'user': no 'user' has two"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(tmp_path, log, options, words):
-    log.to_csv(tmp_path / "log.csv", index=False)
-    code, _, error = invoke("candidates", "--events", tmp_path / "log.csv", "--out", tmp_path / "out", *options)
+    code, _, error = candidates(tmp_path, log, *options)
     assert code == 1
     assert words in error
     assert len([line for line in error.splitlines() if line.startswith("error")]) == 1

@@ -114,12 +114,15 @@ def script_run(data, tmp_path_factory):
 # ---------------------------------------------------------------------------------------------------------------- help
 
 
-def test_help_lists_the_commands():
+def test_help_version_and_a_command_that_is_not_there():
     code, out, _ = invoke("--help")
     assert code == 0
     for word in ("run", "simulate", "check", "score", "report"):
         assert re.search(rf"^│ {word} +[A-Z]", out, re.M), word
     assert "Traceback" not in out
+    assert invoke("--version")[:2] == (0, f"fastrec {__version__}\n")
+    code, _, err = invoke("ruin")
+    assert (code, "No such command" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +149,6 @@ def test_help_of_each(command, words):
     assert "`" not in out  # marks of the source are not shown
 
 
-def test_version():
-    assert invoke("--version")[:2] == (0, f"fastrec {__version__}\n")
-
-
-def test_a_command_that_is_not_there():
-    code, _, err = invoke("ruin")
-    assert code == 2
-    assert "No such command" in err
-
-
 # ----------------------------------------------------------------------------------------------------- from end to end
 
 
@@ -169,21 +162,16 @@ def test_the_plain_script_makes_a_run(script_run):
     assert json.loads((folder / "config.json").read_text())["command"].startswith("competition.py --data ")
 
 
-def test_check_and_score_of_a_run(script_run, data):
+def test_check_score_and_report_of_a_run(script_run, data):
     folder, _, _ = script_run
     code, out, _ = invoke("check", folder / "submission.csv", data / "test.csv")
     assert (code, out.splitlines()[-1].split()[0]) == (0, "ok")
     code, out, _ = invoke("score", folder / "submission.csv", data / "ground_truth.csv")
-    assert code == 0
     scores = json.loads((folder / "scores.json").read_text())
-    assert out.splitlines()[-1] == f"mrr {scores['models']['stack']:.5f}"
-
-
-def test_report_is_written_anew(script_run):
-    folder, _, _ = script_run
+    assert (code, out.splitlines()[-1]) == (0, f"mrr {scores['models']['stack']:.5f}")
     page = (folder / "report.html").read_bytes()
     (folder / "report.html").unlink()
-    code, out, _ = invoke("report", folder)
+    code, out, _ = invoke("report", folder)  # it is written anew
     assert code == 0
     assert re.search(r"^ stack +0\.\d{4}", out, re.M)
     assert (folder / "report.html").read_bytes() == page
@@ -217,6 +205,7 @@ def test_files_that_are_not_there(tmp_path, data):
     refused(["check", tmp_path / "s.csv", data / "test.csv"], r"s\.csv': there is no such file")
     refused(["score", tmp_path / "s.csv", data / "ground_truth.csv"], r"s\.csv': there is no such file")
     refused(["report", tmp_path / "r"], "r'")
+    refused(["simulate", TRIVAGO, "--sessions", 3, "--out", tmp_path / "o"], "at least 100, not 3")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -293,11 +282,6 @@ def test_options_out_of_range(option, data, tmp_path):
     code, _, err = invoke("run", TRIVAGO, "--data", data, "--out", tmp_path / "o", *option)
     assert code == 2
     assert "Invalid value" in err
-
-
-def test_too_few_sessions_to_simulate(tmp_path):
-    refused(["simulate", TRIVAGO, "--sessions", 3, "--out", tmp_path / "o"], "at least 100, not 3")
-    assert list(tmp_path.iterdir()) == []
 
 
 # ----------------------------------------------------------------------------------------------------- broken off, full

@@ -60,14 +60,11 @@ def test_versions_parts_and_checks_are_printed(sound, monkeypatch):
         assert (part.install in out) == (not there), part
 
 
-def test_a_failed_check_is_an_exit_code(monkeypatch):
+def test_a_failed_check_and_a_package_that_is_too_old_are_an_exit_code(sound, monkeypatch):
     monkeypatch.setattr(module, "self_test", lambda **_: [SelfCheck("run", False, "it [broke]", 0.1)])
     code, out = doctor()
     assert code == 1
     assert re.search(r"│ run +│ wrong │ it \[broke\]", out)
-
-
-def test_a_package_that_is_too_old_is_an_exit_code(sound, monkeypatch):
     monkeypatch.setattr(module, "self_test", lambda **_: sound)
     monkeypatch.setattr(environment, "REQUIRED", {"torch": "999.0", "no-such-package": "1"})
     code, out = doctor()

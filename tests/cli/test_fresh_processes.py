@@ -239,8 +239,9 @@ def write(kind: str, folder: Path) -> None:
 
 def commands(kind: str, folder: Path) -> dict[str, list[str]]:
     """What is asked of the run of a kind of recipe."""
-    run, data, new = folder / "run", folder / "data", folder / "new.parquet"
+    run, new = folder / "run", folder / "new.parquet"
     served = "run" if kind == "Next" else "export"
+    truth = folder / "data" / "test.parquet" if kind == "Next" else folder / "truth.csv"
     return {
         "predict": ["predict", run, "--data", folder / "layout", "--out", folder / "predicted.csv"],
         "export": ["export", run, "--out", folder / "export", *([] if kind == "Next" else ["--fold", 0])],
@@ -249,13 +250,7 @@ def commands(kind: str, folder: Path) -> dict[str, list[str]]:
         "tune": ["tune", run, "--minutes", 0.05],
         "report": ["report", run],
         "compare": ["compare", run, run],
-        "score": [
-            "score",
-            run / "submission.csv",
-            data / "test.parquet" if kind == "Next" else folder / "truth.csv",
-            "--run",
-            run,
-        ],
+        "score": ["score", run / "submission.csv", truth, "--run", run],
         "monitor": ["monitor", run, new],
     }
 
@@ -318,7 +313,6 @@ def test_a_command_works_or_says_why_not(made, kind, command):
 @pytest.mark.parametrize("kind", [k for k in KINDS if "predict" not in REFUSED.get(k, ())])
 def test_what_is_predicted_is_what_the_run_predicted(made, kind):
     own, again = (pd.read_csv(made / kind / name) for name in ("run/submission.csv", "predicted.csv"))
-    own, again = (
-        f.sort_values(f.columns[0], ignore_index=True) for f in (own, again)
-    )  # parts have an order of their own
+    # parts have an order of their own
+    own, again = (f.sort_values(f.columns[0], ignore_index=True) for f in (own, again))
     pd.testing.assert_frame_equal(own, again, rtol=1e-6)

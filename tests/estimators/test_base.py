@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,31 +18,27 @@ from fastrec.validate import Lists, Rows, whole_lists
 
 
 def make(groups: list[int], **columns) -> Lists:
-    label, weight = columns.pop("label", None), columns.pop("weight", None)
+    given = {name: columns.pop(name, None) for name in ("label", "weight")}
+    given = {name: None if v is None else torch.tensor(v, dtype=torch.float64) for name, v in given.items()}
     table = Table(columns or {"x": torch.arange(len(groups), dtype=torch.float64)})
-    label = None if label is None else torch.tensor(label, dtype=torch.float64)
-    weight = None if weight is None else torch.tensor(weight, dtype=torch.float64)
-    return Lists(table, torch.tensor(groups, dtype=torch.int64), conts=table.names, label=label, weight=weight)
+    return Lists(table, torch.tensor(groups, dtype=torch.int64), conts=table.names, **given)
 
 
-def test_lists_out_of_order_name_the_first_row():
-    with pytest.raises(DataError, match="ascending") as caught:
-        make([1, 1, 3, 2, 4, 0])
-    assert caught.value.row == 3
-
-
-@pytest.mark.parametrize("weight", [[1, -1, 1], [1, math.nan, 1], [1, math.inf, 1]])
-def test_a_weight_that_is_none_is_refused(weight):
-    with pytest.raises(DataError, match="weight") as caught:
-        make([0, 0, 1], weight=weight)
-    assert caught.value.row == 1
-
-
-def test_parts_of_unequal_lengths_are_refused():
-    with pytest.raises(DataError, match="unequal"):
-        make([0, 0, 1], label=[1, 0])
-    with pytest.raises(DataError, match="unequal"):
-        make([0, 0], x=[1.0, 2.0, 3.0])
+@pytest.mark.parametrize(
+    ("groups", "given", "match", "row"),
+    [
+        ([1, 1, 3, 2, 4, 0], {}, "ascending", 3),
+        ([0, 0, 1], {"weight": [1, -1, 1]}, "weight", 1),
+        ([0, 0, 1], {"weight": [1, math.nan, 1]}, "weight", 1),
+        ([0, 0, 1], {"weight": [1, math.inf, 1]}, "weight", 1),
+        ([0, 0, 1], {"label": [1, 0]}, "unequal", None),
+        ([0, 0], {"x": [1.0, 2.0, 3.0]}, "unequal", None),
+    ],
+)
+def test_lists_that_cannot_be_are_refused(groups, given, match, row):
+    with pytest.raises(DataError, match=match) as caught:
+        make(groups, **given)
+    assert caught.value.row == row
 
 
 def test_take_by_mask_and_by_row_agree():
@@ -66,28 +64,19 @@ rows_of_lists = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(rows_of_lists=rows_of_lists, weighted=st.booleans())
 def test_lists_that_teach(rows_of_lists, weighted):
-    rows_of_lists = sorted(rows_of_lists, key=lambda r: r[0])
-    groups, label = [r[0] for r in rows_of_lists], [r[1] for r in rows_of_lists]
-    weight = [dict((r[0], r[2]) for r in rows_of_lists)[g] for g in groups]  # noqa: C402 - the last weight of a list, for all of it
-    expected = []
-    for i, g in enumerate(groups):
-        own = [label[j] for j in range(len(rows_of_lists)) if groups[j] == g]
-        good = len(own) > 1 and any(v > 0 for v in own) and not any(math.isnan(v) for v in own)
-        if good and (not weighted or weight[i] > 0):
-            expected.append(i)
-    lists = make(
-        groups, label=label, x=[float(i) for i in range(len(rows_of_lists))], **({"weight": weight} if weighted else {})
-    )
+    frame = pd.DataFrame(sorted(rows_of_lists, key=lambda r: r[0]), columns=["group", "label", "weight"])
+    frame["weight"] = frame.groupby("group").weight.transform("last")
+    good = frame.groupby("group").label.transform(lambda v: len(v) > 1 and v.notna().all() and v.max() > 0)
+    expected = frame.index[good.astype(bool) & ((frame.weight > 0) | (not weighted))].tolist()
+    given = frame[["label", "weight"] if weighted else ["label"]].to_dict("list")
+    lists = make(frame.group.tolist(), x=frame.index.to_numpy(dtype=float), **given)
     if not expected:
         with pytest.raises(DataError, match="no list to learn from"):
             whole_lists(lists)
         return
     assert whole_lists(lists).table["x"].number().tolist() == expected
-
-
-def test_nothing_is_learnt_without_labels():
     with pytest.raises(DataError, match=r"tree.*without labels"):
-        whole_lists(make([0, 0]), name="tree")
+        whole_lists(replace(lists, label=None), name="tree")
 
 
 # What estimators hold out to stop by.
@@ -153,14 +142,10 @@ def test_groups_stay_whole(groups, timed):
         assert min(last[g] for g in ids[held].tolist()) > max(last[g] for g in ids[~held].tolist())
 
 
-def test_many_groups_come_to_about_the_share():
-    ids = torch.arange(3_000) // 3
-    held = held_out(rows(3_000, groups=ids), 1 / 8)
-    assert int(held.sum()) == 375
-    other = held_out(rows(3_000, groups=ids), 1 / 8, seed=1)
-    assert not torch.equal(held, other)
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_of_one_row_nothing_is_held_out(n):
-    assert held_out(rows(n)).tolist() == [False] * n
+@pytest.mark.parametrize("n", [0, 1, 3_000])
+def test_many_groups_come_to_about_the_share_and_one_row_to_nothing(n):
+    ids = torch.arange(n) // 3
+    held, other = (held_out(rows(n, groups=ids), 1 / 8, seed=seed) for seed in (0, 1))
+    assert int(held.sum()) == n // 8
+    assert torch.equal(held, other) == (n < 2)
+    assert held_out(rows(n)).sum() == n // 8

@@ -22,16 +22,8 @@ from fastrec.validate import Lists
 
 # where the scores are asked for on a GPU, its trees are added up in another order
 NEAR = 0 if os.environ.get("FASTREC_DEVICE", "cpu") == "cpu" else 1e-6
-PARAMS = {
-    "tree_method": "hist",
-    "max_bin": 64,
-    "eta": 0.3,
-    "max_depth": 3,
-    "subsample": 0.8,
-    "colsample_bytree": 0.5,
-    "nthread": 1,
-    "device": "cpu",
-}
+PARAMS = {"tree_method": "hist", "max_bin": 64, "eta": 0.3, "max_depth": 3, "nthread": 1, "device": "cpu"}
+PARAMS |= {"subsample": 0.8, "colsample_bytree": 0.5}
 RANKING = {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
 ROUNDS = 4
 COLORS = ["red", "green", "blue", "grey"]
@@ -55,11 +47,10 @@ def clicks(lists: int = 80, seed: int = 0) -> pd.DataFrame:
 
 
 def lists_of(frame: pd.DataFrame, *, weighted: bool = False, known: bool = True) -> Lists:
-    columns = Table.read(frame[["x", "z", "color"]])
-    label = torch.from_numpy(frame["label"].to_numpy(copy=True)) if known else None
-    weight = torch.from_numpy(frame["weight"].to_numpy(copy=True)) if weighted else None
-    groups = torch.from_numpy(frame["list"].to_numpy(copy=True))
-    return Lists(columns, groups, cats=["color"], conts=["x", "z"], label=label, weight=weight)
+    wanted = {"label": known, "weight": weighted, "groups": True}
+    columns = frame.rename(columns={"list": "groups"})
+    given = {name: torch.from_numpy(columns[name].to_numpy(copy=True)) for name, wants in wanted.items() if wants}
+    return Lists(Table.read(frame[["x", "z", "color"]]), cats=["color"], conts=["x", "z"], **given)
 
 
 def teaching(frame: pd.DataFrame) -> pd.DataFrame:
@@ -74,28 +65,20 @@ def matrix(frame: pd.DataFrame) -> np.ndarray:
 
 def direct(frame: pd.DataFrame, objective: str, test: pd.DataFrame, *, weighted: bool, seed: int = 5) -> np.ndarray:
     """The same through XGBoost's own interface."""
-    used = teaching(frame)
+    used, names, given = teaching(frame), ["color", "x", "z"], {}
     ranks = objective.startswith("rank:")
-    weight = None
+    if ranks:
+        given["qid"] = used.list
     if weighted:
-        weight = used.groupby("list").weight.first() if ranks else used.weight
-    names = ["color", "x", "z"]
-    data = xgb.QuantileDMatrix(
-        matrix(used),
-        used.label,
-        feature_names=names,
-        max_bin=64,
-        weight=weight,
-        **({"qid": used.list} if ranks else {}),
-    )
+        given["weight"] = used.groupby("list").weight.first() if ranks else used.weight
+    data = xgb.QuantileDMatrix(matrix(used), used.label, feature_names=names, max_bin=64, **given)
     params = {**PARAMS, **(RANKING if ranks else {}), "objective": objective, "seed": seed}
     return xgb.train(params, data, ROUNDS).predict(xgb.DMatrix(matrix(test), feature_names=names), output_margin=True)
 
 
 def ranker(objective: str = "rank:ndcg", **params) -> XGBRanker:
-    return XGBRanker(
-        "trees", objective=objective, rounds=ROUNDS, **{"eta": 0.3, "max_depth": 3, "nthread": 1, **params}
-    )
+    given = {"rounds": ROUNDS, "eta": 0.3, "max_depth": 3, "nthread": 1, **params}
+    return XGBRanker("trees", objective=objective, **given)
 
 
 @pytest.mark.parametrize("objective", ["rank:ndcg", "rank:pairwise", "rank:map", "binary:logistic"])
@@ -109,12 +92,15 @@ def test_equals_xgboost_called_directly(objective, weighted):
     assert len(np.unique(got)) > 5
 
 
-def test_lists_that_teach_nothing_change_nothing():
+@pytest.mark.parametrize("objective", ["rank:ndcg", "binary:logistic"])
+def test_lists_that_teach_nothing_change_nothing(objective):
     frame = clicks()
     kept = teaching(frame).reset_index(drop=True)
     assert len(kept) < len(frame)
-    for objective in ("rank:ndcg", "binary:logistic"):
-        a, b = (ranker(objective).fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (frame, kept))
+    unknown = frame.list == kept.list.iloc[0]
+    broken, less = frame.assign(label=frame.label.mask(unknown, math.nan)), frame[~unknown].reset_index(drop=True)
+    for one, other in ((frame, kept), (broken, less)):
+        a, b = (ranker(objective).fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (one, other))
         assert torch.equal(a, b)
 
 
@@ -133,13 +119,10 @@ def test_text_is_read_by_the_training_vocabulary_however_a_table_orders_it():
 def test_unseen_and_missing_text_is_missing():
     frame = clicks()
     model = ranker().fit(lists_of(frame), seed=5)
-    unseen = frame.assign(color="white")
-    gone = frame.assign(color=None)
-    expected = xgb.DMatrix(matrix(frame.assign(color="white")), feature_names=["color", "x", "z"])
-    assert torch.equal(model.predict(lists_of(unseen)), model.predict(lists_of(gone)))
-    np.testing.assert_array_equal(
-        model.predict(lists_of(unseen)).numpy(), model._parts[0].predict(expected, output_margin=True)
-    )
+    unseen, gone = (model.predict(lists_of(frame.assign(color=color))) for color in ("white", None))
+    assert torch.equal(unseen, gone)
+    values = xgb.DMatrix(matrix(frame.assign(color="white")), feature_names=["color", "x", "z"])
+    np.testing.assert_array_equal(unseen, model._parts[0].predict(values, output_margin=True))
 
 
 def test_number_categories_beyond_float32_are_told_apart():
@@ -218,28 +201,17 @@ def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
     np.testing.assert_array_equal(got, model.predict(lists_of(test)).numpy())
 
 
-def test_a_label_that_is_nowhere_known_leaves_its_list_out():
-    frame = clicks()
-    broken = frame.assign(label=frame.label.mask(frame.list == teaching(frame).list.iloc[0], math.nan))
-    less = frame[frame.list != teaching(frame).list.iloc[0]].reset_index(drop=True)
-    a, b = (ranker().fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (broken, less))
-    assert torch.equal(a, b)
-
-
 def test_trees_start_from_the_margin_column():
     generator = torch.Generator().manual_seed(0)
     n = 400
-    x, start = torch.randn(n, generator=generator).double(), torch.randn(n, generator=generator).double()
+    x, start = torch.randn(2, n, generator=generator).double()
     groups = torch.arange(n) // 4
     label = torch.zeros(n)
     label[torch.arange(0, n, 4) + torch.randint(0, 4, (n // 4,), generator=generator)] = 1
     data = Lists(Table({"x": x, "start": start}), groups, conts=["x"], label=label)
     model = XGBRanker("m", rounds=5, margin="start", max_depth=2, nthread=1).fit(data, seed=3)
-    plain = {"objective": "rank:ndcg", "seed": 3, "nthread": 1, "max_depth": 2}
-    plain |= {"tree_method": "hist", "max_bin": 64, "eta": 0.1, "subsample": 0.8, "colsample_bytree": 0.5}
-    plain |= {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
+    plain = {**PARAMS, **RANKING, "objective": "rank:ndcg", "seed": 3, "max_depth": 2, "eta": 0.1}
     values = x.float().numpy()[:, None]
     fit = xgb.DMatrix(values, label.numpy(), qid=groups.numpy(), base_margin=start.float().numpy())
-    booster = xgb.train(plain, fit, 5)
-    expected = booster.predict(fit, output_margin=True)
+    expected = xgb.train(plain, fit, 5).predict(fit, output_margin=True)
     assert model.predict(data).numpy() == pytest.approx(expected, abs=1e-4)

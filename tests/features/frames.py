@@ -1,7 +1,5 @@
 """Frames that the features' tests share: plain columns with every trouble in them, in every library."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -17,20 +17,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, cross_va
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import KBinsDiscretizer, PowerTransformer, TargetEncoder
 
-from fastrec.features import (
-    Combine,
-    CountEncode,
-    Cross,
-    CumTarget,
-    DeviationFromGroup,
-    FeatureSet,
-    GroupRank,
-    GroupStats,
-    JoinTable,
-    Lag,
-    NaNPattern,
-    TargetEncode,
-)
+import fastrec.features as ff
 
 WORDS = np.array(["red", "blue", "old", "new", "big", "tiny"])
 
@@ -75,12 +62,28 @@ def adds(make, target="y", **options):
 
 def outside(make, target="y", **options):
     """A case whose ``x`` was made beforehand: ``make(df)`` gives the function that looks it up for other rows."""
+    return lambda df: adds(make(df), target, **options)(df)
+
+
+def there(make, target="y"):
+    """A case whose frame has ``x`` already."""
+    return lambda df: (lambda d: d.assign(**clean_columns(d)), df.assign(x=make(df)), target, {})
+
+
+def joins(key, make, target="y"):
+    """A case that joins a table of ``rate`` by key."""
 
     def case(df):
-        look_up = make(df)
-        return lambda d: d.assign(**clean_columns(d), x=look_up(d)), df, target, options
+        table = make(df).rename("rate").reset_index()
+        fs = ff.FeatureSet([ff.JoinTable(f"{key}s", key, "rate"), ff.CountEncode("item")])
+        return fs, df, target, {"tables": {f"{key}s": table}}
 
     return case
+
+
+def smoothed(df):
+    stats = df.groupby("item")["y"].agg(["sum", "count"])
+    return (stats["sum"] + 10 * df["y"].mean()) / (stats["count"] + 10)
 
 
 def in_rows(share):
@@ -119,9 +122,9 @@ def neighbours(d):
     return d["y"].to_numpy()[near.kneighbors(d[["size", "price"]], return_distance=False)].mean(1)
 
 
-def merged(d):
-    rates = d.groupby("item", as_index=False)["y"].mean().rename(columns={"y": "rate"})
-    return d.merge(rates, on="item", how="left")["rate"].to_numpy()
+def model_in_sample(d):
+    x = pd.get_dummies(d["item"]).astype(float)
+    return Ridge(1.0).fit(x, d["y"]).predict(x)
 
 
 def low_bit(d):
@@ -129,40 +132,9 @@ def low_bit(d):
     return ((bits & ~1) | d["y"].to_numpy()).view(np.float64)
 
 
-def ordered_codes(d):
-    return d["item"].map(d.groupby("item")["y"].mean().rank(method="first"))
-
-
-def listed(d):
-    return pd.Series([[a, float(b)] for a, b in zip(d["size"], d["y"])], index=d.index)
-
-
 def own_fold(d):
     folds = np.arange(len(d)) % 5
     return sum(np.where(folds == k, d["item"].map(d[folds == k].groupby("item")["y"].mean()), 0.0) for k in range(5))
-
-
-def model_in_sample(d):
-    x = pd.get_dummies(d["item"]).astype(float)
-    return Ridge(1.0).fit(x, d["y"]).predict(x)
-
-
-def join_table(df):
-    rates = df.groupby("item", as_index=False)["y"].mean().rename(columns={"y": "rate"})
-    fs = FeatureSet([JoinTable("items", "item", "rate"), CountEncode("item")])
-    return fs, df, "y", {"tables": {"items": rates}}
-
-
-def join_smoothed_table(df):
-    stats = df.groupby("item")["y"].agg(["sum", "count"])
-    rates = ((stats["sum"] + 10 * df["y"].mean()) / (stats["count"] + 10)).rename("rate").reset_index()
-    fs = FeatureSet([JoinTable("items", "item", "rate"), CountEncode("item")])
-    return fs, df, "y", {"tables": {"items": rates}}
-
-
-def join_rounded_table(df):
-    rates = df.groupby("user")["z"].mean().round(3).rename("rate").reset_index()
-    return FeatureSet([JoinTable("users", "user", "rate"), CountEncode("item")]), df, "z", {"tables": {"users": rates}}
 
 
 def sorted_rows(df):
@@ -176,27 +148,18 @@ def sorted_ids(df):
     return lambda d: d.assign(**clean_columns(d)), df, "y", {}
 
 
-def means_outside(df):
-    rates = df.groupby("item")["y"].mean()
-    return lambda d: d["item"].map(rates)
-
-
 def means_of_two_keys(df):
     rates = df.groupby(["city", "user"])["z"].mean().rename("rate").reset_index()
     return lambda d: d.merge(rates, how="left", on=["city", "user"])["rate"].to_numpy()
 
 
-def already_there(df):
-    df = df.assign(x=df.groupby("item")["y"].transform("mean"))
-    return lambda d: d.assign(**clean_columns(d)), df, "y", {}
-
-
 def group_stats(df):
-    return FeatureSet([GroupStats("y", by="item"), CountEncode("item"), GroupStats("size", by="item")]), df, "y", {}
+    features = [ff.GroupStats("y", by="item"), ff.CountEncode("item"), ff.GroupStats("size", by="item")]
+    return ff.FeatureSet(features), df, "y", {}
 
 
 def counts_with_unlabeled_rows(df):
-    fs = FeatureSet([CountEncode(Cross("item", "y"), scope="all"), CountEncode("item", scope="all")])
+    fs = ff.FeatureSet([ff.CountEncode(ff.Cross("item", "y"), scope="all"), ff.CountEncode("item", scope="all")])
     return fs, df, "y", {}
 
 
@@ -212,11 +175,11 @@ def later(make):
 
 PLANTED = {
     # What the adversary found.
-    "a table of target means": join_table,
-    "a table of smoothed target means": join_smoothed_table,
-    "a table of rounded target means": join_rounded_table,
-    "target means looked up outside": outside(means_outside),
-    "target means in the frame already": already_there,
+    "a table of target means": joins("item", lambda df: df.groupby("item")["y"].mean()),
+    "a table of smoothed target means": joins("item", smoothed),
+    "a table of rounded target means": joins("user", lambda df: df.groupby("user")["z"].mean().round(3), "z"),
+    "target means looked up outside": outside(lambda df: lambda d: d["item"].map(df.groupby("item")["y"].mean())),
+    "target means in the frame already": there(lambda df: df.groupby("item")["y"].transform("mean")),
     "2 y + 1 of an outer frame": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["y"] * 2 + 1)),
     "2 z + 1 of an outer frame": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["z"] * 2 + 1), "z"),
     "an outer target as text": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["y"].map({0: "n", 1: "p"}))),
@@ -247,16 +210,20 @@ PLANTED = {
     "nearest neighbours with the row": adds(neighbours),
     "own fold instead of the others": adds(own_fold),
     "a model's fitted values": adds(model_in_sample),
-    "a table merged inside": adds(merged),
+    "a table merged inside": adds(
+        lambda d: d.merge(d.groupby("item")["y"].mean().rename("rate"), on="item", how="left")["rate"].to_numpy()
+    ),
     "TargetEncoder.fit, then transform": adds(
         lambda d: TargetEncoder().fit(d[["item"]], d["y"]).transform(d[["item"]]).ravel()
     ),
     "a copy with noise": adds(lambda d: d["z"] + np.random.default_rng(0).normal(size=len(d)), "z"),
     "nanoseconds": adds(lambda d: d["day"] + pd.to_timedelta(d["y"], unit="ns")),
     "text": adds(lambda d: d["text"] + d["y"].astype(str)),
-    "lists": adds(listed),
+    "lists": adds(lambda d: pd.Series([[a, float(b)] for a, b in zip(d["size"], d["y"])], index=d.index)),
     "missing where the target is 1": adds(lambda d: d["size"].where(d["y"] == 0)),
-    "codes in the order of the means": adds(ordered_codes),
+    "codes in the order of the means": adds(
+        lambda d: d["item"].map(d.groupby("item")["y"].mean().rank(method="first"))
+    ),
     "statistics of a generator": group_stats,
     "counts of the target, unlabeled rows too": counts_with_unlabeled_rows,
     "a lead": later(lambda d: d.groupby("user")["price"].shift(-1)),
@@ -301,18 +268,6 @@ def by_subtraction(d):
     return ((total - own) / (n - own_n)).astype("float32")
 
 
-def components(d):
-    return PCA(2, random_state=0).fit_transform(d[["price", "size"]])[:, 0]
-
-
-def clusters(d):
-    return KMeans(3, random_state=0, n_init=1).fit(d[["size"]]).transform(d[["size"]])[:, 0]
-
-
-def words(d):
-    return np.asarray(TfidfVectorizer().fit_transform(d["text"]).sum(1)).ravel()
-
-
 def strong(df):
     rng = np.random.default_rng(5)
     df = df.assign(strong=df["z"] + 0.3 * df["z"].std() * rng.normal(size=len(df)))
@@ -324,11 +279,6 @@ def nearly_separating(df):
     return lambda d: d.assign(x=d["strong"].round(2), b=(d["strong"] > 1.5).astype(int)), df, "y", {}
 
 
-def separating(df):
-    df = df.assign(strong=df["y"] * 9 + np.random.default_rng(5).normal(size=len(df)))
-    return lambda d: d.assign(x=d["strong"]), df, "y", {}
-
-
 def item_quality(df):
     quality = df.groupby("item")["z"].mean().round(0)
     return lambda d: d.assign(x=d["item"].map(quality).fillna(0)), df, "y", {}
@@ -338,7 +288,7 @@ def item_facts(df):
     rng = np.random.default_rng(2)
     items = pd.DataFrame({"item": sorted(set(df["item"]))})
     items = items.assign(stars=rng.integers(1, 6, len(items)), rare=rng.random(len(items)) < 0.02)
-    fs = FeatureSet([JoinTable("items", "item", ["stars", "rare"]), TargetEncode("item", "y")], key="user")
+    fs = ff.FeatureSet([ff.JoinTable("items", "item", ["stars", "rare"]), ff.TargetEncode("item", "y")], key="user")
     return fs, df, "y", {"tables": {"items": items}}
 
 
@@ -349,29 +299,31 @@ def trend(df):
 
 def few_rows_a_key(df):
     df = df.assign(item=np.arange(len(df)) // 2)
-    return FeatureSet([TargetEncode("item", "y")], key="t"), df, "y", {}
+    return ff.FeatureSet([ff.TargetEncode("item", "y")], key="t"), df, "y", {}
 
 
 def of_set(*features, target="y", **options):
-    return lambda df: (FeatureSet(list(features), key="user"), df, target, options)
+    return lambda df: (ff.FeatureSet(list(features), key="user"), df, target, options)
 
 
 CLEAN = {
-    "TargetEncode by key": of_set(TargetEncode(["item", "city"], "y"), CountEncode("item")),
-    "TargetEncode by rows": lambda df: (FeatureSet([TargetEncode(["item", "user"], "y")]), df, "y", {}),
-    "TargetEncode of a number": of_set(TargetEncode("item", "z", stats=["mean", "std"]), target="z"),
+    "TargetEncode by key": of_set(ff.TargetEncode(["item", "city"], "y"), ff.CountEncode("item")),
+    "TargetEncode by rows": lambda df: (ff.FeatureSet([ff.TargetEncode(["item", "user"], "y")]), df, "y", {}),
+    "TargetEncode of a number": of_set(ff.TargetEncode("item", "z", stats=["mean", "std"]), target="z"),
     "TargetEncode of two rows a key": few_rows_a_key,
-    "TargetEncode of several statistics": of_set(TargetEncode("city", "y", stats=["mean", "woe", "count"])),
-    "CumTarget": of_set(CumTarget("item", "y", order="t"), order="t"),
-    "CumTarget of a number": of_set(Combine("price", "-", CumTarget("user", "y", order="t", of="price")), order="t"),
-    "counts, ranks, deviations": of_set(
-        CountEncode("item"),
-        GroupStats("price", by="item"),
-        DeviationFromGroup("price", by="city"),
-        GroupRank("size", by="user"),
-        NaNPattern(["age", "price"]),
+    "TargetEncode of several statistics": of_set(ff.TargetEncode("city", "y", stats=["mean", "woe", "count"])),
+    "CumTarget": of_set(ff.CumTarget("item", "y", order="t"), order="t"),
+    "CumTarget of a number": of_set(
+        ff.Combine("price", "-", ff.CumTarget("user", "y", order="t", of="price")), order="t"
     ),
-    "Lag": of_set(Lag("price", by="user", order="t"), order="t"),
+    "counts, ranks, deviations": of_set(
+        ff.CountEncode("item"),
+        ff.GroupStats("price", by="item"),
+        ff.DeviationFromGroup("price", by="city"),
+        ff.GroupRank("size", by="user"),
+        ff.NaNPattern(["age", "price"]),
+    ),
+    "Lag": of_set(ff.Lag("price", by="user", order="t"), order="t"),
     "facts of another table": item_facts,
     "frequency encoding": adds(lambda d: d["item"].map(d["item"].value_counts(normalize=True))),
     "label encoding": adds(lambda d: d["item"].astype("category").cat.codes),
@@ -397,12 +349,14 @@ CLEAN = {
     ),
     "date parts": adds(lambda d: d["day"].dt.month * 744 + d["day"].dt.day * 24 + d["day"].dt.hour),
     "days since a date": adds(lambda d: (d["day"] - pd.Timestamp("2023-01-01")).dt.days),
-    "PCA": adds(components),
-    "distances to centres": adds(clusters),
+    "PCA": adds(lambda d: PCA(2, random_state=0).fit_transform(d[["price", "size"]])[:, 0]),
+    "distances to centres": adds(
+        lambda d: KMeans(3, random_state=0, n_init=1).fit(d[["size"]]).transform(d[["size"]])[:, 0]
+    ),
     "ranks": adds(lambda d: d["price"].rank(pct=True)),
     "logarithm, ratio, difference": adds(lambda d: np.log(d["price"]) / (1 + d["size"] ** 2) - d["t"]),
     "text lengths": adds(lambda d: d["text"].str.len()),
-    "tf-idf": adds(words),
+    "tf-idf": adds(lambda d: np.asarray(TfidfVectorizer().fit_transform(d["text"]).sum(1)).ravel()),
     "ordinal map": adds(lambda d: d["city"].map({"rome": 3, "oslo": 1, "bern": 2, "riga": 0})),
     "row statistics": adds(lambda d: d[["size", "age"]].mean(axis=1)),
     "quantile bins": adds(lambda d: pd.qcut(d["price"], 8, labels=False)),
@@ -419,7 +373,12 @@ CLEAN = {
     "a seeded noise": adds(lambda d: np.random.default_rng(0).normal(size=len(d))),
     "a strong predictor": strong,
     "a nearly separating predictor": nearly_separating,
-    "a separating predictor": separating,
+    "a separating predictor": lambda df: (
+        lambda d: d.assign(x=d["strong"]),
+        df.assign(strong=df["y"] * 9 + np.random.default_rng(5).normal(size=len(df))),
+        "y",
+        {},
+    ),
     "quality of items": item_quality,
     "rows of a trend": trend,
 }

@@ -1,7 +1,5 @@
 """Frames cut into parts that the features' tests share: generators that learn from one part after the other."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

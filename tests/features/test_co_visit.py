@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from functools import partial
@@ -8,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
@@ -79,50 +77,53 @@ def by_loop(data, log, learned, *, window=5, last=5, half_life=None, weights=Non
     return made
 
 
-def check(made, expected, name="covisit"):
-    found = made[[f"{name}_{s}" for s in STATS]].values.tolist()
-    for a, b in zip(found, expected, strict=True):
-        assert a == pytest.approx(b, rel=1e-9, nan_ok=True)
-
-
 OPTIONS = [
     {},
     {"window": 1, "last": 2, "folds": 2},
     {"half_life": 1.5, "window": 3},
     {"weights": WEIGHTS, "half_life": 2, "folds": 3},
 ]
+every = pytest.mark.parametrize("options", OPTIONS)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+def scored(options, **more):
+    """A generator of these options, and a check of what it made against the loop with the same ones."""
+    event = {"event": "kind"} if "weights" in options else {}
+    feature = CoVisit("item", by="s", order="t", stats=STATS, **options, **event, **more)
+
+    def check(made, *loop):
+        for a, b in zip(made[feature.outputs].values.tolist(), by_loop(*loop, **options), strict=True):
+            assert a == pytest.approx(b, rel=1e-9, nan_ok=True)
+
+    return feature, check
+
+
+def many(n=200):
+    rng = np.random.default_rng(1)
+    parts = (rng.integers(0, 30, n), rng.integers(0, 20, n), rng.choice(list("abcdefgh"), n))
+    return list(zip(*(p.tolist() for p in parts), rng.choice(["see", "buy", "x"], n).tolist(), strict=True))
+
+
+@every
 @few
+@example(train=many(), new=many())
 @given(train=events, new=events)
 def test_scores_of_the_rows_themselves_equal_a_loop(options, train, new):
-    event = {"event": "kind"} if "weights" in options else {}
-    feature = CoVisit("item", by="s", order="t", stats=STATS, **options, **event)
-    check(feature.fit_transform(frame_of(train)), by_loop(train, train, train, **options))
-    check(feature.transform(frame_of(new)), by_loop(new, new, train, **options))
+    feature, check = scored(options)
+    check(feature.fit_transform(frame_of(train)), train, train, train)
+    check(feature.transform(frame_of(new)), new, new, train)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_scores_of_many_events_equal_a_loop(options):
-    rng = np.random.default_rng(1)
-    parts = (rng.integers(0, 30, 200), rng.integers(0, 20, 200), rng.choice(list("abcdefgh"), 200))
-    data = list(zip(*(p.tolist() for p in parts), rng.choice(["see", "buy", "x"], 200).tolist(), strict=True))
-    event = {"event": "kind"} if "weights" in options else {}
-    feature = CoVisit("item", by="s", order="t", stats=STATS, **options, **event)
-    check(feature.fit_transform(frame_of(data)), by_loop(data, data, data, **options))
-
-
-@pytest.mark.parametrize("options", OPTIONS)
+@every
 @few
 @given(rows=events, log=events, later=events)
 def test_scores_from_a_log_equal_a_loop(options, rows, log, later):
-    event = {"event": "kind"} if "weights" in options else {}
-    feature = CoVisit("item", by="s", order="t", table="log", stats=STATS, name="c", **options, **event)
+    feature, check = scored(options, table="log", name="c")
+    assert feature.outputs == ["c_sum", "c_max", "c_mean"]
     frame = frame_of(rows)[["s", "t", "item"]]
-    check(feature.fit_transform(frame, tables={"log": frame_of(log)}), by_loop(rows, log, log, **options), "c")
+    check(feature.fit_transform(frame, tables={"log": frame_of(log)}), rows, log, log)
     # Later the log holds other events: they are a row's past, and nothing is learned from them.
-    check(feature.transform(frame, tables={"log": frame_of(later)}), by_loop(rows, later, log, **options), "c")
+    check(feature.transform(frame, tables={"log": frame_of(later)}), rows, later, log)
 
 
 @some
@@ -140,7 +141,7 @@ def test_what_a_rows_own_group_does_later_never_moves_it(data, more, group, now)
         assert a == pytest.approx(b, rel=1e-12, nan_ok=True)
 
 
-def test_a_row_does_not_meet_its_own_pairs():
+def test_a_row_does_not_meet_its_own_pairs_whatever_type_holds_its_groups_key(tmp_path):
     # Only one group ever had a and b together.
     frame = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": list("abacbc")})
     feature = CoVisit("item", by="s", order="t", stats="sum")
@@ -148,11 +149,6 @@ def test_a_row_does_not_meet_its_own_pairs():
     assert feature.transform(frame)["covisit_sum"][1] == 0  # the group is known to be one that was learned from
     again = frame.assign(s=frame["s"] + 100)
     assert feature.transform(again)["covisit_sum"][1] == pytest.approx(0.5)
-
-
-def test_groups_are_known_whatever_type_holds_their_key(tmp_path):
-    frame = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": list("abacbc")})
-    feature = CoVisit("item", by="s", order="t", stats="sum").fit(frame)
     feature.save(tmp_path / "f")
     for loaded in (feature, CoVisit.load(tmp_path / "f")):
         for kind in ("int8", "float64", "Int64"):

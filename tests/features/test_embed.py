@@ -1,7 +1,5 @@
 """Vectors of texts and pictures, against what the nets' own packages make; and a vector's components."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -62,9 +60,8 @@ def test_pictures_are_what_timm_makes_of_them_without_the_last_layer():
     timm, image = pytest.importorskip("timm"), pytest.importorskip("PIL.Image")
     net = timm.create_model(f"local-dir:{timm_net()}", pretrained=True).eval()
     small, mean, sd = (32, 32), 0.5, 0.25
-    made, known = vectors(
-        ImageEmbed("f", timm_net(), root=pictures(), bs=2).transform(pd.DataFrame({"f": FILES})), "embed_f"
-    )
+    feature = ImageEmbed("f", timm_net(), root=pictures(), bs=2)
+    made, known = vectors(feature.transform(pd.DataFrame({"f": FILES})), "embed_f")
     assert known == [0, 1, 3, 4, 5]
     for row, i in zip(made, known, strict=True):
         picture = image.open(Path(pictures()) / FILES[i]).convert("RGB")
@@ -81,9 +78,8 @@ def test_pictures_are_what_timm_makes_of_them_without_the_last_layer():
 def test_pictures_of_a_transformer_are_its_pooled_output():
     package, image = pytest.importorskip("transformers"), pytest.importorskip("PIL.Image")
     net = package.ViTModel.from_pretrained(vision_net()).eval()
-    made, known = vectors(
-        ImageEmbed("f", vision_net(), root=pictures()).transform(pd.DataFrame({"f": FILES})), "embed_f"
-    )
+    feature = ImageEmbed("f", vision_net(), root=pictures())
+    made, known = vectors(feature.transform(pd.DataFrame({"f": FILES})), "embed_f")
     for row, i in zip(made, known, strict=True):
         picture = image.open(Path(pictures()) / FILES[i]).convert("RGB").resize((16, 16), image.Resampling.BILINEAR)
         x = torch.from_numpy(np.asarray(picture) / 255).permute(2, 0, 1)[None].float() * 2 - 1
@@ -92,27 +88,19 @@ def test_pictures_of_a_transformer_are_its_pooled_output():
         np.testing.assert_allclose(row, unit(theirs)[0], atol=2e-2)
 
 
-def count_rows(monkeypatch):
-    """A list that grows by the size of each batch that goes through a net."""
-    seen, one = [], encoders.PretrainedEncoder.__init__
+def test_distinct_values_go_through_the_net_once_and_kept_vectors_are_found_by_what_they_were_made_of(
+    monkeypatch, tmp_path
+):
+    seen, one = [], encoders.PretrainedEncoder.__init__  # the size of each batch
 
     def noted(self, net, encode, digest, dims):
         one(self, net, lambda batch: (seen.append(len(batch)), encode(batch))[1], digest, dims)
 
     monkeypatch.setattr(encoders.PretrainedEncoder, "__init__", noted)
     encoders.load_encoder.cache_clear()
-    return seen
-
-
-def test_each_distinct_value_goes_through_the_net_once_in_batches(monkeypatch):
-    seen = count_rows(monkeypatch)
     TextEmbed("t", text_net(), bs=3).transform(pd.DataFrame({"t": TEXTS * 10}))
     assert seen == [3, 1]
-    encoders.load_encoder.cache_clear()
-
-
-def test_kept_vectors_are_found_by_what_they_were_made_of(monkeypatch, tmp_path):
-    seen = count_rows(monkeypatch)
+    seen.clear()
     df, cache = pd.DataFrame({"t": TEXTS}), tmp_path / "cache"
     first = TextEmbed("t", text_net(), cache=cache).transform(df)
     assert seen == [4]
@@ -173,33 +161,34 @@ def test_neither_weights_nor_a_network_is_an_error_that_says_what_to_do(monkeypa
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # read when the package is imported
-    for feature in (TextEmbed("t", "nobody/no-such-net"), ImageEmbed("t", "nobody/no-such-net")):
-        with pytest.raises(MissingFileError, match=r"neither on this machine .*HF_HUB_OFFLINE is set"):
-            feature.transform(pd.DataFrame({"t": ["a"]}))
-    with pytest.raises(MissingFileError, match="no such folder"):
-        TextEmbed("t", str(tmp_path / "gone")).transform(pd.DataFrame({"t": ["a"]}))
-    with pytest.raises(DataError, match="holds no net"):
-        TextEmbed("t", str(tmp_path)).transform(pd.DataFrame({"t": ["a"]}))
-    with pytest.raises(DataError, match="for pictures"):
-        TextEmbed("t", timm_net()).transform(pd.DataFrame({"t": ["a"]}))
     damaged = tmp_path / "damaged"
     shutil.copytree(text_net(), damaged)
     weights = damaged / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(FastrecError, match="the net cannot be read"):
-        TextEmbed("t", str(damaged)).transform(pd.DataFrame({"t": ["a"]}))
+    far = r"neither on this machine .*HF_HUB_OFFLINE is set"
+    for feature, error, message in (
+        (TextEmbed("t", "nobody/no-such-net"), MissingFileError, far),
+        (ImageEmbed("t", "nobody/no-such-net"), MissingFileError, far),
+        (TextEmbed("t", str(tmp_path / "gone")), MissingFileError, "no such folder"),
+        (TextEmbed("t", str(tmp_path)), DataError, "holds no net"),
+        (TextEmbed("t", timm_net()), DataError, "for pictures"),
+        (TextEmbed("t", str(damaged)), FastrecError, "the net cannot be read"),
+    ):
+        with pytest.raises(error, match=message):
+            feature.transform(pd.DataFrame({"t": ["a"]}))
 
 
 def test_a_value_that_is_none_is_named(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     feature = ImageEmbed("f", timm_net(), root=tmp_path)
-    with pytest.raises(DataError, match=r"bad\.png.*cannot be read") as caught:
-        feature.transform(pd.DataFrame({"f": [None, "bad.png"]}))
-    assert (caught.value.column, caught.value.row) == ("f", 1)
-    with pytest.raises(MissingFileError, match=r"gone\.png") as caught:
-        feature.transform(pd.DataFrame({"f": [None, None, "gone.png"]}))
-    assert (caught.value.column, caught.value.row) == ("f", 2)
-    with pytest.raises(DataError, match="needs text") as caught:
+    for files, error, message in (
+        ([None, "bad.png"], DataError, r"bad\.png.*cannot be read"),
+        ([None, None, "gone.png"], MissingFileError, r"gone\.png"),
+    ):
+        with pytest.raises(error, match=message) as caught:
+            feature.transform(pd.DataFrame({"f": files}))
+        assert (caught.value.column, caught.value.row) == ("f", len(files) - 1)
+    with pytest.raises(DataError, match="needs text"):
         TextEmbed("t", text_net()).transform(pd.DataFrame({"t": [1, 2]}))
     with pytest.raises(DataError, match="TextEmbed: bs is 0"):
         TextEmbed("t", text_net(), bs=0)

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import math
 import pickle
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,15 +16,6 @@ from fastrec.losses.lists import PairScores
 makers = torch.tensor, torch.arange, torch.zeros, torch.ones, torch.randn, torch.rand
 tensor, arange, zeros, ones, randn, rand = (partial(make, device=resolve_device()) for make in makers)
 floats = st.floats(-8, 8, width=32)
-
-
-def loop_bce(scores, targets, smoothing, weights):
-    losses = []
-    for s, y in zip(scores, targets, strict=True):
-        y = y * (1 - smoothing) + smoothing / 2
-        p = 1 / (1 + math.exp(-s))
-        losses.append(-(y * math.log(p) + (1 - y) * math.log(1 - p)))
-    return [x * w for x, w in zip(losses, weights, strict=True)]
 
 
 def loop_listwise(scores, targets, groups):
@@ -54,7 +44,8 @@ def test_bce_equals_a_loop(rows, smoothing, column, weighted):
     shape = (-1, 1) if column else (-1,)
     s, y = tensor(scores, dtype=torch.double).view(shape), tensor(targets, dtype=torch.int8).view(shape)
     w = [tensor(weights, dtype=torch.double).view(shape)] if weighted else []
-    wanted = loop_bce(scores, targets, smoothing, weights if weighted else [1.0] * len(rows))
+    smoothed, p = np.array(targets) * (1 - smoothing) + smoothing / 2, 1 / (1 + np.exp(-np.array(scores)))
+    wanted = -(smoothed * np.log(p) + (1 - smoothed) * np.log(1 - p)) * (weights if weighted else 1.0)
     total = sum(weights) if weighted else len(rows)
     assert BCE(smoothing=smoothing, reduction="none")(s, y, *w).tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
     assert BCE(smoothing=smoothing, reduction="sum")(s, y, *w).item() == pytest.approx(sum(wanted), rel=1e-6)
@@ -68,16 +59,12 @@ def test_bce_takes_targets_of_any_dtype(dtype):
     assert loss.item() == pytest.approx(math.log(2))
 
 
-def test_sure_scores_have_finite_losses():
-    assert BCE()(tensor([1e4, -1e4]), tensor([0, 1])).item() == pytest.approx(1e4)
-    assert BPR().of_pairs(tensor([-1e4]), tensor([1e4])).item() == pytest.approx(2e4)
-
-
-def test_bce_decides_at_one_half():
-    loss = BCE()
-    p = loss.activation(tensor([[-1.0], [0.0], [3.0]]))
+def test_bce_decides_at_one_half_and_sure_scores_have_finite_losses():
+    p = BCE().activation(tensor([[-1.0], [0.0], [3.0]]))
     assert p.shape == (3, 1)
-    assert loss.decodes(p).tolist() == [0, 1, 1]
+    assert BCE().decodes(p).tolist() == [0, 1, 1]
+    assert BCE()(tensor([1e4, -1e4]), tensor([0, 1])).item() == pytest.approx(1e4)
+    assert BPR()(tensor([-1e4, 1e4]), tensor([1, 0]), zeros(2)).item() == pytest.approx(2e4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,29 +81,21 @@ def test_listwise_equals_a_loop(rows):
     assert mean(s, torch.stack([y, g], 1)).item() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
 
 
-def test_listwise_is_stable_and_moved_by_no_constant():
-    y, g = tensor([1, 0, 0, 1]), tensor([0, 0, 1, 1])
-    s = tensor([1e4, 1e4 + 2, -1e4, -1e4 - 2], requires_grad=True)
-    loss = ListwiseSoftmax()(s, y, g)
+@pytest.mark.parametrize(
+    ("scores", "targets", "groups", "wanted", "gradient"),
+    [  # stable and moved by no constant; masked candidates; no positive at all
+        ([1e4, 1e4 + 2, -1e4, -1e4 - 2], [1, 0, 0, 1], [0, 0, 1, 1], 2 + math.log1p(math.exp(-2)), None),
+        ([0.0, -math.inf, 0.0], [1, 0, 0], [0, 0, 0], math.log(2), [-0.5, 0, 0.5]),
+        ([0.5, -1.0, 2.0, 0.0], [0, 0, 0, 0], [0, 0, 1, 1], 0, [0, 0, 0, 0]),
+    ],
+)
+def test_listwise_has_finite_losses_and_gradients(scores, targets, groups, wanted, gradient):
+    s = tensor(scores, requires_grad=True)
+    loss = ListwiseSoftmax()(s, tensor(targets), tensor(groups))
     loss.backward()
-    assert loss.item() == pytest.approx(2 + math.log1p(math.exp(-2)), rel=1e-4)
+    assert loss.item() == pytest.approx(wanted, rel=1e-4)
     assert s.grad.isfinite().all()
-
-
-def test_listwise_lets_masked_candidates_be():
-    s = tensor([0.0, float("-inf"), 0.0], requires_grad=True)
-    loss = ListwiseSoftmax()(s, tensor([1, 0, 0]), zeros(3, dtype=torch.long))
-    loss.backward()
-    assert loss.item() == pytest.approx(math.log(2))
-    assert s.grad.tolist() == pytest.approx([-0.5, 0, 0.5])
-
-
-def test_listwise_without_any_positive_is_zero_with_zero_gradient():
-    s = randn(4, requires_grad=True)
-    loss = ListwiseSoftmax()(s, zeros(4), tensor([0, 0, 1, 1]))
-    loss.backward()
-    assert loss.item() == 0
-    assert s.grad.tolist() == [0, 0, 0, 0]
+    assert gradient is None or s.grad.tolist() == pytest.approx(gradient)
 
 
 KINDS = [(BPR, lambda d: math.log(1 + math.exp(-d)), {}), (PairwiseHinge, lambda d: max(0.0, 1.5 - d), {"margin": 1.5})]
@@ -148,15 +127,6 @@ def test_pairs_of_lists_equal_a_loop(rows, kind):
     wanted = pytest.approx(sum(shares) / max(pairs, 1), rel=1e-6, abs=1e-9)
     assert made(**options)(s[:, None], y[:, None], g[:, None]).item() == wanted
     assert made(**options)(s, torch.stack([y, g], 1)).item() == wanted
-
-
-@pytest.mark.parametrize(("made", "loss", "options"), KINDS)
-def test_pairs_at_hand(made, loss, options):
-    better, worse = tensor([[1.0], [0.5]]), tensor([[0.0], [4.0]])
-    wanted = [loss(1.0), loss(-3.5)]
-    assert made(**options, reduction="none").of_pairs(better, worse).tolist() == pytest.approx(wanted)
-    assert made(**options, reduction="sum").of_pairs(better, worse).item() == pytest.approx(sum(wanted))
-    assert made(**options).of_pairs(better[:, 0], worse[:, 0]).item() == pytest.approx(sum(wanted) / 2)
 
 
 def test_pairs_without_any_and_masked_rows():
@@ -278,7 +248,6 @@ S = zeros(4)
         (lambda: BPR()(S, zeros(3), S), "3 targets for 4 scores"),
         (lambda: PairwiseHinge()(S, S), "no list ids"),
         (lambda: BPR()(S, S, zeros(5)), "5 groups for 4 scores"),
-        (lambda: BPR().of_pairs(S, zeros(5)), "5 scores of worse rows for 4 scores"),
         (lambda: InBatchSoftmax()(zeros(4, 1)), r"scores of shape \[4, 1\]"),
         (lambda: InBatchSoftmax(zeros(3))(zeros(4, 4)), "log_q needs to know"),
         (lambda: InBatchSoftmax()(zeros(4, 4), ones(3)), "3 targets for 4 scores"),
@@ -291,12 +260,7 @@ def test_bad_input_is_refused(call, words):
 
 
 def test_losses_pickle_and_those_that_rank_leave_scores_as_they_are():
-    ranking = [
-        ListwiseSoftmax(reduction="sum"),
-        BPR(reduction="sum"),
-        PairwiseHinge(2.0),
-        InBatchSoftmax(zeros(3)),
-    ]
+    ranking = [ListwiseSoftmax(reduction="sum"), BPR(reduction="sum"), PairwiseHinge(2.0), InBatchSoftmax(zeros(3))]
     for loss in (BCE(smoothing=0.1), *ranking):
         again = pickle.loads(pickle.dumps(loss))
         assert vars(again).keys() == vars(loss).keys()

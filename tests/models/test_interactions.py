@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -28,7 +29,6 @@ from tests.models.plain import (
     to_device,
     vectors_of,
 )
-from tests.models.plain import assert_gradients as assert_right
 
 NETS = [DCNv2, DeepFM, DLRM, WideAndDeep]
 # rows of the 26 tables of Criteo's Kaggle set, from the command lines published with the paper's code
@@ -40,7 +40,7 @@ CRITEO += [5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572]
 
 
 def crossed(cross, x0):
-    """Entry by entry: ``x0_i (Σ_j W_ij x_j + b_i) + x_i``, layer after layer."""
+    """``x0 (W x + b) + x``, layer after layer."""
     x = x0
     for layer in cross.layers:
         if isinstance(layer, nn.Linear):
@@ -48,8 +48,7 @@ def crossed(cross, x0):
         else:
             v, u = layer
             weight, bias = numbers(u.weight) @ numbers(v.weight), numbers(u.bias)
-        mixed = [sum(weight[i, j] * x[j] for j in range(len(x))) + bias[i] for i in range(len(x))]
-        x = np.array([x0[i] * mixed[i] + x[i] for i in range(len(x))])
+        x = x0 * (weight @ x + bias) + x
     return x
 
 
@@ -68,21 +67,15 @@ def deep_fm_row(net, embedded, dense, linear, **_):
     fields += [numbers(m.weight) @ v for m, v in zip(net.vector_maps, dense[bool(net.n_cont) :], strict=True)]
     start = linear(net.linear)
     weights = np.ones((net.emb_dim, 1)) if len(start) == 1 else numbers(net.pair_weights)
-    pairs = np.zeros(len(start))
-    for i in range(len(fields)):
-        for j in range(i):
-            for d in range(net.emb_dim):
-                pairs = pairs + fields[i][d] * fields[j][d] * weights[d]
+    pairs = sum(((a * b) @ weights for a, b in combinations(fields, 2)), np.zeros(len(start)))
     return run(net.squash, start + pairs + run(net.deep, np.concatenate(fields)))
 
 
 def dlrm_row(net, embedded, dense, linear, *, self_interaction=False, **_):
     """Products of the vectors i > j (or i ≥ j), the top on the bottom's output and the products."""
     bottom = [run(net.bottom, np.concatenate(dense))] if dense else []
-    vectors, products = bottom + embedded, []
-    for i in range(len(vectors)):
-        for j in range(i + self_interaction):
-            products.append(sum(a * b for a, b in zip(vectors[i], vectors[j], strict=True)))
+    vectors = bottom + embedded
+    products = [v @ other for i, v in enumerate(vectors) for other in vectors[: i + self_interaction]]
     return run(net.top, np.concatenate([*bottom, products]))
 
 
@@ -96,11 +89,9 @@ ROWS = {DCNv2: dcn_row, DeepFM: deep_fm_row, DLRM: dlrm_row, WideAndDeep: wide_r
 def linear_terms(row, cats, dense, lists, pool, terms):
     """One weight for each category and dense value of the row, added up."""
     total = np.zeros(terms.out_sz)
-    for weights in vectors_of(terms.tables, row, cats, lists, pool) if terms.tables is not None else []:
-        total = total + weights
-    for i, x in enumerate(np.concatenate([np.zeros(0), *dense])):
-        total = total + numbers(terms.dense.weight)[:, i] * x
-    return total
+    if terms.tables is not None:
+        total = total + sum(vectors_of(terms.tables, row, cats, lists, pool))
+    return total + numbers(terms.dense.weight) @ np.concatenate(dense) if dense else total
 
 
 def by_hand(net, cats, conts, lists=(), vectors=(), pool="mean", **options):
@@ -175,7 +166,7 @@ SMOOTH += [(DLRM, 2, {"bottom": [3, 2], "top": [3], "self_interaction": True}), 
 @pytest.mark.parametrize(("kind", "out", "options"), SMOOTH)
 def test_gradients_are_right(kind, out, options):
     net = spread(kind(TINY, 2, out, act_cls=nn.Softplus, pad=False, **options))
-    assert_right(net, *batch(5, 2, sizes=TINY))
+    assert_gradients(net, *batch(5, 2, sizes=TINY))
 
 
 # ---- how many weights
@@ -289,12 +280,6 @@ def test_bad_configurations_are_refused(kind, sizes, n_cont, options, words):
 TABULAR_NET_SIZES = [(10, 4), (7, 8), (20, 4), (5, 12)]
 
 
-def tabular_net_batch(b=16, n_cont=3, seed=0, sizes=TABULAR_NET_SIZES):
-    g = torch.Generator().manual_seed(seed)
-    cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in sizes], 1) if sizes else None
-    return to_device(cats, torch.randn(b, n_cont, generator=g))
-
-
 def twins(sizes=TABULAR_NET_SIZES, n_cont=3, out=2, layers=(16, 8), **options):
     """fastai's model and ours with its weights, the tables drawn wide so that differences would show."""
     torch.manual_seed(0)
@@ -341,19 +326,16 @@ def assert_same_training_step(theirs, ours, cats, conts):
         {"ps": [0.1, 0.5]},
         {"act_cls": nn.GELU()},
         {"layers": ()},
+        {"n_cont": 0, "bn_cont": False},
+        {"sizes": []},
     ],
     ids=str,
 )
 def test_same_numbers_as_fastai(options):
-    assert_same_training_step(*twins(**options), *tabular_net_batch())
-
-
-def test_same_numbers_as_fastai_with_one_kind_of_column():
-    cats, conts = tabular_net_batch()
-    theirs, ours = twins(n_cont=0, bn_cont=False)
-    assert_same_training_step(theirs, ours, cats, None)
-    theirs, ours = twins(sizes=[])
-    assert_same_training_step(theirs, ours, torch.empty(16, 0, dtype=torch.long, device=DEVICE), conts)
+    cats, conts = batch(16, sizes=TABULAR_NET_SIZES)
+    if options.get("sizes") == []:
+        cats = torch.empty(16, 0, dtype=torch.long, device=DEVICE)
+    assert_same_training_step(*twins(**options), cats, None if options.get("n_cont") == 0 else conts.float())
 
 
 def test_activations_may_be_classes_or_modules():
@@ -368,11 +350,6 @@ def test_parameter_count():
     width = sum(w for _, w in TABULAR_NET_SIZES) + 3
     hidden = width * 16 + 2 * 16 + 16 * 8 + 2 * 8  # linear layers before a batch norm have no bias
     assert count(net) == tables + 2 * 3 + hidden + 8 * 2 + 2
-
-
-def test_gradients_are_right_of_tabular_net():
-    net = TabularNet([(5, 3), (4, 4)], 2, 2, [6], act_cls=nn.Softplus).eval()
-    assert_gradients(net, *tabular_net_batch(7, 2, sizes=[(5, 3), (4, 4)]))
 
 
 def test_the_share_and_scale_of_dropped_embeddings():

@@ -81,6 +81,15 @@ def step(net, opt, seed, *, ahead=None, update=True, **options):
     return loss.item()
 
 
+def steps(nets, opts, *args, near=None, **options):
+    """One batch of each net: the same loss."""
+    one, other = (step(net, opt, *args, **options) for net, opt in zip(nets, opts, strict=True))
+    if near is None:
+        assert_near(one, other)
+    else:
+        assert one == pytest.approx(other, rel=near)
+
+
 def twins(placement=None, kind=AdamW, **options):
     """A plain net and one whose tables lie elsewhere, and their optimizers."""
     placement = Embeddings("cached", device_bytes=LIMIT) if placement is None else placement
@@ -105,35 +114,38 @@ def assert_same(one, other, **close):
         torch.testing.assert_close(a, b, **(close or NEAR))
 
 
+def assert_settled(nets, opts, **close):
+    for opt in opts:
+        opt.settle()
+    assert_same(*nets, **close)
+
+
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_every_step_is_that_of_a_plain_net_to_the_bit(kind, placement):
-    (plain, placed), opts = twins(placement, kind)
-    assert all(p.slots < p.store.rows for p in placed.embeds.placed.values())
-    assert_same(plain, placed)
+    nets, opts = twins(placement, kind)
+    assert all(p.slots < p.store.rows for p in nets[1].embeds.placed.values())
+    assert_same(*nets)
     for i in range(12):
         for opt in opts:
             opt.param_groups[0]["lr"] = 0.05 / (1 + i % 3)
-        losses = [step(net, opt, i, ahead=i + 1, share=1 + i % 2 * 3) for net, opt in zip((plain, placed), opts)]
-        assert_near(*losses)
+        steps(nets, opts, i, ahead=i + 1, share=1 + i % 2 * 3)
         if i % 5 == 4:  # a validation between batches
             for opt in opts:
                 opt.settle()
             with torch.no_grad():
                 ids, x, _ = batch(100 + i, b=60)
-                assert_near(plain.eval()(ids, x), placed.eval()(ids, x))
-            plain.train(), placed.train()
-    for opt in opts:
-        opt.settle()
-    assert_same(plain, placed)
+                assert_near(*(net.eval()(ids, x) for net in nets))
+            for net in nets:
+                net.train()
+    assert_settled(nets, opts)
 
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
-    (plain, placed), opts = twins(Embeddings("cached", device_bytes=21_000), kind)
+    nets, opts = twins(Embeddings("cached", device_bytes=21_000), kind)
     for i in range(12):
-        losses = [step(n, o, i, ahead=i + 1, update=i % 3 == 2, b=12) for n, o in zip((plain, placed), opts)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert_same(plain, placed, rtol=2e-5, atol=1e-6)
+        steps(nets, opts, i, ahead=i + 1, update=i % 3 == 2, b=12, near=1e-5)
+    assert_same(*nets, rtol=2e-5, atol=1e-6)
 
 
 @given(
@@ -143,30 +155,22 @@ def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
 @settings(max_examples=20)
 def test_whatever_happens_between_batches(events, seed):
     nets, opts = twins()
-    plain, placed = nets
     for i, event in enumerate(events, seed):
         if event == "train":
-            losses = [step(net, opt, i) for net, opt in zip(nets, opts, strict=True)]
-            assert_near(*losses)
+            steps(nets, opts, i)
         elif event == "ahead":  # of a batch that never comes
-            placed.fetch_ahead(*batch(1000 + i)[:2])
-        elif event == "look":
-            with torch.no_grad():
+            nets[1].fetch_ahead(*batch(1000 + i)[:2])
+        elif event in ("look", "forward"):  # without gradients, and without a backward pass
+            with torch.set_grad_enabled(event == "forward"):
                 ids, x, _ = batch(2000 + i)
-                assert_near(plain(ids, x), placed(ids, x))
-        elif event == "forward":  # without a backward pass
-            ids, x, _ = batch(3000 + i)
-            assert_near(plain(ids, x), placed(ids, x))
+                assert_near(*(net(ids, x) for net in nets))
         elif event == "settle":
             for opt in opts:
                 opt.settle()
         else:
-            states = [net.state_dict() for net in nets]
-            rows = [states[0]["embeds.weights.w16_rows"], states[1]["embeds.weights.w16_cached_rows"]]
-            assert_near(*(r.cpu() for r in rows))
-    for opt in opts:
-        opt.settle()
-    assert_same(plain, placed)
+            groups = ("w16_rows", "w16_cached_rows")
+            assert_near(*(n.state_dict()[f"embeds.weights.{g}"].cpu() for n, g in zip(nets, groups, strict=True)))
+    assert_settled(nets, opts)
 
 
 MODELS = {
@@ -242,13 +246,17 @@ def trained(placement, kind=AdamW, steps=range(4)):
     return net, opt
 
 
+def through_a_file(what, *, weights_only=True):
+    file = io.BytesIO()
+    torch.save(what, file)
+    file.seek(0)
+    return torch.load(file, weights_only=weights_only)
+
+
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_training_goes_on_from_what_was_saved(kind, placement):
     net, opt = trained(placement, kind)
-    file = io.BytesIO()
-    torch.save([net.state_dict(), opt.state_dict()], file)
-    file.seek(0)
-    weights, state = torch.load(file, weights_only=True)
+    weights, state = through_a_file([net.state_dict(), opt.state_dict()])
     twin = make(placement)
     other = kind(twin.parameters(), lr=0.05, weight_decay=0.1)
     step(twin, other, 77)  # so that rows are on its device and its optimizer has begun
@@ -256,26 +264,20 @@ def test_training_goes_on_from_what_was_saved(kind, placement):
     other.load_state_dict(state)
     for i in range(4, 8):
         assert_near(step(net, opt, i), step(twin, other, i))
-    for one in (opt, other):
-        one.settle()
-    assert_same(net, twin)
+    assert_settled((net, twin), (opt, other))
 
 
 def test_the_optimizers_state_is_that_of_a_plain_net(placement):
-    (plain, one), (placed, other) = trained(None), trained(placement)
-    rows = {"a": 600, "c": 800, "d": 700}
-    one.settle(), other.settle()
     states = []
-    for net, opt in ((plain, one), (placed, other)):
+    for net, opt in (trained(None), trained(placement)):
+        opt.settle()
         state = opt.state_dict()["state"]
         found = {n: state[i] for i, (n, _) in enumerate(net.named_parameters())}
-        slices = {n: net.embeds.slice_of(n) for n in rows}
-        own = {n: found[f"embeds.weights.{s.group}"] for n, s in slices.items()}
-        states.append(
-            {(n, k): own[n][k][s.start : s.stop].cpu() for n, s in slices.items() for k in ("exp_avg", "exp_avg_sq")}
-        )
-    for k, v in states[0].items():
-        assert_near(v, states[1][k])
+        slices = [net.embeds.slice_of(n) for n in ("a", "c", "d")]
+        of_tables = [(found[f"embeds.weights.{s.group}"], s) for s in slices]
+        states.append([v[k][s.start : s.stop].cpu() for v, s in of_tables for k in ("exp_avg", "exp_avg_sq")])
+    for one, other in zip(*states, strict=True):
+        assert_near(one, other)
 
 
 @pytest.mark.parametrize("grads", ["dense", "rows"])
@@ -296,11 +298,8 @@ def test_weights_go_from_one_placement_to_another(placement, grads):
 
 def test_a_copy_is_a_net_of_its_own(placement):
     net, _ = trained(placement)
-    before = {n: t.clone() for n, t in tables_of(net).items()}
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    for twin in (copy.deepcopy(net), torch.load(file, weights_only=False)):
+    before = tables_of(net)
+    for twin in (copy.deepcopy(net), through_a_file(net, weights_only=False)):
         assert_same(net, twin)
         step(twin, AdamW(twin.parameters(), lr=0.1), 5)
         assert all(torch.equal(t, tables_of(net)[n]) for n, t in before.items())
@@ -348,9 +347,8 @@ def test_counted_rows_are_there_from_the_start():
 
 def test_a_batch_that_does_not_fit_names_what_to_do():
     net = make(Embeddings("cached", device_bytes=LIMIT))
-    with pytest.raises(
-        DeviceMemoryError, match=r"more rows of width 8 on the device, 13. have room.*Lower the batch size"
-    ):
+    told = r"more rows of width 8 on the device, 13. have room.*Lower the batch size"
+    with pytest.raises(DeviceMemoryError, match=told):
         net(*batch(0, b=500)[:2])
     ids, x, _ = batch(1)
     assert torch.equal(net(ids, x), make()(ids, x))
@@ -368,20 +366,17 @@ def test_a_plain_net_exceeds_the_limit():
 
 
 def test_wrong_settings_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"'gpu' is no placement.*'row-sharded'"):
-        make("gpu")
-    with pytest.raises(DataError, match="device_bytes=0"):
-        Embeddings(device_bytes=0)
-    with pytest.raises(DataError, match=r"column 'x': there is no embedding table of that name.*a, b, c, d"):
-        make(Embeddings(tables={"x": "host"}))
-    with pytest.raises(DataError, match="placement=3"):
-        make(3)
-    with pytest.raises(MissingFileError, match="no such folder"):
-        make(Embeddings("cached", folder=tmp_path / "none"))
-    with pytest.raises(DataError, match="rows off the device are float32"):
-        make("host").double()
-    with pytest.raises(MissingColumnError):
-        make("host").embeds.table("x")
+    for call, error, match in (
+        (lambda: make("gpu"), DataError, r"'gpu' is no placement.*'row-sharded'"),
+        (lambda: Embeddings(device_bytes=0), DataError, "device_bytes=0"),
+        (lambda: make(Embeddings(tables={"x": "host"})), DataError, r"'x': there is no embedding table .*a, b, c, d"),
+        (lambda: make(3), DataError, "placement=3"),
+        (lambda: make(Embeddings("cached", folder=tmp_path / "none")), MissingFileError, "no such folder"),
+        (lambda: make("host").double(), DataError, "rows off the device are float32"),
+        (lambda: make("host").embeds.table("x"), MissingColumnError, "'x'"),
+    ):
+        with pytest.raises(error, match=match):
+            call()
 
 
 def test_ids_out_of_range_are_refused_and_do_no_harm_ahead():
@@ -416,10 +411,7 @@ def test_a_second_optimizer_finds_rows_as_the_first_has_left_them():
         for seed in (0, 10):
             opt = AdamW(net.parameters(), lr=0.1, weight_decay=0.5)
             for i in range(6):
-                *xs, y = batch(seed + i)
-                (net(*xs) - y).square().mean().backward()
-                opt.step()
-                opt.zero_grad()
+                step(net, opt, seed + i)
             opt.settle()
     for name in NAMES:
         assert_near(*(net.embeds.table(name).cpu() for net in nets))

@@ -375,21 +375,26 @@ class Sales(Competition):
         return [XGBModel("xgb", **TREES)]
 
 
-def eight_days():
-    """Amounts of sixty shops, each of which drifts from day to day."""
+def sales(folder: Path, *, moved: bool = False) -> tuple[pd.DataFrame, Path, Path]:
+    """Amounts of sixty shops, each of which drifts from day to day: all, a run of six days, the file of the others.
+
+    ``moved``: shop 7 has the number 61 from the fourth day on.
+    """
     amounts = np.random.default_rng(0).normal(size=(8, 60)).cumsum(0) * 3
-    return pd.DataFrame({"day": np.arange(8).repeat(60), "shop": np.tile(np.arange(60), 8), "amount": amounts.ravel()})
+    rows = pd.DataFrame({"day": np.arange(8).repeat(60), "shop": np.tile(np.arange(60), 8), "amount": amounts.ravel()})
+    if moved:
+        rows.loc[(rows["shop"] == 7) & (rows["day"] > 2), "shop"] = 61
+    (folder / "data").mkdir()
+    rows[rows["day"] < 6].to_csv(folder / "data" / "train.csv", index=False)
+    rows[rows["day"] >= 6].to_csv(folder / "new.csv", index=False)
+    return rows, run_competition(Sales(), folder / "data", folder / "run", resume=True), folder / "new.csv"
 
 
 def test_the_serving_run_looks_back_to_all_that_was_known(tmp_path):
     """Also to rows that a window cuts off, and to new rows of the days before."""
-    rows = eight_days()
-    (tmp_path / "data").mkdir()
-    rows[rows["day"] < 6].to_csv(tmp_path / "data" / "train.csv", index=False)
-    run = run_competition(Sales(), tmp_path / "data", tmp_path / "run", resume=True)
+    rows, run, new = sales(tmp_path)
     assert json.loads((run / "config.json").read_text())["recipe"]["time_gap"] == 0.5
-    rows[rows["day"] >= 6].to_csv(tmp_path / "new.csv", index=False)
-    made = retrain(run, tmp_path / "new.csv", tmp_path / "next", every="value", scored=2, window=3)
+    made = retrain(run, new, tmp_path / "next", every="value", scored=2, window=3)
     by_period = made.verdict.by_period.set_index("period")["serving"]
     for day in (6, 7):
         of_day = rows[rows["day"] == day]
@@ -402,18 +407,13 @@ def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(
     pytest.importorskip("onnxruntime")
     from fastrec.serve import Online, export_run
 
-    rows = eight_days()
-    rows.loc[(rows["shop"] == 7) & (rows["day"] > 2), "shop"] = 61  # the window has no row of shop 7
-    (tmp_path / "data").mkdir()
-    rows[rows["day"] < 6].to_csv(tmp_path / "data" / "train.csv", index=False)
-    run = run_competition(Sales(), tmp_path / "data", tmp_path / "run", resume=True)
-    rows[rows["day"] >= 6].to_csv(tmp_path / "new.csv", index=False)
+    rows, run, new = sales(tmp_path, moved=True)  # the window has no row of shop 7
     rows[rows["day"] == 6].drop(columns="amount").to_csv(tmp_path / "data" / "test.csv", index=False)
     for name, data in (("with", tmp_path / "data"), ("without", None)):
         registry = Registry(tmp_path / name)
         registry.promote(run, export=export_run(run, tmp_path / f"{name}-export", data=data).folder)
         about = {"every": "value", "scored": 2, "window": 3, "margin": 9}
-        retrain(registry.folder, tmp_path / "new.csv", tmp_path / f"{name}-next", **about)
+        retrain(registry.folder, new, tmp_path / f"{name}-next", **about)
         assert len(registry.versions) == 2
         assert (registry.current.export / "events").is_dir() == (name == "with")
     online = Online.load(Registry(tmp_path / "with").current.export / "events")
@@ -435,26 +435,18 @@ def labels(n=2000, seed=0):
 def test_the_gates_figures():
     y, good, rng = labels()
     bad = y + rng.normal(0, 3, 2000)
-    found = judge("auc", y, bad, good)
-    assert found.promote
+    found, kept = judge("auc", y, bad, good), judge("auc", y, good, bad)
+    assert (found.promote, kept.promote) == (True, False)
     assert found.candidate == pytest.approx(auc(torch.tensor(good), torch.tensor(y)))
     assert found.gain.mean == pytest.approx(roc_auc_score(y, good) - roc_auc_score(y, bad))
     assert found.gain.low > 0
     assert found.reasons[0] == "it is better"
-    kept = judge("auc", y, good, bad)
-    assert not kept.promote
     assert kept.gain.mean == pytest.approx(-found.gain.mean)
-
-
-def test_a_margin_lets_even_ones_pass_and_none_does_not():
-    y, good, rng = labels()
+    # a margin lets even ones pass, and none does not
     even = good + rng.normal(0, 0.05, 2000)
     assert judge("auc", y, good, even, margin=0.01).promote
     assert not judge("auc", y, good, even - 0.02 * y, margin=0.0).promote
-
-
-def test_of_a_loss_less_is_better():
-    rng = np.random.default_rng(0)
+    # of a loss less is better
     y = rng.normal(size=500)
     near, far = y + rng.normal(0, 0.5, 500), y + rng.normal(0, 1, 500)
     found = judge("rmse", y, far, near)

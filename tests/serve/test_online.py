@@ -77,9 +77,11 @@ def replay(features: list, seed: int, *, keep: int, late: int, steps: int = 10) 
     return answered
 
 
+WHICH = st.lists(st.integers(0, len(EVERY) - 1), min_size=1, max_size=6)
+
+
 @settings(max_examples=40)
-@given(st.lists(st.integers(0, len(EVERY) - 1), min_size=1, max_size=6), st.integers(0, 2**20), st.integers(1, 6),
-       st.integers(0, 3))  # fmt: skip
+@given(WHICH, st.integers(0, 2**20), st.integers(1, 6), st.integers(0, 3))
 def test_any_features_equal_the_batch(which: list[int], seed: int, keep: int, late: int) -> None:
     assert replay(chosen(which), seed, keep=keep, late=late, steps=6) == 6
 

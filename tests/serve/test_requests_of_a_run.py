@@ -225,6 +225,11 @@ def changed(body, **changes):
     return {**body, "candidates": [first, second, *more]}
 
 
+def unnamed(body):
+    """The body without its candidates' ids."""
+    return {**body, "candidates": [{n: v for n, v in c.items() if n != "offer"} for c in body["candidates"]]}
+
+
 NO_NUMBER = "not a number (float64). Send a number (float64)."
 NO_GROUP = [
     (lambda b: {**b, "candidates": []}, "there are no candidates", None, None),
@@ -238,7 +243,7 @@ NO_GROUP = [
     (lambda b: changed(b, offer="00019"), "has the item '00019'. Send each item once", "offer", 1),
     (lambda b: changed(b, offer=None), "no id of an item", "offer", 1),
     (lambda b: {**b, "candidates": b["candidates"] * 2}, "earlier", "offer", -1),
-    (lambda b: {**b, "candidates": [{"price": 1.0}] * 2}, "the candidates lack their ids", "offer", None),
+    (unnamed, "the candidates lack their ids", "offer", None),
     (lambda b: changed(b, price=None), "does not have this column. Send a number (float64), or null.", "price", 1),
     (lambda b: changed(b, price="soon"), f"soon is a string, {NO_NUMBER}", "price", 1),
     (lambda b: changed(b, price=[1]), f"[1] is a list, {NO_NUMBER}", "price", 1),

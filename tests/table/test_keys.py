@@ -131,15 +131,12 @@ def test_a_single_column_of_any_kind_is_coded_exactly(values):
     check_coded(Table({"x": column, "y": column}).coded(("x", "y")), [(v[0], v[0]) for v in rows])
 
 
-def test_a_key_with_any_part_missing_is_missing():
+def test_joint_codes_are_missing_with_any_part_are_kept_and_follow_replaced_columns():
     coded = Table.read({"a": [1, None, 1, 1], "b": ["x", "x", None, "x"]}).coded(("a", "b"))
     assert coded.codes.tolist() == [1, 0, 0, 1]
     assert tuples(coded.keys) == [(1, "x")]
     part = as_column(["a", None]).coded()
     assert join_coded([part]) is part
-
-
-def test_joint_codes_are_kept_and_follow_replaced_columns():
     made = Table.read({"a": [1, 2], "b": [1, 1]})
     assert made.coded(("a", "b")) is made.coded(["a", "b"])
     assert made.select(["b", "a"]).coded(("a", "b")) is made.coded(("a", "b"))
@@ -190,39 +187,29 @@ NUMBERS = {
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
 @pytest.mark.parametrize("other", NUMBERS, ids=str)
-def test_numbers_of_every_two_types_match_exactly(kind, other):
-    values, known = pa.array(NUMBERS[kind], kind), pa.array(NUMBERS[other], other)
-    found = Keys((values,)).find_in(Keys((known,))).tolist()
-    plain = known.to_pylist()
-    assert found == [next((i for i, k in enumerate(plain) if v == k), -1) for v in values.to_pylist()]
-    matched = match_type(values, other)
-    assert matched.type == other
-    assert all(m is None or m == v for m, v in zip(matched.to_pylist(), values.to_pylist(), strict=True))
-
-
-@pytest.mark.parametrize("kind", NUMBERS, ids=str)
-@pytest.mark.parametrize("other", NUMBERS, ids=str)
-def test_numbers_of_every_two_types_unite_exactly_or_are_refused(kind, other):
+def test_numbers_of_every_two_types_match_exactly_and_unite_exactly_or_are_refused(kind, other):
     a, b = pa.array(NUMBERS[kind], kind), pa.array(NUMBERS[other], other)
+    values, known = a.to_pylist(), b.to_pylist()
+    found = Keys((a,)).find_in(Keys((b,))).tolist()
+    assert found == [next((i for i, k in enumerate(known) if v == k), -1) for v in values]
+    matched = match_type(a, other)
+    assert matched.type == other
+    assert all(m is None or m == v for m, v in zip(matched.to_pylist(), values, strict=True))
     wide = common_type(kind, other)
-    lost = any(match_type(array, wide).null_count for array in (a, b))
-    if lost:
+    if any(match_type(array, wide).null_count for array in (a, b)):
         with pytest.raises(DataError, match=r"column 'x'.*no one type holds all the values exactly"):
             align_types(a, b, name="x")
         return
     left, right = align_types(a, b, name="x")
     assert left.type == right.type
-    assert all(x == y for x, y in zip(left.to_pylist() + right.to_pylist(), a.to_pylist() + b.to_pylist()))
+    assert all(x == y for x, y in zip(left.to_pylist() + right.to_pylist(), values + known, strict=True))
 
 
-def test_ids_that_met_a_missing_value_stay_integers():
+def test_ids_that_met_a_missing_value_stay_integers_and_times_unite_in_the_finer_unit():
     left, right = align_types(pa.array([2**53 + 1, 5]), pa.array([5.0, 7.0]))
     assert left.type == right.type == pa.int64()
     left, right = align_types(pa.array([5]), pa.array([5.5]))
     assert left.type == right.type == pa.float64()
-
-
-def test_times_unite_in_the_finer_unit():
     a, b = pa.array([1], pa.timestamp("s", "UTC")), pa.array([1500], pa.timestamp("ms", "Europe/Berlin"))
     left, right = align_types(a, b)
     assert left.type == right.type == pa.timestamp("ms", "UTC")
@@ -351,17 +338,14 @@ def test_many_rows(width: int) -> None:
     check_text(pa.array([words[i] for i in rng.integers(0, len(words), 70_001)]))
 
 
-def test_long_text_that_differs_late() -> None:
-    rng = np.random.default_rng(0)
-    words = [start + "x" * k + end for start in ("", "0123456\0") for k in range(30) for end in ("", "a", "b\0", "b")]
-    check_text(pa.array([words[i] for i in rng.integers(0, len(words), 5_000)]))
-
-
-def test_lengths_that_only_add_up_and_bytes_behind_a_missing_value() -> None:
+def test_lengths_that_only_add_up_bytes_behind_a_missing_value_and_text_that_differs_late() -> None:
     for values in (["a", "abc", "ab", "ab"], ["", "abcd", None, "ab"], ["ä", "ab", "ä", None, "ö"]):
         check_text(pa.array(values))
     valid, offsets = pa.py_buffer(bytes([0b101])), pa.py_buffer(np.array([0, 2, 4, 4], dtype=np.int32))
     check_text(pa.Array.from_buffers(pa.string(), 3, [valid, offsets, pa.py_buffer(b"abcd")]))
+    rng = np.random.default_rng(0)
+    words = [start + "x" * k + end for start in ("", "0123456\0") for k in range(30) for end in ("", "a", "b\0", "b")]
+    check_text(pa.array([words[i] for i in rng.integers(0, len(words), 5_000)]))
 
 
 def test_values_other_than_text_keep_their_type() -> None:

@@ -220,7 +220,7 @@ def test_missing_is_one_thing():
         assert column.coded().codes.tolist() == [1, 0]
 
 
-def test_selection_and_names():
+def test_selection_and_names_also_in_messages():
     table = frame().select(["s", "i"])
     assert table.names == ["s", "i"]
     assert table.drop(["s", "absent"]).names == ["i"]
@@ -234,9 +234,6 @@ def test_selection_and_names():
     for act, what in ((table.__getitem__, "z"), (table.select, ["z"]), (table.coded, "z"), (table.coded, ("s", "z"))):
         with pytest.raises(MissingColumnError, match=r"column 'z': .*'s', 'i'"):
             act(what)
-
-
-def test_a_renamed_key_has_its_new_name_in_messages():
     table = Table.read({"a": ["x"]})
     table.coded("a")
     renamed = table.rename({"a": "b"})
@@ -293,7 +290,7 @@ def test_devices(device, monkeypatch):
         Table.read({"a": [1]})
 
 
-def test_a_table_is_read_as_it_is_and_its_codes_are_kept():
+def test_a_table_is_read_as_it_is_with_its_codes_and_a_changed_copy_without():
     table = frame()
     assert Table.read(table, ["s", "i"])["s"] is table["s"]
     with pytest.raises(MissingColumnError, match="column 'z'"):
@@ -303,6 +300,11 @@ def test_a_table_is_read_as_it_is_and_its_codes_are_kept():
     for name in "lvo":
         with pytest.raises(DataError, match=f"column '{name}', row 0: holds .* as a key"):
             table[name].coded()
+    column = Table({"u": [3, 1, 3]})["u"]
+    column.coded()
+    changed = dataclasses.replace(column, values=torch.tensor([7, 8, 9]))
+    assert changed.coded().keys.columns[0].take(changed.coded().codes.numpy() - 1).to_pylist() == [7, 8, 9]
+    assert changed._lock is not column._lock
 
 
 def test_empty_columns_of_every_kind():
@@ -317,14 +319,6 @@ def test_empty_columns_of_every_kind():
         assert coded.codes.tolist() == []
     assert nothing.coded(("i", "s")).size == 1
     assert nothing["i"].number().tolist() == []
-
-
-def test_a_changed_copy_remembers_nothing_of_the_column_it_was_made_from():
-    column = Table({"u": [3, 1, 3]})["u"]
-    column.coded()
-    changed = dataclasses.replace(column, values=torch.tensor([7, 8, 9]))
-    assert changed.coded().keys.columns[0].take(changed.coded().codes.numpy() - 1).to_pylist() == [7, 8, 9]
-    assert changed._lock is not column._lock
 
 
 # Coding

@@ -62,11 +62,17 @@ def test_codes_and_classes_are_those_of_fastai(name):
     assert len(vocab) == len(classes)
 
 
-def test_nullable_columns_are_coded_exactly():  # fastai's Categorify raises on pd.NA
+def test_nullable_columns_are_coded_exactly_and_an_unordered_dictionary_is_sorted():
+    # fastai's Categorify raises on pd.NA
     vocab = fit(pd.Series([3, None, 2**53 + 1, 2**53], dtype="Int64"))
     assert vocab.classes == ["#na#", 3, 2**53, 2**53 + 1]
     assert encode(vocab, pd.Series([2**53 + 1, None, 2**53], dtype="Int64")) == [3, 0, 2]
     assert fit(pd.Series([True, None, False], dtype="boolean")).classes == ["#na#", False, True]
+    array = pa.DictionaryArray.from_arrays([2, 0, None], ["z", "unused", "a"])
+    assert fit(array).classes == ["#na#", "a", "z"]
+    ordered = pa.DictionaryArray.from_arrays([2, 0], ["z", "unused", "a"], ordered=True)
+    assert fit(ordered).classes == ["#na#", "z", "unused", "a"]
+    assert fit(ordered).ordered
 
 
 @given(st.lists(st.one_of(st.none(), st.text(max_size=4).filter(lambda s: s.isprintable()))))
@@ -158,39 +164,33 @@ def test_values_that_cannot_be_compared_are_named(known, new):
         encode(fit(known), new)
 
 
-@pytest.mark.parametrize("values", [[[1, 2]], np.ones((2, 2)), pa.array([{"a": 1}])])
-def test_lists_vectors_and_opaque_values_have_no_codes(values):
-    with pytest.raises(DataError, match=r"column 'x', row 0.*as a key"):
-        fit(values)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *(
+            (lambda v=v: fit(v), r"column 'x', row 0.*as a key")
+            for v in ([[1, 2]], np.ones((2, 2)), pa.array([{"a": 1}]))
+        ),
+        (lambda: fit([1], min_count=-1), "negative"),
+        (lambda: fit([1], max_size=-1), "negative"),
+        (lambda: hash_codes(pa.array(["a"]), 0), "at least one bucket"),
+    ],
+)
+def test_what_has_no_codes_is_named(call, message):
+    with pytest.raises(DataError, match=message):
+        call()
 
 
-@pytest.mark.parametrize("options", [{"min_count": -1}, {"max_size": -1}])
-def test_negative_caps_are_refused(options):
-    with pytest.raises(DataError, match="negative"):
-        fit([1], **options)
-
-
-def test_decode_refuses_codes_of_others():
+def test_decode_takes_reserved_codes_for_missing_and_refuses_those_of_others():
     vocab = fit(["a", "b"])
     assert vocab.decode(torch.tensor([0, 2, 1], dtype=torch.int32)).to_pylist() == [None, "b", "a"]
     assert vocab.decode(torch.tensor([], dtype=torch.int64)).to_pylist() == []
     for bad in (3, -1):
         with pytest.raises(DataError, match=r"column 'x', row 1: code -?\d is outside"):
             vocab.decode(torch.tensor([0, bad]))
-
-
-def test_reserved_codes_decode_to_missing():
     vocab = fit(["a", "a", "b"], min_count=2, unseen=True)
     assert vocab.classes == ["#na#", "#unseen#", "#rare#", "a"]
     assert vocab.decode(torch.arange(4)).to_pylist() == [None, None, None, "a"]
-
-
-def test_an_unordered_arrow_dictionary_is_sorted_and_its_unused_values_have_no_code():
-    array = pa.DictionaryArray.from_arrays([2, 0, None], ["z", "unused", "a"])
-    assert fit(array).classes == ["#na#", "a", "z"]
-    ordered = pa.DictionaryArray.from_arrays([2, 0], ["z", "unused", "a"], ordered=True)
-    assert fit(ordered).classes == ["#na#", "z", "unused", "a"]
-    assert fit(ordered).ordered
 
 
 @pytest.mark.parametrize("name", SERIES)
@@ -221,11 +221,14 @@ def fnv1a(text: str, buckets: int, seed: int) -> int:
     return (state >> 1) % buckets
 
 
-def test_published_values_of_fnv1a():
+def test_hash_codes_are_published_values_and_those_of_other_types_are_of_their_text():
     # draft-eastlake-fnv, section 5: 64-bit FNV-1a of "", "a" and "foobar"
     for text, value in {"": 0xCBF29CE484222325, "a": 0xAF63DC4C8601EC8C, "foobar": 0x85944171F73967E8}.items():
         mixed = ((value ^ (value >> 32)) * 0x100000001B3) % 2**64
         assert hash_codes(pa.array([text]), 2**62).tolist() == [(mixed >> 1) % 2**62]
+    assert hash_codes(pa.array([5, -17]), 1000).tolist() == [fnv1a("5", 1000, 0), fnv1a("-17", 1000, 0)]
+    assert hash_codes(pa.array([5], pa.int8()), 1000).tolist() == hash_codes(pa.array([5], pa.uint64()), 1000).tolist()
+    assert hash_codes(pa.array([True]), 1000).tolist() == [fnv1a("true", 1000, 0)]
 
 
 @given(
@@ -255,12 +258,6 @@ def test_hash_codes_of_long_values_beside_short_ones(values):
     assert hash_codes(pa.array(["padding", *values])[1:], 2**62, seed=3).tolist() == wanted
 
 
-def test_hash_codes_of_other_types_are_those_of_their_text():
-    assert hash_codes(pa.array([5, -17]), 1000).tolist() == [fnv1a("5", 1000, 0), fnv1a("-17", 1000, 0)]
-    assert hash_codes(pa.array([5], pa.int8()), 1000).tolist() == hash_codes(pa.array([5], pa.uint64()), 1000).tolist()
-    assert hash_codes(pa.array([True]), 1000).tolist() == [fnv1a("true", 1000, 0)]
-
-
 @pytest.mark.parametrize("buckets", [64, 100, 1000])
 def test_hash_codes_spread_evenly(buckets):
     for values in ([str(i) for i in range(20_000)], [f"user_{i:08d}" for i in range(20_000)]):
@@ -274,11 +271,6 @@ def test_seeds_give_other_hashes():
     values = pa.array([str(i) for i in range(2_000)])
     a, b = hash_codes(values, 50), hash_codes(values, 50, seed=1)
     assert 0.01 < (a == b).mean() < 0.04
-
-
-def test_no_buckets_are_refused():
-    with pytest.raises(DataError, match="at least one bucket"):
-        hash_codes(pa.array(["a"]), 0)
 
 
 # Lookup

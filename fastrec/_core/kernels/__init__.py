@@ -24,19 +24,6 @@ from torch import Tensor
 
 from fastrec._core import limits
 
-__all__ = [
-    "click_logs",
-    "compiled",
-    "frames",
-    "groups",
-    "sessions",
-    "shared",
-    "steps",
-    "threads_for",
-    "view",
-    "without_compiled",
-]
-
 _off = 0
 _told: list[bool] = []  # that loops are being compiled, in this process
 

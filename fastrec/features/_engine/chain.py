@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, wraps
 from threading import Lock
 from types import NoneType
@@ -134,9 +135,8 @@ def mixing_steps(
     encoded = {n for step in tainted for n in step.outputs}
     causal: set[str] = set()
     for step in tainted:
-        if (bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))) or causal & set(
-            step.inputs
-        ):
+        looks_back = bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))
+        if looks_back or causal & set(step.inputs):
             causal |= set(step.outputs)
     mixed: set[str] = set()
     found = []
@@ -365,6 +365,7 @@ def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[T
     return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
 
 
+@dataclass(eq=False)
 class Chain:
     """Steps in the order in which they are computed.
 
@@ -376,16 +377,11 @@ class Chain:
         cache: where learned states and made columns are kept; None: nowhere.
     """
 
-    def __init__(
-        self,
-        steps: Sequence[Feature],
-        *,
-        key: Sequence[str],
-        folds: int,
-        targets: Collection[str],
-        cache: FeatureCache | None = None,
-    ) -> None:
-        self.steps, self.key, self.folds, self.targets, self.cache = steps, list(key), folds, targets, cache
+    steps: Sequence[Feature]
+    key: list[str]
+    folds: int
+    targets: Collection[str]
+    cache: FeatureCache | None = None
 
     @property
     def tainted(self) -> list[Feature]:
@@ -404,7 +400,7 @@ class Chain:
         """Fit every step and return training rows with the columns of those that are wanted (None: all)."""
         # again: tainted steps are redone afterwards, so that the codes of columns are kept
 
-        def do(step: Feature, here: Table, there: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+        def do(step: Feature, here: Table, there: Table | None) -> tuple[Made, Made]:
             used = wanted is None or bool(set(wanted) & set(step.outputs))
             return self._fit_step(step, here, context, there, used=used)
 
@@ -419,7 +415,7 @@ class Chain:
         return walk(clean, work, extra, lambda s, a, b: self._fit_step(s, a, context, b, learn=False))[0]
 
     def apply(self, work: Table, context: Context) -> Table:
-        def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+        def do(step: Feature, here: Table, _: Table | None) -> tuple[Made, Made]:
             with naming(step):
                 learned = step.state_ if isinstance(step, Fitted) else None
                 kept = CachedStep.of(self.cache, step, here, context, also=("learned", learned))
@@ -436,7 +432,7 @@ class Chain:
         *,
         learn: bool = True,
         used: bool = True,
-    ) -> tuple[dict[str, Column], dict[str, Column]]:
+    ) -> tuple[Made, Made]:
         read_by_all = extra is not None and self._feeds_all(step)
         with naming(step):
             kept = self._recall(step, work, context, extra if read_by_all or step.scope == "all" else None)
@@ -510,7 +506,7 @@ class Chain:
     def without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
         """Recompute the tainted steps without the targets of the ``hidden`` rows (bool ``[n]``)."""
 
-        def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+        def do(step: Feature, here: Table, _: Table | None) -> tuple[Made, Made]:
             masked = [n for n in step.inputs if n in self.targets]
             with naming(step):
                 kept = self._recall(step, here, context, None, "without", hidden, masked)
@@ -558,9 +554,8 @@ class Chain:
             for table, names in step.table_inputs.items():
                 known = [n for n in names if n in self.targets]
                 if known:
-                    problem = (
-                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden"
-                    )
+                    who = type(step).__name__
+                    problem = f"{who} reads the target from the table {table!r}, where no fold is hidden"
                     remedy = "Read the frame's own rows, or give the column another name if it is known before the rows"
                     raise DataError(problem, column=known[0], remedy=remedy)
 
@@ -586,8 +581,10 @@ def by_fold(table: Table, fold: torch.Tensor, hidden: torch.Tensor, made: Iterab
 
 def masked(table: Table, names: Sequence[str], hidden: torch.Tensor) -> Table:
     """Return the table with these columns missing in ``hidden`` rows (bool ``[n]``)."""
-    rows = torch.where(hidden, -1, torch.arange(len(table), device=table.device)) if names else hidden
-    return table.with_columns({n: take_or_missing(table[n], rows) for n in names}) if names else table
+    if not names:
+        return table
+    rows = torch.where(hidden, -1, torch.arange(len(table), device=table.device))
+    return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
 
 
 def zeros(work: Table) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastrec.features._engine import keyed
-from fastrec.features._engine.order import take_or_missing
+from fastrec.features._engine.order import run_begins, take_or_missing
 from fastrec.features.base import Cells, State
 from fastrec.segments import Groups, lexical_order
 from fastrec.table import Coded, Column, Keys, as_column
@@ -39,29 +39,18 @@ def _tally(cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: to
     order = lexical_order([cell, key, value]) if len(key) else None
     parts = [cell, key, value, count] if order is None else [x[order] for x in (cell, key, value, count)]
     cell, key, value, count = parts
-    new = torch.ones(len(key), dtype=torch.bool, device=key.device)
-    new[1:] = (cell[1:] != cell[:-1]) | (key[1:] != key[:-1]) | (value[1:] != value[:-1])
-    total = torch.cumsum(count, 0)
+    new = run_begins(cell, key, value)
     last = torch.ones_like(new)
     last[:-1] = new[1:]
-    ends = total[last]
-    return {
-        "cell": cell[new],
-        "key": key[new],
-        "value": value[new],
-        "count": torch.diff(ends, prepend=ends.new_zeros(1)),
-    }
+    ends = torch.cumsum(count, 0)[last]
+    count = torch.diff(ends, prepend=ends.new_zeros(1))
+    return {"cell": cell[new], "key": key[new], "value": value[new], "count": count}
 
 
 def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -> Tally:
     """Merge two partitions' tallies; ``left`` and ``right``: the places of their keys among those of both."""
-    keys = torch.cat([left.to(a["key"].device)[a["key"]], right.to(a["key"].device)[b["key"]]])
-    return _tally(
-        torch.cat([a["cell"], b["cell"]]),
-        keys,
-        torch.cat([a["value"], b["value"]]),
-        torch.cat([a["count"], b["count"]]),
-    )
+    parts = [{**t, "key": places.to(a["key"].device)[t["key"]]} for t, places in ((a, left), (b, right))]
+    return _tally(*(torch.cat([part[n] for part in parts]) for n in ("cell", "key", "value", "count")))
 
 
 def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
@@ -233,10 +222,7 @@ def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     ordered, order = torch.sort(numbers, stable=True)
     value, codes = torch.unique_consecutive(ordered, return_inverse=True)
     cell = (cells.codes if rows is None else cells.codes[rows])[order]
-    return {
-        "value": value,
-        "count": keyed.sum_by_cell(torch.ones_like(codes), codes, Cells(cell, cells.count), len(value)),
-    }
+    return {"value": value, "count": keyed.count_by_cell(codes, Cells(cell, cells.count), len(value))}
 
 
 def merge_values(a: State, b: State) -> State:

@@ -81,6 +81,12 @@ def hash_keys(keys: Keys, count: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(hash_codes(joined, count, seed=seed))
 
 
+def of_codes(coded: Coded, values: torch.Tensor) -> torch.Tensor:
+    """Return each row's value, of those of the distinct keys (``[K]``): ``[n]``, 0 where the key is missing."""
+    table = torch.cat([values.new_zeros(1), values])
+    return table.to(coded.codes.device).index_select(0, coded.codes)
+
+
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
     """Return each row's place in a flattened ``[cells, size]`` array, and the number of cells."""
     if cells is None or cells.count == 1:

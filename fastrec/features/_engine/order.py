@@ -57,6 +57,15 @@ class Timeline:
         return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
 
 
+def run_begins(*keys: torch.Tensor) -> torch.Tensor:
+    """Tell where a run of equal keys (``[n]`` each) begins: bool ``[n]``."""
+    new = torch.zeros(len(keys[0]), dtype=torch.bool, device=keys[0].device)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= key[1:] != key[:-1]
+    return new
+
+
 def one_order(feature: Grouped, why: str) -> str:
     """Return the one column that a generator orders by."""
     order = as_list(feature.order)  # type: ignore[attr-defined]
@@ -247,12 +256,7 @@ class TimeRanks:
         """Sort a table's rows by one column or several."""
         keys = order_keys(table, names)
         order = lexical_order(keys)
-        moved = torch.zeros(max(len(table) - 1, 0), dtype=torch.bool, device=table.device)
-        for key in keys:
-            key = key if order is None else key[order]
-            moved |= key[1:] != key[:-1]
-        rank = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        rank[1:] = torch.cumsum(moved, 0)
+        rank = torch.cumsum(run_begins(*(key if order is None else key[order] for key in keys)), 0) - 1
         if order is None:
             return cls(None, rank)
         back = torch.empty_like(rank)
@@ -276,10 +280,7 @@ class EarlierRows:
             groups = Groups.of(codes, ranks.rank)
         if not len(ranks.rank):
             return cls(groups, groups.start)
-        rank = groups.sort(ranks.rank)
-        first = groups.place == 0
-        first[1:] |= rank[1:] != rank[:-1]
-        begin = run_starts(first)
+        begin = run_starts(run_begins(groups.codes, groups.sort(ranks.rank)))
         return cls(groups, torch.where(begin > groups.start, begin - 1, -1))
 
     def sums(
@@ -380,17 +381,12 @@ def _among_rows(
 ) -> EarlierEvents:
     groups, outside = ordered_groups(table, by, order)
     keys = [groups.sort(k) for k in order_keys(table, order)]
-    n = len(groups.codes)
-    places = torch.arange(n, device=groups.codes.device)
+    places = torch.arange(len(table), device=groups.codes.device)
     if tie is not None:
         groups = Groups.of(table.coded(list(by)).codes, *order_keys(table, order), tie)
     rows = places if groups.order is None else groups.order
     # Rows at one place in the order are not before each other: all have the events before the first of them.
-    new = torch.full((n,), not keys, dtype=torch.bool, device=rows.device)
-    new[:1] = True
-    for key in (groups.codes, *keys):
-        new[1:] |= key[1:] != key[:-1]
-    first = run_starts(new)
+    first = run_starts(run_begins(groups.codes, *keys)) if keys else places
     kept = groups.sort(~outside if counted is None else ~outside & counted)
     before = torch.cumsum(kept, 0) - kept.long()  # counted events before each place
     last, start = before[first] - 1, before[groups.start]

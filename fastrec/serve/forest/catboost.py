@@ -95,7 +95,6 @@ def _table(ones: Sequence[Mapping[str, Any]], tables: Mapping[str, Any]) -> tupl
 
 
 def _counts(table: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Read hashes and their counts, float64."""
     rows = np.array(table["hash_map"], dtype=object).reshape(-1, table["hash_stride"])
     keys = rows[:, 0].astype(np.uint64)
     there = keys != (1 << 64) - 1  # the key of an empty place
@@ -242,7 +241,6 @@ def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int) -> _Rows:
 
 
 def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int) -> _Rows:
-    """Read a tree of nested nodes."""
     rows: list[tuple[int, int, Any, Any]] = []
 
     def put(node: Mapping[str, Any]) -> int:
@@ -261,7 +259,6 @@ def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int) -> _Ro
 
 
 def _trees(left: np.ndarray, right: np.ndarray, found: list[Any], values: np.ndarray, scale: float) -> list[Tree]:
-    """Make a tree for each target."""
     feature, threshold, missing_left, derived = zip(*found, strict=True)
     shape = {
         "left": left,

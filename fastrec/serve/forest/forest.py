@@ -225,7 +225,6 @@ class Forest:
         return [*parts, self._trees(start, len(self.roots))] if parts else [self]
 
     def _trees(self, start: int, end: int) -> Forest:
-        """Take the trees from ``start`` to before ``end``."""
         bounds = np.append(self.roots, len(self.feature))
         nodes = slice(bounds[start], bounds[end])
         own = {n: getattr(self, n)[nodes] for n in ("feature", "threshold", "missing_left", "left_leaf", "right_leaf")}

@@ -56,11 +56,6 @@ class Statistic:
     number: int
 
 
-def begin(combinations: int) -> np.ndarray:
-    """Compute the initial hash of each combination: uint64."""
-    return np.arange(combinations, dtype=np.uint64) * np.uint64(_APART)
-
-
 def begun(combination: int, length: int) -> int:
     """Compute the initial hash's contribution after ``length`` elements."""
     return combination * _APART * pow(MULTIPLIER, length, 1 << 64) % (1 << 64)
@@ -71,14 +66,15 @@ def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
     # int64 wraps modulo 2^64 as CatBoost's uint64 does
     multiplier = graph.constant(np.array(MULTIPLIER))
     times = graph.op("Mul", _elements(statistics, x, graph), multiplier)
-    total = graph.constant(begin(len(statistics.elements)).astype(np.int64)[:, None])
+    start = np.arange(len(statistics.elements), dtype=np.uint64) * np.uint64(_APART)
+    total = graph.constant(start.astype(np.int64)[:, None])
     for place in statistics.elements.T:
         element = graph.op("Gather", times, graph.constant(place), axis=0)
         total = graph.op("Mul", graph.op("Add", total, element), multiplier)
     found = graph.lookup(total, statistics.keys, statistics.starts, default=-1)
     is_unknown = graph.op("Less", found, graph.constant(np.array(0)))
-    start = graph.op("Where", is_unknown, graph.constant(statistics.unknown[:, None]), found)
-    own = graph.op("Gather", start, graph.constant(statistics.of), axis=0)
+    begins = graph.op("Where", is_unknown, graph.constant(statistics.unknown[:, None]), found)
+    own = graph.op("Gather", begins, graph.constant(statistics.of), axis=0)
     places = graph.op("Add", own, graph.constant(statistics.index[:, None]))
     flat = graph.op("Reshape", places, graph.constant(np.array([-1])))
     values = graph.op("GatherElements", graph.constant(statistics.values), flat, axis=0)  # faster than Gather

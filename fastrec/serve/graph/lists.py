@@ -102,7 +102,6 @@ class _ListStatistic:
 
 
 def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]:
-    """Write statistics of the rows of each row's list."""
     lists, made = lists_of(step, places), {}
     odd = [s for s in step._wanted if s not in ("count", "sum", "mean", "min", "max", "std")]
     if odd:

@@ -22,15 +22,11 @@ def common(*given: Any) -> torch.dtype:
     metas = [g.meta if isinstance(g, GraphTensor) else g for g in given]
     found = metas[0].dtype if isinstance(metas[0], torch.Tensor) else None
     for other in metas[1:]:
-        a = metas[0] if found is None else torch.empty(dims(metas[0]), dtype=found, device="meta")
+        # of as many dimensions: torch's rules for dtypes need no more
+        a = metas[0] if found is None else torch.empty((1,) * np.ndim(metas[0]), dtype=found, device="meta")
         found = torch.result_type(a, other if not isinstance(other, torch.Tensor) else other.to("meta"))
     assert found is not None
     return found
-
-
-def dims(given: Any) -> tuple[int, ...]:
-    """Return a shape of as many dimensions: torch's rules for dtypes need no more."""
-    return (1,) * given.ndim if isinstance(given, torch.Tensor) else ()
 
 
 def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str, torch.dtype]:
@@ -59,8 +55,8 @@ for _kind, _names in {
     "Add": ("add", "__add__", "__radd__"),
     "Sub": ("sub", "subtract", "__sub__"),
     "Mul": ("mul", "multiply", "__mul__", "__rmul__"),
-    "Max": ("maximum", "fmax_"),
-    "Min": ("minimum", "fmin_"),
+    "Max": ("maximum",),
+    "Min": ("minimum",),
 }.items():
     handler(*_names)(partial(_binary, kind=_kind))
 
@@ -154,13 +150,7 @@ def _compare(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str) -> 
     return graph.op(kind, x, y)
 
 
-for _name, _kind in {
-    "eq": "Equal",
-    "lt": "Less",
-    "le": "LessOrEqual",
-    "gt": "Greater",
-    "ge": "GreaterOrEqual",
-}.items():
+for _name, _kind in {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}.items():
     handler(_name, f"__{_name}__")(partial(_compare, kind=_kind))
 
 
@@ -455,12 +445,15 @@ def _expand(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any) -> str:
     return a.value  # it is broadcast where it is read
 
 
-@handler("transpose", "t", "permute", "movedim")
-def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any) -> str:
-    order = list(reversed(range(a.ndim)))
-    if len(given) == 2:  # torch itself says where the dimensions go, each known by its size
-        order = [d - 2 for d in torch.empty(tuple(range(2, 2 + a.ndim))).transpose(*given).shape]
+def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, name: str, **options: Any) -> str:
+    # torch itself says where the dimensions go, each known by its size
+    sized = torch.empty(tuple(range(2, 2 + a.ndim)), device="meta")
+    order = [d - 2 for d in getattr(torch.Tensor, name)(sized, *given, **options).shape]
     return graph.op("Transpose", a.value, perm=order)
+
+
+for _name in ("transpose", "t", "permute", "movedim"):
+    handler(_name)(partial(_transpose, name=_name))
 
 
 @handler("stack")

@@ -207,8 +207,7 @@ class Request:
         of_key = np.repeat(np.arange(len(values)), [len(v or b"") // kind.itemsize for v in values])
         sums, folded = None, np.array([b is not None for b in bases], dtype=bool)
         if folded.any():
-            order = first_order(index.readers)
-            base = base_type(index.readers, None if order is None else layout.dtype([order])[order])
+            base = base_type(index.readers, kind)
             nothing = np.zeros(1, base).tobytes()
             sums = np.frombuffer(b"".join(b or nothing for b in bases), base)
         first = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int64)
@@ -300,7 +299,7 @@ class Folder:
             return
         records = np.frombuffer(value, layout.dtype(index.fields))
         order = first_order(index.readers)
-        base = base_type(index.readers, None if order is None else layout.dtype([order])[order])
+        base = base_type(index.readers, records.dtype)
         events = Table(layout.decode(records, index.fields, self.values))
         # the events that no later request can precede, and the time before which they are
         old, cut = np.ones(len(events), dtype=bool), None

@@ -114,9 +114,10 @@ def sums(step: Feature, gone: Table) -> dict[str, Any]:
     return {n: made[n] for n in summed(step)}
 
 
-def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
-    """Return the dtype of a key's folded events; ``order`` is that of the order column, None if there is none."""
-    parts = [(CUT, "f8" if order is not None and order.kind == "f" else "i8")]
+def base_type(steps: Sequence[Feature], record: np.dtype) -> np.dtype:
+    """Return the dtype of a key's folded events; ``record`` is that of one event."""
+    order = first_order(steps)
+    parts = [(CUT, "f8" if order is not None and record[order].kind == "f" else "i8")]
     return np.dtype(parts + [part for step in steps for part in summed(step).items()])
 
 

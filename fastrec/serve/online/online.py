@@ -22,14 +22,7 @@ from fastrec.features.base import Context, Feature
 from fastrec.features.columns import order_keys
 from fastrec.features.lagged import seconds_in
 from fastrec.serve.online.fetching import Folder, Request
-from fastrec.serve.online.plan import (
-    HISTORY,
-    EventIndex,
-    RecordLayout,
-    Values,
-    history_outputs,
-    make_plan,
-)
+from fastrec.serve.online.plan import HISTORY, EventIndex, RecordLayout, Values, history_outputs, make_plan
 from fastrec.serve.online.store import MemoryStore, by_key, row_keys
 from fastrec.table import Column, Table, column_names
 

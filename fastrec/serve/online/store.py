@@ -35,8 +35,7 @@ class EventLog:
 
     Args:
         path: the file; made where it is not there.
-        sync: ``'always'``: ``commit`` returns when the disk has the record, one wait serving all threads that wait;
-            ``'never'``: the system writes when it likes, and a power cut (not a crash of the process) may lose records.
+        sync: as of ``MemoryStore``.
     """
 
     def __init__(self, path: Path, *, sync: Sync = "always") -> None:

@@ -151,9 +151,7 @@ _ALL = [
     Address("/metrics", _metrics, "Counts and durations for Prometheus."),
     Address("/openapi.json", pages.openapi),
 ]
-_SESSIONS = [
-    Address("/v1/recommend", recommend.recommend, recommend.SAYS, "POST", post=recommend.of_sessions),
-]
+_SESSIONS = [Address("/v1/recommend", recommend.recommend, recommend.SAYS, "POST", post=recommend.of_sessions)]
 _ROWS = [
     *protocols.ADDRESSES,
     Address("/v2/health/live", _alive, public=True),

@@ -64,10 +64,8 @@ class Batcher:
     """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop.
 
     Args:
-        workers: batches that are scored at once, each on a thread.
-        max_rows: rows of a batch; a larger job goes alone.
-        max_wait: seconds that a batch which is not full waits for more; 0: none.
-        queue_rows: rows that may wait; a job that finds more is refused.
+        workers, max_wait, queue_rows: as of ``Limits``.
+        max_rows: its ``batch_rows``.
         seen: called after every batch with its jobs, its rows and the seconds it took.
     """
 

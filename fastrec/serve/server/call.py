@@ -49,10 +49,7 @@ class Refusal(FastrecError):
 
     Args:
         status: the status of HTTP, 400 to 599.
-        problem: what is wrong, in one sentence.
-        column: the column it was found in, if any.
-        row: number of the first offending row of the request, counted from 0.
-        remedy: what the client can do about it.
+        problem, column, row, remedy: as of every ``FastrecError``; ``row`` is the request's, counted from 0.
         retry_after: seconds after which the same request may be sent again, for 503.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -125,13 +126,7 @@ def json_response(value: dict[str, Any], status: int = 200) -> Response:
 
 async def score(service: Service, call: Call) -> Response:
     """Answer rows with their scores, in the rows' order."""
-
-    def parse() -> tuple[Scorer, RequestColumns]:
-        body = parse_body(call.body, call.content_type, SCORE_FIELDS, service.limits)
-        scorer = _answering(service, call, body)
-        return scorer, body.columns(scorer.spec, service.limits.max_rows)
-
-    scorer, columns = await service.parse(len(call.body), parse)
+    scorer, _, columns = await _rows(service, call, SCORE_FIELDS)
     outputs = await service.score(scorer, columns, call.timeout, call.came)
     answer: dict[str, Any] = {"scores": outputs[0].tolist()}
     if scorer.spec.classes is not None and scorer.spec.outputs[0].width > 1:
@@ -142,14 +137,11 @@ async def score(service: Service, call: Call) -> Response:
 async def rank(service: Service, call: Call) -> Response:
     """Answer one list's candidates with their ids, the best first; equal scores keep the candidates' order."""
 
-    def parse() -> tuple[Scorer, Body, RequestColumns]:
-        body = parse_body(call.body, call.content_type, RANK_FIELDS, service.limits)
-        scorer = _answering(service, call, body)
+    def check(scorer: Scorer) -> None:
         if scorer.spec.outputs[0].width != 1:
             raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
-        return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
 
-    scorer, body, columns = await service.parse(len(call.body), parse)
+    scorer, body, columns = await _rows(service, call, RANK_FIELDS, check)
     k = top(body.fields.get("k", call.query("k")))
     if columns.n_lists > 1:
         raise Refusal(422, f"there are {columns.n_lists} lists, and one is ranked", column=scorer.spec.list)
@@ -163,15 +155,12 @@ async def rank(service: Service, call: Call) -> Response:
 async def explain(service: Service, call: Call) -> Response:
     """Answer rows with the contributions of their columns; the mixtures of each row wait in the queue as rows do."""
 
-    def parse() -> tuple[Scorer, Body, RequestColumns]:
-        body = parse_body(call.body, call.content_type, EXPLAIN_FIELDS, service.limits)
-        scorer = _answering(service, call, body)
+    def check(scorer: Scorer) -> None:
         if scorer.background is None or (scorer.spec.outputs[0].width > 1 and scorer.spec.classes is None):
             why = "this export is not explained: it ranks, reads events, has several targets or no rows to compare with"
             raise Refusal(422, why, remedy="Export the run anew, or call SavedRun(run).explain")
-        return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
 
-    scorer, body, columns = await service.parse(len(call.body), parse)
+    scorer, body, columns = await _rows(service, call, EXPLAIN_FIELDS, check)
     classes, arrays = scorer.spec.classes, columns.arrays()
     asked = call.query("of")  # text, whatever the classes are
     of = body.fields.get("of", next((c for c in classes or () if str(c) == asked), asked))
@@ -225,10 +214,19 @@ async def reload(service: Service, call: Call) -> Response:
     return json_response({"version": await service.reload()})
 
 
-def _answering(service: Service, call: Call, body: Body) -> Scorer:
-    scorer = service.choose(call.id_or(body.fields.get("request_id")))
-    call.version = scorer.label
-    return scorer
+async def _rows(
+    service: Service, call: Call, fields: Collection[str], check: Callable[[Scorer], None] = lambda scorer: None
+) -> tuple[Scorer, Body, RequestColumns]:
+    """Read the rows of a body, and choose the export that answers; ``check`` refuses one before its columns."""
+
+    def parse() -> tuple[Scorer, Body, RequestColumns]:
+        body = parse_body(call.body, call.content_type, fields, service.limits)
+        scorer = service.choose(call.id_or(body.fields.get("request_id")))
+        call.version = scorer.label
+        check(scorer)
+        return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
+
+    return await service.parse(len(call.body), parse)
 
 
 def top(k: Any) -> int | None:

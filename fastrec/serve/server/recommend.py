@@ -397,12 +397,8 @@ class _ServedRecommender(_Model):
         self._sides = [n for n, c in codings.items() if c.kind != "vector"]
         context = dict.fromkeys(self._sides, "a side feature of every event of the session")
         if ranker is not None:
-            own = {
-                "session",
-                "item",
-                "sources",
-                *(f"{n}_{w}" for n in self._shop.retriever.sources for w in ("score", "rank")),
-            }
+            ranks = (f"{n}_{word}" for n in self._shop.retriever.sources for word in ("score", "rank"))
+            own = {"session", "item", "sources", *ranks}
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
         timed = _reads_times(self._shop.retriever)
         self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context, timed)

@@ -154,9 +154,7 @@ class Service:
     Args:
         folder: what ``fastrec export`` wrote, or a registry: then the current version is served, and the next one from
             when it is promoted.
-        events: what makes its columns from events; None: it has none.
-        limits: how much to take on.
-        canary: a version of the registry that answers some of the requests; None: none does.
+        events, limits, canary: as ``make_app`` takes them.
     """
 
     def __init__(

@@ -13,8 +13,6 @@ from fastrec.errors import DataError
 from fastrec.table import Table, attach, column_names, load_state, save_state
 from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
 
-__all__ = ["FeatureChain", "Features", "apply_features", "features_of", "fit_features"]
-
 
 class Features(FrameProc):
     """A FeatureSet among the procs: the same as ``features=`` of ``TabularFrame``.
@@ -124,7 +122,6 @@ def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
 
 
 def _as_set(given: Any) -> Any:
-    """Return the object that computes features."""
     absent = [n for n in MAKES_FEATURES if not hasattr(given, n)]
     if absent:
         remedy = "Give a FeatureSet, as in FeatureSet([CountEncode('city')])"

@@ -17,8 +17,6 @@ from fastrec.table.state import class_named
 from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
 from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
 
-__all__ = ["as_procs", "proc_from_state"]
-
 
 def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
     """Make the proc that ``to_state`` described."""

@@ -128,14 +128,31 @@ def check(model, task, *, atol=1e-6, rtol=1e-6):
     np.testing.assert_allclose(said, model.predict(rows).numpy(), atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_every_net(net):
-    check(NetModel("net", model=net, epochs=1), "binary", atol=1e-5)
+def few_trees():
+    return XGBModel("xgb", rounds=5, early_stopping_rounds=None)
 
 
-@pytest.mark.parametrize(("task", "seeds"), [("multiclass", 1), ("regression", 1), ("multilabel", 2)])
-def test_a_net_of_every_task(task, seeds):
-    check(NetModel("net", model="TabularNet", epochs=1, seeds=seeds), task, atol=1e-5)
+TASKS = ["binary", "multiclass", "regression", "multilabel", "ranking"]
+CHECKED = [
+    *((NetModel("net", model=net, epochs=1), "binary", {"atol": 1e-5}) for net in NETS),
+    *((NetModel("net", model="TabularNet", epochs=1), task, {"atol": 1e-5}) for task in ("multiclass", "regression")),
+    (NetModel("net", model="TabularNet", epochs=1, seeds=2), "multilabel", {"atol": 1e-5}),
+    (NetRanker("net", layers=[16], epochs=1), "ranking", {"atol": 1e-5, "rtol": 1e-5}),
+    *((XGBModel("xgb", rounds=20, early_stopping_rounds=None), task, {"atol": 2e-6}) for task in TASKS),
+    (XGBRanker("xgb", rounds=20), "ranking", {"atol": 2e-6}),
+    (XGBRanker("xgb", rounds=20, margin="size"), "ranking", {"atol": 1e-5}),
+    (SKModel("forest", ExtraTreesClassifier(20, max_depth=6, random_state=0)), "multiclass", {}),
+    (SKModel("forest", ExtraTreesRegressor(20, max_depth=6, random_state=0)), "regression", {}),
+    (ConstantModel(), "binary", {}),
+    (ConstantModel(), "multiclass", {}),
+    (OffsetModel(few_trees(), "price"), "regression", {"atol": 1e-5}),
+    (OffsetModel(CentredModel(few_trees(), "price"), "price"), "regression", {"atol": 1e-5}),
+]
+
+
+@pytest.mark.parametrize(("model", "task", "tolerance"), CHECKED, ids=lambda v: getattr(v, "name", str(v)))
+def test_every_estimator(model, task, tolerance):
+    check(model, task, **tolerance)
 
 
 def test_a_net_of_logarithms():
@@ -151,20 +168,6 @@ def test_a_net_of_logarithms():
     np.testing.assert_allclose(said, model.predict(rows).numpy(), atol=1e-5, rtol=1e-6)
 
 
-def test_a_net_of_lists():
-    check(NetRanker("net", layers=[16], epochs=1), "ranking", atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("task", ["binary", "multiclass", "regression", "multilabel", "ranking"])
-def test_xgboost(task):
-    check(XGBModel("xgb", rounds=20, early_stopping_rounds=None), task, atol=2e-6)
-
-
-def test_xgboost_rankers():
-    check(XGBRanker("xgb", rounds=20), "ranking", atol=2e-6)
-    check(XGBRanker("xgb", rounds=20, margin="size"), "ranking", atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("name", "task"), [("LGBMModel", "binary"), ("LGBMModel", "multiclass"), ("CatBoostModel", "binary")]
 )
@@ -174,19 +177,6 @@ def test_other_libraries(name, task):
     check(getattr(estimators, name)("trees", rounds=20), task)
 
 
-def test_forests_of_scikit_learn():
-    check(SKModel("forest", ExtraTreesClassifier(20, max_depth=6, random_state=0)), "multiclass")
-    check(SKModel("forest", ExtraTreesRegressor(20, max_depth=6, random_state=0)), "regression")
-
-
-def test_rules():
-    check(ConstantModel(), "binary")
-    check(ConstantModel(), "multiclass")
-    check(OffsetModel(XGBModel("xgb", rounds=5, early_stopping_rounds=None), "price"), "regression", atol=1e-5)
-    centred = CentredModel(XGBModel("xgb", rounds=5, early_stopping_rounds=None), "price")
-    check(OffsetModel(centred, "price"), "regression", atol=1e-5)
-
-
 def test_a_rule_orders_each_list():
     rule, rows = ColumnRanker("rule", ["size", "price"]), rows_of("ranking", 200, 1)
     said = served(lambda r: prediction(rule, r), rows).reshape(-1, 5)
@@ -194,7 +184,7 @@ def test_a_rule_orders_each_list():
     assert (np.argsort(said, 1, kind="stable") == np.argsort(wanted, 1, kind="stable")).all()
 
 
-@pytest.mark.parametrize("task", ["binary", "multiclass", "regression", "multilabel", "ranking"])
+@pytest.mark.parametrize("task", TASKS)
 def test_every_blend(task):
     train, rows = rows_of(task, 400, 0), rows_of(task, 200, 1, label=False, odd=True)
     models = {"a": XGBModel("a", rounds=8, early_stopping_rounds=None, max_depth=2)}

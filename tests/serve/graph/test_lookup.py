@@ -126,3 +126,19 @@ def test_composed_functions_are_torchs(name, dtype):
     (found,) = ort.InferenceSession(graph.model().SerializeToString()).run(None, {"x": values.numpy()})
     rtol = 1e-12 if wanted.dtype == torch.float64 else 1e-6
     np.testing.assert_allclose(found, wanted.double().numpy(), rtol=rtol)
+
+
+MOVES = [("transpose", (1, 3)), ("permute", (0, 3, 1, 2)), ("permute", ((0, 2, 3, 1),)), ("movedim", (1, 3))]
+
+
+@pytest.mark.parametrize(("name", "given"), MOVES)
+def test_dimensions_go_where_torch_moves_them(name, given):
+    def moved(x):
+        wide = x[:, None, None, None] * torch.arange(24.0).reshape(2, 3, 4)
+        return getattr(wide, name)(*given).reshape(-1, 24)
+
+    values, graph = torch.tensor([1.0, -2.0]), Graph()
+    made = moved(GraphTensor(graph, graph.input("x", np.float32), torch.empty(N, device="meta")))
+    graph.output("y", value_of(graph, made, torch.float32), np.float32, 24)
+    (found,) = ort.InferenceSession(graph.model().SerializeToString()).run(None, {"x": values.numpy()})
+    np.testing.assert_array_equal(found, moved(values).numpy())
