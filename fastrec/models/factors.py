@@ -246,12 +246,13 @@ class TwoTower(FieldNet):
         return dict(zip(names, widths, strict=True))
 
 
-def item_log_q(dls: Any, column: str) -> Tensor:
+def item_log_q(dls: Any, column: str, *, uniform: float = 0.0) -> Tensor:
     """Return the log share of each item in the training rows, for ``InBatchSoftmax(log_q=…)``.
 
     Args:
         dls: dataloaders of the training rows.
         column: the categorical column that tells items apart.
+        uniform: share of a batch whose items are drawn from all alike (see ``MoreNegatives``).
 
     Returns:
         float32 ``[rows of the table]``; an item that never occurs counts as if it did once.
@@ -264,7 +265,7 @@ def item_log_q(dls: Any, column: str) -> Tensor:
         raise MissingColumnError("it is no categorical column", column=column, remedy=f"Those are {names}")
     ids = training_rows(dls)[0][:, names.index(column)].long()
     counts = torch.bincount(ids, minlength=len(dls.train_ds.classes[column])).clamp(min=1)
-    return (counts.double() / len(ids)).log().float()
+    return ((1 - uniform) * counts.double() / len(ids) + uniform / len(torch.unique(ids))).log().float()
 
 
 def _runs(names: Sequence[str], widths: Mapping[str, int]) -> tuple[tuple[int, int], ...]:

@@ -124,15 +124,37 @@ class RankedCandidates(SessionModel):
         # without a right candidate the models' scores have to do
         self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
 
-    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+    def _scored(self, sessions: SessionFrame) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all candidates: their sessions, their codes, and their scores."""
         table = self._candidates.union(sessions)
-        out = self._features.popularity.mul(1e-30).repeat(len(sessions), 1)
         x = _matrix(self._features(table, sessions))
         if self._trees is None:
             score = x.nan_to_num(0)[:, 0]
         else:
             score = torch.from_numpy(self._trees.inplace_predict(x.numpy())) if len(x) else torch.zeros(0)
-        out[table["session"].values, table["item"].values] = score + 1e-30
+        return table["session"].values, table["item"].values, score
+
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        out = self._features.popularity.mul(1e-30).repeat(len(sessions), 1)
+        session, item, score = self._scored(sessions)
+        out[session, item] = score + 1e-30
+        return out
+
+    def standard_scores(self, sessions: SessionFrame) -> torch.Tensor:
+        """Return what ``SessionModel.standard_scores`` does, from the candidates: all other items have one score."""
+        sessions = sessions.recode(self._known())
+        session, item, score = self._scored(sessions)
+        counts, score = torch.bincount(session, minlength=len(sessions)), score.double()
+        if not bool((counts > 0).all()):  # there popularity alone puts items in order
+            return super().standard_scores(sessions)
+        codes, reserved = len(sessions.items), len(sessions.items.reserved)
+        mean = torch.zeros(len(sessions), dtype=torch.float64).index_add_(0, session, score) / (codes - reserved)
+        spread = (codes - reserved - counts) * mean.square()
+        spread.index_add_(0, session, (score - mean[session]).square())
+        deviation = (spread / (codes - reserved)).sqrt().clamp_min(1e-30)
+        out = (-mean / deviation).float().unsqueeze(1).repeat(1, codes)
+        out[:, :reserved] = 0.0
+        out[session, item] = ((score - mean[session]) / deviation[session]).float()
         return out
 
     def _state(self) -> dict[str, Any]:

@@ -89,6 +89,21 @@ def recommended(
     return items, best
 
 
+def standardised(scores: torch.Tensor, reserved: int) -> torch.Tensor:
+    """Return scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
+    # parts that stay in the processor's cache from one step to the next
+    for part in scores.split(max(1, limits.BLOCK_WORDS // max(scores.shape[1], 1))):
+        known = part[:, reserved:]
+        known.clamp_(min=-1e30)
+        known.sub_(known.mean(1, keepdim=True))
+        deviation = torch.linalg.vector_norm(known, dim=1, keepdim=True) / max(known.shape[1], 1) ** 0.5
+        if not bool(deviation.isfinite().all()):  # squares are too large for float32; this takes ten times as long
+            deviation = known.std(1, keepdim=True, correction=0)
+        known.div_(deviation.clamp_min(1e-30))
+        part[:, :reserved] = 0.0
+    return scores
+
+
 class SessionModel(ABC):
     """Learns from sessions; scores every item for a session by its events so far: the higher, the likelier it is next.
 
@@ -156,6 +171,15 @@ class SessionModel(ABC):
             scores = self._block(sessions.take(rows))
             scores[:, : len(items.reserved)] = -torch.inf
             yield rows, scores
+
+    def standard_scores(self, sessions: SessionFrame) -> torch.Tensor:
+        """Return scores of all codes with mean 0 and deviation 1 in every session, float32 ``[n, codes]``.
+
+        Raises:
+            NotFittedError: nothing was learned.
+        """
+        sessions = sessions.recode(self._known())
+        return standardised(of_all(self.score(sessions), sessions), len(sessions.items.reserved))
 
     def recommend(
         self, sessions: SessionFrame, k: int, exclude_seen: bool = False

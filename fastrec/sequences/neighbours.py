@@ -104,7 +104,7 @@ class SessionIndex:
         queries, factors = (values, offsets), (of_session, of_item)
         known = values[values >= 0]
         work = int((self.starts[known + 1] - self.starts[known]).sum())
-        if not compiled(work):
+        if not compiled(max(work, out.numel())):  # numpy goes session by session, however little they share
             _without_loops(self, queries, decays, factors, (sample, k), out)
             return out
         postings = (self.sessions, self.places, self.starts)

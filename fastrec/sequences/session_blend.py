@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.sequences.base import SessionModel, best_items, hide_items, of_all
+from fastrec.sequences.base import SessionModel, best_items, hide_items
 from fastrec.sequences.items import PopularItems
 from fastrec.sequences.reading import SessionFrame, by_time, leave_one_out, prefixes
 
@@ -280,8 +280,7 @@ class SessionBlend(SessionModel):
             hide_items(scores, sessions.take(rows))
 
     def _standard(self, sessions: SessionFrame) -> list[Tensor]:
-        scores = (of_all(m.score(sessions), sessions) for m in self.models.values())
-        return [standardised(s, len(sessions.items.reserved)) for s in scores]
+        return [m.standard_scores(sessions) for m in self.models.values()]
 
     def _block(self, sessions: SessionFrame) -> Tensor:
         assert self.weights is not None
@@ -344,19 +343,6 @@ class _Candidates:
         before = torch.arange(total.shape[1]) < place
         ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
         return torch.where(same.any(1), ranks, k + 1)
-
-
-def standardised(scores: Tensor, reserved: int) -> Tensor:
-    """Return scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
-    known = scores[:, reserved:]
-    known.clamp_(min=-1e30)
-    known.sub_(known.mean(1, keepdim=True))
-    deviation = torch.linalg.vector_norm(known, dim=1, keepdim=True) / max(known.shape[1], 1) ** 0.5
-    if not bool(deviation.isfinite().all()):  # squares are too large for float32; this takes ten times as long
-        deviation = known.std(1, keepdim=True, correction=0)
-    known.div_(deviation.clamp_min(1e-30))
-    scores[:, :reserved] = 0.0
-    return scores
 
 
 def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

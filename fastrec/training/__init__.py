@@ -7,7 +7,7 @@ precision, CUDA graphs, compiled models, several ranks, row noise.
 from fastrec.training.acceleration import BF16Autocast, CompiledModel, CudaGraph
 from fastrec.training.checkpoint import Checkpoint, load_checkpoint
 from fastrec.training.learner import RecLearner, rec_learner
-from fastrec.training.noise import RowMixUp, SwapNoise, pretrain_denoising
+from fastrec.training.noise import MoreNegatives, RowMixUp, SwapNoise, pretrain_denoising
 from fastrec.training.rows import CowClip
 from fastrec.training.stop_on_nan import StopOnNaN
 
@@ -17,6 +17,7 @@ __all__ = [
     "CompiledModel",
     "CowClip",
     "CudaGraph",
+    "MoreNegatives",
     "RecLearner",
     "RowMixUp",
     "StopOnNaN",

@@ -11,10 +11,88 @@ from fastai.callback.core import Callback
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.models import TabularNet
+from fastrec.models import TabularNet, TwoTower
+from fastrec.models.fields import training_rows
 from fastrec.optim import adamw
 from fastrec.training.learner import LeanLearner
 from fastrec.training.stop_on_nan import StopOnNaN
+
+
+class MoreNegatives(Callback):
+    """Adds items to each training batch of a ``TwoTower``: with ``InBatchSoftmax`` the rows' own compete with them too.
+
+    Items of a batch's rows come as often as they occur, and rare ones hardly ever. ``uniform`` ones are drawn from all
+    items alike (mixed negatives, Yang et al. 2020). ``hard`` ones are what the net itself puts first for one of the
+    batch's queries, whose known items are left out. An added row has target 0, and so no loss of its own.
+
+    Args:
+        uniform: how many of the first in a batch; ``item_log_q(…, uniform=share)`` corrects for them.
+        hard: how many of the second.
+        query: the categorical column by which rows belong to one query; ``hard`` ones want it.
+        among: a hard one is drawn from so many of a query's first.
+        every: batches after which the items' vectors are computed anew.
+
+    Raises:
+        DataError: the model is no ``TwoTower`` with an item column, or reads lists or vectors; there are no targets; a
+            number makes no sense; there is no such column.
+    """
+
+    def __init__(
+        self, uniform: int = 0, hard: int = 0, *, query: str | None = None, among: int = 20, every: int = 20
+    ) -> None:
+        super().__init__()
+        if min(uniform, hard) < 0 or min(among, every) < 1 or not uniform + hard or (hard and query is None):
+            problem = f"uniform={uniform}, hard={hard}, query={query!r}, among={among}, every={every}"
+            raise DataError(problem, remedy="Give uniform or hard, with hard a query, and numbers above 0")
+        self.uniform, self.hard, self.query, self.among, self.every = uniform, hard, query, among, every
+
+    def before_fit(self) -> None:
+        """Collect the items, a training row of each, and what each query is known to have."""
+        net, dls, names = self.learn.model, self.learn.dls, list(self.learn.dls.cat_names)
+        item = getattr(net, "item_column", None)
+        if not isinstance(net, TwoTower) or item is None or self.query not in (None, *names):
+            remedy = f"Use it with a TwoTower that has an item column; columns are {names}"
+            raise DataError(f"negatives of {type(net).__name__}, query={self.query!r}", remedy=remedy)
+        cats, conts, _ = training_rows(dls)
+        self.codes, place = torch.unique(cats[:, item].long(), return_inverse=True)
+        row = torch.full((len(self.codes),), len(cats)).scatter_reduce_(0, place, torch.arange(len(cats)), "amin")
+        self.device = next(net.parameters()).device
+        self.rows = [part[row].to(self.device) for part in (cats, conts)]
+        self.column = None if self.query is None else names.index(self.query)
+        if self.column is not None:
+            self.pairs = torch.unique(cats[:, self.column].long() * len(self.codes) + place).to(self.device)
+        self.done = 0
+
+    def before_batch(self) -> None:
+        """Add the rows."""
+        if not self.learn.training:
+            return
+        if len(self.learn.xb) != 2 or len(self.learn.yb) != 1:
+            remedy = "Leave out its lists and vectors, and give a target: 1 for each row"
+            raise DataError("a batch has more than categories, numbers and a target", remedy=remedy)
+        chosen = torch.randint(len(self.codes), (self.uniform,), device=self.device)
+        if self.hard:
+            chosen = torch.cat([chosen, self._hard()])
+        y = self.learn.yb[0]
+        self.learn.xb = tuple(torch.cat([x, r[chosen].to(x)]) for x, r in zip(self.learn.xb, self.rows, strict=True))
+        self.learn.yb = (torch.cat([y, y.new_zeros(len(chosen), *y.shape[1:])]),)
+
+    @torch.no_grad()
+    def _hard(self) -> Tensor:
+        """Return places of items that stand high for some of the batch's queries."""
+        net, items = self.learn.model.eval(), len(self.codes)
+        if self.done % self.every == 0:
+            self.vectors = net.item_vectors(*self.rows)
+        self.done += 1
+        drawn = torch.randint(len(self.learn.xb[0]), (self.hard,), device=self.device)
+        cats, conts = (x[drawn] for x in self.learn.xb)
+        scores = net.query_vectors(cats, conts) @ self.vectors.T
+        net.train()
+        wanted = cats[:, self.column].long().unsqueeze(1) * items + torch.arange(items, device=self.device)
+        scores = scores.masked_fill(torch.isin(wanted, self.pairs), -torch.inf)
+        best, found = scores.topk(min(self.among, items), dim=1)
+        pick = (torch.rand(best.shape, device=self.device) * (best > -torch.inf)).argmax(1, keepdim=True)
+        return found.gather(1, pick)[best.gather(1, pick) > -torch.inf]  # a query may know all items
 
 
 class SwapNoise(Callback):

@@ -261,17 +261,6 @@ def test_older_items_count_less():
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", FILTERS)
-def test_saved_and_odd_sessions(tmp_path, make):
-    model = HistoryFilter(make(), decay=5.0).fit(frame([*LOG, []]))
-    model.save(tmp_path / "m")
-    again = SessionModel.load(tmp_path / "m")
-    assert again.settings() == model.settings()
-    asked = frame([[], [3], [77], [3] * 4, [1, 2, 3] * 2000], items=model.items)
-    assert torch.equal(scores_of(again, asked), scores_of(model, asked))
-    assert torch.isfinite(scores_of(model, asked)[:, 1:]).all()
-
-
 @pytest.mark.parametrize("make", [UserKNN, BPRFactors])
 def test_filters_of_known_users_are_refused(make):
     refused(DataError, "only the users", lambda: HistoryFilter(make()))

@@ -43,23 +43,6 @@ def test_scores_are_probabilities_of_candidates_alone(fitted):
         assert (scores[there] <= 1).all()
 
 
-def test_a_session_alone_scores_as_among_others(fitted):
-    asked = frame(chains(3, 12, 15), items=fitted.items)
-    items, scores = fitted.recommend(asked, 5)
-    for i in range(len(asked)):
-        alone = fitted.recommend(asked.take(torch.tensor([i])), 5)
-        assert torch.equal(alone[0][0], items[i])
-        torch.testing.assert_close(alone[1][0], scores[i])
-
-
-def test_saved_and_read_again(tmp_path, fitted):
-    fitted.save(tmp_path / "m")
-    again = SessionModel.load(tmp_path / "m")
-    assert again.settings() == fitted.settings()
-    asked = frame([*chains(4, 20, 15), []], items=fitted.items)
-    assert torch.equal(again.recommend(asked, 7)[0], fitted.recommend(asked, 7)[0])
-
-
 def test_few_sessions_and_the_usual_models(tmp_path):
     model = RankedCandidates(rounds=3).fit(frame([["a", "b"], ["a", "c"], ["a", "b"]]))
     items, _ = model.recommend(frame([["a"], []], items=model.items), 3)

@@ -138,23 +138,6 @@ def test_near_items_count_the_last_events_only(way):
     assert scores[1].tolist() == [2, 1]
 
 
-def blend() -> SessionBlend:
-    return SessionBlend({"knn": VSTAN(k=5), "near": CoVisitation()}, weights=[1, 2])
-
-
-@pytest.mark.parametrize("make", [PopularItems, CoVisitation, blend])
-def test_saved_read_and_asked_for_odd_sessions(tmp_path, make):
-    model = make().fit(frame([*random_lists(5, 60, 9), []]))
-    model.save(tmp_path / "m")
-    again = SessionModel.load(tmp_path / "m")
-    assert again.settings() == model.settings()
-    asked = frame([[], [3], [77], [3] * 5, np.tile([1, 2, 3], 33_334).tolist()], items=model.items)
-    assert torch.equal(scores_of(again, asked), scores_of(model, asked))
-    items, found = model.recommend(asked, 5)
-    assert (items > 0).all()
-    assert torch.isfinite(found).all()
-
-
 def test_a_blend_adds_standardised_scores():
     log = frame(random_lists(6, 60, 9))
     first, second = VSTAN(k=5).fit(log), PopularItems().fit(log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 
@@ -10,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences import VSTAN, NextItemNet, SessionBlend, SessionFrame, SessionModel, prefixes, sequence_metrics
 from fastrec.sequences.next_item_net import NETS
-from fastrec.sequences.session_blend import standardised
+from fastrec.sequences.base import standardised
 from fastrec.sequences.session_net import ItemTower
 from tests._core.refusals import refused
 
@@ -38,30 +37,6 @@ MODELS = {
 @pytest.fixture(params=sorted(MODELS))
 def model(request):
     return MODELS[request.param]()
-
-
-def test_a_saved_model_recommends_the_same(model, tmp_path):
-    frame = cycle()
-    model.fit(frame, seed=1)
-    test = frame.new({"items": [["a"], ["k", "l"], [], ["c", "d", "e", "f", "g", "h"] * 10]})
-    items, scores = model.recommend(test, 5)
-    assert bool((items > 0).all())
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "state.json").write_text("{}")  # an earlier save, which is replaced whole
-    model.save(tmp_path / "m")
-    assert {p.suffix for p in (tmp_path / "m").iterdir()} == {".json", ".safetensors"}
-    loaded = SessionModel.load(tmp_path / "m")
-    assert type(loaded) is type(model)
-    again = loaded.recommend(test, 5)
-    assert torch.equal(again[0], items)
-    torch.testing.assert_close(again[1], scores)
-    state = json.loads((tmp_path / "m" / "state.json").read_text())
-    del state["learned"]
-    (tmp_path / "m" / "state.json").write_text(json.dumps(state))
-    with pytest.raises(UnreadableFileError):
-        SessionModel.load(tmp_path / "m")
-    with pytest.raises(MissingFileError):
-        SessionModel.load(tmp_path / "none")
 
 
 @pytest.mark.parametrize("net", ["PooledSASRec", "HSTU"])
@@ -91,37 +66,12 @@ def test_a_net_with_times_is_saved_and_wants_them(net, tmp_path):
     refused(DataError, "no times", lambda: NextItemNet(net, **SMALL, options={"bias": "time"}).fit(bare))
 
 
-def test_scores_come_once_for_every_session_and_never_code_0(model):
-    frame = cycle()
-    model.fit(frame)
-    asked = prefixes(frame)
-    rows = []
-    for part, scores in model.score(asked):
-        assert scores.dtype == torch.float32
-        assert scores.shape == (len(part), len(frame.items))
-        assert bool((scores[:, 0] == -torch.inf).all())
-        assert bool(scores[:, 1:].isfinite().all())
-        rows += part.tolist()
-    assert sorted(rows) == list(range(len(asked)))
-    seen = model.recommend(frame, 12, exclude_seen=True)[0]
-    for row, own in zip(seen.tolist(), frame.values.split(frame.lengths.tolist()), strict=True):
-        assert set(row) & set(own.tolist()) <= {0}
-
-
 def test_the_same_seed_gives_the_same_model(model):
     frame = cycle()
     settings = model.settings()
     first = model.fit(frame, seed=3).recommend(frame, 4)[1]
     again = type(model)(**settings) if not isinstance(model, SessionBlend) else MODELS["SessionBlend"]()
     torch.testing.assert_close(again.fit(frame, seed=3).recommend(frame, 4)[1], first)
-
-
-def test_sessions_of_another_vocabulary_are_recoded(model):
-    frame = cycle()
-    model.fit(frame)
-    other = SessionFrame({"items": [["zz", "c"], ["d", "a"]]}, item="items")
-    same = frame.new({"items": [["c"], ["d", "a"]]})
-    torch.testing.assert_close(model.recommend(other, 3), model.recommend(same, 3))
 
 
 def test_a_limit_of_time_is_kept_and_the_rate_reaches_its_end():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError
-from fastrec.sequences import STAN, VSKNN, VSTAN, SessionFrame, SessionModel
+from fastrec.sequences import STAN, VSKNN, VSTAN, SessionFrame
 from tests._core.refusals import refused
 from tests.sequences.helpers import frame, random_lists, scores_of
 
@@ -98,26 +98,6 @@ def test_odd_sessions(way, name):
     assert torch.isfinite(found).all()
     one = scores_of(model, frame([long[:7]], items=model.items))
     assert torch.isfinite(one[:, 1:]).all()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_session_alone_scores_as_among_others(way, name):
-    model = MODELS[name]().fit(frame(random_lists(3, 60, 9)))
-    asked = frame(random_lists(4, 12, 9), items=model.items)
-    together = scores_of(model, asked)
-    for i in range(len(asked)):
-        torch.testing.assert_close(scores_of(model, asked.take(torch.tensor([i])))[0], together[i], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_saved_and_read_again(tmp_path, name):
-    model = MODELS[name]().fit(frame(random_lists(5, 60, 9)))
-    model.save(tmp_path / "m")
-    again = SessionModel.load(tmp_path / "m")
-    assert type(again) is type(model)
-    assert again.settings() == model.settings()
-    asked = frame(random_lists(6, 12, 9), items=model.items)
-    assert torch.equal(scores_of(again, asked), scores_of(model, asked))
 
 
 def test_times_put_the_log_in_order():

@@ -30,6 +30,7 @@ from fastrec.sequences.next_item_net import NETS
 from fastrec.sequences.session_net import ByteDropout, gap_sizes
 from tests._core.refusals import refused
 from tests.sequences.helpers import cycle
+from tests.training.helpers import quiet_fit
 
 DEVICE = resolve_device()
 WIDTH, CODES = 8, 20
@@ -273,8 +274,7 @@ def test_only_a_net_with_times_tells_what_they_decide(name):
         config = {"dropout": 0.0, "bias": bias, "blocks": 2}
         dls = session_dataloaders(frame, timed_log(200, 1), tokens=200, max_len=3, seed=0, timed=bias == "time")
         learn = session_learner(dls, NETS[name], width=16, config=config)
-        with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(30, 2e-2)
+        quiet_fit(learn, 30, 2e-2)
         found[bias] = learn.validate()[2]
     assert found["time"] > 0.9 > 0.8 > found["position"]
 
@@ -307,8 +307,7 @@ def test_nets_learn_what_always_follows(name, task):
     frame = cycle(200)
     dls = session_dataloaders(frame, frame.take(torch.arange(40)), task=task, tokens=128, max_len=8, seed=0)
     learn = session_learner(dls, NETS[name], width=16, config={"dropout": 0.0})
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(12 if task == "causal" else 25, 2e-2)
+    quiet_fit(learn, 12 if task == "causal" else 25, 2e-2)
     assert learn.validate()[1] == 1.0  # HR@20 of 12 items
     assert learn.validate()[2] > (0.9 if task == "masked" else 0.95)
     test = frame.new({"items": [[3, 4], [11]]})
@@ -341,8 +340,7 @@ def test_row_sparse_gradients_train_as_well():
     torch.manual_seed(0)
     dls = session_dataloaders(cycle(200), tokens=128, max_len=8, seed=0)
     learn = session_learner(dls, SASRec, width=16, sparse=True, loss=SampledSoftmax(4), config={"dropout": 0.0})
-    with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(12, 2e-2)
+    quiet_fit(learn, 12, 2e-2)
     assert learn.validate()[2] > 0.95
 
 
