@@ -514,7 +514,7 @@ def test_the_report_says_what_where_and_what_to_do():
     ],
 )
 def test_what_cannot_be_checked_is_told_why(pipeline, options, error, message):
-    target = options.pop("target", "clicked")
+    options = {"target": "clicked", "order": "t", **options}
     with pytest.raises(error, match=message) as caught:
-        check_leakage(pipeline, clicks().assign(fold0=0), target, "t", **options)
+        check_leakage(pipeline, clicks().assign(fold0=0), **options)
     assert message != "one value only" or caught.value.column == "fold0"
