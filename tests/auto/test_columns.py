@@ -1,7 +1,5 @@
 """How a text file is written, and what each column of a table is."""
 
-from __future__ import annotations
-
 import gzip
 import zipfile
 

@@ -1,7 +1,5 @@
 """Target, task, metric, ids, folds and what is left out, found from files in the usual forms."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from fastrec.auto.columns import Files, names_something, read_files
 from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from tests.files import write_csv
 
 N = 600
 RNG = np.random.default_rng(1)
@@ -26,10 +25,7 @@ def frame(**more):
 
 
 def folder(tmp_path, train, test=None, sample=None, names=("train", "test", "sample_submission")):
-    for name, table in zip(names, (train, test, sample), strict=True):
-        if table is not None:
-            table.to_csv(tmp_path / f"{name}.csv", index=False)
-    return tmp_path
+    return write_csv(tmp_path, **dict(zip(names, (train, test, sample), strict=True)))
 
 
 def known(data, **options):

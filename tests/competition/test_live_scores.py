@@ -1,7 +1,5 @@
 """The leaderboard of a run that is under way: its last figures are those of ``scores.json``."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -19,6 +17,7 @@ from fastrec.competition.train_models import LiveScores
 from fastrec.estimators import XGBModel
 from fastrec.stacking import Stack
 from fastrec.validate import Folds, Target
+from tests.files import write_csv
 
 TREES = {"rounds": 4, "early_stopping_rounds": None, "nthread": 1}
 
@@ -42,9 +41,7 @@ def data(tmp_path_factory):
     rng = np.random.default_rng(5)
     frame = pd.DataFrame({"id": range(240), "x": rng.normal(size=240), "z": rng.normal(size=240)})
     frame["y"] = (frame.x + 0.5 * frame.z + rng.normal(size=240) > 0).astype(int)
-    frame[:200].to_csv(folder / "train.csv", index=False)
-    frame[200:].drop(columns="y").to_csv(folder / "test.csv", index=False)
-    return folder
+    return write_csv(folder, train=frame[:200], test=frame[200:].drop(columns="y"))
 
 
 def run(recipe, data, out, *, terminal: bool, quiet: bool = False, **options) -> tuple[dict, str]:

@@ -1,7 +1,5 @@
 """``fastrec script``: one file that gives the run's submission without a network, from a bare ``python -I``."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -30,6 +28,7 @@ from fastrec.errors import (
     UnreadableFileError,
     WriteError,
 )  # fmt: skip
+from tests.files import write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = "999.1"  # no version that is installed: the script takes the wheel, which is this tree's code
@@ -98,10 +97,7 @@ def write_data(folder: Path) -> Path:
     rng = np.random.default_rng(3)
     frame = pd.DataFrame({"id": range(260), "x": rng.normal(size=260), "city": rng.choice(list("abc"), 260)})
     frame["y"] = (frame.x + (frame.city == "a") + rng.normal(size=260) > 0).astype(int)
-    folder.mkdir()
-    frame[:200].to_csv(folder / "train.csv", index=False)
-    frame[200:].drop(columns="y").to_csv(folder / "test.csv", index=False)
-    return folder
+    return write_csv(folder, train=frame[:200], test=frame[200:].drop(columns="y"))
 
 
 def alone(script: Path, *arguments: object, options: tuple[str, ...] = (), network: list[str] = ()) -> tuple:
@@ -195,9 +191,7 @@ def test_the_script_of_a_ranking_gives_the_runs_submission(no_network, tmp_path,
     frame = pd.DataFrame({"search": np.repeat(np.arange(60), 5), "product": np.tile(list("abcde"), 60)})
     frame["price"], frame["rating"] = rng.uniform(1, 9, 300), rng.integers(1, 6, 300)
     frame["bought"] = (frame.rating > 3) * rng.integers(0, 4, 300)
-    data.mkdir()
-    frame[:200].to_csv(data / "train.csv", index=False)
-    frame[200:].drop(columns="bought").to_csv(data / "test.csv", index=False)
+    write_csv(data, train=frame[:200], test=frame[200:].drop(columns="bought"))
     (data / "sample_submission.csv").write_text("search,products\n40,a b c d e\n")
     loaded = load_competition(folder)
     run = run_competition(loaded, data, tmp_path / "run", stages=Stages(quiet=True), seed=7)

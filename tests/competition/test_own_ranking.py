@@ -1,7 +1,5 @@
 """A ranking of one's own: candidates in files, a recipe of a few lines, a run that is scored by its truth."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -19,6 +17,7 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import LGBMModel, XGBRanker
 from fastrec.serve import Scorer
 from fastrec.table import Table
+from tests.files import scores_of, write_csv
 
 C = 6  # candidates of a list
 RECIPE = """
@@ -67,12 +66,7 @@ TRUTH = TEST[["search", "product", "bought"]].sample(frac=1.0, random_state=0)
 
 
 def write(folder: Path, truth: pd.DataFrame | None = TRUTH, test: pd.DataFrame | None = None) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    TRAIN.to_csv(folder / "train.csv", index=False)
-    (TEST.drop(columns="bought") if test is None else test).to_csv(folder / "test.csv", index=False)
-    if truth is not None:
-        truth.to_csv(folder / "truth.csv", index=False)
-    return folder
+    return write_csv(folder, train=TRAIN, test=TEST.drop(columns="bought") if test is None else test, truth=truth)
 
 
 def mean_reciprocal_rank(made: pd.DataFrame) -> float:
@@ -93,10 +87,6 @@ def done(*arguments: object) -> str:
     code, out = invoke(*arguments)
     assert code == 0, out
     return out
-
-
-def scores_of(run: Path) -> dict:
-    return json.loads((run / "scores.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +116,8 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_lists_may_be_named_by_text(folder, tmp_path):
-    data, run = tmp_path / "data", tmp_path / "run"
-    data.mkdir()
-    as_text(TRAIN).to_csv(data / "train.csv", index=False)
-    as_text(TEST.drop(columns="bought")).to_csv(data / "test.csv", index=False)
-    as_text(TRUTH).to_csv(data / "truth.csv", index=False)
+    run, tables = tmp_path / "run", {"train": TRAIN, "test": TEST.drop(columns="bought"), "truth": TRUTH}
+    data = write_csv(tmp_path / "data", **{name: as_text(table) for name, table in tables.items()})
     done("run", folder / "competitions" / "shop", "--data", data, "--out", run)
     made = pd.read_csv(run / "submission.csv")
     assert set(made["search"]) == set(as_text(TEST)["search"])

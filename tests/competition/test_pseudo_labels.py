@@ -1,7 +1,5 @@
 """A run with ``PseudoLabelled``: what its folds learn from test rows holds nothing of the targets that they score."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.stacking import Stack
 from fastrec.validate import Folds
+from tests.files import write_csv
 
 N, M, FOLDS = 240, 80, 4
 TREES = {"rounds": 10, "eta": 0.4, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
@@ -63,11 +62,7 @@ class Shop(Competition):
 
 
 def write(folder: Path, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    train.to_csv(folder / "train.csv", index=False)
-    if test is not None:
-        test.drop(columns="bought").to_csv(folder / "test.csv", index=False)
-    return folder
+    return write_csv(folder, train=train, test=None if test is None else test.drop(columns="bought"))
 
 
 def fitted(data: Path, parts: Path | None = None, **attributes) -> TableRun:

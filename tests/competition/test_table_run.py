@@ -313,6 +313,7 @@ def test_folds_in_order_of_time(tmp_path):
         ("binary", {"target": "nowhere"}, "nowhere"),
         ("binary", {"metric": "gauc"}, "gauc scores lists, which a binary task has not"),
         ("regression", {"metric": "quadratic_kappa"}, r"quadratic_kappa scores classes.*the target is an amount"),
+        ("binary", {"models": lambda bs: [Untrainable("a/b")]}, "name .a/b. cannot be that of a folder"),
     ],
 )
 def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, case, attributes, message):

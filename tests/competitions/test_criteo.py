@@ -1,7 +1,5 @@
 """Criteo's recipe and simulator: the files' form, the best score that there can be, and a run from the stream."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -25,11 +23,13 @@ from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import SavedRun, StreamedCompetition, StreamedNet, run_competition
 from fastrec.competition.budget import Budget
+from fastrec.competition.streamed import clicks as streamed
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.models import DLRM
 from fastrec.stacking import OneBase, StackModel
-from fastrec.tabular import ParquetFrame
+from fastrec.table import Table
+from fastrec.tabular import Categorify, ParquetFrame
 
 pytest.importorskip("numba")
 
@@ -133,26 +133,20 @@ def test_a_run_learns_and_is_scored_on_the_last_day(run, data):
     assert (run / "report.html").is_file()
 
 
-def test_a_saved_run_predicts_raw_rows_as_the_stream_did(run, data):
+def test_a_saved_run_predicts_raw_rows_as_the_stream_did_and_its_export_too(run, data, tmp_path):
     rows = _table(data, DAYS - 1).drop(columns="label")
     made = SavedRun(run).predict(rows)
     np.testing.assert_allclose(made, pq.read_table(run / "test" / "stack.parquet")["prediction"], atol=1e-6)
-    sample = pq.read_table(run / "sample.parquet").to_pandas()
-    pd.testing.assert_frame_equal(sample, rows.head(len(sample)), check_dtype=False)
-
-
-def test_an_exported_run_scores_raw_columns(run, tmp_path):
+    sample = pq.read_table(run / "sample.parquet")
+    pd.testing.assert_frame_equal(sample.to_pandas(), rows.head(len(sample)), check_dtype=False)
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     from fastrec.serve import export_run
     from fastrec.serve.export import feeds_of
-    from fastrec.table import Table
 
-    one = tmp_path / "one"  # a net is enough
-    shutil.copytree(run, one)
+    one = Path(shutil.copytree(run, tmp_path / "one"))  # a net is enough
     StackModel(["dlrm"], [OneBase("dlrm")]).save(one / "stack")
     about = export_run(one, tmp_path / "out").about
-    sample = pq.read_table(run / "sample.parquet")
     made = runtime.InferenceSession(tmp_path / "out" / "model.onnx").run(None, feeds_of(about, Table.read(sample)))[0]
     np.testing.assert_allclose(made.ravel(), SavedRun(one).predict(sample), atol=1e-5)
 
@@ -189,8 +183,6 @@ class OfParquet(StreamedCompetition):
     name, target = "mine", "bought"
 
     def frame(self, data, cache, *, rows, stages):
-        from fastrec.tabular import Categorify
-
         return ParquetFrame(
             data / "train.parquet", [Categorify], ["item"], [], "bought", valid=str(data / "test.parquet"),
             y_dtype=torch.float32, cache=cache,
@@ -222,18 +214,14 @@ def test_any_streamed_frame_may_be_a_recipes(shop, tmp_path):
 
 
 def test_training_ends_when_its_time_is_over(shop, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        OfParquet, "nets", lambda self: {"only": StreamedNet(DLRM, {"self_interaction": True}, epochs=10**6, bs=64)}
-    )
+    nets = {"only": StreamedNet(DLRM, {"self_interaction": True}, epochs=10**6, bs=64)}
+    monkeypatch.setattr(OfParquet, "nets", lambda self: nets)
     run = run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", minutes=0.05)
-    seconds = json.loads((run / "scores.json").read_text())["seconds"]["train only"]
-    assert seconds < 30
+    assert json.loads((run / "scores.json").read_text())["seconds"]["train only"] < 30
 
 
 def test_packing_takes_of_the_minutes(shop, tmp_path, monkeypatch):
     """By a clock that packing puts 40 seconds on: of 60 seconds, 3 of them for the end, 17 are left."""
-    from fastrec.competition.streamed import clicks as streamed
-
     now, asked, real = [0.0], [], streamed.train_streamed
 
     class Slow(OfParquet):

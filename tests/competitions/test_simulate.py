@@ -1,7 +1,5 @@
 """The simulator: official form, published shares, probabilities that are the stated model's, and its own oracle."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -94,14 +92,9 @@ def test_columns_and_types_are_the_official_ones(made):
     assert made["items"].item_id.is_unique
     assert set(made["items"].properties.str.split("|").explode()) <= set(PROPERTIES)
     assert len(set(PROPERTIES)) == 157
-
-
-def test_only_cells_with_a_comma_are_quoted(made):
     head = (made["summary"].out / "train.csv").read_text(encoding="utf-8").splitlines()[:2000]
     assert head[0] == LOG.replace(" ", ",")
-    for line in head[1:]:
-        for quoted in line.split('"')[1::2]:
-            assert "," in quoted
+    assert all("," in quoted for line in head[1:] for quoted in line.split('"')[1::2])  # only such cells are quoted
 
 
 def test_sessions_are_whole_ordered_and_in_one_file(made):
@@ -324,14 +317,10 @@ def test_display_recency_and_oracle_lie_where_the_real_ones_do(made):
     assert scores.recency.mean() == pytest.approx(0.65, abs=0.01 + 3 * error.recency)
     assert scores.oracle.mean() > scores.recency.mean() + 0.03
     assert scores.oracle.mean() == pytest.approx(made["summary"].oracle_mrr, abs=4.5 * error.oracle)
-    assert made["summary"].oracle_mrr == pytest.approx(0.715, abs=0.02)
-
-
-def test_summary_oracle_is_the_parquets(made):
-    truth = made["truth"]
-    targets = truth.filter(truth["target"])
+    targets = made["truth"].filter(made["truth"]["target"])  # the summary's oracle is the parquet's
     assert len(targets) == len(made["answers"])
     assert expected_mrr(targets["probabilities"]) == pytest.approx(made["summary"].oracle_mrr, abs=1e-6)
+    assert made["summary"].oracle_mrr == pytest.approx(0.715, abs=0.02)
 
 
 @settings(max_examples=60, deadline=None)
