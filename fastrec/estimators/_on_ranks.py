@@ -27,8 +27,6 @@ from fastrec.validate import Rows
 if TYPE_CHECKING:
     from fastrec.estimators.base import Estimator
 
-__all__ = ["check_ranks", "fit_on_ranks", "is_for_ranks", "share_of", "training_on_ranks", "wanted_ranks"]
-
 _WANTED = [1]
 
 

@@ -10,8 +10,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Fit what the folder named on the command line holds; rank 0 writes it back."""

@@ -143,7 +143,6 @@ class NetRanker(Ranker):
         return self
 
     def _cats(self, train: Lists) -> list[str]:
-        """Return the categorical columns of the net."""
         return list(train.cats)
 
     def _with_columns(self, rows: Lists) -> Lists:

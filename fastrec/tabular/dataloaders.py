@@ -29,8 +29,6 @@ from fastrec.tabular.columns import coded_of
 from fastrec.tabular.frame import TabularFrame, split_rows
 from fastrec.tabular.recipe import loaded
 
-__all__ = ["RecDataLoaders", "cont_cat_split"]
-
 _FRAME_OPTIONS = [n for n, p in inspect.signature(TabularFrame).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 

@@ -30,8 +30,6 @@ from fastrec.table.read import check_names
 from fastrec.tabular.columns import coded_of, training_part
 from fastrec.tabular.procs.procs import Categorify
 
-__all__ = ["ExtraColumns", "Extras", "ListBatch"]
-
 
 class Extras:
     """The list and vector columns of some rows: name → ``ListBatch`` ``[n]`` or float32 ``[n, d]``, in the order of a

@@ -18,7 +18,6 @@ loaders work on it. Differences, all deliberate (those of the procs and the load
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from fastrec._core import limits
 from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
 from fastrec._core.threads import on_one_thread
-from fastrec.errors import DataError, DataWarning, MissingColumnError
+from fastrec.errors import DataError, MissingColumnError, warn
 from fastrec.table import Table, Vocab, concat, take_rows
 from fastrec.table.frames import row_count
 from fastrec.tabular.columns import TrainingRows
@@ -177,10 +176,8 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
     both = torch.cat(rows[1:]) if len(rows) > 1 else torch.empty(0, dtype=torch.int64)
     both = both[torch.from_numpy(trained[both.numpy()])]
     if len(both):
-        warnings.warn(
-            f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
-            "the validation score is not to be trusted", DataWarning, stacklevel=3,
-        )  # fmt: skip
+        told = f"{len(both)} rows are in training and in validation (the first is row {int(both[0])})"
+        warn(f"{told}: the validation score is not to be trusted")
     return rows
 
 
@@ -234,8 +231,7 @@ class TabularFrame(PandasViews, Tabular):
         cat_dtype: dtype of codes, int32 or int64.
         y_dtype: dtype of numeric targets: float32, float64 or int64; None: the columns' own.
         do_setup: learn and prepare now; False: leave the rows raw.
-        inplace: not used.
-        reduce_memory: not used.
+        inplace, reduce_memory: not used.
 
     Raises:
         MissingColumnError: a named column is not in ``df``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
-from fastrec.errors import DataError, DataWarning
+from fastrec.errors import DataError, warn
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
@@ -78,12 +77,10 @@ class FrameRecipe:
         bad = numbers[:, new[0]].isnan()
         first = int(bad.nonzero()[0])
         others = f", nor in {len(new) - 1} further columns" if len(new) > 1 else ""
-        warnings.warn(
+        warn(
             f"column {self.conts[new[0]]!r}, row {first if rows is None else int(rows[first])}: {int(bad.sum()):,} of "
             f"{len(bad):,} {what} rows have no number there{others}, which no training row lacked: their predictions "
-            "will be NaN. Add FillMissing to the procs, or fill them before.",
-            DataWarning,
-            stacklevel=3,
+            "will be NaN. Add FillMissing to the procs, or fill them before."
         )
 
     def _lacking(self, numbers: torch.Tensor) -> list[int]:

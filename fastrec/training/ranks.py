@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.ranks import agree, all_rows, broadcast, is_first, naming_lost_ranks, rank, summed, world_size
-from fastrec.errors import DataError, DataWarning, DeviceError, RankError
+from fastrec.errors import DataError, DeviceError, RankError, warn
 from fastrec.optim.torch_optimizers import BatchPlaces, SparseRows
 
 
@@ -279,11 +278,8 @@ class DataParallel(Callback):
                 joined = all_rows(parts, f"putting {metric.name} together")
                 metric.preds, metric.targs = [joined[0]], [joined[1]]
             elif not isinstance(metric, ValueMetric) and is_first():
-                warnings.warn(
-                    f"{metric.name} is of rank 0's rows alone: a {type(metric).__name__} cannot be put together",
-                    DataWarning,
-                    stacklevel=2,
-                )
+                kind = type(metric).__name__
+                warn(f"{metric.name} is of rank 0's rows alone: a {kind} cannot be put together")
 
 
 @contextmanager

@@ -114,6 +114,14 @@ def saved(tmp_path_factory):
     return folder / "saved", rankers, lists_of(other), np.load(folder / "scores.npz")
 
 
+def rewritten(folder: Path, target: Path, **change) -> Path:
+    """A copy of a saved estimator whose own file says other things."""
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    about = json.loads((folder / "estimator.json").read_text())
+    (target / "estimator.json").write_text(json.dumps({**about, **change}))
+    return target
+
+
 def test_every_ranker_is_among_the_cases():
     apart = {"SessionRanker"}  # its lists have events: ``test_session_ranker.py`` saves and loads it
     assert {name for name in known_classes(Ranker) if ":" not in name} - apart <= set(MADE)
@@ -179,9 +187,7 @@ def test_damaged_files_are_named(saved, case, tmp_path):
     ],
 )
 def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
-    copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
-    about = json.loads((copy / "estimator.json").read_text())
-    (copy / "estimator.json").write_text(json.dumps({**about, **change}))
+    copy = rewritten(saved[0] / "NetRanker-0", tmp_path / "copy", **change)
     with pytest.raises(FastrecError):
         Estimator.load(copy).predict(saved[2])
 
@@ -191,12 +197,10 @@ def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
 )
 def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path, name):
     before = set(sys.modules)
-    copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
-    about = json.loads((copy / "estimator.json").read_text())
-    (copy / "estimator.json").write_text(json.dumps({**about, "class": name}))
+    copy = rewritten(saved[0] / "NetRanker-0", tmp_path / "copy", **{"class": name})
     with pytest.raises(FastrecError, match=r"estimator\.json"):
         Estimator.load(copy)
-    (copy / "estimator.json").write_text(json.dumps(about))
+    rewritten(saved[0] / "NetRanker-0", copy)
     state = json.loads((copy / "net" / "state.json").read_text())
     for model in (name, "antigravity:Net", "os:path"):
         (copy / "net" / "state.json").write_text(json.dumps({**state, "model": model}))
@@ -205,12 +209,9 @@ def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path,
     assert "antigravity" not in set(sys.modules) - before
 
 
-def test_a_ranker_of_another_class_is_refused(saved):
+def test_nothing_is_loaded_where_nothing_is_or_written_over_other_things(saved, tmp_path):
     with pytest.raises(DataError, match="is no XGBRanker"):
         XGBRanker.load(saved[0] / "NetRanker-0")
-
-
-def test_nothing_is_loaded_where_nothing_is_or_written_over_other_things(tmp_path):
     with pytest.raises(MissingFileError, match=r"estimator\.json"):
         Estimator.load(tmp_path / "none")
     (tmp_path / "mine.txt").write_text("x")
@@ -260,27 +261,24 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
     assert type(Estimator.load(tmp_path / "flat")._trained.net) is Flat
     mean = float(lists_of(rows(0)).table["x"].number().mean())
     # known by another module's name, a class is taken where it is the one that is asked
-    about = json.loads((tmp_path / "x" / "estimator.json").read_text())
-    (tmp_path / "x" / "estimator.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
-    assert Constant.load(tmp_path / "x").mean == mean
+    renamed = rewritten(tmp_path / "x", tmp_path / "renamed", **{"class": "elsewhere:Constant"})
+    assert Constant.load(renamed).mean == mean
     with pytest.raises(DataError, match="not known here"):
-        Estimator.load(tmp_path / "x")
+        Estimator.load(renamed)
 
 
-def test_one_that_does_not_say_what_it_learned_is_not_saved(tmp_path):
+def test_what_no_file_holds_is_not_saved(tmp_path):
     class Silent(Constant):
         learned = ()
 
-    with pytest.raises(DataError, match=r"Silent does not say what it has learned.*in learned"):
-        Silent("x").fit(lists_of(rows(0))).save(tmp_path / "x")
+    odd = XGBRanker("t", rounds=1, base_score=np.float32(0.5))
+    for model, match in (
+        (Silent("x"), r"Silent does not say what it has learned.*in learned"),
+        (odd, "t has a setting that cannot be saved"),
+    ):
+        with pytest.raises(DataError, match=match):
+            model.fit(lists_of(rows(0))).save(tmp_path / "m")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_setting_that_no_file_holds_is_named(saved, tmp_path):
-    model = XGBRanker("t", rounds=1, base_score=np.float32(0.5)).fit(lists_of(rows(0)))
-    with pytest.raises(DataError, match="t has a setting that cannot be saved"):
-        model.save(tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
 
 
 # -------------------------------------------------------------------------------------------------------- any model
@@ -291,13 +289,13 @@ def test_the_default_net_is_what_it_was(saved):
     fixed = {"layers": [128, 64], "ps": 0.2, "embed_p": 0.05, "use_bn": False, "act_cls": nn.SiLU}
     assert NetRanker().architecture.model is TabularNet
     assert dict(NetRanker().architecture.options) == fixed
-    data = replace(lists_of(rows(0)))
+    data = lists_of(rows(0))
     by_name = NetRanker(model="TabularNet", **SMALL).fit(data, seed=1).predict(data)
     assert torch.equal(NetRanker(options=fixed, **SMALL).fit(data, seed=1).predict(data), by_name)
 
 
 def test_every_model_can_be_the_net_of_a_run():
-    tried = {r.architecture.model.__name__ for make in MADE["NetRanker"] if (r := make())}
+    tried = {make().architecture.model.__name__ for make in MADE["NetRanker"]}
     models = {n for n in fastrec.models.__all__ if hasattr(getattr(fastrec.models, n), "forward")}
     parts = {"EmbeddingTables", "EventNet", "FieldNet", "PiecewiseLinear"}  # no models
     of_sessions = {"BST", "DIN"}  # of a SessionRanker

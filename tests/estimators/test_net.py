@@ -73,11 +73,8 @@ def test_learns_a_planted_signal_within_lists():
     order = ColumnRanker("display_order", ["position"]).fit(train)
     assert score(model, test) > score(order, test) + 0.25
     # The kind alone matters too: gyms are clicked most.
-    twin = (
-        test.table.with_columns({"kind": ["gym"] * len(test)}),
-        test.table.with_columns({"kind": ["spa"] * len(test)}),
-    )
-    gym, spa = (model.predict(hidden(test.with_table(t))) for t in twin)
+    twins = (test.table.with_columns({"kind": [kind] * len(test)}) for kind in ("gym", "spa"))
+    gym, spa = (model.predict(hidden(test.with_table(t))) for t in twins)
     assert (gym > spa).double().mean() > 0.95
 
 
@@ -99,13 +96,10 @@ def test_reporting_on_other_lists_changes_no_score():
 def test_validation_loss_is_the_mean_over_lists():
     data, valid = clicks(), clicks(seed=1)
     model = small().fit(data, valid, seed=1)
-    scores = model.predict(valid)
-    losses = []
-    for g in valid.groups.unique():
-        rows = valid.groups == g
-        losses.append(-float(torch.log_softmax(scores[rows], 0)[valid.label[rows].bool()].sum()))
+    scores, clicked = model.predict(valid).reshape(-1, 5), valid.label.reshape(-1, 5).argmax(1)
+    expected = nn.functional.cross_entropy(scores, clicked)
     # batches hold unequal numbers of lists only where lists are of unequal length
-    assert model.trace.curves[0]["valid_loss"] == pytest.approx(np.mean(losses), abs=1e-4)
+    assert model.trace.curves[0]["valid_loss"] == pytest.approx(float(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize("bs", [1, 60, 10**9])
@@ -114,23 +108,18 @@ def test_any_batch_size_up_to_the_whole_set(bs):
     assert small(bs=bs).fit(data, seed=1).predict(data).isfinite().all()
 
 
-def learners_of(monkeypatch) -> list:
+@pytest.fixture
+def learners(monkeypatch) -> list:
     """The Learners that are made from now on."""
     seen, make = [], _one_cycle.rec_learner
-
-    def noted(*args, **kwargs):
-        seen.append(make(*args, **kwargs))
-        return seen[-1]
-
-    monkeypatch.setattr(_one_cycle, "rec_learner", noted)
+    monkeypatch.setattr(_one_cycle, "rec_learner", lambda *a, **k: seen.append(make(*a, **k)) or seen[-1])
     return seen
 
 
-def test_large_batches_are_trained_by_adamw_without_momentum_of_embeddings(monkeypatch):
-    seen = learners_of(monkeypatch)
+def test_large_batches_are_trained_by_adamw_without_momentum_of_embeddings(learners):
     data = clicks(32_768 // 5 + 1)
     model = small(bs=32_768, lr=2e-3, epochs=4).fit(data, seed=1)
-    (learn,) = seen
+    (learn,) = learners
     assert isinstance(learn.opt.opt, AdamW)
     embeddings, others = learn.opt.hypers
     assert [embeddings["mom"], others["mom"]] == [0.0, 0.5]
@@ -142,7 +131,7 @@ def test_large_batches_are_trained_by_adamw_without_momentum_of_embeddings(monke
     assert model.predict(data).isfinite().all()
     numbers = replace(data, cats=())  # nothing to split off
     assert small(bs=32_768, epochs=1).fit(numbers).predict(numbers).isfinite().all()
-    assert [h["sqr_mom"] for h in seen[1].opt.hypers] == [0.9]
+    assert [h["sqr_mom"] for h in learners[1].opt.hypers] == [0.9]
 
 
 @pytest.mark.parametrize("bs", [32_768, 65_536, 819_200])
@@ -206,32 +195,24 @@ def test_missing_only_in_the_test_and_infinite_values_are_scored():
     assert model.predict(hidden(data.with_table(data.table.with_columns({"gap": odd})))).isfinite().all()
 
 
-def test_features_may_have_any_name():
-    data = clicks()
-    data = replace(data, cats=(), weight=torch.where(data.groups % 20 == 0, 1.0, 0.5))
+def test_features_may_have_any_name_and_list_ids_be_any_integers():
+    data = replace(clicks(), cats=())
+    data = replace(data, weight=torch.where(data.groups % 20 == 0, 1.0, 0.5))
     names = dict(zip(data.conts, ("weight", "list", "label"), strict=True))
     renamed = replace(data, table=data.table.rename(names), conts=list(names.values()))
-    a, b = (small().fit(d, seed=1).predict(d) for d in (data, renamed))
-    assert torch.equal(a, b)
-
-
-def test_list_ids_may_be_any_integers():
-    data = clicks()
     big = replace(data, groups=data.groups // 10 + (1 << 62))  # neighbours that no float tells apart
-    a, b = (small().fit(d, seed=1).predict(d) for d in (data, big))
-    assert torch.equal(a, b)
+    plain, *others = (small().fit(d, seed=1).predict(d) for d in (data, renamed, big))
+    assert all(torch.equal(plain, other) for other in others)
 
 
 def test_only_the_proportions_of_weights_count():
     data = clicks()
     weight = torch.where(data.groups % 20 == 0, 1.0, 0.25).double()
-    a, b, c = (
-        small().fit(replace(data, weight=w), seed=1).predict(data)
-        for w in (weight, 1e-9 * weight, torch.ones_like(weight))
-    )
+    weights = (weight, 1e-9 * weight, torch.ones_like(weight), None)
+    a, b, c, without = (small().fit(replace(data, weight=w), seed=1).predict(data) for w in weights)
     torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
     assert not torch.allclose(a, c, atol=1e-3)
-    assert torch.equal(c, small().fit(data, seed=1).predict(data))
+    assert torch.equal(c, without)
 
 
 def loss_by_loops(scores, label, groups, weight) -> float:
@@ -251,22 +232,19 @@ def loss_by_loops(scores, label, groups, weight) -> float:
 def test_loss_is_the_weighted_mean_over_lists(weight):
     scores, groups = [0.3, -1.0, 2.0, 0.0, 0.5, 1.0, 3.0, 0.7], [4, 4, 4, 5, 5, 6, 6, 9]
     label = [1, 0, 1, 0, 1, 0, 1, 0]  # two clicks in the first list, none in the last
-    data = Lists(
-        Table({"x": scores}),
-        torch.tensor(groups),
-        label=torch.tensor(label),
-        weight=torch.tensor(weight, dtype=torch.float64),
-    )
+    weights = torch.tensor(weight, dtype=torch.float64)
+    data = Lists(Table({"x": scores}), torch.tensor(groups), label=torch.tensor(label), weight=weights)
     targets = torch.stack([t.double() for t in module._targets_of(data)], 1)
     got = WeightedListLoss()(torch.tensor(scores, dtype=torch.float64)[:, None], targets)
     assert float(got) == pytest.approx(loss_by_loops(scores, label, groups, weight))
 
 
-def test_the_training_rows_are_not_kept(monkeypatch):
-    seen = learners_of(monkeypatch)
+def test_the_training_rows_are_not_kept(learners):
     model = small().fit(clicks(), clicks(seed=1), seed=1)
-    kept = [weakref.ref(thing) for thing in (seen[0], seen[0].opt, seen[0].dls.train_ds.packed.buffer)]
-    seen.clear()
+    (learn,) = learners
+    kept = [weakref.ref(thing) for thing in (learn, learn.opt, learn.dls.train_ds.packed.buffer)]
+    del learn
+    learners.clear()
     gc.collect()
     assert [ref() for ref in kept] == [None] * 3
     assert len(model._trained.frame) == 0
@@ -303,11 +281,8 @@ def rows(values, n=200, seed=0, ranking=False):
     cat = rng.choice(values, n)
     x = rng.normal(size=n)
     y = (x + np.isin(cat, ["a", "d"]) + rng.normal(size=n) > 0.5).astype(np.float64)
-    table = Table({"cat": cat.tolist(), "x": x})
-    if ranking:
-        groups = torch.arange(n) // 5
-        return Lists(table, groups, cats=["cat"], conts=["x"], label=torch.from_numpy(y))
-    return Rows(table, "binary", cats=["cat"], conts=["x"], label=torch.from_numpy(y))
+    table, given = Table({"cat": cat.tolist(), "x": x}), {"cats": ["cat"], "conts": ["x"], "label": torch.from_numpy(y)}
+    return Lists(table, torch.arange(n) // 5, **given) if ranking else Rows(table, "binary", **given)
 
 
 def embedding(net, values):
@@ -366,10 +341,7 @@ def test_training_goes_on_from_there_for_half_the_epochs():
 def test_another_number_of_columns_keeps_its_first_weights_where_shapes_differ():
     first = NetModel(**PLAIN).fit(rows(OLD))
     data = rows(OLD, seed=2)
-    wider = Rows(
-        data.table.with_columns({"more": torch.randn(200)}), "binary", cats=["cat"], conts=["x", "more"],
-        label=data.label,
-    )  # fmt: skip
+    wider = replace(data, table=data.table.with_columns({"more": torch.randn(200)}), conts=["x", "more"])
     model = NetModel(**PLAIN)
     model.start_from(first)
     assert model.fit(wider).predict(wider).isfinite().all()
@@ -380,7 +352,6 @@ def test_another_number_of_columns_keeps_its_first_weights_where_shapes_differ()
 
 
 def test_who_always_begins_from_nothing_says_so():
-    assert not XGBModel().start_from(XGBModel())
-    assert not ConstantModel("c").start_from(ConstantModel("c"))
-    assert not NetModel().start_from(NetModel())
+    for one, other in ((XGBModel(), XGBModel()), (ConstantModel("c"), ConstantModel("c")), (NetModel(), NetModel())):
+        assert not one.start_from(other)
     assert not NetRanker().start_from(NetModel())

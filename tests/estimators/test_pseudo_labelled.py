@@ -60,23 +60,20 @@ def plain_round(teacher: Estimator, task: str, weight: torch.Tensor, confidence:
     predicted = teacher.predict(rows(OTHER, task, label=None)).tolist()
     taken, labels = [], []
     for i, p in enumerate(predicted):
+        every = np.atleast_1d(p)
         if task == "regression":
+            sure, label = True, p
+        elif task == "multiclass":
+            sure, label = every.max() >= confidence, int(every.argmax())
+        else:
+            sure, label = (np.maximum(every, 1 - every) >= confidence).all(), (np.array(p) > 0.5).astype(float).tolist()
+        if sure:
             taken.append(i)
-            labels.append(p)
-        elif task == "multiclass" and max(p) >= confidence:
-            taken.append(i)
-            labels.append(p.index(max(p)))
-        elif task == "binary" and (p >= confidence or 1 - p >= confidence):
-            taken.append(i)
-            labels.append(float(p > 0.5))
-        elif task == "multilabel" and all(q >= confidence or 1 - q >= confidence for q in p):
-            taken.append(i)
-            labels.append([float(q > 0.5) for q in p])
+            labels.append(label)
     both = pd.concat([TRAIN, OTHER.iloc[taken]], ignore_index=True)
     own = label_of(TRAIN, task)
     label = torch.cat([own, torch.tensor(labels, dtype=own.dtype)])
-    mean = sum(w for w in weight.tolist() if w > 0) / sum(w > 0 for w in weight.tolist())
-    weights = torch.tensor([*weight.tolist(), *[share * mean] * len(taken)], dtype=torch.float64)
+    weights = torch.cat([weight, torch.full((len(taken),), share * float(weight[weight > 0].mean()))])
     return trees().fit(rows(both, task, label=label, weight=weights), seed=seed), len(taken)
 
 
@@ -124,7 +121,9 @@ def test_columns_that_are_not_learned_from_come_along_where_they_fit():
             seen.append(train)
             return super().fit(train, valid, **more)
 
-    Seeing.predict = lambda self, data: torch.full((len(data),), 0.99, dtype=torch.float64)
+        def predict(self, data):
+            return torch.full((len(data),), 0.99, dtype=torch.float64)
+
     PseudoLabelled(Seeing()).fit(train, unlabeled=other)
     assert [set(s.table.names) for s in seen] == [{"x", "city", "id", "odd", "mine"}, {"x", "city", "id"}]
     assert seen[1].table["id"].number().tolist() == [*range(150), *range(90)]
@@ -156,9 +155,7 @@ def test_trees_that_stop_early_stop_by_the_labelled_rows():
     assert torch.equal(held[:150], held_out(train))
     assert not bool(held[150:].any())
     used = both.take(~held)  # grown on these, as many as stopping by the labelled ones says
-    best = len(made.trace.curves) and min(
-        made.trace.curves, key=lambda c: next(v for n, v in c.items() if n != "round")
-    )
+    best = min(made.trace.curves, key=lambda c: next(v for n, v in c.items() if n != "round"))
     again = trees(rounds=int(best["round"]) + 1).fit(used, seed=1)
     probe = rows(frame(2, 60), "binary")
     torch.testing.assert_close(again.predict(probe), made.predict(probe), rtol=0, atol=1e-6)

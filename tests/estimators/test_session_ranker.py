@@ -23,18 +23,23 @@ SMALL = {"layers": [16], "epochs": 8, "bs": 96, "lr": 1e-2, "most_events": 5}
 C = 6  # candidates of a list
 
 
+def with_events(rows: Lists, log: pd.DataFrame) -> Lists:
+    names = {"lists": "g", "session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"]}
+    log = Table.read(log.reset_index(drop=True))
+    return replace(rows, events=ListEvents.before(rows.table, log, **names, time="t"))
+
+
 def planted(seed: int, lists: int = 200, noise: float = 0.0) -> Lists:
     """The candidate that was looked at is clicked; another was shown only, and most events are of other items."""
     rng = np.random.default_rng(seed)
     items = np.stack([rng.permutation(40)[:C] for _ in range(lists)])
     clicked = rng.integers(0, C, lists)
-    log: dict[str, list] = {"s": [], "t": [], "item": [], "kind": [], "dwell": []}
+    log = []
     for i in range(lists):
         others = rng.integers(40, 60, rng.integers(0, 4))
-        seen = [*((int(o), "look") for o in others), (items[i, clicked[i]], "look"), (items[i, clicked[i] - 1], "show")]
-        for t, (item, kind) in enumerate(seen):
-            log["s"].append(i), log["t"].append(t), log["item"].append(int(item)), log["kind"].append(kind)
-            log["dwell"].append(noise * rng.normal())
+        seen = [*((o, "look") for o in others), (items[i, clicked[i]], "look"), (items[i, clicked[i] - 1], "show")]
+        log += [(i, t, int(item), kind, noise * rng.normal()) for t, (item, kind) in enumerate(seen)]
+    log = pd.DataFrame(log, columns=["s", "t", "item", "kind", "dwell"])
     table = Table(
         {
             "g": np.repeat(np.arange(lists) * 3, C),
@@ -44,11 +49,10 @@ def planted(seed: int, lists: int = 200, noise: float = 0.0) -> Lists:
             "place": np.tile(np.arange(C, dtype=float), lists),
         }
     )
-    names = {"lists": "g", "session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"]}
-    events = ListEvents.before(table, Table(log), **names, time="t")
     label = torch.zeros(lists, C, dtype=torch.float64)
     label[torch.arange(lists), torch.from_numpy(clicked)] = 1
-    return Lists(table, table["g"].integer(), conts=["place"], label=label.reshape(-1), events=events)
+    rows = Lists(table, table["g"].integer(), conts=["place"], label=label.reshape(-1))
+    return with_events(rows, log)
 
 
 @cache
@@ -74,16 +78,12 @@ def test_it_learns_what_only_the_session_says(kind):
 def test_a_later_event_never_matters(kind):
     test = planted(1)
     log = test.events.log.to_pandas()
-    late = log.assign(t=50, item=7, kind="look")
-    names = {"lists": "g", "session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"]}
-    both = Table.read(pd.concat([late, log]).reset_index(drop=True))
-    later = replace(test, events=ListEvents.before(test.table, both, **names, time="t"))
+    later = with_events(test, pd.concat([log.assign(t=50, item=7, kind="look"), log]))
     assert torch.equal(fitted(kind).predict(later), fitted(kind).predict(test))
     again = SessionRanker(kind, model=kind, **{**SMALL, "epochs": 1})
     train = planted(0, 40)
     log = train.events.log.to_pandas()
-    both = Table.read(pd.concat([log.assign(t=60, dwell=1e6, kind="never"), log]).reset_index(drop=True))
-    changed = replace(train, events=ListEvents.before(train.table, both, **names, time="t"))
+    changed = with_events(train, pd.concat([log.assign(t=60, dwell=1e6, kind="never"), log]))
     one, other = (again.fresh().fit(rows, seed=1).predict(test) for rows in (train, changed))
     assert torch.equal(one, other)  # nor in training: vocabularies and scales are of events before lists
 
@@ -98,9 +98,7 @@ def test_other_lists_and_older_events_never_matter(kind):
     # events before the last five are not read
     log = test.events.log.to_pandas()
     old = pd.concat([log.assign(t=log.t - 100 + k, item=3) for k in range(5)])
-    names = {"lists": "g", "session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"]}
-    both = Table.read(pd.concat([old, log]).reset_index(drop=True))
-    longer = replace(test, events=ListEvents.before(test.table, both, **names, time="t"))
+    longer = with_events(test, pd.concat([old, log]))
     long = torch.bincount(torch.from_numpy(log.s.to_numpy(copy=True)), minlength=30) >= 5
     assert long.any()
     at = long.repeat_interleave(C)
@@ -162,18 +160,20 @@ def test_odd_rows():
 
 def test_errors_name_what_is_missing():
     test = planted(1, 10)
-    with pytest.raises(DataError, match="without the events before them"):
-        fitted("DIN").predict(replace(test, events=None))
-    with pytest.raises(DataError, match="lack the column of items"):
-        fitted("DIN").predict(test.with_table(test.table.drop(["item"])))
-    with pytest.raises(DataError, match="with times"):
-        fitted("DIN").predict(replace(test, events=replace(test.events, moments=None)))
-    with pytest.raises(DataError, match="TabularNet reads no events"):
-        SessionRanker(model="TabularNet")
-    with pytest.raises(DataError, match="DIN reads events"):
-        NetRanker(model="DIN")
-    with pytest.raises(DataError, match="most_events=0"):
-        SessionRanker(most_events=0)
+    for rows, match in (
+        (replace(test, events=None), "without the events before them"),
+        (test.with_table(test.table.drop(["item"])), "lack the column of items"),
+        (replace(test, events=replace(test.events, moments=None)), "with times"),
+    ):
+        with pytest.raises(DataError, match=match):
+            fitted("DIN").predict(rows)
+    for kind, options, match in (
+        (SessionRanker, {"model": "TabularNet"}, "TabularNet reads no events"),
+        (NetRanker, {"model": "DIN"}, "DIN reads events"),
+        (SessionRanker, {"most_events": 0}, "most_events=0"),
+    ):
+        with pytest.raises(DataError, match=match):
+            kind(**options)
     with pytest.raises(NotFittedError):
         SessionRanker().predict(test)
 
@@ -185,14 +185,11 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     assert second.start_from(first)
     monkeypatch.setattr("fastrec.estimators.net.train_one_cycle", lambda *a, **k: None)
     later = planted(3)
-    moved = torch.where(
-        later.table["item"].values % 7 == 0, -1.0 - later.table["item"].values, later.table["item"].values
-    )
+    items = later.table["item"].values
+    moved = later.table.with_columns({"item": torch.where(items % 7 == 0, -1 - items, items)})
     kinds = ["like" if k == "show" else k for k in later.events.log["kind"].to_arrow().to_pylist()]
     log = later.events.log.with_columns({"kind": as_column(kinds, name="kind")})
-    later = replace(
-        later, table=later.table.with_columns({"item": moved.long()}), events=replace(later.events, log=log)
-    )
+    later = replace(later, table=moved, events=replace(later.events, log=log))
     second = second.fresh().fit(later, seed=5)
 
     def of(ranker):

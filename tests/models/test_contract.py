@@ -89,27 +89,20 @@ def frame():
 
 def loaders(parts, path, target="rating"):
     block = CategoryBlock if target == "answer" else RegressionBlock
-    to = TabularFrame(
-        frame(),
-        [Categorify, Normalize],
-        parts.cats,
-        parts.conts,
-        target,
-        y_block=block(),
-        splits=(range(TRAIN), range(TRAIN, TRAIN + VALID)),
-        list_names=parts.lists,
-        vector_names=parts.vectors,
-    )
+    options = {"y_block": block(), "splits": (range(TRAIN), range(TRAIN, TRAIN + VALID))}
+    options |= {"list_names": parts.lists, "vector_names": parts.vectors}
+    to = TabularFrame(frame(), [Categorify, Normalize], parts.cats, parts.conts, target, **options)
     return to.dataloaders(bs=TRAIN // 2, path=path)
 
 
+def per_table(net, of):
+    """``of`` of every table by name, in every part of the net."""
+    parts = [(where, m) for where, m in net.named_modules() if isinstance(m, EmbeddingTables)]
+    return {f"{where}.{s.name}": of(m, s) for where, m in parts for s in m.slices}
+
+
 def tables_of(net):
-    """Every table by name, in every part of the net."""
-    found = {}
-    for where, module in net.named_modules():
-        if isinstance(module, EmbeddingTables):
-            found |= {f"{where}.{s.name}": module.table(s.name) for s in module.slices}
-    return found
+    return per_table(net, lambda tables, s: tables.table(s.name))
 
 
 def state_of(net):
@@ -175,13 +168,6 @@ def test_a_stock_learner_trains_it(case, tmp_path):
     fit_two_steps(Learner(dls, net, example.loss(net, MSELossFlat())))
 
 
-@cases()
-def test_rec_learner_makes_and_trains_it(case, tmp_path):
-    learn = fit_two_steps(learner(case, tmp_path, opt_func=Adam))
-    assert type(learn.model) is CASES[case][0]
-    assert predictions(learn)[0].shape == (VALID, 1)
-
-
 @cases("several outputs")
 def test_it_classifies(case, tmp_path):
     learn = fit_two_steps(learner(case, tmp_path, target="answer", opt_func=Adam))
@@ -201,14 +187,16 @@ def test_it_does_without_continuous_columns(case, tmp_path):
 
 
 @cases()
-def test_same_seed_same_weights(case, tmp_path):
+def test_rec_learner_makes_and_trains_it_and_the_same_seed_gives_the_same_weights(case, tmp_path):
     found = []
     for seed in (1, 1, 2):
         set_seed(seed, reproducible=True)
-        net = fit_two_steps(learner(case, tmp_path)).model
-        found.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+        learn = fit_two_steps(learner(case, tmp_path))
+        found.append(torch.cat([p.detach().flatten() for p in learn.model.parameters()]))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
+    assert type(learn.model) is CASES[case][0]
+    assert predictions(learn)[0].shape == (VALID, 1)
 
 
 @cases()
@@ -329,25 +317,17 @@ def test_row_sparse_gradients_are_the_dense_ones(case):
     assert torch.equal(*outs)
     for out in outs:
         (out * torch.linspace(1, 2, 6, device=DEVICE)[:, None]).sum().backward()
-    assert [n for n, p in rows.named_parameters() if p.grad.is_sparse] == [
-        n for n, _ in rows.named_parameters() if n.endswith("_rows")
-    ]
+    sparse = {n for n, p in rows.named_parameters() if p.grad.is_sparse}
+    assert sparse == {n for n, _ in rows.named_parameters() if n.endswith("_rows")}
     slices = [s for m in rows.modules() if isinstance(m, EmbeddingTables) for s in m.slices]
     assert all(s.group.endswith("_rows") == (s.stop - s.start == 20_001) for s in slices)
-    for (name, one), other in zip(gradients_of(dense).items(), gradients_of(rows).values(), strict=True):
+
+    def gradient(tables, s):
+        grad = tables.weights[s.group].grad
+        return (grad.to_dense() if grad.is_sparse else grad)[s.start : s.stop]
+
+    for (name, one), other in zip(per_table(dense, gradient).items(), per_table(rows, gradient).values(), strict=True):
         assert torch.allclose(one, other, atol=1e-6), name
-
-
-def gradients_of(net):
-    """Every table's gradient by name."""
-    found = {}
-    for where, module in net.named_modules():
-        if isinstance(module, EmbeddingTables):
-            for s in module.slices:
-                grad = module.weights[s.group].grad
-                grad = grad.to_dense() if grad.is_sparse else grad
-                found[f"{where}.{s.name}"] = grad[s.start : s.stop]
-    return found
 
 
 @cases()

@@ -1,8 +1,6 @@
-"""DIN and BST: attention worked by hand, gradients, and what must not matter."""
+"""DIN and BST: scores worked event by event, gradients, and what must not matter."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
@@ -88,20 +86,6 @@ def by_bst(made, own, events, same):
 def test_scores_are_those_worked_event_by_event(kind):
     made = net(kind)
     torch.testing.assert_close(made(CATS, CONTS, *EVENTS), plain(made))
-
-
-def test_attention_of_one_head_by_hand():
-    made = net(BST, width=1, heads=1)
-    same = torch.zeros(1, 2, 1)
-    for layer, weight in ((made.query, 0.0), (made.key, math.log(2)), (made.value, 1.0), (made.out, 1.0)):
-        layer.weight.data.fill_(weight)
-        layer.bias.data.zero_()
-    made.query.bias.data.fill_(1.0)
-    seen = []
-    made.out.register_forward_hook(lambda m, x, y: seen.append(float(x[0].detach())))
-    event, there = torch.tensor([[[0.0], [1.0]]]), torch.tensor([[True, True]])
-    made.read(*to_device(torch.zeros(1, 1), event, same, there, torch.tensor([0])))
-    assert seen == pytest.approx([0.5])
 
 
 @pytest.mark.parametrize("kind", NETS)

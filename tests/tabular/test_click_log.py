@@ -17,12 +17,9 @@ from fastrec._core import limits
 from fastrec.errors import DataError, MissingFileError, MissingPackageError, UnreadableFileError
 from fastrec.tabular import ClickLogFrame, LogPart
 from fastrec.tabular.click_log import tally, text
-from fastrec.tabular.click_log import text as codes
-from fastrec.tabular.click_log import text as parse
 
 CONTS, CATS = ["I1", "I2"], ["C1", "C2", "C3"]
-FORM = parse.LogForm(CONTS, CATS)
-
+FORM = text.LogForm(CONTS, CATS)
 
 pytest.importorskip("numba")
 
@@ -66,7 +63,7 @@ def test_lines_become_the_numbers_that_they_spell(tmp_path_factory, rows, end, w
     ]
     path = tmp_path_factory.mktemp("log") / "a.tsv"
     path.write_bytes((end.join(spelled) + (end if whole else "")).encode())
-    made = [parse.parse(s, FORM) for s in text.stretches([LogPart(path)], 64)]
+    made = [text.parse(s, FORM) for s in text.stretches([LogPart(path)], 64)]
     got = np.concatenate([rows for rows, _ in made])
     low = np.min([low for _, low in made], 0)
     assert low.tolist() == [min(n[j] or 0 for _, n, _ in rows) for j in range(2)]
@@ -129,20 +126,17 @@ def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
     empty.touch()
     zipped.touch()
     endless.write_bytes(b"1" * 200_000)
-    with pytest.raises(DataError, match="hold no line"):
-        _frame(empty, tmp_path / "cache")
-    with pytest.raises(DataError, match="compressed"):
-        _frame(zipped, tmp_path / "cache")
-    with pytest.raises(DataError, match="a line does not end"):
-        _frame(endless, tmp_path / "cache")
-    with pytest.raises(MissingFileError):
-        _frame(tmp_path / "none.tsv", tmp_path / "cache")
-    with pytest.raises(DataError, match="no file was given"):
-        _frame([], tmp_path / "cache")
-    with pytest.raises(DataError, match="0 categories"):
-        ClickLogFrame(empty, cache=tmp_path / "cache", cats=0)
-    with pytest.raises(DataError, match="named twice"):
-        ClickLogFrame(empty, cache=tmp_path / "cache", cats=["I1"])
+    for path, options, error, match in (
+        (empty, {}, DataError, "hold no line"),
+        (zipped, {}, DataError, "compressed"),
+        (endless, {}, DataError, "a line does not end"),
+        (tmp_path / "none.tsv", {}, MissingFileError, "none"),
+        ([], {}, DataError, "no file was given"),
+        (empty, {"cats": 0}, DataError, "0 categories"),
+        (empty, {"cats": ["I1"]}, DataError, "named twice"),
+    ):
+        with pytest.raises(error, match=match):
+            ClickLogFrame(path, cache=tmp_path / "cache", **{"conts": 2, "cats": 3, **options})
 
 
 # Counting ------------------------------------------------------------------------------------------------------------
@@ -172,7 +166,7 @@ def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(memory):
 
 def test_values_as_text_are_those_of_python():
     values = np.array([0, 1, 0xDEADBEEF, 2**32 - 1], dtype=np.uint32)
-    assert codes.as_text(values).tolist() == [f"{v:08x}".encode() for v in values.tolist()]
+    assert text.as_text(values).tolist() == [f"{v:08x}".encode() for v in values.tolist()]
 
 
 # The frame -----------------------------------------------------------------------------------------------------------
@@ -257,10 +251,10 @@ def test_a_cache_that_was_damaged_is_not_read(logs, tmp_path):
 
 
 def test_several_files_are_one_after_the_other(logs, tmp_path):
-    both = _batches(_frame(list(logs), tmp_path, min_count=1))
     joined = tmp_path / "joined.tsv"
     joined.write_bytes(logs[0].read_bytes() + logs[1].read_bytes())
-    assert all(map(torch.equal, both, _batches(_frame(joined, tmp_path, min_count=1))))
+    both, whole = (_batches(_frame(files, tmp_path, min_count=1)) for files in (list(logs), joined))
+    assert all(map(torch.equal, both, whole))
 
 
 def test_without_numba_the_remedy_is_named(logs, tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame, TabularL
 from fastrec.tabular.dataloaders import cont_cat_split
 from fastrec.tabular.packed import Layout, Packed, one_ahead
 from fastrec.training import RecLearner, rec_learner
+from tests.training.helpers import quiet_fit
 
 PROCS = [Categorify, FillMissing, Normalize]
 
@@ -47,13 +48,13 @@ def make(n=200, seed=0):
     return df
 
 
-def both(df, **options):
+def both(source, by="from_df", **options):
     """Fastai's and ours, each given its own lists and the same state of torch's generator."""
     found = []
     for cls in (TabularDataLoaders, RecDataLoaders):
         torch.manual_seed(5)
-        copied = {k: list(v) if isinstance(v, list) else v for k, v in options.items()}
-        found.append(cls.from_df(df, procs=list(PROCS), y_names="label", device="cpu", **copied))
+        make, own = getattr(cls, by), copy.deepcopy({"procs": PROCS, **options})
+        found.append(make(source, y_names="label", device="cpu", **own))
     return found
 
 
@@ -79,34 +80,31 @@ def test_a_csv_file_gives_what_fastai_makes_of_it(tmp_path):
     make().to_csv(tmp_path / "plain.csv", index=False)
     lines = (tmp_path / "plain.csv").read_text().replace(",", ", ")
     (tmp_path / "spaced.csv").write_text(lines)
-    names = {"cat_names": ["word", "few", "flag"], "cont_names": ["many", "real"], "y_names": "label", "bs": 8}
+    names = {"cat_names": ["word", "few", "flag"], "cont_names": ["many", "real"]}
     for source in (tmp_path / "plain.csv", str(tmp_path / "spaced.csv")):
-        found = [
-            cls.from_csv(source, procs=list(PROCS), valid_idx=range(20), device="cpu", **copy.deepcopy(names))
-            for cls in (TabularDataLoaders, RecDataLoaders)
-        ]
-        np.testing.assert_array_equal(found[1].train_ds.cats, found[0].train_ds.cats)
-        np.testing.assert_allclose(found[1].train_ds.conts, found[0].train_ds.conts.astype("float64"), atol=1e-5)
-        assert list(found[1].vocab) == list(found[0].vocab)
+        stock, ours = both(source, "from_csv", bs=8, valid_idx=range(20), **names)
+        np.testing.assert_array_equal(ours.train_ds.cats, stock.train_ds.cats)
+        np.testing.assert_allclose(ours.train_ds.conts, stock.train_ds.conts.astype("float64"), atol=1e-5)
+        assert list(ours.vocab) == list(stock.vocab)
     kept = RecDataLoaders.from_csv(io.StringIO(lines), skipinitialspace=False, cont_names=[" many"], y_names=" label")
     assert list(kept.vocab) == [" no", " yes"]
 
 
 def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match=r"nowhere\.csv"):
-        RecDataLoaders.from_csv(tmp_path / "nowhere.csv", y_names="y")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(UnreadableFileError, match=r"empty\.csv"):
-        RecDataLoaders.from_csv(tmp_path / "empty.csv", y_names="y")
+    for name, error in (("nowhere", MissingFileError), ("empty", UnreadableFileError)):
+        with pytest.raises(error, match=rf"{name}\.csv"):
+            RecDataLoaders.from_csv(tmp_path / f"{name}.csv", y_names="y")
 
 
 def test_frames_of_every_library_and_paths(df_module, tmp_path):
     df = make(60)
-    want = RecDataLoaders.from_df(df, procs=PROCS, y_names="label", valid_idx=range(9), device="cpu")
+    options = {"procs": PROCS, "y_names": "label", "valid_idx": range(9), "device": "cpu"}
+    want = RecDataLoaders.from_df(df, **options)
     frame = df_module.frame({n: [None if pd.isna(v) else v for v in df[n].tolist()] for n in df})
     df.to_parquet(tmp_path / "a.parquet")
     for source in (frame, tmp_path / "a.parquet"):
-        got = RecDataLoaders.from_df(source, procs=PROCS, y_names="label", valid_idx=range(9), device="cpu")
+        got = RecDataLoaders.from_df(source, **options)
         assert list(got.cat_names) == list(want.cat_names)
         assert list(got.cont_names) == list(want.cont_names)
         assert torch.equal(got.train_ds.x_cat.cpu(), want.train_ds.x_cat.cpu())
@@ -181,37 +179,34 @@ def test_validation_rows_of_every_form(valid):
 
 def test_features_and_frame_options_go_in_and_a_learner_trains(tmp_path):
     df = make()
-    dls = RecDataLoaders.from_df(
-        df, tmp_path, procs=PROCS, cat_names="few", cont_names="real", y_names="label", y_block=CategoryBlock,
-        features=FeatureSet([CountEncode("word")]), seed=0, cat_dtype=torch.int64, device="cpu",
-    )  # fmt: skip
+    names = {"cat_names": "few", "cont_names": "real", "y_names": "label", "y_block": CategoryBlock}
+    options = {"features": FeatureSet([CountEncode("word")]), "seed": 0, "cat_dtype": torch.int64, "device": "cpu"}
+    dls = RecDataLoaders.from_df(df, tmp_path, procs=PROCS, **names, **options)
     assert list(dls.cont_names) == ["real", "count_word"]
     assert dls.one_batch()[0].dtype == torch.int64
     counts = df["word"].iloc[dls.train_ds.rows.numpy()].value_counts()
     test = dls.test_dl(df.head(3).drop(columns="label")).dataset.decode().items
     np.testing.assert_allclose(test["count_word"], df["word"].head(3).map(counts), rtol=1e-5)
-    learn = rec_learner(dls, layers=[4])
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1)
+    learn = quiet_fit(rec_learner(dls, layers=[4]), 1, by="fit")
+    learn.export()
+    again = load_learner(tmp_path / "export.pkl")
+    assert type(again.dls) is RecDataLoaders
+    with learn.no_bar(), again.no_bar():
         want = learn.predict(df.iloc[0])[2]
-        learn.export()
-        again = load_learner(tmp_path / "export.pkl")
-        assert type(again.dls) is RecDataLoaders
-        with again.no_bar():
-            assert torch.equal(again.predict(df.iloc[0].drop("label"))[2], want)
+        assert torch.equal(again.predict(df.iloc[0].drop("label"))[2], want)
     assert want.shape == (2,)
 
 
 def test_weights_and_columns_and_rows_that_are_not_there():
     df = make(50)
-    dls = RecDataLoaders.from_df(
-        df, y_names="label", cont_names="many", valid_idx=range(10), wgts=[0.0] * 39 + [1.0], bs=8, device="cpu"
-    )
+    names = {"y_names": "label", "cont_names": "many"}
+    wgts = [0.0] * 39 + [1.0]
+    dls = RecDataLoaders.from_df(df, **names, valid_idx=range(10), wgts=wgts, bs=8, device="cpu")
     assert {v for b in dls.train for v in b[1].flatten().tolist()} == {float(df["many"][49])}
     with pytest.raises(MissingColumnError, match="'nowhere'"):
         RecDataLoaders.from_df(df, y_names="label", cont_names="nowhere")
     with pytest.raises(DataError, match="row 50"):
-        RecDataLoaders.from_df(df, y_names="label", cont_names="many", valid_idx=[50])
+        RecDataLoaders.from_df(df, **names, valid_idx=[50])
 
 
 # Columns whose names mean something elsewhere, or are hardly names at all
@@ -224,9 +219,8 @@ def of_cats(names, *, n=40):
     rng = np.random.default_rng(0)
     data = {name: rng.integers(0, 3, n).astype(str) for name in names}
     df = pd.DataFrame(data | {"its number": rng.normal(size=n), "its target": rng.integers(0, 2, n).astype(float)})
-    return RecDataLoaders.from_df(
-        df, cat_names=list(names), cont_names=["its number"], y_names="its target", procs=PROCS, bs=16, seed=0
-    )
+    given = {"cat_names": list(names), "cont_names": ["its number"], "y_names": "its target"}
+    return RecDataLoaders.from_df(df, **given, procs=PROCS, bs=16, seed=0)
 
 
 def known_names():
@@ -269,10 +263,9 @@ def test_any_name_may_be_a_category_a_number_a_target_a_list_or_a_vector():
 
 def test_a_model_of_columns_with_such_names_trains_and_predicts():
     dls = of_cats(FEW)
-    learn = rec_learner(dls, layers=[4])
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1, 1e-3)
-        row = dict.fromkeys(FEW, "1") | {"its number": 0.5}
+    learn = quiet_fit(rec_learner(dls, layers=[4]), 1, 1e-3, by="fit")
+    row = dict.fromkeys(FEW, "1") | {"its number": 0.5}
+    with learn.no_bar():
         assert learn.predict(row)[2].shape == (1,)
     assert dls.test_dl(pd.DataFrame([row])).one_batch()[0].shape == (1, len(FEW))
 
@@ -312,10 +305,8 @@ def test_odd_labels_are_names_like_others(labels):
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"c": rng.integers(0, 3, 20).astype(str), "x": rng.normal(size=20), "y": rng.normal(size=20)})
     odd = df.set_axis(pd.Index(labels), axis=1)  # tuples make a MultiIndex
-    plain, named = (
-        TabularFrame(d, PROCS, [c], [x], [y], splits=[range(15), range(15, 20)])
-        for d, (c, x, y) in ((df, df.columns), (odd, labels))
-    )
+    splits, given = [range(15), range(15, 20)], ((df, df.columns), (odd, labels))
+    plain, named = (TabularFrame(d, PROCS, [c], [x], [y], splits=splits) for d, (c, x, y) in given)
     assert (list(named.cat_names), list(named.cont_names), list(named.y_names)) == tuple([n] for n in labels)
     for part in ("x_cat", "x_cont", "y"):
         assert getattr(named, part).equal(getattr(plain, part))
@@ -325,21 +316,17 @@ def test_odd_labels_are_names_like_others(labels):
 
 def test_columns_of_one_name_are_refused():
     df = pd.DataFrame([["a", 1.0, 2.0]] * 4, columns=["a", "b", "b"])
-    for names in ({"cont_names": ["b"]}, {"cat_names": ["a"], "y_names": "b"}):
+    for names in ((None, ["b"]), (["a"], None, "b")):
         with pytest.raises(DataError, match="column 'b': several columns have this name"):
-            TabularFrame(df, PROCS, **names)
+            TabularFrame(df, PROCS, *names)
     TabularFrame(df, PROCS, ["a"])  # what is not asked for does not matter
 
 
 @pytest.mark.parametrize("kind", ["cat_names", "cont_names", "list_names", "y_names"])
 def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind):
-    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": [1.0, 2.0, 3.0, 4.0]})
-    if kind == "cat_names":
-        df["x_na"] = list("abcd")
-    if kind == "list_names":
-        df["x_na"] = [["a"]] * 4
-    names = {"cont_names": ["x", "x_na"] if kind == "cont_names" else ["x"]}
-    names |= {kind: ["x_na"]} if kind != "cont_names" else {}
+    marks = {"cat_names": list("abcd"), "list_names": [["a"]] * 4}.get(kind, [1.0, 2.0, 3.0, 4.0])
+    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": marks})
+    names = {"cont_names": ["x"], kind: ["x", "x_na"] if kind == "cont_names" else ["x_na"]}
     with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name.*add_col=False"):
         TabularFrame(df, PROCS, **names)
     to = TabularFrame(df, [Categorify, FillMissing(add_col=False), Normalize], **names)  # as the remedy says
@@ -403,8 +390,7 @@ def test_parallel_runs_keep_order_and_pass_errors_on(rows, set_threads):
 
 @given(st.lists(st.integers(), max_size=9))
 def test_one_is_begun_ahead_and_all_come_in_order(items):
-    places: list[int | None] = [None, None]
-    begun: list[int] = []
+    places, begun, seen = [None, None], [], []
 
     def begin(place, item):
         assert places[place] is None
@@ -416,7 +402,6 @@ def test_one_is_begun_ahead_and_all_come_in_order(items):
         item, places[place] = places[place], None
         return item
 
-    seen = []
     for result in one_ahead(begin, end, iter(items)):
         seen.append(result)
         assert len(begun) == min(len(seen) + 1, len(items))

@@ -23,8 +23,10 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import ListBatch, Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 from fastrec.training import RecLearner, rec_learner
+from tests.training.helpers import quiet_fit
 
 WORDS = st.sampled_from(["a", "b", "c", "", "ä"])
+EXTRAS = {"list_names": "tags", "vector_names": "v"}
 NUMBERS = st.integers(-3, 4) | st.just((1 << 53) + 1)
 
 
@@ -35,13 +37,9 @@ def lists_of(elements):
 LISTS = lists_of(WORDS) | lists_of(NUMBERS)
 
 
-def plain(lists):
-    return [None if x is None else list(x) for x in lists]
-
-
 def coded_by_loop(lists, train, *, min_count=1, max_size=None, unseen=False):
     """Codes as ``Categorify``'s rules have them, one element at a time."""
-    counts = Counter(e for i in train if lists[i] is not None for e in lists[i] if e is not None)
+    counts = Counter(e for i in train for e in lists[i] or () if e is not None)
     kept = {e for e, count in counts.items() if count >= min_count}
     if max_size is not None and len(kept) > max_size:
         kept = set(sorted(kept, key=lambda e: (-counts[e], e))[:max_size])
@@ -60,18 +58,13 @@ def frame_in(library, data):
     return {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table, "dict": dict}[library](data)
 
 
-def numbered(lists, **options):
+def numbered(lists, procs=(Categorify,), **options):
     """Row i holds the numbers i (twice: ``a`` and the vector [i, -i]) and the i-th list."""
-    n = len(lists)
-    data = {
-        "a": np.arange(n, dtype="float64"),
-        "tags": pd.Series(lists, dtype=object),
-        "v": np.stack([np.arange(n), -np.arange(n)], 1).astype("float64"),
-        "y": 2.0 * np.arange(n),
-    }
-    data |= {k: options.pop(k) for k in ("g",) if k in options}
-    procs = options.pop("procs", [Categorify])
-    return TabularFrame(data, procs, None, ["a"], "y", list_names="tags", vector_names="v", **options)
+    i = np.arange(len(lists), dtype="float64")
+    data = {"a": i, "tags": pd.Series(lists, dtype=object), "v": np.stack([i, -i], 1), "y": 2.0 * i}
+    if "groups" in options:
+        data["g"], options["groups"] = options["groups"], "g"
+    return TabularFrame(data, [*procs], None, ["a"], "y", list_names="tags", vector_names="v", **options)
 
 
 def check_batch(batch, codes):
@@ -134,12 +127,7 @@ def test_a_list_batch_goes_through_fastais_hands_and_refuses_the_rest():
     assert {t.device.type for t in (meta, meta.values, meta.offsets, meta.missing)} == {"meta"}
     assert "missing" in repr(batch)
     assert "missing" not in repr(batch[2:].values)
-    for act in (
-        lambda: batch.sum(),
-        lambda: batch.view(-1),
-        lambda: batch.float(),
-        lambda: torch.cat([batch.offsets, batch]),
-    ):
+    for act in (batch.sum, batch.float, lambda: batch.view(-1), lambda: torch.cat([batch.offsets, batch])):
         with pytest.raises(TypeError, match=r"lists"):
             act()
     batch = ListBatch.of([list(range(1000))] * 100)
@@ -149,10 +137,9 @@ def test_a_list_batch_goes_through_fastais_hands_and_refuses_the_rest():
 def test_embedding_bags_take_the_lists():
     bag = nn.EmbeddingBag(10, 3, mode="mean", include_last_offset=True)
     lists = [[1, 2, 2], None, [], [9]]
-    found = bag(*(lambda b: (b.values, b.offsets))(ListBatch.of(lists, dtype=torch.int32)))
-    for row, codes in zip(found, lists, strict=True):
-        expected = bag.weight[codes].mean(0) if codes else torch.zeros(3)
-        torch.testing.assert_close(row, expected)
+    batch = ListBatch.of(lists, dtype=torch.int32)
+    expected = [bag.weight[codes].mean(0) if codes else torch.zeros(3) for codes in lists]
+    torch.testing.assert_close(bag(batch.values, batch.offsets), torch.stack(expected))
 
 
 # ---- codes
@@ -183,9 +170,9 @@ def test_elements_are_coded_by_the_training_rows_alone(lists, data, min_count, m
     assert values.numel() == 0 or int(values.max()) < len(to.classes["tags"])
     test = processed(to, frame_in(library, {"tags": lists}))
     assert test.extras.as_lists()["tags"] == expected
-    known = {e for i in train if lists[i] is not None for e in lists[i]}
     if min_count == 1 and max_size is None and not unseen:
-        back = [None if x is None else [e if e in known and e is not None else "#na#" for e in x] for x in lists]
+        known = {e for i in train for e in lists[i] or () if e is not None}
+        back = [None if x is None else [e if e in known else "#na#" for e in x] for x in lists]
         assert test.decode().items["tags"].tolist() == back
 
 
@@ -200,7 +187,7 @@ def test_null_empty_and_null_element_lists_differ():
 
 def test_options_of_a_column_and_code_dtype():
     lists = [["a", "a", "b"], ["b"], ["c"]]
-    to = numbered(lists, procs=[Categorify(min_count={"tags": 2})], cat_dtype=torch.int64)
+    to = numbered(lists, [Categorify(min_count={"tags": 2})], cat_dtype=torch.int64)
     assert list(to.classes["tags"]) == ["#na#", "#rare#", "a", "b"]
     assert to.extras.as_lists()["tags"] == [[2, 2, 3], [3], [1]]
     assert to.extras.columns["tags"].dtype == torch.int64
@@ -257,9 +244,9 @@ def test_vectors_become_float32_and_missing_ones_zero(values):
 
 
 def test_the_frame_does_not_share_the_callers_vectors():
-    given_values = np.ones((3, 2), dtype="float32")
-    to = TabularFrame({"y": np.zeros(3), "v": given_values}, y_names="y", vector_names="v")
-    given_values[:] = 7
+    vectors = np.ones((3, 2), dtype="float32")
+    to = TabularFrame({"y": np.zeros(3), "v": vectors}, y_names="y", vector_names="v")
+    vectors[:] = 7
     assert to.extras.columns["v"].tolist() == [[1, 1]] * 3
 
 
@@ -336,7 +323,7 @@ def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, dr
 @settings(max_examples=50, deadline=None)
 def test_batches_of_groups(lists, bs, shuffle, data):
     ids = data.draw(st.lists(st.integers(0, 5), min_size=len(lists), max_size=len(lists)))
-    to = numbered(lists, g=np.array(ids, dtype=np.int64), groups="g")
+    to = numbered(lists, groups=np.array(ids, dtype=np.int64))
     codes = coded_by_loop(lists, range(len(lists)))
     loader = to._dl_type(to, bs=bs, shuffle=shuffle, groups=True, seed=0)
     batches = [check_batch(batch, codes) for batch in loader]
@@ -395,20 +382,20 @@ def test_decoded_rows_and_batches(capsys):
     assert capsys.readouterr().out == ""
 
 
-def shown(monkeypatch, show):
+@pytest.fixture
+def shown(monkeypatch):
     """The frames that a person would have seen."""
     frames = []
     monkeypatch.setattr("fastrec.tabular.frame.display_df", frames.append)
-    show()
     return frames
 
 
-def test_people_see_names_and_short_vectors(monkeypatch):
+def test_people_see_names_and_short_vectors(shown):
     lists = [["a", "b"], None, list("abcdefghijklmnop")] * 4
     data = {"y": np.arange(12.0), "tags": pd.Series(lists), "v": np.full((12, 300), 1 / 3)}
-    to = TabularFrame(data, [Categorify], y_names="y", list_names="tags", vector_names="v")
-    dls = to.dataloaders(bs=12, device="cpu", shuffle=False)
-    (frame,) = shown(monkeypatch, dls.show_batch)
+    to = TabularFrame(data, [Categorify], y_names="y", **EXTRAS)
+    to.dataloaders(bs=12, device="cpu", shuffle=False).show_batch()
+    (frame,) = shown
     assert frame["tags"].tolist()[:3] == ["[a, b]", None, "[a, b, c, d, e, f, g, h, i, j, … (16)]"]
     assert frame["v"].iloc[0] == "[" + "0.3333, " * 10 + "… (300)]"
     assert to.decode().items["v"].iloc[0].shape == (300,)
@@ -480,30 +467,25 @@ def people(n=300, seed=0):
     return df
 
 
-def learned(cls=RecLearner, epochs=6):
+def learned(cls=RecLearner):
     set_seed(0)
-    df = people()
-    to = TabularFrame(
-        df, [Categorify, FillMissing, Normalize], "city", "age", "y", splits=(range(200), range(200, 300)),
-        list_names="tags", vector_names="v",
-    )  # fmt: skip
-    dls = to.dataloaders(bs=32, device="cpu")
-    learn = cls(dls, Net(len(to.classes["tags"]), 3), lr=0.05)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(epochs)
-    return df, learn
+    df, procs = people(), [Categorify, FillMissing, Normalize]
+    to = TabularFrame(df, procs, "city", "age", "y", splits=(range(200), range(200, 300)), **EXTRAS)
+    learn = cls(to.dataloaders(bs=32, device="cpu"), Net(len(to.classes["tags"]), 3), lr=0.05)
+    return df, quiet_fit(learn, 6, None, by="fit")
 
 
 def by_hand(learn, df):
     """Predictions of one row at a time, from codes that were looked up one at a time."""
     to, found = learn.dls.train_ds, []
+    means, stds = to.procs.normalize.means, to.procs.normalize.stds
     for _, row in df.iterrows():
         tags = ListBatch.of([[list(to.classes["tags"]).index(t) for t in row["tags"] or []]])
-        age = (row["age"] - to.procs.normalize.means["age"]) / to.procs.normalize.stds["age"]
+        age = torch.tensor([[(row["age"] - means["age"]) / stds["age"]]], dtype=torch.float32)
         city = torch.tensor([[list(to.classes["city"]).index(row["city"])]])
         v = torch.tensor(np.asarray(row["v"])[None], dtype=torch.float32)
         with torch.no_grad():
-            found.append(learn.model(city, torch.tensor([[age]], dtype=torch.float32), tags, v))
+            found.append(learn.model(city, age, tags, v))
     return torch.cat(found)
 
 
@@ -530,7 +512,7 @@ def test_a_hand_written_model_trains_through_a_stock_learner():
 
 
 @pytest.mark.filterwarnings("ignore:load_learner:UserWarning")
-def test_predict_export_and_results(tmp_path, monkeypatch):
+def test_predict_export_and_results(tmp_path, shown):
     df, learn = learned()
     rows = df.drop(columns="y").iloc[[3, 7]]
     learn.model.eval()
@@ -551,25 +533,20 @@ def test_predict_export_and_results(tmp_path, monkeypatch):
             torch.testing.assert_close(stock.predict(rows.iloc[1])[2], expected[1])
             empty = learn.predict({"city": "new", "age": None, "tags": None, "v": None})
         assert empty[2].isfinite().all()
-        (frame,) = shown(monkeypatch, lambda: learn.show_results(max_n=4))
+        learn.show_results(max_n=4)
+    (frame,) = shown
     assert {"tags", "v", "y", "y_pred"} <= set(frame)
     assert all(t is None or t.startswith("[") for t in frame["tags"])
 
 
 def test_a_classifier_a_wrong_model_and_one_of_fastrec():
     df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
-    to = TabularFrame(
-        df, [Categorify], "city", "age", "label", y_block=CategoryBlock, list_names="tags", vector_names="v"
-    )
+    to = TabularFrame(df, [Categorify], "city", "age", "label", y_block=CategoryBlock, **EXTRAS)
     dls = to.dataloaders(bs=16, device="cpu")
-    learn = rec_learner(dls, Net(len(to.classes["tags"]), 3, n_out=2))
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1)
+    quiet_fit(rec_learner(dls, Net(len(to.classes["tags"]), 3, n_out=2)), 1, by="fit")
     with pytest.raises(DataError, match=r"NoExtras takes no lists or vectors.*\['tags', 'v'\].*extras"):
         rec_learner(dls, NoExtras(), loss_func=MSELossFlat())
-    learn = rec_learner(dls, layers=[8])
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1)
+    learn = quiet_fit(rec_learner(dls, layers=[8]), 1, by="fit")
     assert set(learn.model.embeds.list_names) == {"tags"}
     assert [tuple(n.normalized_shape) for n in learn.model.vector_norms] == [(3,)]
 

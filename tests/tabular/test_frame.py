@@ -533,7 +533,6 @@ def test_without_categorify_codes_and_flags_pass_as_they_are():
         ((["nowhere"], ["whole"], ["price"]), MissingColumnError, "'nowhere'"),
         ((["word"], ["nowhere"], ["price"]), MissingColumnError, "'nowhere'"),
         ((["word"], ["whole"], ["nowhere"]), MissingColumnError, "'nowhere'"),
-        ((CATS, ["word"], "price"), DataError, "'word'"),
         ((["word", "small"], ["small"]), DataError, "named twice"),
     ],
 )

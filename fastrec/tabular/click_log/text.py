@@ -163,10 +163,6 @@ class LogForm:
         """4-byte words of a row: categories, numbers, and the label with what is missing."""
         return len(self.cats) + len(self.conts) + 1
 
-    def name_of(self, field: int) -> str:
-        """Return the name of a field of the file."""
-        return [self.label, *self.conts, *self.cats][field]
-
 
 def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
     """Parse lines into rows.
@@ -211,7 +207,8 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
     if len(fields) != wanted:
         said, column = f"the line has {len(fields)} fields, not {wanted}", None
     else:
-        shown, column = fields[field].decode("utf-8", "replace"), form.name_of(field)
+        shown = fields[field].decode("utf-8", "replace")
+        column = [form.label, *form.conts, *form.cats][field]
         kind = "0 or 1" if field == 0 else "a whole number of 32 bits" if field <= len(form.conts) else "8 hex digits"
         said = f"{shown!r} is not {kind}"
     return DataError(
