@@ -93,7 +93,6 @@ class Reading:
         """Convert a table's columns to the types that they should have; absent columns are ignored.
 
         Args:
-            table: the table.
             role, names: as ``table`` and ``names`` of ``read``.
             file: for messages.
 

@@ -99,7 +99,6 @@ class Scorer:
     """A run's metric.
 
     Args:
-        metric: the metric.
         target: what is predicted; None in a ranking task.
     """
 

@@ -37,7 +37,6 @@ class LiveScores:
     A metric of classes, whose thresholds are learned at the end, is shown as the loss that stacks are chosen by.
 
     Args:
-        run: the run.
         stages: where scores are shown; a quiet one computes nothing.
     """
 

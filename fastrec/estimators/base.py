@@ -418,9 +418,8 @@ def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
 def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
     """Return the mean of an output: the share of class 1, or the mean value."""
     label = label.double()
-    # a mean of equal values may differ in its last bit
     if bool((label == label[0]).all()):
-        return float(label[0])  # to the last bit
+        return float(label[0])  # a mean of equal values may differ in its last bit
     return float(label.mean() if weight is None else (label * weight).sum() / weight.sum())
 
 

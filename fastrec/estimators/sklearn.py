@@ -422,9 +422,7 @@ class CuMLModel(SKModel):
             ``min_leaf`` rows in a leaf at least. ``'svm'``: SVC or SVR with a Gaussian kernel (``C``: the inverse of
             the penalty); time goes with the square of the rows.
         name: the model's name; None: the kind.
-        columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
-        cats: as in ``SKModel``.
+        columns, class_weight, cats: as of ``SKModel``.
         **settings: of the kind, over the defaults ``C=1``; ``neighbors=50``; ``trees=200, depth=16, min_leaf=1``.
 
     Raises:

@@ -192,7 +192,6 @@ class XGBModel(TreeModel):
         return self._inputs.matrix(rows.table), start
 
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
-        """Return rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
         ranks = params["objective"].startswith("rank:")
         binned = {"max_bin": params["max_bin"], "ref": ref}
         # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
@@ -268,13 +267,9 @@ class XGBRanker(XGBModel, Ranker):
     Args:
         name: the ranker's name.
         objective: ``'rank:ndcg'``, ``'rank:pairwise'``, ``'rank:map'`` or ``'binary:logistic'``.
-        rounds: how many trees.
-        columns: the columns to use; None: all categories (by code) and numbers.
+        rounds, columns, **params: as of ``XGBModel``.
         margin: a column of scores to start from: the trees learn corrections to it; None: they start from nothing.
-        early_stopping_rounds: stop when so many trees have brought no gain on an eighth of the training lists, whole
-            lists chosen by a hash of their number, which the trees then do not learn from; the trees up to the best one
-            are kept. None: grow all ``rounds``, from all lists.
-        **params: XGBoost's own parameters, over the defaults.
+        early_stopping_rounds: as of ``XGBModel``; held out are whole lists, chosen by a hash of their number.
 
     Raises:
         DataError: a parameter is given under a name that another argument has here.

@@ -21,8 +21,6 @@ from fastrec.features.columns import as_columns, as_list, names_of
 from fastrec.table import Column, Table
 
 State = dict[str, Any]
-
-
 Tensors = dict[str, torch.Tensor]
 
 # The library's own generators by class name, registered when their modules are loaded; saved features name them.

@@ -22,10 +22,7 @@ class LearnsColumns(OfColumns, Fitted):
 
     _given = False
     # of a partition's numbers by cell, and of two partitions' statistics
-    _counting: tuple[Callable[..., State], Callable[..., State]] = (
-        group_values.count_values,
-        group_values.merge_values,
-    )
+    _counting: tuple[Callable[..., State], Callable[..., State]] = group_values.count_values, group_values.merge_values
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -196,11 +193,9 @@ class FillMissing(LearnsColumns):
     def _counting(self) -> tuple[Callable[..., State], Callable[..., State]]:  # type: ignore[override]
         if self.strategy == "constant":
             return lambda *_: {}, lambda *_: {}
-        return (
-            (group_values.column_moments, group_values.merge_column_moments)
-            if self.strategy == "mean"
-            else (group_values.count_values, group_values.merge_values)
-        )
+        if self.strategy == "mean":
+            return group_values.column_moments, group_values.merge_column_moments
+        return group_values.count_values, group_values.merge_values
 
     def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
         constant = float(self.value.get(name, 0) if isinstance(self.value, Mapping) else self.value)
@@ -212,12 +207,8 @@ class FillMissing(LearnsColumns):
         if self.strategy == "mean":
             total = group_values.total_moments(learned, keep)
             return torch.where(total["count"] > 0, total["mean"], torch.nan)
-        value, count = group_values.total_counts(learned, keep)
-        return (
-            group_values.quantiles(value, count, [0.5])[0]
-            if self.strategy == "median"
-            else group_values.mode(value, count)
-        )
+        counts = group_values.total_counts(learned, keep)
+        return group_values.mode(*counts) if self.strategy == "mode" else group_values.quantiles(*counts, [0.5])[0]
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         made = {}

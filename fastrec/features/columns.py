@@ -91,8 +91,6 @@ class Selector:
 
 
 class _Joined(Selector):
-    """Two selectors joined."""
-
     def __init__(self, sign: str, first: Selector, second: Selector) -> None:
         super().__init__(what="joined", sign=sign)
         self.first, self.second = first, second

@@ -117,9 +117,8 @@ class CumTarget(KeySums):
         if self.of is None:
             return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
         for y, name in zip(targets, as_list(self.target)) if self.classes is None else ():
-            refuse(
-                y < 0, name, "CumTarget: rows count by a target that is below 0", "Leave of= out, or shift the target"
-            )
+            problem = "CumTarget: rows count by a target that is below 0"
+            refuse(y < 0, name, problem, "Leave of= out, or shift the target")
         numbers = [finite_number(table, n, wanted_by=self) for n in self._of]
         return [(torch.where(x.isnan(), 0, given * y.nan_to_num(0)), x.nan_to_num(0)) for y in targets for x in numbers]
 

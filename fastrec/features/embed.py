@@ -68,9 +68,8 @@ class Embedded(RowWise):
 
     def prepare(self, table: Table) -> Tensors:
         what = "text" if self.encodes == "text" else "the names of files"
-        texts, codes = distinct_texts(
-            table, name_of(self.col), f"{type(self).__name__} needs {what}", "Choose another column"
-        )
+        problem = f"{type(self).__name__} needs {what}"
+        texts, codes = distinct_texts(table, name_of(self.col), problem, "Choose another column")
         values, codes = texts.to_pylist(), codes.cpu()
         used, place = torch.unique(codes, return_inverse=True)
         chosen = used[used > 0]

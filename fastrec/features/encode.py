@@ -276,9 +276,8 @@ class SumsByKey(Fitted):
             joined = [keyed.union_keys(x, y) for x, y in pairs[name]]
             found = {name: [keys for keys, _, _ in joined]}
             for part in parts:
-                found[part] = [
-                    keyed.add_spread(x, y, *places) for places, (x, y) in zip(joined, pairs[part], strict=True)
-                ]
+                both = zip(joined, pairs[part], strict=True)
+                found[part] = [keyed.add_spread(x, y, *places) for places, (x, y) in both]
             merged |= {n: v[0] for n, v in found.items()} if isinstance(a[name], Keys) else found
         one = torch.zeros(1, dtype=torch.int64)
         return {n: merged[n] if n in merged else keyed.add_spread(a[n], b[n], one, one, one) for n in a}

@@ -13,14 +13,7 @@ from fastrec.features._engine import group_values, keyed
 from fastrec.features._engine.options import OfColumns, named
 from fastrec.features._engine.order import difference, ordered_groups, run_begins, take_or_missing
 from fastrec.features.base import Cells, Col, Cols, Context, Fitted, Grouped, Names, Scope, State, Tensors
-from fastrec.features.columns import (
-    as_columns,
-    as_list,
-    comparable,
-    name_of,
-    number_of,
-    order_keys,
-)
+from fastrec.features.columns import as_columns, as_list, comparable, name_of, number_of, order_keys
 from fastrec.features.encode import SumsByKey, count_keys, merge_counts
 from fastrec.segments import Groups, lexical_order, rank_in_group, segment_sum, shift_in_group
 from fastrec.table import Column, Keys, Table
@@ -153,9 +146,8 @@ class GroupStats(OfColumns, Fitted):
             made["moments"] = keyed.collect_moments(values, known, codes, cells, size, arrays, as_list(self.bins))
         shares = self._quantiles
         if here:
-            made["here"] = dict(
-                zip(shares, group_values.quantiles_here(values, known, codes, size, list(shares.values())))
-            )
+            quantiles = group_values.quantiles_here(values, known, codes, size, list(shares.values()))
+            made["here"] = dict(zip(shares, quantiles))
             if "nunique" in wanted:
                 made["here"]["nunique"] = group_values.count_distinct_here(table[col].coded(), codes, size)
         elif shares:
@@ -165,9 +157,7 @@ class GroupStats(OfColumns, Fitted):
             made["pairs"] = [pairs, count > 0]
         ends = [s for s in ("first", "last") if s in wanted]
         if ends:
-            order = order_keys(table, as_list(self.order))
-            if not order:
-                order = [torch.arange(len(table), device=table.device)]
+            order = order_keys(table, as_list(self.order)) or [torch.arange(len(table), device=table.device)]
             made["ends"] = group_values.pick_ends(table[col].coded(), order, codes, cells, size, ends)
         return made
 
@@ -547,10 +537,8 @@ class Neighbours(OfColumns, Grouped):
         values, missing, unit = self._values(table, col)
         codes = table.coded(as_list(self.by)).codes
         rows = (~missing & (codes > 0)).nonzero().squeeze(1)
-        made = {
-            w: torch.full((len(codes),), torch.nan, dtype=torch.float64, device=codes.device)
-            for w in ("above", "below")
-        }
+        nothing = torch.full((len(codes),), torch.nan, dtype=torch.float64, device=codes.device)
+        made = {"above": nothing, "below": nothing.clone()}
         if not len(rows):
             return made
         values = values[rows]

@@ -34,7 +34,6 @@ class Metric:
     Args:
         name: such as ``'ndcg@10'``.
         function: ``function(y, prediction, *, groups, weight)`` of checked float64 tensors.
-        greater_is_better: the direction.
         wants: what it is computed from. ``'scores'``: any numbers, higher is more; ``'probabilities'``: numbers from 0
             to 1, of several classes summing to 1; ``'classes'``: codes, which it makes of probabilities by itself
             (the highest; above .5); ``'values'``: numbers of the target's own unit.
@@ -150,7 +149,6 @@ def as_metric(
     Args:
         function: ``function(y, prediction) -> number`` of float64 NumPy arrays; if it has the arguments ``groups`` or
             ``weight``, they are passed by name. Groups without a default are needed.
-        greater_is_better: the direction.
         wants: what predictions it takes, see :class:`fastrec.metrics.Metric`; the range of probabilities is checked,
             and classes are made of probabilities.
         name: what to call it; None for the function's name.

@@ -166,7 +166,6 @@ def fit_on_dask(
     target: str,
     groups: str,
     seed: int = 0,
-    client: Client | None = None,
 ) -> XGBRanker:
     """Grow a ranker's trees on the rows of a Dask frame, every worker with lists of its own.
 
@@ -182,16 +181,12 @@ def fit_on_dask(
         target: the column that says how relevant a candidate is.
         groups: the column of the lists, whole numbers.
         seed: of everything random.
-        client: the cluster's client; None: the current one.
-
-    Returns:
-        The ranker.
 
     Raises:
         MissingPackageError: ``distributed`` is not installed.
         DataError: there is no cluster, a column holds text, or no list teaches a ranking.
     """
-    require("distributed", "Dask's distributed", INSTALL)
+    distributed = require("distributed", "Dask's distributed", INSTALL)
     import dask.dataframe as dd
     from xgboost import dask as dxgb
 
@@ -200,7 +195,10 @@ def fit_on_dask(
     from fastrec.features._dask.gathered import ByKey, gather
 
     _check_frame(frame)
-    client = client or current_client()
+    try:
+        client = distributed.get_client()
+    except ValueError as error:
+        raise DataError("there is no Dask cluster to train on", remedy="Start a distributed.Client") from error
     named = list(dict.fromkeys([*columns, target, groups, *_starts(ranker)]))
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     buckets = gather(as_blocks(frame, named), named, ByKey([groups], len(workers))).tables
@@ -248,21 +246,6 @@ def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
     _check_frame(frame)
     meta = pd.Series([], dtype="float64", name=ranker.name)
     return frame[ranker.reads].map_partitions(_scores, share(ranker), meta=meta)
-
-
-def current_client() -> Client:
-    """Return the client of the cluster in use.
-
-    Raises:
-        DataError: there is none.
-    """
-    require("distributed", "Dask's distributed", INSTALL)
-    from distributed import get_client
-
-    try:
-        return get_client()
-    except ValueError as error:
-        raise DataError("there is no Dask cluster to train on", remedy="Start a distributed.Client") from error
 
 
 def _check_frame(frame: Any) -> None:

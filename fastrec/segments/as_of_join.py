@@ -17,8 +17,6 @@ def as_of(
     order: Sequence[torch.Tensor],
     event_codes: torch.Tensor,
     event_order: Sequence[torch.Tensor],
-    *,
-    inclusive: bool = False,
 ) -> tuple[torch.Tensor, Groups]:
     """Find each query row's last event of the same group that is strictly earlier.
 
@@ -27,7 +25,6 @@ def as_of(
         order: the queries' order keys, each ``[q]``; earlier keys decide first.
         event_codes: the events' groups, int64 ``[e]``; events of group 0 are never found.
         event_order: the events' order keys, as many as the queries'.
-        inclusive: an event at exactly the query's place counts too.
 
     Returns:
         int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and those events' ``Groups``.
@@ -38,22 +35,19 @@ def as_of(
         sorting = lexical_order([b for _, b in pairs])
         groups = Groups.arranged(event_codes, torch.arange(len(event_codes)) if sorting is None else sorting)
         events = [groups.codes, *(groups.sort(b) for _, b in pairs[1:])]
-        return last_before([a for a, _ in pairs], events, strict=not inclusive), groups
+        return last_before([a for a, _ in pairs], events), groups
     if few(codes, event_codes):
-        return FewMerged(codes, order, event_codes, event_order, inclusive=inclusive).last()
+        return FewMerged(codes, order, event_codes, event_order).last()
     q, e = len(codes), len(event_codes)
-    # One stable sort of queries and events together: at equal keys, what stands first in the input comes first.
-    first, second = (
-        ([event_codes, *event_order], [codes, *order]) if inclusive else ([codes, *order], [event_codes, *event_order])
-    )
-    merged = lexical_order([torch.cat([a, b]) for a, b in zip(first, second, strict=True)])
+    # One stable sort of both: at equal keys queries come before events, as they do in the input.
+    both = zip((codes, *order), (event_codes, *event_order), strict=True)
+    merged = lexical_order([torch.cat(pair) for pair in both])
     merged = torch.arange(q + e, device=codes.device) if merged is None else merged
-    is_event = merged < e if inclusive else merged >= q
-    event_rows = merged[is_event] - (0 if inclusive else q)
-    events = Groups.arranged(event_codes, event_rows)
+    is_event = merged >= q
+    events = Groups.arranged(event_codes, merged[is_event] - q)
     found = torch.empty(q, dtype=torch.int64, device=codes.device)
     seen = torch.cumsum(is_event, 0)  # events up to here = one more than the last event's sorted place
-    found[merged[~is_event] - (e if inclusive else 0)] = seen[~is_event] - 1
+    found[merged[~is_event]] = seen[~is_event] - 1
     inside = (found >= 0) & (codes > 0)
     if e:
         inside &= events.codes[found.clamp_min(0)] == codes
@@ -69,7 +63,7 @@ class FewMerged:
     """A request's rows and events in one order, for ``as_of`` over all events or some of them.
 
     Args:
-        codes, order, event_codes, event_order, inclusive: see ``as_of``; ``REQUEST_ROWS`` at most, on the CPU.
+        codes, order, event_codes, event_order: see ``as_of``; ``REQUEST_ROWS`` at most, on the CPU.
     """
 
     def __init__(
@@ -78,17 +72,15 @@ class FewMerged:
         order: Sequence[torch.Tensor],
         event_codes: torch.Tensor,
         event_order: Sequence[torch.Tensor],
-        *,
-        inclusive: bool = False,
     ) -> None:
-        q, e = len(codes), len(event_codes)
+        q = len(codes)
         keys = zip((codes, *order), (event_codes, *event_order), strict=True)
-        pairs = [torch.cat([b, a] if inclusive else [a, b]).numpy() for a, b in keys]  # of two types: as torch has it
+        pairs = [torch.cat(pair).numpy() for pair in keys]  # of two types: as torch has it
         merged = np.lexsort(pairs[::-1])
-        is_event = merged < e if inclusive else merged >= q
-        self.events = merged[is_event] - (0 if inclusive else q)
+        is_event = merged >= q
+        self.events = merged[is_event] - q
         self.before = np.empty(q, dtype=np.int64)  # how many events stand before each row
-        self.before[merged[~is_event] - (e if inclusive else 0)] = np.cumsum(is_event)[~is_event]
+        self.before[merged[~is_event]] = np.cumsum(is_event)[~is_event]
         self.codes, self.theirs = codes.numpy(), event_codes.numpy()[self.events]
 
     def last(self, counted: np.ndarray | None = None) -> tuple[torch.Tensor, Groups]:

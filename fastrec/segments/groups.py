@@ -42,11 +42,11 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
     return ranks if good else None
 
 
-def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: bool) -> Tensor:
+def last_before(keys: Sequence[Tensor], events: Sequence[Tensor]) -> Tensor:
     """Find the last event of each row's group that is before it, int64 ``[q]``: its place, -1 where there is none.
 
     ``keys`` are the rows' groups (0 = none) and order keys, int64 ``[q]`` each; ``events`` those of one event or more,
-    sorted, int64 ``[e]``. With ``strict`` an event at exactly a row's place is not before it.
+    sorted, int64 ``[e]``. An event at exactly a row's place is not before it.
     """
     highest = max(int(events[0][-1]) - 1, 0)
     buckets = max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS)
@@ -56,7 +56,7 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
     both = (view(k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k))) for k in (keys, events))
-    shared(groups().last_before, *both, shift, view(starts), strict, view(found), numbers=len(found))
+    shared(groups().last_before, *both, shift, view(starts), True, view(found), numbers=len(found))
     return found
 
 
@@ -213,13 +213,12 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
     return groups.unsort(rows)
 
 
-def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
-    """Sum up inside each group in its order; no group's values affect another's rounding.
+def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """Sum up the rows before each row in its group; no group's values affect another's rounding.
 
     Args:
         values: ``[n]`` in row order, without NaN.
         groups: the groups.
-        inclusive: count the row itself too.
 
     Returns:
         int64 or float64 ``[n]`` in row order.
@@ -234,12 +233,10 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
         total = torch.cumsum(ordered, 0)
         total = total - (total - ordered)[groups.start]
     del ordered  # several columns of this size are held here: one less is a lower peak
-    if not inclusive:
-        before = torch.empty_like(total)
-        before[1:] = total[:-1]
-        total = before.masked_fill_(groups.place == 0, 0)
-        del before
-    return groups.unsort(total)
+    before = torch.empty_like(total)
+    before[1:] = total[:-1]
+    del total
+    return groups.unsort(before.masked_fill_(groups.place == 0, 0))
 
 
 def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
@@ -263,13 +260,12 @@ def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
     return total
 
 
-def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
+def last_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Find the latest marked row before each row in its group.
 
     Args:
         marks: bool ``[n]`` in row order.
         groups: the groups.
-        inclusive: a marked row may be its own answer.
 
     Returns:
         int64 ``[n]`` row numbers in row order, -1 where there is none.
@@ -279,8 +275,7 @@ def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = Fals
     if not len(ordered):
         return places
     latest = torch.cummax(torch.where(ordered, places, -1), 0).values
-    if not inclusive:
-        latest = torch.cat([latest.new_full((1,), -1), latest[:-1]])
+    latest = torch.cat([latest.new_full((1,), -1), latest[:-1]])
     found = latest >= groups.start
     rows = latest.clamp_min(0) if groups.order is None else groups.order[latest.clamp_min(0)]
     return groups.unsort(torch.where(found, rows, -1))

@@ -297,14 +297,11 @@ def make_graph(
     ids = saved.config["submission"].get("ids", [])
     about["ignored"] = {n: types.get(n) for n in [*types, *sample.names, *ids] if n not in used | made}
     if lists is not None:
-        about["of_list"] = [n for n in inputs if n in used and _same_in_lists(sample, n, list_column)]
+        groups = sample[list_column].group_numbers().cpu()  # lists stand whole
+        codes = {n: sample[n].coded().codes.cpu() for n in inputs if n in used}
+        same = groups[1:] == groups[:-1]
+        about["of_list"] = [n for n, c in codes.items() if not bool((same & (c[1:] != c[:-1])).any())]
     return graph, about, served
-
-
-def _same_in_lists(sample: Table, name: str, list_column: str) -> bool:
-    """Tell whether a column is equal in the rows of each list; lists stand whole."""
-    lists, values = sample[list_column].group_numbers().cpu(), sample[name].coded().codes.cpu()
-    return not bool(((lists[1:] == lists[:-1]) & (values[1:] != values[:-1])).any())
 
 
 def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:

@@ -578,7 +578,6 @@ class TreeBlend(Estimator):
 
     Args:
         models, name: as of ``LinearBlend``.
-        task: the task.
         rounds: how many trees (of a multiclass task: for each class).
         **params: XGBoost's own parameters.
     """

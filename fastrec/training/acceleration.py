@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec._core.device import pool_is_shared
-from fastrec.errors import DataError, DeviceError
+from fastrec.errors import DataError, DeviceError, warn
 from fastrec.table import ListBatch
 from fastrec.training.stop_on_nan import StopOnNaN
 
@@ -101,11 +100,10 @@ def _cpu_is_fast() -> bool:
         best[dtype] = min(best.get(dtype, float("inf")), time.perf_counter() - start)
     slower = best[torch.bfloat16] / best[torch.float32]
     if slower > limits.BF16_SLOWDOWN:
-        warnings.warn(
+        warn(
             f"bfloat16 takes this CPU {slower:.0f} times as long as float32: training goes on in float32 "
             "(BF16Autocast(force=True) uses it all the same)",
             UserWarning,
-            stacklevel=2,
         )
     return slower <= limits.BF16_SLOWDOWN
 
@@ -223,7 +221,7 @@ class CudaGraph(Callback):
         self._pass = self._opt_step = None
         self.learn.graph_reason = reason
         if not self._told:
-            warnings.warn(f"training goes on without a CUDA graph: {reason}", UserWarning, stacklevel=2)
+            warn(f"training goes on without a CUDA graph: {reason}", UserWarning)
         self._told = True
 
     def _replay(self) -> None:
@@ -254,7 +252,7 @@ class CudaGraph(Callback):
                 self._opt_step = _OptStep(opt, hypers, self._record or _captured)
             except Exception as error:  # the gradients are a graph's still; from now on the step is not
                 self._hypers = None
-                warnings.warn(f"the optimizer's step is not in a CUDA graph: {error}", UserWarning, stacklevel=2)
+                warn(f"the optimizer's step is not in a CUDA graph: {error}", UserWarning)
                 opt.step()
                 return
             self._opt_step()
@@ -419,7 +417,7 @@ class CompiledModel(Callback):
 
     def _give_up(self, reason: str) -> None:
         self.learn.compile_reason = reason
-        warnings.warn(f"the model is not compiled: {reason}", UserWarning, stacklevel=2)
+        warn(f"the model is not compiled: {reason}", UserWarning)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_model": None}

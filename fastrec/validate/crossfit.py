@@ -48,7 +48,6 @@ class Trained:
     """Model of a fold, and its predictions.
 
     Args:
-        model: the model.
         oof: float64 ``[m]`` or ``[m, k]``: its predictions of the fold's rows.
         test: float64 ``[n_test]`` or ``[n_test, k]``.
     """

@@ -58,7 +58,6 @@ class Target:
 
     Args:
         names: the target column, or several (``multilabel``; ``regression`` of several targets).
-        task: the task.
         classes: the raw values of classes 0, 1, …; None where there are none.
         scale: amounts are learned as their ``log`` or ``log1p``.
     """

@@ -166,9 +166,7 @@ def test_a_missing_input_in_the_block_is_not_blamed_on_the_output(tmp_path):
     with pytest.raises(MissingFileError), atomic_folder(tmp_path / "out"):
         raise MissingFileError("there is no such file", file="input")
     assert names(tmp_path) == []
-
-
-def test_an_error_about_a_file_in_the_block_names_it_as_it_would_be_called(tmp_path):
+    # An error about a file in the block names it as it would be called.
     with pytest.raises(SubmissionError, match="stands twice") as caught, atomic_folder(tmp_path / "run") as part:
         raise SubmissionError("it stands twice", file=part / "submission.csv", column="id", row=3, remedy="Keep one")
     assert (caught.value.file, caught.value.row) == (str(tmp_path / "run" / "submission.csv"), 3)

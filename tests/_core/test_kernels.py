@@ -6,8 +6,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from fastrec._core import kernels, limits
@@ -16,8 +14,6 @@ from fastrec.optim import AdamW, Lamb
 from tests.fresh import run, start
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
-
-PARTS = st.integers(1, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -76,33 +72,6 @@ def test_in_a_process_of_its_own(what):
 def sparse(ids, values, like):
     """A row-sparse gradient."""
     return torch.sparse_coo_tensor(torch.tensor([ids]), values, like.shape, check_invariants=True)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    batches=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=25), min_size=1, max_size=6),
-    width=st.sampled_from([1, 3, 16, 20]),
-    beta1=st.sampled_from([0.0, 0.9]),
-    wd=st.sampled_from([0.0, 0.3]),
-    count=PARTS,
-)
-def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd, count):
-    torch.manual_seed(0)
-    start, ends = torch.randn(31, width), []
-    grads = [torch.randn(len(ids), width) for ids in batches]
-    for way in ("loops", "calls"):
-        table = nn.Parameter(start.clone())
-        opt = AdamW([table], lr=0.1, betas=(beta1, 0.95), eps=1e-6, weight_decay=wd)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kernels, "threads_for", lambda numbers: count)
-            patch.setattr("fastrec.optim.torch_optimizers.compiled", lambda numbers, way=way: way == "loops")
-            for ids, values in zip(batches, grads, strict=True):
-                table.grad = sparse(ids, values.clone(), table)
-                opt.step()
-                assert torch.equal(table.grad._values(), values)  # a step reads gradients only
-        ends.append((table.detach(), opt.state[table]["exp_avg_sq"], opt.state[table]["last"]))
-    for a, b in zip(*ends, strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("count", [1, 2])

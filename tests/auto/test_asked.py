@@ -1,7 +1,5 @@
 """What a person asks for: groups, times, weights, a class, ids; whether rows are candidates; a fit kept in a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A log beside the candidates: its columns are found, features are those of plain loops, none is of the future."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import XGBRanker
 from fastrec.features import FeatureSet, JoinTable
 from fastrec.table import Table
+from tests.files import write_csv
 
 C, KINDS = 5, ["view", "click", "filter"]
 
@@ -252,8 +251,7 @@ def test_events_are_never_joined_as_they_stand(tmp_path):
 
 
 def test_a_log_may_have_any_name(tmp_path):
-    MANY.to_csv(tmp_path / "solution.csv", index=False)
-    MANY_LOG.to_csv(tmp_path / "resolution_log.csv", index=False)
+    write_csv(tmp_path, solution=MANY, resolution_log=MANY_LOG)
     made = understand(read_files(tmp_path, "resolution_log.csv"), target="clicked", group="list", item="item_id")
     assert made.log.table == "resolution_log"
 

@@ -1,7 +1,5 @@
 """Which models a table gets, and how large its trees are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whatever a file's header says, the recipe that is written of it holds no code but its own."""
 
-from __future__ import annotations
-
 import ast
 import json
 from functools import cache

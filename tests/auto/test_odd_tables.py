@@ -1,9 +1,6 @@
 """Tables of odd shapes, from files to predictions."""
 
-from __future__ import annotations
-
 import datetime as dt
-import json
 from dataclasses import replace
 from decimal import Decimal
 
@@ -26,6 +23,7 @@ from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.estimators import XGBModel
 from fastrec.features import Combine, FeatureSet
+from tests.files import scores_of, write_csv
 
 RNG = np.random.default_rng(5)
 
@@ -96,16 +94,12 @@ TABLES = [
 
 
 def run_it(tmp_path, frame, test=None, *, rounds=25, **options):
-    data = tmp_path / "data"
-    data.mkdir()
-    frame.to_csv(data / "train.csv", index=False)
-    if test is not None:
-        test.to_csv(data / "test.csv", index=False)
+    data = write_csv(tmp_path / "data", train=frame, test=test)
     made = new_competition(tmp_path / "mine", data, seconds=2, **{"target": "y"} | options)
     recipe = load_competition(made.folder)
     recipe.models = lambda *, bs: [XGBModel("xgb", rounds=rounds, eta=0.3, max_depth=3, early_stopping_rounds=None)]
     run = run_competition(recipe, data, tmp_path / "run")
-    return made, json.loads((run / "scores.json").read_text()), pd.read_csv(run / "submission.csv")
+    return made, scores_of(run), pd.read_csv(run / "submission.csv")
 
 
 @pytest.mark.parametrize("make", TABLES, ids=lambda f: f.__name__)
@@ -140,9 +134,7 @@ def test_duplicate_ids_of_the_test_are_named(tmp_path):
     frame = pd.DataFrame({"id": np.arange(300), "x": x, "y": (noisy(x) > 0).astype(int)})
     test = frame.drop(columns="y").assign(id=[5, *range(299)])
     sample = pd.DataFrame({"id": test.id, "y": 0.5})
-    (data := tmp_path / "own").mkdir()
-    for name, table in (("train", frame), ("test", test), ("sample_submission", sample)):
-        table.to_csv(data / f"{name}.csv", index=False)
+    data = write_csv(tmp_path / "own", train=frame, test=test, sample_submission=sample)
     recipe = load_competition(new_competition(tmp_path / "mine", data, seconds=0).folder)
     recipe.models = lambda *, bs: [XGBModel("xgb", rounds=5, early_stopping_rounds=None)]
     with pytest.raises(FastrecError, match=r"id"):
@@ -171,11 +163,8 @@ def test_later_days_of_stores(tmp_path):
     frame["promo"] = frame.date.dt.day_of_week % 2
     frame["sold"] = 100 + 50 * frame.promo + 30 * frame["shop"] + RNG.normal(size=len(frame))
     shops = pd.DataFrame({"shop": range(12), "size": RNG.normal(size=12)})
-    data = tmp_path / "data"
-    data.mkdir()
-    frame[frame.date < days[50]].to_csv(data / "train.csv", index=False)
-    frame[frame.date >= days[50]].drop(columns="sold").to_csv(data / "test.csv", index=False)
-    shops.to_csv(data / "shops.csv", index=False)
+    test = frame[frame.date >= days[50]].drop(columns="sold")
+    data = write_csv(tmp_path / "data", train=frame[frame.date < days[50]], test=test, shops=shops)
     made = new_competition(tmp_path / "mine", data, seconds=0)
     recipe = load_competition(made.folder)
     assert (recipe.time, recipe.target, recipe.time_horizon) == ("date", "sold", "10 days")

@@ -1,7 +1,5 @@
 """Features of a ranking beside plain loops, without a leak, and a trial that hears of signal and not of noise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

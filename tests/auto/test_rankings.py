@@ -1,7 +1,5 @@
 """A ranking without code: groups and items are found, what cannot be ranked is refused, the run predicts groups."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -33,6 +31,7 @@ from fastrec.features import CumTarget, FeatureSet
 from fastrec.metrics import mrr
 from fastrec.serve import Scorer, export_run
 from fastrec.validate import Folds
+from tests.files import write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 C = 5  # candidates of a group
@@ -62,12 +61,7 @@ TRAIN, TEST = shop(120), shop(40, seed=1, first=900)
 
 
 def folder(tmp_path: Path, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = None) -> Path:
-    made = tmp_path / "files"
-    made.mkdir(parents=True, exist_ok=True)
-    train.to_csv(made / "train.csv", index=False)
-    if test is not None:
-        test.to_csv(made / "test.csv", index=False)
-    return made
+    return write_csv(tmp_path / "files", train=train, test=test)
 
 
 def found(tmp_path: Path, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = None, **asked: object) -> Problem:

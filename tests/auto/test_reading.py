@@ -1,7 +1,5 @@
 """Times and numbers in text, as a recipe says they are read."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """``fastrec new`` and ``fastrec.fit`` as a whole: what is written runs, scores honestly and keeps its form."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -20,6 +18,7 @@ from fastrec.competition import Competition, SavedRun, run_competition
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError
 from fastrec.estimators import ConstantModel, XGBModel
 from fastrec.features import Bucketize, Cross, TargetEncode
+from tests.files import write_csv
 
 N = 900
 
@@ -44,12 +43,10 @@ def data(tmp_path_factory):
     score = 2.5 * together + frame.x + rng.logistic(size=n) * 0.5
     frame["bought"] = np.where(score > score.median(), "yes", "no")
     frame["sold"] = frame.sold.dt.strftime("%d/%m/%Y")
-    folder = tmp_path_factory.mktemp("data")
-    frame[: 2 * N].to_csv(folder / "train.csv", index=False)
-    frame[2 * N :].drop(columns="bought").to_csv(folder / "test.csv", index=False)
-    pd.DataFrame({"id": frame.id[2 * N :], "bought": 0.5}).to_csv(folder / "sample_submission.csv", index=False)
-    frame[2 * N :][["id", "bought"]].to_csv(folder.parent / "truth.csv", index=False)
-    return folder
+    folder, test = tmp_path_factory.mktemp("data"), frame[2 * N :]
+    write_csv(folder.parent, truth=test[["id", "bought"]])
+    sample = test[["id"]].assign(bought=0.5)
+    return write_csv(folder, train=frame[: 2 * N], test=test.drop(columns="bought"), sample_submission=sample)
 
 
 @pytest.fixture(scope="module")
@@ -240,11 +237,8 @@ def test_a_side_table_is_joined_by_its_key(tmp_path):
     visits = pd.DataFrame({"shop": rng.choice(shops.shop, 900), "x": rng.normal(size=900)})
     size = visits.shop.map(shops.set_index("shop")["size"])
     visits["y"] = size + 0.2 * rng.normal(size=900)
-    data = tmp_path / "data"
-    data.mkdir()
-    visits.to_csv(data / "visits.csv", index=False)
-    shops.to_csv(data / "shops.csv", index=False)
-    pd.DataFrame({"note": ["nothing"]}).to_csv(data / "notes.csv", index=False)
+    notes = pd.DataFrame({"note": ["nothing"]})
+    data = write_csv(tmp_path / "data", visits=visits, shops=shops, notes=notes)
     made = new_competition(tmp_path / "competitions" / "trips", data / "visits.csv", target="y", seconds=0)
     assert made.problem.files.side == {}  # one file was given: the others are not looked at
     made = new_competition(tmp_path / "competitions" / "trips2", tmp_path / "data", target="y", seconds=0)

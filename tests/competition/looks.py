@@ -1,7 +1,5 @@
 """A small ranking recipe in which only the session says what is clicked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Blends of runs and of files from elsewhere: rows aligned, scores as the files say, predictions by heart refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings
@@ -25,6 +23,7 @@ from fastrec.competition.blend import seen_share
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, DataWarning, FastrecError, LeakageError, MissingColumnError, SubmissionError
 from fastrec.estimators import LGBMModel, SKModel, XGBModel
+from tests.files import write_csv
 
 N, M = 500, 150
 QUIET = {"stages": Stages(quiet=True)}
@@ -60,11 +59,8 @@ class Recipe(Competition):
 def run_of(folder: Path, task: str, kind: str, **attributes) -> Path:
     data = folder / "data" / task
     if not data.exists():
-        data.mkdir(parents=True)
         columns = ["id", "house", "day", "a", "b", "c"]
-        TRAIN[[*columns, task]].to_csv(data / "train.csv", index=False)
-        TEST[columns].to_csv(data / "test.csv", index=False)
-        TEST[["id", task]].to_csv(data / "truth.csv", index=False)
+        write_csv(data, train=TRAIN[[*columns, task]], test=TEST[columns], truth=TEST[["id", task]])
     return run_competition(Recipe(task, kind, **attributes), data, folder / f"{task}_{kind}", **QUIET)
 
 
@@ -437,10 +433,8 @@ def mrr(rows: pd.DataFrame) -> float:
 
 def test_rankings_are_blended_too(tmp_path):
     train, test = candidates(1, 150), candidates(2, 40)
-    (tmp_path / "data").mkdir()
-    train.to_csv(tmp_path / "data" / "train.csv", index=False)
-    test.drop(columns="bought").to_csv(tmp_path / "data" / "test.csv", index=False)
-    parts = [run_competition(Shop(d), tmp_path / "data", tmp_path / f"leaves{d}", **QUIET) for d in (3, 7)]
+    data = write_csv(tmp_path / "data", train=train, test=test.drop(columns="bought"))
+    parts = [run_competition(Shop(d), data, tmp_path / f"leaves{d}", **QUIET) for d in (3, 7)]
     noisy = {s: pd.read_parquet(parts[0] / s / "stack.parquet") for s in ("oof", "test")}
     file = pd.concat(noisy.values())[["search", "product", "score"]].sample(frac=1, random_state=0)
     file.assign(score=file.score + 7.0).to_csv(tmp_path / "theirs.csv", index=False)

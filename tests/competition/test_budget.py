@@ -1,7 +1,5 @@
 """A run's limit of time: shares, models that are left out, trees and nets that stop."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -32,6 +30,7 @@ from fastrec.estimators import (
 from fastrec.estimators._tree_model import Deadline, catboost_in_time, seconds_for
 from fastrec.table import Table
 from fastrec.validate import Rows
+from tests.files import write_csv
 
 
 class Clock:
@@ -374,8 +373,7 @@ class Hasty(Competition):
 
 
 def timed_run(recipe: Competition, folder: Path, frame: pd.DataFrame, minutes: float) -> tuple[Path, dict, dict]:
-    frame.to_csv(folder / "train.csv", index=False)
-    frame.drop(columns="y").to_csv(folder / "test.csv", index=False)
+    write_csv(folder, train=frame, test=frame.drop(columns="y"))
     run = run_competition(recipe, folder, folder / "run", minutes=minutes)
     return run, *(json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
 

@@ -1,7 +1,5 @@
 """The types of columns are part of a run: every file and frame that it is given later is read by them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from decimal import Decimal
@@ -19,6 +17,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import XGBModel
 from fastrec.features import CountEncode, DatePart, FeatureSet
 from fastrec.monitor import monitor, retrain
+from tests.files import write_csv
 
 N, M = 300, 60
 ZONE = "America/New_York"
@@ -68,10 +67,8 @@ DIGITS = TEST[TEST.zip != "K1A0B1"].drop(columns="y").reset_index(drop=True)  # 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("types")
-    (folder / "data").mkdir()
-    TRAIN.to_csv(folder / "data" / "train.csv", index=False)
-    DIGITS.to_csv(folder / "data" / "test.csv", index=False)
-    return run_competition(Recipe(), folder / "data", folder / "run", resume=True)
+    data = write_csv(folder / "data", train=TRAIN, test=DIGITS)
+    return run_competition(Recipe(), data, folder / "run", resume=True)
 
 
 @pytest.fixture(scope="module")
@@ -199,16 +196,14 @@ def test_columns_that_are_text_in_the_test_alone(tmp_path):
     assert reading.convert(pa.table({"zip": [715, None]}))["zip"].to_pylist() == ["715", None]
     train = TRAIN[["id", "age", "y"]].assign(code=[f"{i % 7:03d}" for i in range(N)])
     test = TEST[["id", "age"]].assign(code=["0x", *[f"{i % 7:03d}" for i in range(M - 1)]])
-    (tmp_path / "data").mkdir()
-    for name, frame in (("train", train), ("test", test)):
-        frame.to_csv(tmp_path / "data" / f"{name}.csv", index=False)
-    made = new_competition(tmp_path / "mine", tmp_path / "data", target="y", seconds=0.5)
+    data = write_csv(tmp_path / "data", train=train, test=test)
+    made = new_competition(tmp_path / "mine", data, target="y", seconds=0.5)
     assert made.problem.files.reading.texts == ["code"]
     assert {c.name: c.kind for c in made.problem.columns}["code"] == "category"
     recipe = load_competition(made.folder)
     assert recipe.reading.texts == ["code"]
     recipe.models = lambda *, bs: Recipe().models(bs=bs)
-    run = run_competition(recipe, tmp_path / "data", tmp_path / "run")
+    run = run_competition(recipe, data, tmp_path / "run")
     kept = pd.read_parquet(run / "sample_labelled.parquet")
     assert set(kept.code) == {f"{i:03d}" for i in range(7)}
 

@@ -1,7 +1,5 @@
 """Recipes whose rankers read the session: run, predicted, exported, served, tried, without the recipe's code."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Contributions of raw columns to predictions, against enumeration by plain loops."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Forms of submissions other than 2019's: written, kept in the run, found again."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

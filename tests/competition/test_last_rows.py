@@ -1,7 +1,5 @@
 """What a net says of the last training rows before it learns from them, against a loop of its own; blends by it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

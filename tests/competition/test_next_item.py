@@ -1,7 +1,5 @@
 """Next-item competitions by ``fastrec run``: logs of several forms, odd logs, sessions in which nothing comes twice."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections import Counter, defaultdict
@@ -21,6 +19,7 @@ from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingF
 from fastrec.retrieval import RankedCandidates
 from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, PopularItems, SessionBlend, SessionFrame, SessionModel
 from tests._core.refusals import refused
+from tests.files import write_csv
 from tests.fresh import run
 
 # some sessions hold no item that the model knows
@@ -142,8 +141,7 @@ def test_a_log_of_events_with_numbers_for_ids(tmp_path):
 
     rows = [(s * 7, 1000 + (s + i) % 9, s * 10 - i) for s in range(80) for i in range(3)]
     log = pd.DataFrame(rows, columns=["session", "item", "time"])
-    log.to_csv(tmp_path / "train.csv", index=False)
-    log[log["session"] < 21].to_csv(tmp_path / "test.csv", index=False)
+    write_csv(tmp_path, train=log, test=log[log["session"] < 21])
     out = run_competition(Log(), tmp_path, tmp_path / "run")
     found = pd.read_csv(out / "submission.csv")
     assert found["session"].tolist() == [0, 7, 14]

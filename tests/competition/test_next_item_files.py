@@ -1,7 +1,5 @@
 """A next-item run's directory: predicted from, gone on with after a kill, listed, compared; its submission checked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -42,6 +40,7 @@ from fastrec.errors import (
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems
 from fastrec.table import Vocab
 from tests import fresh
+from tests.files import scores_of
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -105,11 +104,6 @@ def test_predictions_of_the_run_directory_are_its_submission(run, data, tmp_path
     assert some.read_text().split("\n")[1:] == [*(run / "submission.csv").read_text().split("\n")[11:21], ""]
 
 
-def test_the_command_predicts_without_the_recipe(run, data, tmp_path):
-    fresh.run("from fastrec.cli import app; app()", "predict", run, "--data", data, "--out", tmp_path / "p.csv")
-    assert (tmp_path / "p.csv").read_bytes() == (run / "submission.csv").read_bytes()
-
-
 def test_what_cannot_be_predicted_is_named(run, data, tmp_path):
     with pytest.raises(MissingFileError, match=r"test\.parquet"):
         predict_run(run, tmp_path, tmp_path / "p.csv")
@@ -128,10 +122,6 @@ def test_ideas_are_tried_on_runs_over_a_table_alone(run, command):
     done = CliRunner().invoke(app, [str(run) if word == "RUN" else word for word in command])
     assert done.exit_code == 1
     assert "it is no run over a table" in done.output
-
-
-def scores_of(run: Path) -> dict:
-    return json.loads((run / "scores.json").read_text())
 
 
 def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):

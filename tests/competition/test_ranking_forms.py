@@ -1,7 +1,5 @@
 """A ranking's submission in every form, scored by every metric, against plain loops over its lists."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -39,6 +37,7 @@ from fastrec.report import write_report
 from fastrec.report.data import read_run
 from fastrec.serve import Scorer, export_run
 from fastrec.validate import Folds
+from tests.files import write_csv
 
 METRICS = ("mrr", "mrr@3", "ndcg@5", "ndcg", "map@4", "hit_rate@2", "gauc")
 SCORES = ValueForm(ids=("search", "product"), values=("score",))
@@ -230,11 +229,8 @@ def sample_of(form: str) -> pd.DataFrame | None:
 )
 def test_a_run_scores_compares_and_reports_by_its_metric(tmp_path, metric, form):
     data, run = tmp_path / "data", tmp_path / "run"
-    data.mkdir()
-    TRAIN.to_csv(data / "train.csv", index=False)
-    TEST.drop(columns="bought").to_csv(data / "test.csv", index=False)
-    TEST[["search", "product", "bought"]].to_csv(data / "truth.csv", index=False)
-    sample_of(form).to_csv(data / "sample_submission.csv", index=False)
+    write_csv(data, train=TRAIN, test=TEST.drop(columns="bought"), truth=TEST[["search", "product", "bought"]])
+    write_csv(data, sample_submission=sample_of(form))
     run_competition(Shop(metric), data, run, stages=Stages(quiet=True))
     scores = json.loads((run / "scores.json").read_text())
     shown = metric == "mrr"  # what a run is scored by breaks ties as a submission of lists does
@@ -308,8 +304,7 @@ def test_a_run_scores_compares_and_reports_by_its_metric(tmp_path, metric, form)
 )
 def test_ranks_that_are_none_are_refused(tmp_path, ranks, problem):
     frame = pd.DataFrame({"search": ["a", "a", "b"], "product": ["x", "y", "x"]})
-    frame.to_csv(tmp_path / "test.csv", index=False)
-    frame.assign(rank=ranks).to_csv(tmp_path / "s.csv", index=False)
+    write_csv(tmp_path, test=frame, s=frame.assign(rank=ranks))
     with pytest.raises(SubmissionError, match=problem) as error:
         check_submission(tmp_path / "s.csv", tmp_path / "test.csv", RANKS)
     assert (error.value.column, error.value.row) == ("rank", 1)
@@ -443,17 +438,16 @@ NEW = impressions(1, 400).sample(frac=1.0, random_state=0)  # not in the old ran
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("places")
-    (root / "data").mkdir()
-    LOG.drop(columns="chance").to_csv(root / "data" / "train.csv", index=False)
-    NEW.drop(columns=["chance", "clicked", "shown_at"]).to_csv(root / "data" / "test.csv", index=False)
+    test = NEW.drop(columns=["chance", "clicked", "shown_at"])
+    data = write_csv(root / "data", train=LOG.drop(columns="chance"), test=test)
     recipes = {
         "plain": Log(),
         "feature": Log(position="shown_at", calibrate="platt"),
         "weights": Log(position="shown_at", position_as="weights", calibrate="isotonic"),
     }
     for name, recipe in recipes.items():
-        run_competition(recipe, root / "data", root / name, stages=Stages(quiet=True))
-    return {n: root / n for n in recipes} | {"data": root / "data"}
+        run_competition(recipe, data, root / name, stages=Stages(quiet=True))
+    return {n: root / n for n in recipes} | {"data": data}
 
 
 def true_relevance(run: Path) -> float:

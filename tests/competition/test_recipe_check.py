@@ -1,7 +1,5 @@
 """Mistakes in a recipe are a line before its data are read."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

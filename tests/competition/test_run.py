@@ -1,7 +1,5 @@
 """A run from files to a run directory: complete, repeatable, all or nothing."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import resource
@@ -29,6 +27,7 @@ from fastrec.estimators import NetRanker, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.stacking import Stack
 from features import clickstream, price
+from tests.files import scores_of
 
 MODELS = ["display_order", "recency", "net", "xgb", "stack"]
 
@@ -76,10 +75,6 @@ def found(data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         return Tiny().load(data, rows=None, device=torch.device("cpu"))
-
-
-def scores_of(folder: Path) -> dict:
-    return json.loads((folder / "scores.json").read_text())
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,5 @@
 """A ranking recipe whose rows are never all in memory: its run directory is like any other's."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Submissions: bytes written, every way to fail the check, and the official score worked by hand."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

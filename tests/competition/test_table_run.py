@@ -1,7 +1,5 @@
 """Recipes of every task without lists: run, predict from the directory alone, go on after a kill."""
 
-from __future__ import annotations
-
 import filecmp
 import importlib.util
 import json
@@ -51,6 +49,7 @@ from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import as_metric, get_metric
 from fastrec.monitor.retrain import _classes
 from fastrec.stacking import Stack
+from tests.files import scores_of, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 N, M = 400, 60
@@ -109,23 +108,16 @@ class Recipe(Competition):
 
 
 def write(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     names = TARGETS[case] if isinstance(TARGETS[case], list) else [TARGETS[case]]
-    train[["id", "x", "z", "city", *names]].to_csv(folder / "train.csv", index=False)
     if test is not None:
-        test[["id", "x", "z", "city"]].to_csv(folder / "test.csv", index=False)
-        test[["id", *names]].to_csv(folder / "truth.csv", index=False)
-    return folder
+        write_csv(folder, test=test[["id", "x", "z", "city"]], truth=test[["id", *names]])
+    return write_csv(folder, train=train[["id", "x", "z", "city", *names]])
 
 
 def ran(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST, **about) -> Path:
     """A run of files in ``folder``."""
     data = write(folder / "data", case, train=train, test=test)
     return run_competition(Recipe(case, **about), data, folder / "run", resume=False)
-
-
-def scores_of(run: Path) -> dict:
-    return json.loads((run / "scores.json").read_text())
 
 
 def oof_of(run: Path, model: str = "stack") -> pd.DataFrame:
@@ -227,21 +219,6 @@ def test_a_loaded_run_reads_its_models_once(runs, tmp_path):
     assert torch.equal(saved.predict(rows), said)
 
 
-CODE = """
-import sys
-from fastrec.competition import predict_run
-predict_run(*sys.argv[1:])
-assert not any(m.startswith(("competitions", "tests", "test_")) for m in sys.modules)
-"""
-
-
-def test_predict_in_a_process_that_knows_no_recipe(runs, tmp_path):
-    words = [str(runs["multiclass"]), str(data_of(runs, "multiclass")), str(tmp_path / "o.csv")]
-    done = subprocess.run([sys.executable, "-c", CODE, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "o.csv").read_bytes() == (runs["multiclass"] / "submission.csv").read_bytes()
-
-
 def test_runs_are_listed_the_best_first_and_compared_on_the_same_rows(runs, tmp_path):
     listed = {s.name: s for s in list_runs(runs["binary"].parent)}
     one = listed["binary"]
@@ -339,7 +316,7 @@ def test_folds_in_order_of_time(tmp_path):
     ],
 )
 def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, case, attributes, message):
-    with pytest.raises(FastrecError, match=message):
+    with pytest.raises(MissingColumnError if message == "nowhere" else DataError, match=message):
         ran(tmp_path, case, **attributes)
     assert not (tmp_path / "run").exists()
 

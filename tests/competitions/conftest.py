@@ -1,7 +1,5 @@
 """Small files in the official form, and their events read back with plain Python."""
 
-from __future__ import annotations
-
 import csv
 import random
 import warnings

@@ -1,7 +1,5 @@
 """The census's recipe and simulator: what is in the files, what nothing may learn from, and a run on small ones."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Rossmann competition: its calendar and history against plain loops, blind to the future, and a whole run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The official files as tables: against plain loops over their rows; and what is said of files that are amiss."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import math

@@ -1,7 +1,5 @@
 """The XMarket recipe's reading: what is a candidate, what is hidden, what nothing may know, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from pathlib import Path

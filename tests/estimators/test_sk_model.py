@@ -12,22 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn import ensemble
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_transformer
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyRegressor
-from sklearn.ensemble import (
-    AdaBoostClassifier,
-    BaggingRegressor,
-    ExtraTreesRegressor,
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    StackingClassifier,
-    VotingRegressor,
-)
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge, SGDClassifier
@@ -64,6 +53,12 @@ def rows_of(frame: pd.DataFrame, task: str = "binary", **more) -> Rows:
     label = {"binary": (value > 6).double(), "multiclass": (value > 4).long() + (value > 8), "regression": value}[task]
     given = {"cats": ["city"], "conts": ["x", "z"], "label": label, "n_outputs": 3 if task == "multiclass" else 1}
     return Rows(Table.read(frame[["city", "x", "z"]]), task, **{**given, **more})
+
+
+def saved_ridge(folder: Path) -> dict:
+    """A saved Ridge's own file, as it stands."""
+    SKModel("r", Ridge()).fit(rows_of(frame_of(), "regression")).save(folder)
+    return json.loads((folder / "estimator.json").read_text())
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -118,9 +113,10 @@ def test_every_value_of_two_rows_or_more_has_a_column():
 def test_without_preparation_a_pipeline_is_given_the_plain_columns():
     rows = rows_of(frame_of())
     model = SKModel("p", make_pipeline(SimpleImputer(), LogisticRegression()), prepare=False).fit(rows)
-    plain = np.column_stack([frame_of().city.map({"a": 1, "b": 2, "c": 3}), frame_of().x, frame_of().z])
-    direct = make_pipeline(SimpleImputer(), LogisticRegression()).fit(plain.astype(np.float32), rows.label.numpy())
-    expected = direct.predict_proba(plain.astype(np.float32))[:, 1]
+    frame = frame_of().assign(city=lambda f: f.city.map({"a": 1, "b": 2, "c": 3}))
+    plain = frame[["city", "x", "z"]].to_numpy(dtype=np.float32)
+    direct = make_pipeline(SimpleImputer(), LogisticRegression()).fit(plain, rows.label.numpy())
+    expected = direct.predict_proba(plain)[:, 1]
     np.testing.assert_allclose(model.predict(rows).numpy(), expected, rtol=0, atol=1e-6)
 
 
@@ -135,26 +131,34 @@ def test_weights_reach_the_last_step_of_a_pipeline():
         knn.fit(heavy)
 
 
-def test_what_cannot_do_a_task_is_refused():
-    rows = rows_of(frame_of())
-    with pytest.raises(DataError, match=r"cannot learn a binary task.*regression"):
-        SKModel("r", Ridge()).fit(rows)
-    with pytest.raises(DataError, match="cannot learn a regression task"):
-        SKModel("l", LogisticRegression()).fit(rows_of(frame_of(), "regression"))
-    with pytest.raises(DataError, match=r"svc .SVC. says no probabilities.*Calibrated"):
-        SKModel("svc", SVC()).fit(rows)
-    for odd in (Ridge, 5, "Ridge"):
-        with pytest.raises(DataError, match="no estimator"):
-            SKModel("odd", odd)
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: SKModel("r", Ridge()).fit(rows_of(frame_of())), r"cannot learn a binary task.*regression"),
+        (
+            lambda: SKModel("l", LogisticRegression()).fit(rows_of(frame_of(), "regression")),
+            "cannot learn a regression",
+        ),
+        (lambda: SKModel("svc", SVC()).fit(rows_of(frame_of())), r"svc .SVC. says no probabilities.*Calibrated"),
+        (lambda: SKModel("odd", Ridge), "no estimator"),
+        (lambda: SKModel("odd", 5), "no estimator"),
+        (lambda: SKModel("odd", "Ridge"), "no estimator"),
+        (lambda: CuMLModel("lasso"), r"no kind 'lasso'.*linear, knn"),
+        (lambda: CuMLModel("knn", C=1), r"knn has no setting 'C'.*neighbors"),
+    ],
+)
+def test_tasks_kinds_and_settings_that_are_none_are_refused(call, match):
+    with pytest.raises(DataError, match=match):
+        call()
 
 
 def test_the_estimator_that_was_given_stays_untrained_and_keeps_its_own_seed():
-    own = RandomForestClassifier(5, random_state=9)
+    own = ensemble.RandomForestClassifier(5, random_state=9)
     rows = rows_of(frame_of())
     a, b = (SKModel("f", own).fit(rows, seed=s).predict(rows) for s in (1, 2))
     assert torch.equal(a, b)
     assert not hasattr(own, "estimators_")
-    free = RandomForestClassifier(5)
+    free = ensemble.RandomForestClassifier(5)
     a, b, c = (SKModel("f", free).fit(rows, seed=s).predict(rows) for s in (1, 1, 2))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
@@ -179,16 +183,16 @@ def test_an_untrained_estimator_is_written_as_json_and_read_again(estimator):
 
 PREPARED = make_column_transformer((StandardScaler(), slice(1, 3)), (MinMaxScaler(), [0]))
 SAVED = [
-    (RandomForestClassifier(7), "multiclass"),
-    (ExtraTreesRegressor(7, max_leaf_nodes=20), "regression"),
+    (ensemble.RandomForestClassifier(7), "multiclass"),
+    (ensemble.ExtraTreesRegressor(7, max_leaf_nodes=20), "regression"),
     (DecisionTreeClassifier(ccp_alpha=0.01), "binary"),
-    (GradientBoostingClassifier(n_estimators=4), "binary"),
-    (GradientBoostingClassifier(n_estimators=3), "multiclass"),
-    (GradientBoostingRegressor(n_estimators=4, init="zero"), "regression"),
-    (HistGradientBoostingClassifier(max_iter=5), "multiclass"),
-    (HistGradientBoostingRegressor(max_iter=5, loss="poisson"), "regression"),
-    (AdaBoostClassifier(n_estimators=3), "multiclass"),
-    (BaggingRegressor(Ridge(), n_estimators=3), "regression"),
+    (ensemble.GradientBoostingClassifier(n_estimators=4), "binary"),
+    (ensemble.GradientBoostingClassifier(n_estimators=3), "multiclass"),
+    (ensemble.GradientBoostingRegressor(n_estimators=4, init="zero"), "regression"),
+    (ensemble.HistGradientBoostingClassifier(max_iter=5), "multiclass"),
+    (ensemble.HistGradientBoostingRegressor(max_iter=5, loss="poisson"), "regression"),
+    (ensemble.AdaBoostClassifier(n_estimators=3), "multiclass"),
+    (ensemble.BaggingRegressor(Ridge(), n_estimators=3), "regression"),
     (Ridge(), "regression"),
     (PoissonRegressor(), "regression"),
     (LogisticRegression(), "multiclass"),
@@ -200,9 +204,9 @@ SAVED = [
     (CalibratedClassifierCV(SVC(), ensemble=False), "multiclass"),
     (CalibratedClassifierCV(LinearSVC(), method="isotonic", cv=2), "binary"),
     (MLPClassifier([4], max_iter=5, early_stopping=True), "binary"),
-    (StackingClassifier([("a", GaussianNB())], LogisticRegression(), cv=2), "binary"),
+    (ensemble.StackingClassifier([("a", GaussianNB())], LogisticRegression(), cv=2), "binary"),
     (make_pipeline(SplineTransformer(5, extrapolation="linear"), Ridge()), "regression"),
-    (make_pipeline(PREPARED, VotingRegressor([("a", Ridge()), ("b", DummyRegressor())])), "regression"),
+    (make_pipeline(PREPARED, ensemble.VotingRegressor([("a", Ridge()), ("b", DummyRegressor())])), "regression"),
 ]
 
 
@@ -211,13 +215,11 @@ SAVED = [
 def test_what_is_loaded_predicts_the_same_to_the_bit(estimator, task, tmp_path):
     frame, test = (f.assign(value=f.value - f.value.min()) for f in (frame_of(), frame_of(1)))
     model = SKModel("m", estimator, cats="code").fit(rows_of(frame, task), seed=3)
-    model.save(tmp_path / "m")
-    loaded = Estimator.load(tmp_path / "m")
-    assert torch.equal(loaded.predict(rows_of(test, task)), model.predict(rows_of(test, task)))
-    loaded.save(tmp_path / "again")
-    assert torch.equal(
-        Estimator.load(tmp_path / "again").predict(rows_of(test, task)), model.predict(rows_of(test, task))
-    )
+    said = model.predict(rows_of(test, task))
+    for folder in (tmp_path / "m", tmp_path / "again"):
+        model.save(folder)
+        model = Estimator.load(folder)
+        assert torch.equal(model.predict(rows_of(test, task)), said)
 
 
 class Mine(Ridge):
@@ -299,8 +301,7 @@ def test_nothing_is_made_that_is_no_estimator(path, tmp_path):
     with pytest.raises((DataError, ImportError)):
         unpacked({"is": "estimator", "class": path, "params": {}, "learned": {}})
     assert "antigravity" not in sys.modules
-    SKModel("r", Ridge()).fit(rows_of(frame_of(), "regression")).save(tmp_path / "m")
-    about = json.loads((tmp_path / "m" / "estimator.json").read_text())
+    about = saved_ridge(tmp_path / "m")
     about["settings"]["estimator"]["class"] = path
     (tmp_path / "m" / "estimator.json").write_text(json.dumps(about))
     with pytest.raises(UnreadableFileError):
@@ -312,8 +313,8 @@ def trained():
     """Estimators whose compiled code walks through arrays without looking at their ends."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)), rng.integers(0, 3, 60)
-    kinds = [DecisionTreeClassifier(), RandomForestClassifier(2), GradientBoostingClassifier(n_estimators=2)]
-    kinds += [HistGradientBoostingClassifier(max_iter=2), SVC()]
+    kinds = [DecisionTreeClassifier(), SVC(), ensemble.RandomForestClassifier(2)]
+    kinds += [ensemble.GradientBoostingClassifier(n_estimators=2), ensemble.HistGradientBoostingClassifier(max_iter=2)]
     return {type(k).__name__: k.fit(x.astype(np.float32), y) for k in kinds}
 
 
@@ -328,16 +329,12 @@ def put(state, path, change):
     return made
 
 
-def beyond(tensor):
-    tensor = tensor.clone()
-    tensor[0] = 1_000_000
-    return tensor
+def first(value):
+    """A change of a tensor's first number."""
+    return lambda tensor: torch.cat([torch.full_like(tensor[:1], value), tensor[1:]])
 
 
-def back(tensor):
-    tensor = tensor.clone()
-    tensor[0] = 0
-    return tensor
+beyond, back = first(1_000_000), first(0)
 
 
 FOREST, BOOSTED, HISTOGRAM = "learned.estimators_.0", "learned.estimators_.of.0", "learned._predictors.0.0"
@@ -381,8 +378,11 @@ def test_arrays_that_compiled_code_would_leave_are_refused(kind, path, change, t
         (Pipeline([("l", LogisticRegression())], memory="cache"), "Pipeline has memory=, which cannot be saved"),
         (make_pipeline(SimpleImputer(missing_values=pd.NA), GaussianNB()), "SimpleImputer.missing_values is a NAType"),
         (KNeighborsClassifier(metric=lambda a, b: 0), "KNeighborsClassifier.metric is a function"),
-        (RandomForestClassifier(random_state=np.random.RandomState(0)), "random_state is a RandomState"),
-        (HistGradientBoostingClassifier(categorical_features=[0]), "categories of its own, which cannot be saved"),
+        (ensemble.RandomForestClassifier(random_state=np.random.RandomState(0)), "random_state is a RandomState"),
+        (
+            ensemble.HistGradientBoostingClassifier(categorical_features=[0]),
+            "categories of its own, which cannot be saved",
+        ),
     ],
 )
 def test_what_cannot_be_saved_is_named_before_it_is_trained(estimator, said):
@@ -393,10 +393,8 @@ def test_what_cannot_be_saved_is_named_before_it_is_trained(estimator, said):
 
 
 def test_another_version_of_scikit_learn_is_said(tmp_path):
-    SKModel("r", Ridge()).fit(rows_of(frame_of(), "regression")).save(tmp_path / "m")
-    about = json.loads((tmp_path / "m" / "estimator.json").read_text())
-    about["scikit-learn"] = "1.0.2"
-    (tmp_path / "m" / "estimator.json").write_text(json.dumps(about))
+    about = saved_ridge(tmp_path / "m")
+    (tmp_path / "m" / "estimator.json").write_text(json.dumps({**about, "scikit-learn": "1.0.2"}))
     with pytest.warns(DataWarning, match=r"r was saved by scikit-learn 1\.0\.2"):
         Estimator.load(tmp_path / "m")
 
@@ -433,10 +431,3 @@ def test_the_twins_are_scikit_learns(kind, task, twin):
     rows = rows_of(frame_of(), task)
     got = CuMLModel(kind, **settings).fit(rows, seed=3).predict(rows)
     torch.testing.assert_close(got, SKModel("t", twin).fit(rows, seed=3).predict(rows), rtol=0, atol=1e-9)
-
-
-def test_kinds_and_settings_that_are_none_are_refused():
-    with pytest.raises(DataError, match=r"no kind 'lasso'.*linear, knn"):
-        CuMLModel("lasso")
-    with pytest.raises(DataError, match=r"knn has no setting 'C'.*neighbors"):
-        CuMLModel("knn", C=1)

@@ -298,7 +298,8 @@ def test_unlabeled_rows_of_a_generator_that_counts_another():
 
 def test_keys_beyond_the_floats():
     frame = pd.DataFrame({"k": pd.array([2**53, 2**53 + 1, 2**53 + 1, None], dtype="Int64")})
-    assert ff.CountEncode("k").fit_transform(frame)["count_k"].tolist() == [1, 2, 2, 0]
+    made = ff.CountEncode("k").fit_transform(frame)["count_k"]
+    assert (made.tolist(), made.dtype) == ([1, 2, 2, 0], "int64")
     assert ff.RankByCount("k").fit_transform(frame)["countrank_k"].tolist() == [2, 1, 1, 0]
     large = pd.DataFrame({"k": pd.Series([2**64 - 1, 2**64 - 1, 5], dtype="uint64")})
     assert ff.CountEncode("k").fit_transform(large)["count_k"].tolist() == [2, 2, 1]

@@ -100,6 +100,18 @@ ODD = {  # rows, events, options, and a column of the outcome
         {"sums": "w"},
         {"sum_w": [math.inf, 0.75]},
     ),
+    "a log without events, of no types": (
+        {"u": [1, 2], "i": ["a", None], "t": [1, 2]},
+        {"u": pd.Series([], dtype=object), "i": pd.Series([], dtype=object), "t": pd.Series([], dtype="int64")},
+        {},
+        {"count": [0, 0], "is_last": [0, 0]},
+    ),
+    "one event without keys": (
+        {"u": [1, 2], "i": ["a", None], "t": [1, 2]},
+        {"u": pd.Series([None], dtype=object), "i": pd.Series([None], dtype=object), "t": [1], "w": [1.0]},
+        {"sums": "w"},
+        {"count": [0, 0], "is_last": [0, 0], "sum_w": [0, 0]},
+    ),
     "kinds that are numbers with holes": (
         {"u": [1], "i": ["a"], "t": [9]},
         {"u": [1, 1, 1], "i": ["a"] * 3, "t": [1, 2, 3], "k": [1.0, np.nan, 2.0]},

@@ -44,6 +44,7 @@ from tests.features.leak_pipelines import CLEAN, GUILTY, PLANTED, frame
 OUTSIDE = [n for n in PLANTED if "table of" in n or "outside" in n or "already" in n]
 KINDS = {**dict.fromkeys(OUTSIDE, "outside"), "2 y + 1 of an outer frame": "copy", "one rare key": "own target"}
 KINDS |= {"row number of sorted rows": "row order"}
+KINDS |= dict.fromkeys(["sum", "max of small groups", "missing where the target is 1"], "own target")
 # A row's own target does not move its mean of the others. But (S - y) / (n - 1) falls with y within a key, and a model
 # reads S and n off the key's other rows.
 KINDS |= {n: "leave-one-out" for n in PLANTED if n.startswith("leave one out")}

@@ -23,6 +23,7 @@ from fastrec.features import FeatureSet
 from fastrec.table import Table
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_arrow
+from tests.features.test_contract import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastrec.errors.DataWarning")
 
@@ -61,12 +62,6 @@ def outcome(make, **given):
     except FastrecError:
         return FastrecError
     return [t[n].to_arrow() for t in found for n in feature.outputs]
-
-
-def plain(value):
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 FLOATS = [0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, -5e-324, 1e308, -1e308, 2.5, 1.7e308, math.nan]

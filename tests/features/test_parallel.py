@@ -7,20 +7,9 @@ import threading
 import pytest
 import torch
 
+import fastrec.features as ff
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features import (
-    Combine,
-    CountEncode,
-    Cross,
-    CumStat,
-    FeatureSet,
-    GroupRank,
-    GroupStats,
-    Lag,
-    RowFunction,
-    TargetEncode,
-)
 from fastrec.features.base import Context
 from fastrec.table import Table
 from tests.features.frames import columns, to_arrow
@@ -40,16 +29,16 @@ def threads(monkeypatch):
 
 
 def features():
-    te = TargetEncode(Cross("city", "item"), "y", smooth=2)
-    return FeatureSet(
+    te = ff.TargetEncode(ff.Cross("city", "item"), "y", smooth=2)
+    return ff.FeatureSet(
         [
             te,
-            GroupRank(te, by="user"),
-            CountEncode(["city", Cross("city", "item")], scope="all"),
-            Lag("price", by="user", order="when"),
-            CumStat("views", by=["user", "city"], order="when", stats=["mean", "max"]),
-            GroupStats("views", by=["city", "item"], stats=["mean", "std"]),
-            Combine(CountEncode("item"), "*", te),
+            ff.GroupRank(te, by="user"),
+            ff.CountEncode(["city", ff.Cross("city", "item")], scope="all"),
+            ff.Lag("price", by="user", order="when"),
+            ff.CumStat("views", by=["user", "city"], order="when", stats=["mean", "max"]),
+            ff.GroupStats("views", by=["city", "item"], stats=["mean", "std"]),
+            ff.Combine(ff.CountEncode("item"), "*", te),
         ],
         key="row",
     )
@@ -73,19 +62,19 @@ def test_as_one_after_the_other(threads, monkeypatch):
 def test_several_threads_are_at_work(threads):
     seen = set()
 
-    class Noting(CountEncode):
+    class Noting(ff.CountEncode):
         def collect(self, table, cells=None):
             seen.add(threading.current_thread().name)
             barrier.wait(timeout=120)  # passes only while another step is under way
             return super().collect(table, cells)
 
     barrier = threading.Barrier(2)
-    FeatureSet([Noting("city"), Noting("item")]).fit_transform(to_arrow(columns()))
+    ff.FeatureSet([Noting("city"), Noting("item")]).fit_transform(to_arrow(columns()))
     assert len(seen) == 2
 
 
 def test_the_first_error_is_the_one_that_is_raised(threads):
-    fs = FeatureSet([CountEncode("city"), GroupRank("other", by="user"), GroupStats("other", by="city")])
+    fs = ff.FeatureSet([ff.CountEncode("city"), ff.GroupRank("other", by="user"), ff.GroupStats("other", by="city")])
     for _ in range(3):
         with pytest.raises(DataError, match="GroupRank") as caught:
             fs.fit_transform(to_arrow(columns()))
@@ -94,16 +83,16 @@ def test_the_first_error_is_the_one_that_is_raised(threads):
 
 def test_a_users_own_function_runs_alone(threads):
     seen = []
-    mine = RowFunction(lambda x: seen.append(threading.current_thread()) or x, "views", "mine")
-    FeatureSet([mine, CountEncode("city")]).fit_transform(to_arrow(columns()))
+    mine = ff.RowFunction(lambda x: seen.append(threading.current_thread()) or x, "views", "mine")
+    ff.FeatureSet([mine, ff.CountEncode("city")]).fit_transform(to_arrow(columns()))
     assert seen == [threading.main_thread()]
 
 
 def test_what_no_step_reads_any_more_is_given_back(threads):
     data = Table.read(to_arrow(columns(200)))
     data["city"].coded()
-    steps = [CountEncode(["city", "item"]), Lag("price", by="user", order="when")]
-    walked = FeatureSet(steps)._chain().run(data, Context())
+    steps = [ff.CountEncode(["city", "item"]), ff.Lag("price", by="user", order="when")]
+    walked = ff.FeatureSet(steps)._chain().run(data, Context())
     assert {n for n in ("city", "item", "user") if "coded" in data[n]._cache} == {"city"}  # it was there before
     assert not data._memory
     assert set(walked.names) - set(data.names) == {"count_city", "count_item", "lag1_price__user"}
@@ -111,6 +100,6 @@ def test_what_no_step_reads_any_more_is_given_back(threads):
 
 def test_encodings_that_are_redone_keep_their_codes(threads):
     data = Table.read(to_arrow(columns(200)))
-    fs = FeatureSet([GroupRank(TargetEncode("item", "y"), by="city")], key="row")
+    fs = ff.FeatureSet([ff.GroupRank(ff.TargetEncode("item", "y"), by="city")], key="row")
     fs._chain().run(data, Context())
     assert "coded" in data["item"]._cache

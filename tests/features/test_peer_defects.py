@@ -276,6 +276,14 @@ def test_a_target_encoding_of_one_group_with_p_smooth_5(key):
     assert made == pytest.approx([(12 + 5 * 5) / 8, (8 + 5 * 5) / 6, 5])
 
 
+def test_differences_to_the_row_before_and_after():
+    data, nan = {"user": [0, 0, 0, 1, 1, 2], "ts": [1000, 1005, 1100, 2000, 2001, 3000]}, math.nan
+    for frame in in_any_order(data):
+        made = ff.Diff("ts", by="user", order="ts", n=[1, -1]).fit_transform(frame).sort_index()
+        assert made["diff1_ts__user"].tolist() == pytest.approx([nan, 5, 95, nan, 1, nan], nan_ok=True)
+        assert made["diff-1_ts__user"].tolist() == pytest.approx([-5, -95, nan, -1, nan, nan], nan_ok=True)
+
+
 # Integers that a float64 does not hold, and decimals, in every way that a frame can hold them
 
 

@@ -18,22 +18,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from torch.utils import _pytree as pytree
 
+import fastrec.features as ff
 import fastrec.features as registry
 from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.features import (
-    Combine,
-    CountEncode,
-    CumTarget,
-    Cyclic,
-    Diff,
-    Digits,
-    FeatureSet,
-    GroupRank,
-    RoundTo,
-    TargetEncode,
-    number,
-)
 from fastrec.features.base import GENERATORS, Context, Fitted, RowWise
 from fastrec.table import Table
 from tests.features.examples import EXAMPLES
@@ -55,9 +43,9 @@ def frame(n=200, seed=0):
 
 
 def features(**options):
-    te = TargetEncode("item", "clicked")
-    made = [te, GroupRank(te, by="session"), CountEncode("item"), Diff("price", by="session")]
-    return FeatureSet(made, key="session", **options)
+    te = ff.TargetEncode("item", "clicked")
+    made = [te, ff.GroupRank(te, by="session"), ff.CountEncode("item"), ff.Diff("price", by="session")]
+    return ff.FeatureSet(made, key="session", **options)
 
 
 def test_a_pipeline_ends_in_an_xgboost_ranker():
@@ -82,7 +70,7 @@ def test_training_rows_get_out_of_fold_values_in_a_pipeline():
             seen["train"] = X.copy()
             return super().fit(X, y)
 
-    fs = FeatureSet([TargetEncode("item", "clicked")], key="session", keep="outputs")
+    fs = ff.FeatureSet([ff.TargetEncode("item", "clicked")], key="session", keep="outputs")
     pipe = make_pipeline(fs, Spy()).fit(data, data["clicked"])
     expected = features().fit_transform(data)["te_item__clicked"]
     assert seen["train"]["te_item__clicked"].tolist() == expected.tolist()
@@ -121,7 +109,7 @@ def test_only_outputs_of_every_library(tmp_path):
         first = first.to_pylist() if isinstance(made, pa.Table) else list(first)
         assert first == pytest.approx(expected[fs.outputs[0]].tolist())
     fs.save(tmp_path / "f")
-    assert FeatureSet.load(tmp_path / "f").keep == "outputs"
+    assert ff.FeatureSet.load(tmp_path / "f").keep == "outputs"
 
 
 def test_bad_things_to_keep_are_named():
@@ -150,7 +138,9 @@ def test_the_library_that_comes_out_can_be_set(come):
 
 def test_a_pipelines_set_output_reaches_it():
     pl = pytest.importorskip("polars")
-    pipe = make_pipeline(FeatureSet([CountEncode("item")]), FeatureSet([Combine("price", "*", "count_item")]))
+    pipe = make_pipeline(
+        ff.FeatureSet([ff.CountEncode("item")]), ff.FeatureSet([ff.Combine("price", "*", "count_item")])
+    )
     pipe.set_output(transform="polars")
     made = pipe.fit_transform(frame(), frame()["clicked"])
     assert isinstance(made, pl.DataFrame)
@@ -161,7 +151,7 @@ def test_an_unfitted_set_says_so_to_scikit_learn():
     from sklearn.exceptions import NotFittedError as Unfitted
     from sklearn.utils.validation import check_is_fitted
 
-    fs = FeatureSet([CountEncode(number())])
+    fs = ff.FeatureSet([ff.CountEncode(ff.number())])
     with pytest.raises(Unfitted):
         check_is_fitted(fs)
     check_is_fitted(fs.fit(frame()))
@@ -207,10 +197,10 @@ KINDS = sorted(n for n, kind in GENERATORS.items() if n in EXAMPLES and issubcla
 NOT_YET = {"TfIdfSimilarity": "torch.unique joins equal elements of a row's lists, block by block, to bound the memory"}
 # Constants that float32 would round.
 FINE = {
-    "CumTarget": [lambda: CumTarget("city", "y", order="when", half_life=0.7, smooth=0.3)],
-    "Cyclic": [lambda: Cyclic("clicks", 30.4)],
-    "Digits": [lambda: Digits("z", 17, decimals=9)],
-    "RoundTo": [lambda: RoundTo("z", 0.3, stats=["value", "gap", "is_round"])],
+    "CumTarget": [lambda: ff.CumTarget("city", "y", order="when", half_life=0.7, smooth=0.3)],
+    "Cyclic": [lambda: ff.Cyclic("clicks", 30.4)],
+    "Digits": [lambda: ff.Digits("z", 17, decimals=9)],
+    "RoundTo": [lambda: ff.RoundTo("z", 0.3, stats=["value", "gap", "is_round"])],
 }
 
 
@@ -241,7 +231,7 @@ OTHERS = {name: Table.read(t) for name, t in tables().items()}
 
 
 def fitted(feature, table):
-    return FeatureSet([feature], key="row").fit(table, tables=OTHERS)
+    return ff.FeatureSet([feature], key="row").fit(table, tables=OTHERS)
 
 
 def inputs_of(fitted_set, table):

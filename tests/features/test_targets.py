@@ -9,34 +9,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 import fastrec.features as ff
 from fastrec.errors import DataError
+from tests.features.test_leaks import exactly, frames
 
 few = settings(max_examples=8, deadline=None)
-
-
-@st.composite
-def frames(draw):
-    n = draw(st.integers(4, 14))
-
-    def column(values):
-        return draw(st.lists(values, min_size=n, max_size=n))
-
-    return pd.DataFrame(
-        {
-            "id": range(n),
-            "user": column(st.integers(0, 2)),
-            "item": column(st.sampled_from("ab")),
-            "t": column(st.integers(0, 5)),
-            "y": column(st.integers(0, 1)),
-            "fold": column(st.integers(0, 2)),
-        }
-    )
-
-
-def values(frame, names):
-    return [[None if pd.isna(v) else v for v in row] for row in frame[names].to_numpy(dtype=object).tolist()]
 
 
 READERS = [
@@ -53,53 +32,46 @@ readers = pytest.mark.parametrize("features", READERS, ids=lambda f: "+".join(ma
 
 @readers
 @few
-@given(frame=frames(), row=st.integers(0, 13))
+@given(frame=frames(min_size=4), row=st.integers(0, 13))
 def test_a_rows_own_target_never_moves_it(features, frame, row):
-    from sklearn.base import clone
-
-    row %= len(frame)
-    other = frame.copy()
-    other.loc[row, "y"] = 5
+    own = np.arange(len(frame)) == row % len(frame)
     fs = ff.FeatureSet(features, key="id", folds=3, target="y")
-    a, b = (values(clone(fs).fit_transform(f), fs.outputs)[row] for f in (frame, other))
-    assert a == b
+    a, b = (clone(fs).fit_transform(f)[own] for f in (frame, frame.assign(y=frame["y"].mask(own, 5))))
+    exactly(a, b, fs.outputs)
 
 
 @readers
 @pytest.mark.parametrize("key", ["id", "user"])
 @few
-@given(frame=frames(), new=st.integers(-5, 5))
+@given(frame=frames(min_size=4), new=st.integers(-5, 5))
 def test_an_outer_folds_targets_are_in_neither_frame(features, key, frame, new):
-    from sklearn.base import clone
-
     fs = ff.FeatureSet(features, key=key, folds=3, target="y")
     for place, k in enumerate(sorted(frame["fold"].unique())):  # a fold without rows yields no pair
         other = frame.assign(y=frame["y"].where(frame["fold"] != k, new))
         pairs = (list(clone(fs).cross_fit(f, "fold"))[place] for f in (frame, other))
         for a, b in zip(*pairs, strict=True):
-            assert values(a, fs.outputs) == values(b, fs.outputs)
+            exactly(a, b, fs.outputs)
 
 
-def test_a_lag_of_the_target_is_what_the_other_folds_say():
+def test_a_lag_of_the_target_is_what_the_other_folds_say_and_the_target_may_come_as_y():
     frame = pd.DataFrame({"user": [1] * 4, "t": range(4), "y": [1, 0, 1, 0], "fold": [0, 1, 0, 1]})
     fs = ff.FeatureSet([ff.Lag("y", by="user", order="t")], target="y")
     assert fs.fit_transform(frame)["lag1_y__user"].fillna(-1).tolist() == [-1, 1, 0, 1]
     (train, valid), _ = fs.cross_fit(frame, "fold")
-    assert train["lag1_y__user"].fillna(-1).tolist() == [
-        -1,
-        -1,
-    ]  # the rows before are in fold 0, whose targets are hidden
+    assert train["lag1_y__user"].isna().all()  # the rows before are in fold 0, whose targets are hidden
     assert valid["lag1_y__user"].fillna(-1).tolist() == [-1, 0]
+    frame = pd.DataFrame({"user": [1, 1, 1], "t": [0, 1, 2]})
+    fs = ff.FeatureSet([ff.Lag("y", by="user", order="t")], target="y")
+    made = fs.fit_transform(frame, np.array([3, 4, 5]))
+    assert made["lag1_y__user"].fillna(-1).tolist() == [-1, 3, 4]
 
 
 @pytest.mark.parametrize("known", ["int64", "Int64", "float64", "bool"])
 def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(known):
     train = pd.DataFrame({"user": [1, 1, 2], "t": [1, 2, 1], "y": pd.Series([1, 0, 1]).astype(known)})
     test = pd.DataFrame({"user": [1, 2, 2], "t": [3, 2, 3]})
-    fs = ff.FeatureSet(
-        [ff.Lag("y", by="user", order="t"), ff.CumStat("y", by="user", order="t", stats="sum")], target="y"
-    )
-    fs.fit(train)
+    readers = [ff.Lag("y", by="user", order="t"), ff.CumStat("y", by="user", order="t", stats="sum")]
+    fs = ff.FeatureSet(readers, target="y").fit(train)
     made = fs.transform(test, history=train)
     assert [None if pd.isna(v) else float(v) for v in made["lag1_y__user"]] == [0.0, 1.0, None]
     assert made["cumsum_y__user"].tolist() == [1.0, 1.0, 1.0]
@@ -143,10 +115,3 @@ def test_a_target_in_another_table_is_refused():
     renamed = ff.FeatureSet([ff.History("user", order="t", table="log", sums="was")], target="y")
     made = renamed.fit_transform(frame, tables={"log": frame.rename(columns={"y": "was"})})
     assert made["history_sum_was"].tolist() == [0, 0]
-
-
-def test_the_target_may_come_as_y():
-    frame = pd.DataFrame({"user": [1, 1, 1], "t": [0, 1, 2]})
-    fs = ff.FeatureSet([ff.Lag("y", by="user", order="t")], target="y")
-    made = fs.fit_transform(frame, np.array([3, 4, 5]))
-    assert made["lag1_y__user"].fillna(-1).tolist() == [-1, 3, 4]

@@ -115,9 +115,6 @@ def test_numbers_are_seconds_and_what_is_no_date_is_missing():
     assert made["t_dayofyear"].tolist()[:3] == [1, 365, 60]
     assert made["t_elapsed"].tolist()[:3] == [0, -1, 86_400 * 59]
     assert (str(made["t_year"].dtype), str(made["t_is_year_end"].dtype)) == ("Int64", "boolean")
-
-
-def test_a_generator_of_times():
     frame = pd.DataFrame({"g": [1, 1], "t": pd.to_datetime(["2024-03-01", None])})
     made = DatePart(LastKnown("t", by="g"), "month").fit_transform(frame)
     assert made[made.columns[-1]].tolist()[1] == 3
@@ -189,11 +186,13 @@ def test_parts_of_the_calendar_equal_datetimes_in_the_zone(moments, part, unit, 
     check(Cyclic("t", part).fit_transform(frame), f"t_{part}", [share(part, there(m, zone)) for m in moments])
 
 
-def test_the_last_nanosecond_of_a_day_is_in_that_day():
+def test_the_last_nanosecond_of_a_day_is_in_that_day_and_numbers_are_seconds_since_1970():
     frame = pd.DataFrame({"t": pd.to_datetime(["2023-12-31 23:59:59.999999999", None])})
     made = Cyclic("t", "hour").fit_transform(frame)
     check(made, "t_hour", [23 / 24, math.nan])
     check(Cyclic("t", "dayofyear").fit_transform(frame), "t_dayofyear", [364 / 365, math.nan])
+    made = Cyclic("t", "weekday").fit_transform(pd.DataFrame({"t": [0, 86400.0 * 4, -1.0, math.nan, math.inf]}))
+    check(made, "t_weekday", [3 / 7, 0, 2 / 7, math.nan, math.nan])
 
 
 @settings(max_examples=40, deadline=None)
@@ -201,11 +200,6 @@ def test_the_last_nanosecond_of_a_day_is_in_that_day():
 def test_numbers_on_a_circle_of_any_length(numbers, period):
     made = Cyclic("x", period).fit_transform(pd.DataFrame({"x": numbers}))
     check(made, f"x_{period:.15g}", [math.fmod(x, period) / period for x in numbers])
-
-
-def test_numbers_as_seconds_since_1970():
-    made = Cyclic("t", "weekday").fit_transform(pd.DataFrame({"t": [0, 86400.0 * 4, -1.0, math.nan, math.inf]}))
-    check(made, "t_weekday", [3 / 7, 0, 2 / 7, math.nan, math.nan])
 
 
 def test_periods_that_differ_have_names_that_differ():

@@ -12,11 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core.device import resolve_device
 from fastrec.errors import FastrecError
 from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, VectorColumns, number
 from fastrec.features import vectors as svd
-from fastrec.features.base import Cells
 from fastrec.features.vectors import unit
 from fastrec.table import Table
 
@@ -54,11 +52,14 @@ def test_columns_lists_and_vectors_give_the_same(rows):
     same(VectorColumns("x").fit_transform(whole)["vector_x"].to_pylist(), expected)
 
 
-def test_without_normalising_only_the_form_changes():
+def test_selected_columns_and_those_that_are_not_normalised():
     frame = pd.DataFrame({"a": [1, 2], "b": pd.array([3, None], dtype="Int64"), "c": [True, False]})
     made = VectorColumns(["a", "b", "c"], name="v", normalise=False).fit_transform(frame)["v"]
     assert made[0].tolist() == [1.0, 3.0, 1.0]
     assert made[1] is None
+    frame = pd.DataFrame({"a": [3.0], "t": ["x"], "b": [4]})
+    made = VectorColumns(number(), name="v").fit_transform(frame)
+    assert made["v"][0].tolist() == [0.6, 0.8]
 
 
 def test_infinite_parts_point_the_way():
@@ -80,26 +81,23 @@ def test_float32_stays_and_all_else_becomes_float64(kind, wanted):
 
 
 def test_every_library_gets_its_own_vectors_back(tmp_path):
-    values = [[3.0, 4.0], None, [0.0, 0.0]]
-    expected = [[0.6, 0.8], None, [0.0, 0.0]]
+    values, expected = [[3.0, 4.0], None, [0.0, 0.0]], [[0.6, 0.8], None, [0.0, 0.0]]
     fs = FeatureSet([VectorColumns("x")])
     frame = pd.DataFrame({"x": pd.Series(values, dtype=object)}).set_axis([2, 2, 0])
     made = fs.fit_transform(frame)
     assert made.index.tolist() == [2, 2, 0]
-    assert [v if v is None else v.tolist() for v in made["vector_x"]] == expected
     fs.save(tmp_path / "fs")
     again = FeatureSet.load(tmp_path / "fs")
-    polars = again.transform(pl.DataFrame({"x": pl.Series(values, dtype=pl.List(pl.Float64))}))
-    assert polars["vector_x"].dtype == pl.Array(pl.Float64, 2)
-    assert polars["vector_x"].to_list() == expected
+    polars = again.transform(pl.DataFrame({"x": pl.Series(values, dtype=pl.List(pl.Float64))}))["vector_x"]
+    assert (polars.dtype, polars.to_list()) == (pl.Array(pl.Float64, 2), expected)
     table = again.transform(Table.read(pa.table({"x": pa.array(values)})))["vector_x"]
     assert table.values.tolist() == [[0.6, 0.8], [0.0, 0.0], [0.0, 0.0]]
     assert table.is_missing().tolist() == [False, True, False]
     assert VectorColumns("vector_x", name="y").fit_transform(made)["y"].iloc[0].tolist() == pytest.approx([0.6, 0.8])
-    array = again.transform({"x": np.array([[3.0, 4.0]])})["vector_x"]
-    assert array[0].tolist() == [0.6, 0.8]
+    assert again.transform({"x": np.array([[3.0, 4.0]])})["vector_x"][0].tolist() == [0.6, 0.8]
     past = again.transform(frame, history=frame.iloc[:1])  # rows of two frames, put together
-    assert [v if v is None else v.tolist() for v in past["vector_x"]] == expected
+    for found in (made, past):
+        assert [v if v is None else v.tolist() for v in found["vector_x"]] == expected
 
 
 def test_the_width_is_learned():
@@ -126,7 +124,7 @@ def test_parts_of_the_rows_agree_on_the_width():
 
 
 @pytest.mark.parametrize("kind", ["lists", "vectors"])
-def test_ragged_vectors_are_named(kind):
+def test_ragged_vectors_and_lists_of_text_are_named(kind):
     fitted = VectorColumns("x").fit(pa.table({"x": pa.array([[1.0, 2.0]])}))
     if kind == "lists":
         bad, row, length = pa.array([None, [1.0, 2.0], [1.0, 2.0, 3.0], [1.0]]), 2, 3
@@ -136,21 +134,10 @@ def test_ragged_vectors_are_named(kind):
         fitted.transform(pa.table({"x": bad}))
     assert (caught.value.column, caught.value.row) == ("x", row)
     assert f"{length} numbers where 2" in str(caught.value)
-    with pytest.raises(FastrecError, match="VectorColumns") as caught:
-        VectorColumns("x", dims=4).fit_transform(pa.table({"x": pa.array([None, [1.0]])}))
-    assert caught.value.row == 1
-
-
-def test_lists_of_text_are_named():
-    with pytest.raises(FastrecError, match="VectorColumns") as caught:
-        VectorColumns("x").fit_transform(pa.table({"x": pa.array([None, ["a", "b"]])}))
-    assert (caught.value.column, caught.value.row) == ("x", 1)
-
-
-def test_selected_columns():
-    frame = pd.DataFrame({"a": [3.0], "t": ["x"], "b": [4]})
-    made = VectorColumns(number(), name="v").fit_transform(frame)
-    assert made["v"][0].tolist() == [0.6, 0.8]
+    for dims, values in ((4, [1.0]), (None, ["a", "b"])):
+        with pytest.raises(FastrecError, match="VectorColumns") as caught:
+            VectorColumns("x", dims=dims).fit_transform(pa.table({"x": pa.array([None, values])}))
+        assert (caught.value.column, caught.value.row) == ("x", 1)
 
 
 some = settings(max_examples=40, deadline=None)
@@ -202,67 +189,27 @@ def test_inner_products_are_those_of_the_matrix(rows, weighted, log):
     np.testing.assert_allclose(sizes, expected, atol=1e-7 * max(1, expected[0]))
 
 
-def test_one_column_by_hand_and_signs():
+def test_signs_by_hand_and_components_past_the_rank():
     # Items a and b are with the same user, 2 and 1 times; c with another, 5 times.
     rows = [("a", 1, 1)] * 2 + [("b", 1, 1)] + [("c", 2, 1)] * 5
     made = vectors_of(SvdEncode("item", "user", dims=3).fit(frame(rows)), ["a", "b", "c", "new", None])
     np.testing.assert_allclose(made, [[0, 2, 0], [0, 1, 0], [5, 0, 0], [0, 0, 0], [0, 0, 0]], atol=1e-9)
+    rows = [(i, u, 1) for i in "abc" for u in range(4) for _ in range(u + 1)]
+    made = vectors_of(SvdEncode("item", "user", dims=3).fit(frame(rows)), list("abc"))
+    np.testing.assert_allclose(made[:, 0], 30**0.5)
+    assert not made[:, 1:].any()
 
 
-def test_a_larger_matrix_equals_an_exact_decomposition():
-    rng = np.random.default_rng(0)
-    factors = rng.normal(size=(120, 4)) @ np.diag([9, 5, 3, 2]) @ rng.normal(size=(4, 90))
-    weights = np.round(np.abs(factors) ** 2).clip(0, 400)
-    i, u = weights.nonzero()
-    table = pa.table({"item": [f"i{k:03}" for k in i], "user": u, "w": weights[i, u]})
-    feature = SvdEncode("item", "user", dims=4, weight="w").fit(table)
-    made = vectors_of(feature, [f"i{k:03}" for k in range(120)])
-    left, sizes, _ = np.linalg.svd(weights, full_matrices=False)
-    exact = left[:, :4] * sizes[:4]
-    exact *= np.sign(exact[np.abs(exact).argmax(0), range(4)])
-    np.testing.assert_allclose(made, exact, atol=2e-3 * sizes[0])
-    np.testing.assert_allclose(made[:, 0], exact[:, 0], rtol=1e-6)
-
-
-@some
-@given(events, events)
-def test_parts_learn_what_the_whole_does(first, second):
-    feature = SvdEncode("item", "user", dims=3, weight="w")
-    parts = [feature.collect(Table.read(frame(p)), halves(p)) for p in (first, second)]
-    whole = feature.collect(Table.read(frame(first + second)), halves(first + second))
-    for merged in (feature.merge(*parts), feature.merge(*parts[::-1])):
-        for name in ("rows", "cols"):
-            assert merged[name].columns[0].to_pylist() == whole[name].columns[0].to_pylist()
-        assert merged["pairs"].tolist() == whole["pairs"].tolist()
-        assert merged["sum"].tolist() == whole["sum"].tolist()
-        for keep in (None, torch.tensor([True, False])):
-            assert torch.equal(feature.finalize(merged, keep)["vectors"], feature.finalize(whole, keep)["vectors"])
-
-
-def halves(rows):
-    return Cells(torch.tensor([w % 2 for _, _, w in rows], device=resolve_device(None)).long(), 2)
-
-
-def test_lists_of_other_keys():
+def test_lists_of_other_keys_and_their_rows_weight():
     lists = pd.DataFrame({"item": ["a", "b", "a", None], "tags": [["x", "y", "x"], None, [None, "y"], ["z"]]})
     plain = pd.DataFrame({"item": list("aaaa"), "tags": list("xyxy")})
     a, b = (SvdEncode("item", "tags", dims=2).fit(f) for f in (lists, plain))
     assert a.transform(lists[["item"]])["svd0_item__tags"].tolist() == pytest.approx([8**0.5, 0, 8**0.5, 0])
     assert vectors_of(b, ["a"])[0, 0] == pytest.approx(8**0.5)
-
-
-def test_lists_take_their_rows_weight():
     rows = pd.DataFrame({"item": ["a", "b", "b"], "tags": [["x", "y"], ["x"], ["y", "y"]], "w": [3, 0, 2]})
     feature = SvdEncode("item", "tags", dims=2, weight="w").fit(rows)
     made = vectors_of(feature, ["a", "b"])
     np.testing.assert_allclose(made @ made.T, [[18, 12], [12, 16]], atol=1e-9)  # a: x 3, y 3; b: y 4
-
-
-def test_components_past_the_rank_are_nothing_at_all():
-    rows = [(i, u, 1) for i in "abc" for u in range(4) for _ in range(u + 1)]
-    made = vectors_of(SvdEncode("item", "user", dims=3).fit(frame(rows)), list("abc"))
-    np.testing.assert_allclose(made[:, 0], 30**0.5)
-    assert not made[:, 1:].any()
 
 
 def test_transform_needs_the_row_keys_alone():
@@ -299,12 +246,8 @@ def test_saved_it_is_not_decomposed_again(tmp_path, monkeypatch):
 
 def test_inside_others():
     rows = pd.DataFrame({"item": ["a", "a", "b"], "user": [1, 2, 2]})
-    made = GroupStats(SvdEncode(CountName(), "user", dims=1), by="user", over="group").fit_transform(rows)
+    made = GroupStats(SvdEncode(CountEncode("item"), "user", dims=1), by="user", over="group").fit_transform(rows)
     assert made.filter(like="mean_svd0").notna().all().all()
-
-
-def CountName():
-    return CountEncode("item")
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("inf")])

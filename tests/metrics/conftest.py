@@ -1,7 +1,5 @@
 """Lists, arrays and frames that a test gives to a metric are taken to the device under test."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

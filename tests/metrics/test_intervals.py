@@ -1,7 +1,5 @@
 """Intervals against what theory says; the bootstrap of any metric, and of whole sessions, against plain loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Grouped ranking metrics against hand-worked cases, scikit-learn and plain loops."""
 
-from __future__ import annotations
-
 import math
 import pickle
 
@@ -86,6 +84,13 @@ def test_hand_worked_case_with_ties():
     assert m.group_ranks(scores[:9], groups[:9]).tolist() == [9, 7, 5, 3, 1, 3, 5, 7, 9]
     assert m.group_ranks(scores[:9], groups[:9], ties="best").tolist() == [8, 6, 4, 2, 1, 2, 4, 6, 8]
     assert m.group_ranks(scores[:9], groups[:9], ties="ordinal").tolist() == [8, 6, 4, 2, 1, 3, 5, 7, 9]
+
+
+def test_a_constant_score_gains_nothing_from_the_order_of_rows():
+    scores, labels, groups = np.zeros(10), np.eye(10)[0], np.zeros(10, int)
+    assert m.mrr(scores, labels, groups) == m.mean_average_precision(scores, labels, groups) == 1 / 10
+    assert m.recall(scores, labels, groups, k=9) == m.ndcg(scores, labels, groups, k=9) == 0
+    assert m.auc(scores, labels) == 1 / 2
 
 
 @settings(max_examples=150, deadline=None)

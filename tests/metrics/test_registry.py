@@ -1,7 +1,5 @@
 """The registry's metrics against scikit-learn, plain loops and hand-worked cases."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from functools import partial

@@ -190,24 +190,35 @@ def sparse(ids, values, like):
     return torch.sparse_coo_tensor(ids[None], values, like.shape, check_invariants=True)
 
 
+@pytest.mark.parametrize("parts", [0, 1, 2])
 @given(
-    batches=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=6),
+    batches=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=25), min_size=1, max_size=6),
+    width=st.sampled_from([1, 3, 16, 20]),
     wd=st.sampled_from([0.0, 0.3]),
     beta1=st.sampled_from([0.0, 0.9]),
     seed=st.integers(0, 9),
 )
-def test_adamw_of_rows_equals_a_loop(batches, wd, beta1, seed):
+def test_adamw_of_rows_equals_a_loop_by_calls_and_by_loops_in_any_number_of_parts(
+    parts, batches, width, wd, beta1, seed
+):
+    if parts and not (on_host(DEVICE) and compiled(1 << 30)):
+        pytest.skip("loops are for CPUs where numba is installed")
     torch.manual_seed(seed)
-    table = nn.Parameter(torch.randn(6, 3, device=DEVICE))
+    table = nn.Parameter(torch.randn(31, width, device=DEVICE))
     config = {"betas": (beta1, 0.95), "eps": 1e-6}
-    opt, plain = AdamW([table], weight_decay=wd, **config), PlainTable(table.detach(), (0, 6), adapt=False)
-    for t, ids in enumerate(batches, 1):
-        opt.param_groups[0]["lr"] = 0.1 / t
-        table.grad = sparse(ids, torch.randn(len(ids), 3, device=DEVICE), table)
-        dense = table.grad.to_dense().double().tolist()
-        opt.step()
-        plain.step({r: dense[r] for r in ids}, lr=0.1 / t, wd=wd, clamp=None, debias="paper", **config)
-        np.testing.assert_allclose(table.detach().cpu().numpy(), plain.w, rtol=2e-5, atol=2e-6)
+    opt, plain = AdamW([table], weight_decay=wd, **config), PlainTable(table.detach(), (0, 31), adapt=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec._core.kernels.threads_for", lambda numbers: parts)
+        patch.setattr("fastrec.optim.torch_optimizers.compiled", lambda numbers: parts > 0)
+        for t, ids in enumerate(batches, 1):
+            opt.param_groups[0]["lr"] = 0.1 / t
+            values = torch.randn(len(ids), width, device=DEVICE)
+            table.grad = sparse(ids, values.clone(), table)
+            dense = table.grad.to_dense().double().tolist()
+            opt.step()
+            assert torch.equal(table.grad._values(), values)  # a step reads gradients only
+            plain.step({r: dense[r] for r in ids}, lr=0.1 / t, wd=wd, clamp=None, debias="paper", **config)
+            np.testing.assert_allclose(table.detach().cpu().numpy(), plain.w, rtol=2e-5, atol=2e-6)
     opt.settle()
     left = [math.prod(1 - rate * wd for rate in plain.rates[last:]) for last in plain.last]
     np.testing.assert_allclose(table.detach().cpu().numpy(), np.multiply(plain.w, np.c_[left]), rtol=2e-5, atol=2e-6)

@@ -48,18 +48,8 @@ def batch_by_batch(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def loaders(df: pd.DataFrame, bs: int, *, shuffle: bool = False, **options):
-    valid = range(ROWS, len(df))
-    to = TabularFrame(
-        df,
-        [Categorify],
-        ["item", "city"],
-        ["x", "row"],
-        "y",
-        CategoryBlock(),
-        splits=(range(ROWS), valid),
-        device="cpu",
-        groups="list",
-    )
+    columns = [Categorify], ["item", "city"], ["x", "row"], "y", CategoryBlock()
+    to = TabularFrame(df, *columns, splits=(range(ROWS), range(ROWS, len(df))), device="cpu", groups="list")
     return to.dataloaders(bs=bs, shuffle=shuffle, drop_last=False, device="cpu", **options)
 
 

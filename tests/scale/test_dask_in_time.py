@@ -83,11 +83,9 @@ def test_every_row_sees_all_rows_before_it(seed, parts, order, smooth, decays, w
 
 def test_old_sums_do_not_wear_down_to_nothing():
     frame = pd.DataFrame({"k": list("aababba"), "y": [1, 0, 1, 1, 0, 1, 0], "t": [0, 1, 2, 9e6, 9e6 + 1, 2e7, 3e7]})
-    ct = CumTarget("k", "y", order="t", smooth=0, half_life=1.0)
-    made = ct.fit_transform(parted(frame, 5)).compute()["cumte_k__y"].tolist()
-    assert made == pytest.approx(
-        CumTarget("k", "y", order="t", smooth=0, half_life=1.0).fit_transform(frame).iloc[:, -1]
-    )
+    whole, parts = (CumTarget("k", "y", order="t", smooth=0, half_life=1.0) for _ in "ab")
+    made = parts.fit_transform(parted(frame, 5)).compute()["cumte_k__y"].tolist()
+    assert made == pytest.approx(whole.fit_transform(frame).iloc[:, -1])
     assert all(map(math.isfinite, made))
 
 

@@ -67,12 +67,9 @@ def test_a_value_arrives_as_it_was(monkeypatch, least, apart, times):
         assert (got["keys"][0].names, got["name"]) == (("x", "y"), "item")
 
 
-def test_here_it_is_the_value_itself():
+def test_here_it_is_the_value_itself_and_what_has_arrived_weighs_until_it_is_in_the_file():
     value = state()
     assert Mapped(value).value is value
-
-
-def test_what_has_arrived_weighs_until_it_is_in_the_file():
     found = sent(Mapped({"n": torch.arange(4_000_000)}))
     assert sizeof(found) > 32_000_000
     assert found.value["n"].sum() == 4_000_000 * 3_999_999 // 2

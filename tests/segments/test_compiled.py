@@ -16,12 +16,12 @@ from fastrec.features import GroupRank, History
 from fastrec.segments import as_of, rank_in_group
 from fastrec.segments.groups import last_before, rank_small_groups
 from fastrec.table import Table
+from tests.segments.test_segments import HIGH, LOW, plain_ranks
 
 pytestmark = [
     pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed"),
     pytest.mark.host_only(reason="the loops are compiled for the host"),
 ]
-LOW, HIGH = -(2**63), 2**63 - 1
 some = settings(max_examples=80, deadline=None)
 whole = st.one_of(st.integers(-2, 2), st.sampled_from([LOW, LOW + 1, 2**53, 2**53 + 1, HIGH]))
 real = st.one_of(st.integers(-2, 2).map(float), st.sampled_from([-0.0, 5e-324, math.inf, -math.inf, math.nan]))
@@ -42,18 +42,6 @@ def ints(values):
     return torch.tensor(values, dtype=torch.int64)
 
 
-def plain_ranks(codes, values, absent, method):
-    """Ranks written out."""
-    ranks = []
-    for i, (code, value) in enumerate(zip(codes, values, strict=True)):
-        own = [j for j in range(len(codes)) if codes[j] == code and not absent[j]]
-        less, equal = sum(values[j] < value for j in own), sum(values[j] == value for j in own)
-        before = sum(values[j] == value and j < i for j in own)
-        rank = {"min": less + 1, "max": less + equal, "average": less + (equal + 1) / 2, "ordinal": less + before + 1}
-        ranks.append(math.nan if absent[i] else rank[method])
-    return ranks
-
-
 @pytest.mark.parametrize("kind", ["int64", "float64"])
 @some
 @given(st.data(), st.sampled_from(["min", "max", "average", "ordinal"]))
@@ -69,13 +57,20 @@ def test_ranks_in_groups_that_stand_together(kind, data, method):
     np.testing.assert_array_equal(rank_in_group(*given[:2], method=method, missing=given[2]).numpy(), found.numpy())
 
 
-@pytest.mark.parametrize("codes", [[1, 0], [2, 2, 1, 2], [1] * 129, [0] + [1] * 200 + [2]])
-def test_other_groups_are_sorted_instead(codes):
-    values = torch.arange(len(codes)) % 7
+@pytest.mark.parametrize(
+    ("codes", "kind", "method"),
+    [
+        *((codes, "int64", "min") for codes in ([1, 0], [2, 2, 1, 2], [1] * 129, [0] + [1] * 200 + [2])),
+        *(([0] * 4 + [1] * 9, kind, "min") for kind in ("float32", "int32")),
+        ([0] * 4 + [1] * 9, "int64", "dense"),
+    ],
+)
+def test_other_groups_types_and_methods_are_sorted_instead(codes, kind, method):
+    values = (torch.arange(len(codes)) % 7).to(getattr(torch, kind))
     absent = torch.zeros(len(codes), dtype=torch.bool)
-    assert rank_small_groups(values, ints(codes), absent, method="min") is None
-    expected = plain_ranks(codes, values.tolist(), absent.tolist(), "min")
-    assert rank_in_group(values, ints(codes), method="min").tolist() == expected
+    assert rank_small_groups(values, ints(codes), absent, method=method) is None
+    expected = plain_ranks(codes, values.tolist(), absent.tolist(), method)
+    assert rank_in_group(values, ints(codes), method=method).tolist() == expected
 
 
 def test_a_group_of_the_greatest_length_is_ranked_at_once():
@@ -84,33 +79,19 @@ def test_a_group_of_the_greatest_length_is_ranked_at_once():
     assert found.tolist() == [1.0, *range(128, 0, -1), 1.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
-def test_other_types_are_ranked_without(dtype):
-    values, codes = torch.tensor([3, 1, 2], dtype=dtype), ints([1, 1, 1])
-    assert rank_small_groups(values, codes, torch.zeros(3, dtype=torch.bool), method="min") is None
-    assert rank_in_group(values, codes).tolist() == [3, 1, 2]
-
-
-def test_dense_ranks_go_without():
-    values, codes = ints([3, 1, 3]), ints([1, 1, 1])
-    assert rank_small_groups(values, codes, torch.zeros(3, dtype=torch.bool), method="dense") is None
-    assert rank_in_group(values, codes, method="dense").tolist() == [2, 1, 2]
-
-
 @some
 @given(
     st.lists(st.tuples(far_apart, whole, whole), max_size=14),
     st.lists(st.tuples(far_apart, whole, whole), min_size=1, max_size=14),
     st.integers(0, 2),
-    st.booleans(),
 )
-def test_last_event_before_a_row(rows, log, keys, strict):
+def test_last_event_before_a_row(rows, log, keys):
     rows, log = [row[: keys + 1] for row in rows], sorted(event[: keys + 1] for event in log)
     given = [[ints([row[k] for row in some]) for k in range(keys + 1)] for some in (rows, log)]
-    found = last_before(*given, strict=strict)
+    found = last_before(*given)
     for row, place in zip(rows, found.tolist(), strict=True):
         own = [i for i, event in enumerate(log) if event[0] == row[0] > 0]
-        before = [i for i in own if log[i] < row or (log[i] == row and not strict)]
+        before = [i for i in own if log[i] < row]
         assert place == (before[-1] if before else -1)
 
 
@@ -119,17 +100,16 @@ def test_last_event_before_a_row(rows, log, keys, strict):
     st.lists(st.tuples(far_apart, st.integers(-2, 2), real), max_size=14),
     st.lists(st.tuples(far_apart, st.integers(-2, 2), real), max_size=14),
     st.booleans(),
-    st.booleans(),
 )
-def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
+def test_as_of_is_torchs_own(rows, log, mixed):
     codes, events = ints([r[0] % 2**50 for r in rows]), ints([e[0] % 2**50 for e in log])
     here = [torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in (1, 2)]
     there = [torch.tensor([e[k] for e in log], dtype=torch.float64) for k in (1, 2)]
     if mixed:
         here[0] = here[0].long()
-    found, groups = as_of(codes, here, events, there, inclusive=inclusive)
+    found, groups = as_of(codes, here, events, there)
     with without_compiled():
-        expected, theirs = as_of(codes, here, events, there, inclusive=inclusive)
+        expected, theirs = as_of(codes, here, events, there)
     assert found.tolist() == expected.tolist()
     order = torch.arange(len(log)) if theirs.order is None else theirs.order
     assert (torch.arange(len(log)) if groups.order is None else groups.order).tolist() == order.tolist()
@@ -137,11 +117,9 @@ def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
 
 def test_few_rows_do_not_wait_for_the_compiler(monkeypatch):
     monkeypatch.setattr(limits, "COMPILED_ROWS", 4)
-    values, absent = ints([3, 1, 2]), torch.zeros(3, dtype=torch.bool)
-    assert rank_small_groups(values, absent.long(), absent, method="min") is None
-    assert (
-        rank_small_groups(ints([3, 1, 2, 9]), ints([0] * 4), torch.zeros(4, dtype=torch.bool), method="min") is not None
-    )
+    for n in (3, 4):
+        absent = torch.zeros(n, dtype=torch.bool)
+        assert (rank_small_groups(torch.arange(n), absent.long(), absent, method="min") is None) == (n < 4)
 
 
 def test_rows_are_not_changed():
@@ -164,9 +142,9 @@ def test_features_are_the_same_without():
         History(["user", "item"], order="t", table="log", stats=["count", "since", "steps"], name="seen"),
     ]
     for step in steps:
-        tables = {"log": log} if isinstance(step, History) else {}
-        made = step.fit_transform(frame, tables=tables) if tables else step.fit_transform(frame)
+        tables = {"log": log} if isinstance(step, History) else None
+        made = step.fit_transform(frame, tables=tables)
         with without_compiled():
-            other = step.fit_transform(frame, tables=tables) if tables else step.fit_transform(frame)
+            other = step.fit_transform(frame, tables=tables)
         for name in step.outputs:
             np.testing.assert_array_equal(made[name].values.numpy(), other[name].values.numpy())

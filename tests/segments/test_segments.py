@@ -129,24 +129,25 @@ def sort_key(value):
     return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)
 
 
+def check_order(keys, expected):
+    """The order of rows, which is None where they are in order."""
+    order, as_they_are = lexical_order(keys), list(range(len(expected)))
+    assert (as_they_are if order is None else order.tolist()) == expected
+    assert (order is None) == (expected == as_they_are)
+
+
 @some
 @given(rows_of(whole, whole, whole))
 def test_lexical_order_of_integers_whose_ranges_overflow_together(rows):
-    keys = [ints(c) for c in split(rows, 3)]
-    order = lexical_order(keys)
-    expected = sorted(range(len(rows)), key=lambda i: rows[i])
-    assert (list(range(len(rows))) if order is None else order.tolist()) == expected
-    assert (order is None) == (expected == list(range(len(rows))))
+    check_order([ints(c) for c in split(rows, 3)], sorted(range(len(rows)), key=rows.__getitem__))
 
 
 @some
 @given(rows_of(st.integers(-2, 2), real, st.booleans()))
 def test_lexical_order_of_mixed_kinds(rows):
     a, b, c = split(rows, 3)
-    order = lexical_order([ints(a), floats(b), torch.tensor(c, dtype=torch.bool, device=HERE)])
-    expected = sorted(range(len(rows)), key=lambda i: (rows[i][0], sort_key(rows[i][1]), rows[i][2]))
-    assert (list(range(len(rows))) if order is None else order.tolist()) == expected
-    assert (order is None) == (expected == list(range(len(rows))))
+    expected = sorted(range(len(rows)), key=lambda i: (a[i], sort_key(b[i]), c[i]))
+    check_order([ints(a), floats(b), torch.tensor(c, dtype=torch.bool, device=HERE)], expected)
 
 
 @some
@@ -187,8 +188,8 @@ def test_shift_equals_a_loop(rows, periods):
 
 
 @some
-@given(rows_of(st.integers(0, 2), st.integers(0, 3)), st.booleans(), st.data())
-def test_running_sum_equals_a_loop(rows, inclusive, data):
+@given(rows_of(st.integers(0, 2), st.integers(0, 3)), st.data())
+def test_running_sum_equals_a_loop(rows, data):
     codes, order = split(rows, 2)
     groups = Groups.of(ints(codes), ints(order))
     for kind, make in ((whole, ints), (st.integers(-8, 8).map(float), floats)):
@@ -197,9 +198,9 @@ def test_running_sum_equals_a_loop(rows, inclusive, data):
         for group in members(rows).values():
             total = 0
             for row in group:
-                expected[row] = total + values[row] if inclusive else total
+                expected[row] = total
                 total += values[row]
-        found = cumsum_in_group(make(values), groups, inclusive=inclusive)
+        found = cumsum_in_group(make(values), groups)
         if make is ints:
             expected = [(v + 2**63) % 2**64 - 2**63 for v in expected]
         assert found.tolist() == expected
@@ -207,24 +208,23 @@ def test_running_sum_equals_a_loop(rows, inclusive, data):
 
 def test_running_sums_do_not_touch_other_groups():
     groups = Groups.of(ints([1, 1, 2, 2, 3, 3]))
-    found = cumsum_in_group(floats([1e20, 1.0, 0.25, 0.5, math.inf, 1.0]), groups, inclusive=True)
-    assert found.tolist() == [1e20, 1e20, 0.25, 0.75, math.inf, math.inf]
+    assert cumsum_in_group(floats([1e20, 1.0, 0.25, 0.5, 1, 2]), groups).tolist() == [0, 1e20, 0, 0.25, 0, 1]
     assert cumsum_in_group(floats([math.inf, 1.0, 0.25, 0.5, 1, 2]), groups).tolist() == [0, math.inf, 0, 0.25, 0, 1]
 
 
 @some
-@given(rows_of(st.integers(0, 2), st.integers(0, 3)), st.booleans(), st.data())
-def test_last_marked_row_equals_a_loop(rows, inclusive, data):
+@given(rows_of(st.integers(0, 2), st.integers(0, 3)), st.data())
+def test_last_marked_row_equals_a_loop(rows, data):
     marks = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
     expected = [-1] * len(rows)
     for group in members(rows).values():
         for place, row in enumerate(group):
-            before = [r for r in group[: place + inclusive] if marks[r]]
+            before = [r for r in group[:place] if marks[r]]
             expected[row] = before[-1] if before else -1
     codes, order = split(rows, 2)
     groups = Groups.of(ints(codes), ints(order))
     mask = torch.tensor(marks, dtype=torch.bool, device=HERE)
-    assert last_in_group(mask, groups, inclusive=inclusive).tolist() == expected
+    assert last_in_group(mask, groups).tolist() == expected
 
 
 @some
@@ -243,6 +243,19 @@ def test_sort_and_unsort_are_inverses(rows):
 METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
 
 
+def plain_ranks(codes, values, absent, method):
+    """Ranks within groups, written out."""
+    ranks = []
+    for i, (code, value) in enumerate(zip(codes, values, strict=True)):
+        others = [v for c, v, gone in zip(codes, values, absent, strict=True) if c == code and not gone]
+        below, equal = sum(v < value for v in others), sum(v == value for v in others)
+        earlier = sum(values[j] == value and codes[j] == code and not absent[j] for j in range(i))
+        rank = {"min": below + 1, "max": below + equal, "average": below + (equal + 1) / 2}
+        rank |= {"dense": len({v for v in others if v < value}) + 1, "ordinal": below + earlier + 1}
+        ranks.append(math.nan if absent[i] else rank[method])
+    return ranks
+
+
 @some
 @given(rows_of(st.integers(0, 2), real), st.sampled_from(sorted(METHODS)))
 def test_rank_of_floats_equals_pandas(way, rows, method):
@@ -257,14 +270,7 @@ def test_rank_of_floats_equals_pandas(way, rows, method):
 def test_rank_of_integers_is_exact(way, rows, method, masked):
     codes, values, gone = split(rows, 3)
     gone = gone if masked else [False] * len(rows)
-    expected = []
-    for i, (code, value) in enumerate(zip(codes, values, strict=True)):
-        others = [values[j] for j in range(len(rows)) if codes[j] == code and not gone[j]]
-        below, equal = sum(v < value for v in others), sum(v == value for v in others)
-        earlier = sum(values[j] == value and codes[j] == code and not gone[j] for j in range(i))
-        rank = {"min": below + 1, "max": below + equal, "average": below + (equal + 1) / 2}
-        rank |= {"dense": len({v for v in others if v < value}) + 1, "ordinal": below + earlier + 1}
-        expected.append(math.nan if gone[i] else rank[method])
+    expected = plain_ranks(codes, values, gone, method)
     mask = torch.tensor(gone, dtype=torch.bool, device=HERE) if masked else None
     same(rank_in_group(ints(values), ints(codes), method=method, missing=mask).tolist(), expected)
 
@@ -273,25 +279,15 @@ def test_rank_of_integers_is_exact(way, rows, method, masked):
 
 
 @some
-@given(
-    rows_of(st.integers(0, 2), whole, st.integers(0, 1)),
-    rows_of(st.integers(0, 2), whole, st.integers(0, 1)),
-    st.booleans(),
-)
-def test_as_of_equals_a_loop(way, queries, log, inclusive):
+@given(rows_of(st.integers(0, 2), whole, st.integers(0, 1)), rows_of(st.integers(0, 2), whole, st.integers(0, 1)))
+def test_as_of_equals_a_loop(way, queries, log):
     q, e = split(queries, 3), split(log, 3)
-    found, events = as_of(
-        ints(q[0]), [ints(q[1]), ints(q[2])], ints(e[0]), [ints(e[1]), ints(e[2])], inclusive=inclusive
-    )
+    found, events = as_of(ints(q[0]), [ints(q[1]), ints(q[2])], ints(e[0]), [ints(e[1]), ints(e[2])])
     row_of = list(range(len(log))) if events.order is None else events.order.tolist()
     assert row_of == sorted(range(len(log)), key=lambda i: log[i])
     assert events.codes.tolist() == [log[i][0] for i in row_of]
     for query, place in zip(queries, found.tolist(), strict=True):
-        before = [
-            i
-            for i in sorted(range(len(log)), key=lambda i: log[i])
-            if query[0] > 0 and log[i][0] == query[0] and (log[i] < query or (inclusive and log[i] == query))
-        ]
+        before = [i for i in row_of if query[0] > 0 and log[i][0] == query[0] and log[i] < query]
         assert (row_of[place] if place >= 0 else None) == (before[-1] if before else None)
 
 
@@ -344,13 +340,10 @@ def test_first_at_least_equals_a_loop(keys, data):
     assert first_at_least(ints(keys), ints(bounds), ints(low), ints(high)).tolist() == expected
 
 
-def test_ties_start_anew_in_every_group():
+def test_ties_start_anew_in_every_group_and_marks_are_counted():
     groups = Groups.of(ints([0, 0, 0, 1, 1, 1]))
     assert tie_start(groups, ints([1, 1, 2, 2, 2, 3])).tolist() == [0, 0, 2, 3, 3, 5]
     assert tie_start(Groups.of(ints([])), ints([])).tolist() == []
-
-
-def test_counts_of_marks():
     assert count_before(torch.tensor([True, False, True], device=HERE)).tolist() == [0, 1, 1, 2]
 
 
@@ -393,7 +386,7 @@ def test_windows_equal_loops(drawn):
     equal(window_median(values, ints(codes), first, end), medians)
 
 
-def test_a_window_holds_nothing_of_the_rows_beside_it():
+def test_a_window_holds_nothing_of_the_rows_beside_it_and_all_digits_of_its_own():
     values = floats([1e300, 0.1, 0.2, math.inf, -math.inf, 0.3, 5e-324])
     first, end = ints([1, 5, 0, 3, 3]), ints([3, 6, 1, 5, 4])
     total = window_sum(values, first, end).tolist()
@@ -405,9 +398,6 @@ def test_a_window_holds_nothing_of_the_rows_beside_it():
     assert median.tolist()[0] == pytest.approx(5e299)
     assert math.isnan(median[1])
     assert median[2] == math.inf
-
-
-def test_a_spread_of_one_around_1e8():
     values = floats([1e8, 1e8 + 1, 1e8 + 2] * 1000)
     assert float(window_squares(values, ints([0]), ints([3000]))) == pytest.approx(2000, rel=1e-10)
     assert window_squares(floats([0.1] * 7), ints([0]), ints([7])).tolist() == [0]

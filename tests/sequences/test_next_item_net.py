@@ -11,8 +11,8 @@ import torch
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences import VSTAN, NextItemNet, SessionBlend, SessionFrame, SessionModel, prefixes, sequence_metrics
-from fastrec.sequences.next_item_net import NETS
 from fastrec.sequences.base import standardised
+from fastrec.sequences.next_item_net import NETS
 from fastrec.sequences.session_net import ItemTower
 from tests._core.refusals import refused
 

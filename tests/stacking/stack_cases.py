@@ -1,7 +1,5 @@
 """Rows of every task, and base models that know something of them: made by hand, out of fold by construction."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Blends of rows against scikit-learn, SciPy and plain loops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Level-2 inputs against plain loops, the blend against SciPy, and the stack's folds."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

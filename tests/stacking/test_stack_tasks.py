@@ -1,7 +1,5 @@
 """The stack of every task: an honest score, an honest choice, folds held against what was stacked."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

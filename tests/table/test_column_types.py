@@ -223,6 +223,12 @@ def test_a_summer_night_of_2054_in_berlin():
     assert month["t_month_sin"].to_pylist() == pytest.approx([math.sin(2 * math.pi * 4 / 12)])
 
 
+def test_times_before_1970_are_rounded_down_in_the_zone_too():
+    column = pa.array([-1, -(10**9) - 1], pa.int64()).cast(pa.timestamp("ns", "Europe/Berlin"))
+    made = DatePart("t", ["second"]).fit_transform(pa.table({"t": column}))
+    assert made["t_second"].to_pylist() == [59, 58]
+
+
 @pytest.mark.parametrize("name", ["Asia/Tokyo", "America/New_York"])
 @pytest.mark.parametrize("unit", ["ns", "us", "ms", "s"])
 def test_the_first_and_the_last_time_of_a_unit(name, unit):

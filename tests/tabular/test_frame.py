@@ -128,6 +128,7 @@ def test_subsets_and_frames_equal_fastais(pair):
 
 def test_decoded_rows_equal_fastais(pair, capsys):
     df, stock, ours = pair
+    before = ours.x_cont.clone()
     a, b = ours.decode().items, stock.new(stock.all_cols.copy()).decode().items
     for name in [*CATS, "gappy_na", "label"]:
         assert a[name].astype(str).tolist() == b[name].astype(str).tolist()
@@ -139,7 +140,6 @@ def test_decoded_rows_equal_fastais(pair, capsys):
     ours.show(max_n=2)
     ours.decode().show(max_n=2)
     assert "HTML" in capsys.readouterr().out
-    before = ours.x_cont.clone()
     ours.process()  # a second time, and after decoding
     assert torch.equal(ours.x_cont, before)
 

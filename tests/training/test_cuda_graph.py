@@ -24,6 +24,8 @@ from fastrec.training import acceleration as amp
 from fastrec.training.acceleration import undone
 from tests.training.helpers import Kill, Killed, quiet_fit
 
+fit = partial(quiet_fit, epochs=3)
+
 N, TRAIN, BS = 500, 410, 50
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -53,19 +55,14 @@ class Contiguous(Callback):
         self.learn.yb = tuple(y.contiguous() for y in self.learn.yb)
 
 
-def fit(learn, epochs=3, **options):
-    return quiet_fit(learn, epochs, **options)
-
-
 class Replays:
     """Stands for a CUDA graph: does again what it was given, and counts."""
 
     def __init__(self):
-        self.made, self.done = [], []
+        self.done = []
 
     def __call__(self, run, device, warm_up):
-        number = len(self.made)
-        self.made.append(run)
+        number = len(self.done)
         self.done.append(0)
 
         def replay():
@@ -167,7 +164,7 @@ def reason_of(learn, match):
     with pytest.warns(UserWarning, match=f"without a CUDA graph: .*({match})") as told:
         fit(learn)
     assert len(told) == 1
-    fit(learn, 1)  # a second warning would be an error
+    fit(learn, epochs=1)  # a second warning would be an error
     return learn.graph_reason
 
 
@@ -200,13 +197,11 @@ class OtherLoss(Callback):
     ],
 )
 def test_what_a_graph_cannot_hold_runs_without(tmp_path, options, match):
-    cbs = options.get("cbs", [])
-    replays = Replays()
-    learn = make(tmp_path, **{**options, "cbs": [*cbs, CudaGraph(record=replays)]})
+    learn = make(tmp_path, **{**options, "cbs": [*options.get("cbs", []), CudaGraph(record=Replays())]})
     reason_of(learn, match)
     plain = make(tmp_path, **options)
     fit(plain)
-    fit(plain, 1)
+    fit(plain, epochs=1)
     same(plain, learn)
 
 
@@ -219,12 +214,12 @@ def test_a_recording_that_fails_changes_nothing(tmp_path):
     learn = make(tmp_path, cbs=[CudaGraph(record=fails)])
     assert "not permitted" in reason_of(learn, "recording failed")
     plain = fit(make(tmp_path))
-    same(fit(plain, 1), learn)
+    same(fit(plain, epochs=1), learn)
 
 
 def test_undone_puts_buffers_and_random_numbers_back():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-    before, wanted = {k: v.clone() for k, v in net.state_dict().items()}, None
+    before = {k: v.clone() for k, v in net.state_dict().items()}
     torch.manual_seed(1)
     wanted = torch.rand(3)
     torch.manual_seed(1)
@@ -243,7 +238,7 @@ def test_other_learner_calls_are_as_ever(tmp_path):
         assert torch.equal(learn.get_preds()[0], wanted)
         learn.lr_find(show_plot=False, num_it=20)
     learn.export()
-    assert len(replays.made) >= 1
+    assert len(replays.done) >= 1
 
 
 @needs_cuda
@@ -258,7 +253,7 @@ def test_cuda_graphs_train_as_steps_do(tmp_path, opt_func, moms):
 
 @needs_cuda
 def test_cuda_graphs_with_dropout_and_autocast(tmp_path):
-    learn = fit(make(tmp_path, "cuda", graph=True, amp="bf16"), 6)
+    learn = fit(make(tmp_path, "cuda", graph=True, amp="bf16"), epochs=6)
     assert learn.graph_reason is None
     assert learn.recorder.losses[-1] < learn.recorder.losses[0]
 
@@ -271,7 +266,7 @@ def test_cuda_graphs_with_dropout_and_autocast(tmp_path):
 def test_a_compiled_model_trains_as_the_model(tmp_path):
     # one layer and batches of one size: every kernel and every other size is compiled for seconds
     options = {"ps": 0.0, "layers": [], "bn_cont": False, "train": N - BS}
-    plain, ours = fit(make(tmp_path, **options), 1), fit(make(tmp_path, compile=True, **options), 1)
+    plain, ours = fit(make(tmp_path, **options), epochs=1), fit(make(tmp_path, compile=True, **options), epochs=1)
     assert ours.compile_reason is None
     assert ours.model.state_dict().keys() == plain.model.state_dict().keys()
     same(plain, ours, atol=1e-4)
@@ -279,7 +274,7 @@ def test_a_compiled_model_trains_as_the_model(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_without_a_compiler_the_model_trains_as_it_is(tmp_path, monkeypatch):
+def test_without_a_compiler_the_model_trains_as_it_is_and_so_with_lists(tmp_path, monkeypatch):
     torch.compiler.reset()
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
@@ -289,9 +284,5 @@ def test_without_a_compiler_the_model_trains_as_it_is(tmp_path, monkeypatch):
     assert learn.compile_reason
     same(fit(make(tmp_path)), learn)
     assert CompiledModel in {type(cb) for cb in learn.cbs}
-
-
-def test_lists_are_not_compiled(tmp_path):
-    learn = make(tmp_path, lists=["tags"], compile=True)
     with pytest.warns(UserWarning, match="does not take lists"):
-        fit(learn)
+        fit(make(tmp_path, lists=["tags"], compile=True), epochs=1)

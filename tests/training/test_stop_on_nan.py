@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,6 @@ from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, RowMixUp, StopOnNaN, SwapNoise, pretrain_denoising, rec_learner
 from fastrec.training.noise import swapped
-from tests.training.helpers import quiet_fit
 from tests.training.helpers import quiet_fit as fit
 
 N, TRAIN, BS = 300, 240, 40
@@ -65,8 +65,7 @@ class At(Callback):
 
 
 def spoil_loss(learn):
-    plain, learn.loss_func = learn.loss_func, lambda p, y: learn.loss_once(p, y) * float("inf")
-    learn.loss_once = plain
+    plain, learn.loss_func = learn.loss_func, lambda p, y: plain(p, y) * float("inf")
 
 
 def weights(learn):
@@ -156,7 +155,9 @@ def test_losses_that_leave_missing_targets_out(tmp_path):
         return torch.where(y.isnan(), 0.0, (p - y.nan_to_num()) ** 2).sum() / y.isfinite().sum()
 
     learn = fit(make(df, tmp_path, loss=masked, cbs=StopOnNaN(targets=False)))
-    assert len([cb for cb in learn.cbs if isinstance(cb, StopOnNaN)]) == 1
+    (cb,) = (cb for cb in learn.cbs if isinstance(cb, StopOnNaN))
+    assert cb._losses is None  # an export holds nothing of it
+    fit(make(frame(), tmp_path)).export()
     assert weights(learn).isfinite().all()
 
 
@@ -175,9 +176,9 @@ def test_it_can_be_left_out(tmp_path):
 
 
 def test_training_is_not_changed_by_it(tmp_path):
-    found = [fit(make(frame(), tmp_path, **o)) for o in ({}, {"stop_on_nan": False}, {"cbs": StopOnNaN(every=4)})]
-    assert torch.equal(weights(found[0]), weights(found[1]))
-    assert torch.equal(weights(found[0]), weights(found[2]))
+    options = ({}, {"stop_on_nan": False}, {"cbs": StopOnNaN(every=4)})
+    with_it, *others = (weights(fit(make(frame(), tmp_path, **o))) for o in options)
+    assert all(torch.equal(with_it, other) for other in others)
 
 
 def test_a_search_of_rates_may_explode(tmp_path):
@@ -200,13 +201,6 @@ def test_a_checkpoint_is_not_replaced_by_a_spoilt_one(tmp_path):
     learn = fit(make(frame(), tmp_path), cbs=Checkpoint(tmp_path / "ck", every=2))
     assert weights(learn).isfinite().all()
     assert torch.equal(weights(learn), weights(fit(make(frame(), tmp_path))))
-
-
-def test_an_export_holds_nothing_of_it(tmp_path):
-    learn = fit(make(frame(), tmp_path))
-    cb = next(cb for cb in learn.cbs if isinstance(cb, StopOnNaN))
-    assert cb._losses is None
-    learn.export()
 
 
 # SwapNoise, RowMixUp, denoising pretraining: training rows alone change, as they are said to
@@ -238,8 +232,7 @@ def trained(*cbs):
     set_seed(0)
     dls, seen = row_noise_loaders(), Seen()
     learn = rec_learner(dls, TabularNet, n_out=1, layers=[8], cbs=[seen, *cbs], loss_func=nn.MSELoss())
-    quiet_fit(learn, 1, 1e-3, by="fit")
-    return learn, seen
+    return fit(learn, 1, 1e-3, by="fit"), seen
 
 
 def rows(batches):
@@ -275,9 +268,7 @@ def test_swap_noise_leaves_targets():
     known = {round(float(y), 5) for b in learn.dls.train for y in b[-1].flatten()}
     assert {round(float(y), 5) for b in seen.taught for y in b[-1].flatten()} == known
     x = torch.cat([b[1] for b in seen.taught])
-    together = (
-        torch.isclose(x[:, 0], x[:, 1], atol=1e-5).double().mean()
-    )  # the two columns hold the same, but for noise
+    together = torch.isclose(x[:, 0], x[:, 1], atol=1e-5).double().mean()  # the two columns are the same, but for noise
     assert 0.15 < together < 0.35  # a quarter: neither cell was swapped
 
 
@@ -302,10 +293,8 @@ def test_mixed_rows_lie_between_two_and_so_does_the_loss():
     weight = float(torch.distributions.Beta(0.7, 0.7).sample())
     weight, other = max(weight, 1 - weight), torch.randperm(len(batch[1]), device=batch[1].device)
     assert torch.equal(learn.xb[1], weight * batch[1] + (1 - weight) * batch[1][other])
-    y = batch[2]
-    torch.testing.assert_close(
-        got, weight * (pred - y).square().mean() + (1 - weight) * (pred - y[other]).square().mean()
-    )
+    wanted = weight * (pred - batch[2]).square() + (1 - weight) * (pred - batch[2][other]).square()
+    torch.testing.assert_close(got, wanted.mean())
 
 
 def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
@@ -314,11 +303,7 @@ def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
     with learn.no_bar(), learn.no_logging():
         expected = float(learn.validate()[0])
         for go_on in (learn.validate, lambda: learn.fit(1, 0.0)):
-
-            def stop(*args):
-                raise KeyboardInterrupt
-
-            monkeypatch.setattr(learn.model, "forward", stop)
+            monkeypatch.setattr(learn.model, "forward", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 learn.fit(1, 0.0)
             monkeypatch.setattr(learn.model, "forward", forward)
@@ -327,36 +312,38 @@ def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
         assert float(learn.validate()[0]) == pytest.approx(expected, rel=0.1)
 
 
+def denoised_net(dls, layers=(16,), model=TabularNet):
+    set_seed(0)
+    more = [list(layers)] if model is TabularNet else []
+    return model(embedding_sizes(dls.train_ds.classes, ["kind", "same"]), 2, 1, *more)
+
+
 def test_denoising_trains_the_hidden_layers_by_training_rows_alone():
     dls = row_noise_loaders()
-    set_seed(0)
-    net = TabularNet(embedding_sizes(dls.train_ds.classes, ["kind", "same"]), 2, 1, [16])
+    net = denoised_net(dls)
     before = {n: p.detach().cpu().clone() for n, p in net.named_parameters()}
-    moments = [m for m in net.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert any(isinstance(m, nn.BatchNorm1d) for m in net.modules())
     losses = pretrain_denoising(dls, net, 30, lr=1e-2)
     assert np.mean(losses[-3:]) < 0.6 * np.mean(losses[:3])  # what one column lost another one tells
     still = {n for n, p in net.named_parameters() if torch.equal(p.cpu(), before[n])}
     assert still == {n for n in before if n.startswith("layers.1.")}
-    assert len(moments) > 0
     # other validation rows, and other targets: the same net
-    set_seed(0)
-    other = TabularNet(embedding_sizes(dls.train_ds.classes, ["kind", "same"]), 2, 1, [16])
     changed = row_noise_loaders()
     changed.valid_ds.packed.buffer.zero_()
     changed.train_ds.packed.views[2].zero_()
-    assert pretrain_denoising(changed, other, 30, lr=1e-2) == losses
+    assert pretrain_denoising(changed, denoised_net(dls), 30, lr=1e-2) == losses
 
 
-def test_errors():
-    with pytest.raises(DataError, match=r"share of 1\.5"):
-        SwapNoise(1.5)
-    with pytest.raises(DataError, match="alpha=0"):
-        RowMixUp(0)
+def test_settings_and_nets_that_cannot_be_are_refused():
     dls = row_noise_loaders()
-    with pytest.raises(DataError, match="DeepFM has no hidden layers"):
-        pretrain_denoising(dls, DeepFM(embedding_sizes(dls.train_ds.classes, ["kind", "same"]), 2, 1))
-    with pytest.raises(DataError, match="no hidden layers"):
-        pretrain_denoising(dls, TabularNet(embedding_sizes(dls.train_ds.classes, ["kind", "same"]), 2, 1, []))
+    for call, match in (
+        (lambda: SwapNoise(1.5), r"share of 1\.5"),
+        (lambda: RowMixUp(0), "alpha=0"),
+        (lambda: pretrain_denoising(dls, denoised_net(dls, model=DeepFM)), "DeepFM has no hidden layers"),
+        (lambda: pretrain_denoising(dls, denoised_net(dls, [])), "no hidden layers"),
+    ):
+        with pytest.raises(DataError, match=match):
+            call()
 
 
 # fastai's GradientAccumulation over this library's loader, optimizers and losses
@@ -375,7 +362,7 @@ def accumulation_trained(tmp_path, bs, opt_func, cbs=(), shuffle=True, amp=None,
     set_seed(0)
     net = {"layers": [8], "use_bn": False, "bn_cont": False}
     learn = rec_learner(dls, opt_func=opt_func, loss_func=BCE(), cbs=[*cbs], amp=amp, **net, **options)
-    return quiet_fit(learn, 3, 1e-2, by="fit")
+    return fit(learn, 3, 1e-2, by="fit")
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])

@@ -1,7 +1,5 @@
 """Small tables with a known law, and runs of them: what is worth something, what is noise and what leaks is planted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``select_features``: planted columns kept and noise dropped, figures beside plain loops, wrong input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

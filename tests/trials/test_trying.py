@@ -1,7 +1,5 @@
 """``try_features`` against plain loops over the folds; refused input; the log."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``tune_run``: scores are those of a plain loop over the folds, a search goes on where another stopped."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -39,6 +37,7 @@ from fastrec.stacking import Stack
 from fastrec.trials.reference import RunColumns
 from fastrec.tuning import search, tune_run
 from fastrec.tuning.spaces import as_line, is_tree, space_of, with_settings
+from tests.files import write_csv
 
 pytest.importorskip("optuna")
 TREES = {"rounds": 8, "early_stopping_rounds": None, "nthread": 1, "learning_rate": 0.3, "max_depth": 2}
@@ -67,10 +66,7 @@ def write_data(folder: Path) -> Path:
     rng = np.random.default_rng(11)
     frame = pd.DataFrame({"id": range(360), "x": rng.normal(size=360), "city": rng.choice(list("abcd"), 360)})
     frame["y"] = (frame.x + (frame.city < "c") + rng.normal(size=360) > 0.5).astype(int)
-    folder.mkdir()
-    frame[:300].to_csv(folder / "train.csv", index=False)
-    frame[300:].drop(columns="y").to_csv(folder / "test.csv", index=False)
-    return folder
+    return write_csv(folder, train=frame[:300], test=frame[300:].drop(columns="y"))
 
 
 @pytest.fixture(scope="module")

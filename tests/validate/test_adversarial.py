@@ -1,7 +1,5 @@
 """Adversarial validation where the answer is known: same rows, shifted rows, rows that one column tells apart."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

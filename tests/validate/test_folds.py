@@ -1,7 +1,5 @@
 """Folds against scikit-learn's splitters and plain loops, the checks they make, and their file."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -1,7 +1,5 @@
 """Rows and targets of every task, against worked cases and pandas."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

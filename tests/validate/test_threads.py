@@ -1,7 +1,5 @@
 """Who has how many threads: half of them only while two train side by side, and only on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Folds against a plain hash, and out-of-fold scores with a ranker that remembers what it has seen."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -15,6 +15,7 @@ from fastrec._core.atomic import read_json
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.forms.rows import (
     UNIT,
+    Checked,
     IdLists,
     RankedLines,
     RowKeys,
@@ -83,9 +84,7 @@ class SubmissionFormat(SubmissionForm):
         lines = table.select(self.keys).take(pa.array(ids.row)).append_column(self.candidates, ids.flat)
         return lines, -1.0 - ids.place, self.keys, self.max_items
 
-    def check(
-        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
-    ) -> tuple[int, int, tuple[str, ...]]:
+    def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
         """See ``check_submission``."""
         table = self.read_lines(path)
         names = (*self.keys, *(name for name, _ in self.targets), self.candidates)

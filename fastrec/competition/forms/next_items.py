@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm
+from fastrec.competition.forms.rows import Checked, IdLists, ReportLines, RowKeys, SubmissionForm
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import read_file
@@ -102,9 +102,7 @@ class NextItemForm(SubmissionForm):
         table = self.read_lines(path)
         return table, self.lists_of(table[self.items], path)
 
-    def check(
-        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
-    ) -> tuple[int, int, tuple[str, ...]]:
+    def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
         """See ``check_submission``."""
         table, ids = self.read(path)
         match = self.match(table, self.sessions(test_path), path, role="no session")

@@ -247,6 +247,7 @@ def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill 
 
 # Columns of text that name an item's line, its score, the columns that name a list, the most lines of a list.
 RankedLines = tuple[pa.Table, np.ndarray, tuple[str, ...], int | None]
+Checked = tuple[int, int, tuple[str, ...]]  # of SubmissionForm.check
 
 
 class SubmissionForm:
@@ -335,9 +336,7 @@ class SubmissionForm:
         """
         raise NotImplementedError
 
-    def check(
-        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
-    ) -> tuple[int, int, tuple[str, ...]]:
+    def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
         """Check a submission: see ``check_submission``.
 
         Args:

@@ -14,6 +14,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec.competition.forms.rows import (
+    Checked,
     RankedLines,
     ReportLines,
     RowKeys,
@@ -184,9 +185,7 @@ class ValueForm(SubmissionForm):
         groups = arrow_column(table[by], by) if by in self.ids else None
         return table.select(list(self.ids)), self.scores(table, path, groups), (by,), self.per_list
 
-    def check(
-        self, path: str | Path, test_path: str | Path, *, any_order: bool = False
-    ) -> tuple[int, int, tuple[str, ...]]:
+    def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
         """See ``check_submission``."""
         path, test_path = Path(path), Path(test_path)
         table = self.read_lines(path)

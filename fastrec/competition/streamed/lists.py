@@ -51,7 +51,6 @@ class Work:
 
     Args:
         folder: where its files are.
-        stages: progress.
         started: when, for ``config.json``.
         models: the trained models, by name.
         done: the finished steps.

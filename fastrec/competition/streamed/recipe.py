@@ -68,7 +68,6 @@ class StreamedCompetition(Competition):
             data: the folder of the competition's files.
             cache: a folder for packed rows.
             rows: use only about this many training rows.
-            stages: progress.
         """
 
     @abstractmethod

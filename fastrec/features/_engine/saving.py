@@ -177,7 +177,6 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
-
     def plain(thing: Feature | Selector) -> dict[str, Any]:
         if isinstance(thing, Selector):
             return {"$selector": thing.config()}

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import random
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -23,7 +22,7 @@ from fastai.data.core import TfmdDL
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
 from fastrec._core.memory import Growth
-from fastrec.errors import DataError, DataWarning, UnreadableFileError
+from fastrec.errors import DataError, UnreadableFileError, warn
 from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined, shared_seed
@@ -220,12 +219,10 @@ class StreamLoader(Shared, TfmdDL):
     def _warn_of_large_groups(self) -> None:
         rows, window = self.rows, self._window()
         if len(rows) > self.buffer_rows and max(u.rows for u in rows.pieces(window)) > max(window, len(rows) // 4):
-            warnings.warn(
+            warn(
                 f"a row group holds {max(u.rows for u in rows.units)} of the {len(rows)} rows, and {window} rows are "
                 "mixed at a time: they will come nearly in the file's order. Write the files with smaller row groups, "
-                "or give cache=",
-                DataWarning,
-                stacklevel=4,
+                "or give cache="
             )
 
     def _window(self) -> int:
@@ -471,9 +468,7 @@ def _warn_of_others(cache: Path, name: str, mine: Path) -> None:
             if other != mine and (other / _ABOUT).exists():
                 count, size = count + 1, size + sum(f.stat().st_size for f in other.iterdir())
     if count:
-        warnings.warn(
+        warn(
             f"{cache} also holds {count} {name!r} caches of other files or settings, {size / 1e6:,.1f} MB. "
-            "They stay; remove the folders that are not needed any more",
-            DataWarning,
-            stacklevel=4,
+            "They stay; remove the folders that are not needed any more"
         )

@@ -270,6 +270,7 @@ def test_other_wrong_requests(served, folders):
     refused(served["shop"], PATH, b"{}", 415, headers={"content-type": "text/html"})
     refused(served["shop"], PATH, stream(pa.table({"items": [["é1"]]}), compression="zstd"), 415, headers=ARROW)
     refused(served["net"], "/v1/score", {"items": []}, 404)
+    refused(served["net"], PATH, {"items": ["a"]}, 422, column="items")
     assert get(served["net"], PATH).status == 405
     app = serve(folders["shop"], limits=Limits(max_rows=10**6, max_body=2**26))
     app.state.service.scorer.spec = replace(app.state.service.scorer.spec, items=10**6)

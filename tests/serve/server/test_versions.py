@@ -178,7 +178,10 @@ def test_what_cannot_be_served_is_said(registry: Registry, tmp_path: Path) -> No
     for change, says in (
         (lambda: None, "have nothing to make them"),
         (lambda: registry.promote(run), "version 4 has no export"),
-        (lambda: state.write_text(json.dumps({**json.loads(state.read_text()), "current": None})), "is current"),
+        (
+            lambda: state.write_text(json.dumps({**json.loads(state.read_text()), "current": None})),
+            "no version of the registry is current",
+        ),
     ):
         change()
         with pytest.raises(DataError, match=says):
