@@ -12,7 +12,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.next_items import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.errors import DataError
-from fastrec.estimators import Estimator, NetModel, NetRanker
+from fastrec.estimators import Estimator, NetModel
 from fastrec.estimators._trained_net import values_of_codes
 from fastrec.models import MatrixFactorization, TwoTower
 from fastrec.retrieval.index import Vectors
@@ -84,7 +84,9 @@ def run_vectors(
     known = {}
     for name in saved.names:
         folder = saved.folder / "models" / name / "fold0"
-        trained = _trained(Estimator.load(folder)) if folder.is_dir() else None
+        found = Estimator.load(folder) if folder.is_dir() else None
+        nets = found._nets if isinstance(found, NetModel) else [getattr(found, "_trained", None)]
+        trained = next(iter(nets), None)
         if trained is not None and isinstance(trained.net, TwoTower | MatrixFactorization):
             known[name] = trained
     name = _chosen(known, model, saved.names, saved.folder)
@@ -142,12 +144,6 @@ def _nets(models: Mapping[str, Any]) -> Iterator[tuple[str, NextItemNet]]:
             yield name, model
         else:
             yield from ((f"{name}.{inner}", net) for inner, net in _nets(getattr(model, "models", {})))
-
-
-def _trained(model: Estimator) -> Any:
-    if isinstance(model, NetModel):
-        return model._nets[0] if model._nets else None
-    return model._trained if isinstance(model, NetRanker) else None
 
 
 def _chosen(known: Mapping[str, Any], model: str | None, names: Sequence[str], run: Path) -> str:
