@@ -89,9 +89,8 @@ def monitor(
         sizes = {"psi": psi, "js": js, "ks": ks, "missing": missing, "unseen": unseen, "auc": auc}
         thresholds = Thresholds(alpha=alpha, correction=correction, metric=metric_loss, **sizes)  # type: ignore[arg-type] - it says itself what it knows
         if scores and len(scores) > 2:
-            raise DataError(
-                f"{len(scores)} files of predictions", remedy="Give one, or the reference's and the new rows'"
-            )
+            remedy = "Give one, or the reference's and the new rows'"
+            raise DataError(f"{len(scores)} files of predictions", remedy=remedy)
         given = None if not scores else scores[0] if len(scores) == 1 else (scores[0], scores[1])
         over_time = None
         if labels is not None:

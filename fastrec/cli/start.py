@@ -78,9 +78,8 @@ def _ask(question: str, answer: str) -> str:
     except typer.Abort:
         if sys.stdin.isatty():  # Ctrl-C
             raise
-        raise DataError(
-            f"nobody can answer: {question}", remedy="Give --yes to take what is likeliest, or an option that says it"
-        ) from None
+        remedy = "Give --yes to take what is likeliest, or an option that says it"
+        raise DataError(f"nobody can answer: {question}", remedy=remedy) from None
 
 
 @app.command()

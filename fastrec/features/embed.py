@@ -231,9 +231,8 @@ class VectorStore:
                 if keys.shape != (len(values), 16) or values.shape[1:] != (dims,):
                     raise ValueError("its arrays do not belong together")
             except (OSError, SafetensorError, KeyError, ValueError) as error:
-                raise UnreadableFileError(
-                    f"kept vectors cannot be read ({error})", file=path, remedy="Remove the file: they are made anew"
-                ) from error
+                remedy = "Remove the file: they are made anew"
+                raise UnreadableFileError(f"kept vectors cannot be read ({error})", file=path, remedy=remedy) from error
             rows = [(mine, i) for i, key in enumerate(map(bytes, keys)) for mine in place.get(key, ())]
             if rows:
                 mine, theirs = (np.array(part) for part in zip(*rows, strict=True))
@@ -335,10 +334,9 @@ def _check_torchvision() -> None:
     try:
         importlib.import_module("torchvision")
     except (RuntimeError, OSError) as error:
-        raise MissingPackageError(
-            f"torchvision cannot be loaded beside torch {torch.__version__} ({str(error).splitlines()[0]})",
-            remedy="Install the build of torchvision that belongs to this torch (both for CPUs, or both for one CUDA)",
-        ) from error
+        problem = f"torchvision cannot be loaded beside torch {torch.__version__} ({str(error).splitlines()[0]})"
+        remedy = "Install the build of torchvision that belongs to this torch (both for CPUs, or both for one CUDA)"
+        raise MissingPackageError(problem, remedy=remedy) from error
 
 
 @contextmanager
@@ -353,10 +351,9 @@ def _weights_named(model: str, local: bool) -> Iterator[None]:
         if local:
             raise DataError(f"the net cannot be read ({reason})", file=model, remedy="Save it again") from error
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
-        raise MissingFileError(
-            f"the weights of {model!r} are neither on this machine nor could they be fetched ({reason})",
-            remedy=f"Give the folder of a saved net, or a name that the hub has, with a network{offline}",
-        ) from error
+        problem = f"the weights of {model!r} are neither on this machine nor could they be fetched ({reason})"
+        remedy = f"Give the folder of a saved net, or a name that the hub has, with a network{offline}"
+        raise MissingFileError(problem, remedy=remedy) from error
 
 
 @contextmanager

@@ -59,10 +59,8 @@ def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
         parts.append(Fraction(found[1]) * _SECONDS[found[2]])
         end = found.end()
     if not stripped or end < len(stripped) or sum(parts) <= 0:
-        raise DataError(
-            f"{wanted_by}: {what}={text!r} is not a length of time",
-            remedy="Write a number above 0 and a unit (W, D, h, min, s, ms, us or ns), as in '42D' or '1h 30min'",
-        )
+        remedy = "Write a number above 0 and a unit (W, D, h, min, s, ms, us or ns), as in '42D' or '1h 30min'"
+        raise DataError(f"{wanted_by}: {what}={text!r} is not a length of time", remedy=remedy)
     return sum(parts, Fraction(0))
 
 

@@ -236,9 +236,8 @@ class Bucketize(LearnsColumns):
             raise DataError(f"Bucketize: the edges {list(edges)} do not ascend", remedy="Give ascending numbers")
         shares = self._shares()
         if edges is None and not (shares and ascending(shares) and shares[0] >= 0 and shares[-1] <= 1):
-            raise DataError(
-                f"Bucketize: {quantiles} makes no quantiles", remedy="Give 2 or more, or ascending shares from 0 to 1"
-            )
+            remedy = "Give 2 or more, or ascending shares from 0 to 1"
+            raise DataError(f"Bucketize: {quantiles} makes no quantiles", remedy=remedy)
 
     @property
     def _given(self) -> bool:  # type: ignore[override]

@@ -116,9 +116,8 @@ class TargetEncode(KeySums):
         classes: Sequence[Any] | None = None,
     ) -> None:
         if "woe" in as_list(stats) and not smooth:
-            raise DataError(
-                "TargetEncode: smooth is 0, but some evidence would be infinite", remedy="Use a number above 0"
-            )
+            remedy = "Use a number above 0"
+            raise DataError("TargetEncode: smooth is 0, but some evidence would be infinite", remedy=remedy)
         if classes is not None:
             check_target_classes(classes, wanted_by=self)
 

@@ -123,9 +123,8 @@ class VectorColumns(OfColumns, Fitted):
             numbers = elements.number(dtype)
         except DataError as error:
             row = None if error.row is None else int(rows_of(column.values)[error.row])
-            raise DataError(
-                "VectorColumns: its lists hold no numbers", column=column.name, row=row, remedy="Choose another column"
-            ) from error
+            problem = "VectorColumns: its lists hold no numbers"
+            raise DataError(problem, column=column.name, row=row, remedy="Choose another column") from error
         if not bool(missing.any()):
             return numbers.view(len(missing), width)
         result = torch.full((len(missing), width), torch.nan, dtype=dtype, device=missing.device)

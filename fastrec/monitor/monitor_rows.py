@@ -124,9 +124,8 @@ def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None
         if found is not None:
             return as_read(Table.read(reading.read(found, names=()), device="cpu"), reading)
         if not any(p.suffix == ".parquet" for p in files.values()):
-            raise MissingFileError(
-                f"there is no file {' or '.join(roles)} in it", file=source, remedy="Give the file of the rows"
-            )
+            remedy = "Give the file of the rows"
+            raise MissingFileError(f"there is no file {' or '.join(roles)} in it", file=source, remedy=remedy)
     elif isinstance(source, str | Path) and Path(source).is_file():
         return as_read(Table.read(reading.read(source, names=()), device="cpu"), reading)
     return as_read(Table.read(str(source) if isinstance(source, Path) else source, device="cpu"), reading)
@@ -151,9 +150,8 @@ def _of_run(saved: SavedRun) -> tuple[Table, list[str]]:
     except (MissingFileError, DataError):
         path = run / "sample_labelled.parquet"
         if not path.is_file():
-            raise MissingFileError(
-                "the run keeps no rows to compare with", file=path, remedy="Run the recipe again, or give the rows"
-            ) from None
+            remedy = "Run the recipe again, or give the rows"
+            raise MissingFileError("the run keeps no rows to compare with", file=path, remedy=remedy) from None
         table = Table.read(path, device="cpu")
     else:
         table = kept.train()
@@ -192,9 +190,8 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
         raise DataError(f"{len(new)} columns of predictions, the reference has {len(old)}", remedy="Give as many")
     lengths = {len(c) for c in new.values()}
     if lengths != {rows}:
-        raise DataError(
-            f"{next(iter(lengths), 0)} predictions of {rows} new rows", remedy="Give one for each row, in their order"
-        )
+        remedy = "Give one for each row, in their order"
+        raise DataError(f"{next(iter(lengths), 0)} predictions of {rows} new rows", remedy=remedy)
     names = ["prediction"] if len(new) == 1 else [f"prediction {n}" for n in new]
     return dict(zip(names, zip(old.values(), new.values(), strict=True), strict=True))
 

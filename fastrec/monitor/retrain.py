@@ -367,9 +367,8 @@ def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
 def _source_of(registry: Registry) -> Path:
     current = registry.current
     if current is None or current.run is None:
-        raise DataError(
-            "the registry's current version holds no run", file=registry.folder, remedy="Give the run directory"
-        )
+        remedy = "Give the run directory"
+        raise DataError("the registry's current version holds no run", file=registry.folder, remedy=remedy)
     source = Path(current.source)
     if not _same_run(current.run, source):
         problem = f"the run that version {current.number} was copied from is not at {source} any more"

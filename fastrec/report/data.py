@@ -184,9 +184,8 @@ def read_table(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableFileError(
-            f"is not a Parquet file that can be read ({error})", file=path, remedy="Run again"
-        ) from error
+        problem = f"is not a Parquet file that can be read ({error})"
+        raise UnreadableFileError(problem, file=path, remedy="Run again") from error
 
 
 Split = Literal["oof", "test"]
@@ -271,9 +270,8 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     recover(run)
     scores = _read_json(run / "scores.json")
     if scores is None:
-        raise MissingFileError(
-            "there is no scores.json", file=run, remedy="Give the directory of a finished run, as in fastrec run --out"
-        )
+        remedy = "Give the directory of a finished run, as in fastrec run --out"
+        raise MissingFileError("there is no scores.json", file=run, remedy=remedy)
     lists = read_table(run / "lists.parquet") if (run / "lists.parquet").exists() else None
     for column in ("split", "fold_key", "length", "touched"):
         if lists is not None and column not in lists.column_names:
@@ -537,9 +535,8 @@ def noted_score(run: str | Path) -> float | None:
     try:
         return float(json.loads(path.read_text(encoding="utf-8"))["score"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UnreadableFileError(
-            f"the note cannot be read ({error!r})", file=path, remedy="Note the score again: fastrec lb RUN SCORE"
-        ) from error
+        remedy = "Note the score again: fastrec lb RUN SCORE"
+        raise UnreadableFileError(f"the note cannot be read ({error!r})", file=path, remedy=remedy) from error
 
 
 def noted_runs(run: str | Path) -> list[NotedRun]:
@@ -569,6 +566,5 @@ def _about(run: Path) -> tuple[str, str, float | None]:
         score = (scores.get("oof") or {}).get("stack")
         return str(settings.get("competition")), str(scores.get("metric")), None if score is None else float(score)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UnreadableFileError(
-            f"the run's files cannot be read ({error!r})", file=run, remedy="Run again"
-        ) from error
+        remedy = "Run again"
+        raise UnreadableFileError(f"the run's files cannot be read ({error!r})", file=run, remedy=remedy) from error

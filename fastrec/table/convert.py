@@ -135,12 +135,9 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
         return pa.array([None if k is None else v for k, v in zip(kinds, values)], pa.uint64())
     first = next((k for k in kinds if k), None)
     odd = next((i for i, k in enumerate(kinds) if k and (k != first or len(found) == 1)), None)
-    raise DataError(
-        f"holds values of several or unknown types ({', '.join(found[:5])})",
-        column=name or None,
-        row=odd,
-        remedy="Convert the column to one type, for example with .astype(str)",
-    ) from problem
+    problem = f"holds values of several or unknown types ({', '.join(found[:5])})"
+    remedy = "Convert the column to one type, for example with .astype(str)"
+    raise DataError(problem, column=name or None, row=odd, remedy=remedy) from problem
 
 
 def _is_missing(value: Any) -> bool:
@@ -211,9 +208,8 @@ def read_columns(
     if file is not None:
         source = read_file(file, columns, types=types)
     if library_of(source) == "polars" and not hasattr(source, "get_column"):
-        raise DataError(
-            f"a polars {type(source).__name__} is no frame with values", remedy="Give a DataFrame (.collect())"
-        )
+        remedy = "Give a DataFrame (.collect())"
+        raise DataError(f"a polars {type(source).__name__} is no frame with values", remedy=remedy)
     names = column_names(source)
     check_names(names, columns, file=file)
     wanted = names if columns is None else list(columns)

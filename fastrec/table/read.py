@@ -128,9 +128,8 @@ def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: st
     wanted = known if columns is None else set(columns)
     for i, name in enumerate(names):
         if name in wanted and name in names[:i]:
-            raise DataError(
-                "several columns have this name", file=file, column=name, remedy="Rename them, so that each has its own"
-            )
+            remedy = "Rename them, so that each has its own"
+            raise DataError("several columns have this name", file=file, column=name, remedy=remedy)
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
@@ -251,9 +250,8 @@ def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
         raise _unreadable(path, error) from error
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UnreadableFileError(
-            "the column stands twice in the header", file=path, column=twice[0], remedy="Keep one"
-        )
+        remedy = "Keep one"
+        raise UnreadableFileError("the column stands twice in the header", file=path, column=twice[0], remedy=remedy)
     return names
 
 
@@ -275,9 +273,8 @@ def read_text_csv(path: str | Path, columns: Sequence[str], *, sep: str = ",") -
     names = csv_header(path, sep=sep)
     for name in columns:
         if name not in names:
-            raise MissingColumnError(
-                "the column is not in the file", file=path, column=name, remedy=f"The file has {', '.join(names)}"
-            )
+            remedy = f"The file has {', '.join(names)}"
+            raise MissingColumnError("the column is not in the file", file=path, column=name, remedy=remedy)
     convert = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(columns, pa.string()), include_columns=list(columns), strings_can_be_null=False
     )

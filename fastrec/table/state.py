@@ -66,9 +66,8 @@ def load_state(folder: str | Path) -> dict[str, Any]:
         structure = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         return _unpack(structure, load_file(folder / "state.safetensors"))
     except Exception as error:  # safetensors raises a class of its own for a damaged file
-        raise UnreadableFileError(
-            f"the saved state cannot be read ({error})", file=folder, remedy="Save it again"
-        ) from error
+        remedy = "Save it again"
+        raise UnreadableFileError(f"the saved state cannot be read ({error})", file=folder, remedy=remedy) from error
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
@@ -91,9 +90,8 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise DataError(
-        f"{path} holds a {type(value).__name__}, which cannot be saved", remedy="Keep tensors, arrays and plain values"
-    )
+    remedy = "Keep tensors, arrays and plain values"
+    raise DataError(f"{path} holds a {type(value).__name__}, which cannot be saved", remedy=remedy)
 
 
 def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> str:

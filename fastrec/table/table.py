@@ -137,9 +137,8 @@ class Table:
         rows = rows.to(self.device)
         if rows.dtype == torch.bool:
             if len(rows) != len(self):
-                raise DataError(
-                    f"a mask of {len(rows)} rows was given for a table of {len(self)}", remedy="Give one per row"
-                )
+                remedy = "Give one per row"
+                raise DataError(f"a mask of {len(rows)} rows was given for a table of {len(self)}", remedy=remedy)
             rows = rows.nonzero().squeeze(1)
         return Table({n: c.take(rows) for n, c in self._columns.items()})
 
@@ -150,9 +149,8 @@ class Table:
             DataError: not ``0 <= start <= stop <= rows``.
         """
         if not 0 <= start <= stop <= len(self):
-            raise DataError(
-                f"rows {start} up to {stop} of a table of {len(self)} rows", remedy="Give 0 <= start <= stop <= rows"
-            )
+            remedy = "Give 0 <= start <= stop <= rows"
+            raise DataError(f"rows {start} up to {stop} of a table of {len(self)} rows", remedy=remedy)
         return Table({n: c.slice(start, stop) for n, c in self._columns.items()})
 
     def to(self, device: DeviceLike) -> Table:

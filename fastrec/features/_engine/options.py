@@ -169,6 +169,5 @@ def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
     except DataError as error:
         row = None if error.row is None else int(torch.searchsorted(column.values, error.row, right=True)) - 1
         problem = f"{type(wanted_by).__name__}: its lists hold no plain values"
-        raise DataError(
-            problem, column=column.name or None, row=row, remedy="Choose a column with lists of text, numbers or times"
-        ) from error
+        remedy = "Choose a column with lists of text, numbers or times"
+        raise DataError(problem, column=column.name or None, row=row, remedy=remedy) from error

@@ -154,11 +154,9 @@ def state_place(folder: Path, name: Any) -> Path | None:
     # A link could lead out of the folder.
     links = [] if place is None else [p for p in (place, *_files_of(place)) if p.is_symlink()]
     if place is None or links:
-        raise UnreadableFileError(
-            f"the state {name!r} is a link" if links else f"the state {name!r} is no folder beside this file",
-            file=links[0] if links else folder / "features.json",
-            remedy="Save the features again, and do not load what strangers made",
-        )
+        problem = f"the state {name!r} is a link" if links else f"the state {name!r} is no folder beside this file"
+        remedy = "Save the features again, and do not load what strangers made"
+        raise UnreadableFileError(problem, file=links[0] if links else folder / "features.json", remedy=remedy)
     return place
 
 

@@ -219,10 +219,8 @@ class _Splits:
         if kind == "OnlineCtr":
             number = int(np.searchsorted(self.ends, split["split_index"] - self.before, side="right"))
             return 0, split["border"], True, self.statistics[number]
-        raise DataError(
-            f"CatBoost's trees have splits of the kind {kind!r}, which cannot be exported",
-            remedy="Train on numbers and categories",
-        )
+        remedy = "Train on numbers and categories"
+        raise DataError(f"CatBoost's trees have splits of the kind {kind!r}, which cannot be exported", remedy=remedy)
 
 
 _LEAF = (0, 0.0, False, None)  # a split that a leaf does not have

@@ -304,9 +304,8 @@ class MemoryStore:
                             self._do(what if what == _COUNT else _SET, key, value)
             except (pa.ArrowInvalid, OSError, TypeError) as error:
                 remedy = "Restore a backup, or export the state again"
-                raise UnreadableFileError(
-                    f"the snapshot cannot be read ({error})", file=snapshots[-1], remedy=remedy
-                ) from error
+                problem = f"the snapshot cannot be read ({error})"
+                raise UnreadableFileError(problem, file=snapshots[-1], remedy=remedy) from error
             self._snapshot_size = snapshots[-1].stat().st_size
         logs = [p for p in sorted(self.folder.glob("events-*.log"), key=_number) if _number(p) >= first]
         for path in logs:
