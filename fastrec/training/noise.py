@@ -89,7 +89,8 @@ class MoreNegatives(Callback):
         scores = net.query_vectors(cats, conts) @ self.vectors.T
         net.train()
         wanted = cats[:, self.column].long().unsqueeze(1) * items + torch.arange(items, device=self.device)
-        scores = scores.masked_fill(torch.isin(wanted, self.pairs), -torch.inf)
+        place = torch.searchsorted(self.pairs, wanted).clamp_max(len(self.pairs) - 1)  # pairs ascend
+        scores = scores.masked_fill(self.pairs[place] == wanted, -torch.inf)
         best, found = scores.topk(min(self.among, items), dim=1)
         pick = (torch.rand(best.shape, device=self.device) * (best > -torch.inf)).argmax(1, keepdim=True)
         return found.gather(1, pick)[best.gather(1, pick) > -torch.inf]  # a query may know all items
