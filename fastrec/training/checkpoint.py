@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from fastrec._core import limits, ranks
 from fastrec._core.atomic import remove, remove_leftovers
 from fastrec._core.ranks import is_first, rank, world_size
-from fastrec.errors import DataError, MissingFileError
+from fastrec.errors import DataError, MissingFileError, warn
 from fastrec.optim.torch_optimizers import cache_of
 from fastrec.table import load_state, save_state
 from fastrec.training.rows import AroundLoader
@@ -485,10 +484,10 @@ class Checkpoint(Callback):
         place = f"the training in {self.folder}"
         if state["batch"] and self._other_ranks:
             left = f"within epoch {state['epoch']} by another number of processes"
-            warnings.warn(f"{place} was left {left}: that epoch begins again", UserWarning, stacklevel=2)
+            warn(f"{place} was left {left}: that epoch begins again", UserWarning)
         if state["done"]:
             done = "is complete: its weights were loaded, nothing is trained. Give another folder to train again."
-            warnings.warn(f"{place} {done}", UserWarning, stacklevel=2)
+            warn(f"{place} {done}", UserWarning)
 
     def _set_random(self, state: dict[str, Any]) -> None:
         set_random_of_rank(state["random"])
