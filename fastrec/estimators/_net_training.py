@@ -59,10 +59,8 @@ def epochs_in_time(
 
         def refuse_long(epoch: float) -> None:
             if epoch > deadline.left * 1.25:
-                raise OutOfTimeError(
-                    f"{name}: an epoch takes {epoch:.0f} s, {deadline.left:.0f} s are left",
-                    remedy="Give more minutes, or a smaller model",
-                )
+                problem = f"{name}: an epoch takes {epoch:.0f} s, {deadline.left:.0f} s are left"
+                raise OutOfTimeError(problem, remedy="Give more minutes, or a smaller model")
 
         for i, batch in enumerate(islice(loader, min(warm + timed, n))):
             began = time.monotonic()
@@ -355,18 +353,14 @@ class Architecture:
                 found = getattr(found, part, None)
         if not (isinstance(found, type) and issubclass(found, nn.Module)):
             known = [n for n in fastrec.models.__all__ if hasattr(getattr(fastrec.models, n), "forward")]
-            raise DataError(
-                f"{self.model!r} is no class of models that is known here",
-                remedy=f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first",
-            )
+            remedy = f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first"
+            raise DataError(f"{self.model!r} is no class of models that is known here", remedy=remedy)
         object.__setattr__(self, "model", found)  # the dataclass is frozen
         accepted = _accepted(self.model)
         for name, value in self.options.items():
             if name in _GIVEN or (accepted is not None and name not in accepted):
-                raise DataError(
-                    f"{self.model.__name__} takes no option {name!r} here",
-                    remedy="Its options are " + ", ".join(sorted(set(accepted or ()) - set(_GIVEN))),
-                )
+                remedy = "Its options are " + ", ".join(sorted(set(accepted or ()) - set(_GIVEN)))
+                raise DataError(f"{self.model.__name__} takes no option {name!r} here", remedy=remedy)
             if _class_name(value) is None and not _is_plain(value):
                 raise DataError(
                     f"the option {name!r} is a {type(value).__name__}, which no saved net could be made with again",
@@ -389,10 +383,8 @@ class Architecture:
             options["cat_names"] = plan["cats"] or None
         net = self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
         if world_size() > 1 and any(is_sharded(p) for p in net.parameters()):
-            raise DataError(
-                "an estimator keeps a whole net, and ranks would share its tables",
-                remedy="Leave out placement='row-sharded', or train with rec_learner and distributed",
-            )
+            remedy = "Leave out placement='row-sharded', or train with rec_learner and distributed"
+            raise DataError("an estimator keeps a whole net, and ranks would share its tables", remedy=remedy)
         return net
 
     def save(self, folder: Path, plan: Mapping[str, Any]) -> None:

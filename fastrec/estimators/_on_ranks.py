@@ -48,9 +48,8 @@ def check_ranks(count: int, device: torch.device | None = None) -> None:
     if count > 1 and not torch.distributed.is_available():
         raise DataError("this torch has no torch.distributed", remedy="Install torch with it, or train in one process")
     if device is not None and device.type == "cuda" and torch.cuda.device_count() < count:
-        raise DeviceError(
-            f"{count} processes for {torch.cuda.device_count()} GPUs", remedy="Ask for as many ranks as there are GPUs"
-        )
+        remedy = "Ask for as many ranks as there are GPUs"
+        raise DeviceError(f"{count} processes for {torch.cuda.device_count()} GPUs", remedy=remedy)
 
 
 def wanted_ranks() -> int:
@@ -121,10 +120,8 @@ def _launch(count: int, folder: Path) -> None:
             f"rank {r} by {'signal' if f.exitcode < 0 else 'exit code'} {abs(f.exitcode)}"
             for r, f in sorted(error.failures.items())
         )
-        raise RankError(
-            f"a process that trained the net has ended: {ended}",
-            remedy="Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches",
-        ) from error
+        remedy = "Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches"
+        raise RankError(f"a process that trained the net has ended: {ended}", remedy=remedy) from error
     finally:
         if alone:
             signal.signal(signal.SIGTERM, before)

@@ -59,10 +59,9 @@ def _fit(folder: Path) -> None:
                     sys.modules[one] = module = importlib.util.module_from_spec(spec)
                     spec.loader.exec_module(module)
         except AttributeError as error:
-            raise DataError(
-                f"a process that is to train cannot find what the estimator is made of ({error})",
-                remedy="Define classes and functions of your own in a module, not in the script that is run",
-            ) from error
+            problem = f"a process that is to train cannot find what the estimator is made of ({error})"
+            remedy = "Define classes and functions of your own in a module, not in the script that is run"
+            raise DataError(problem, remedy=remedy) from error
     # Long, as the first rank scores held-out rows alone; the launcher notices at once a process that dies.
     join_ranks(device, timeout=1_800.0)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)

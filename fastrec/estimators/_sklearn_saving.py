@@ -73,9 +73,8 @@ def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> An
         return {"is": "spline", **parts, "degree": int(value.k), "extrapolate": value.extrapolate}
     if isinstance(value, BaseEstimator | _CalibratedClassifier):
         return _packed_estimator(value, trained)
-    raise DataError(
-        f"{at} is a {kind.__name__}, which cannot be saved", remedy="Use text, numbers, lists and estimators instead"
-    )
+    remedy = "Use text, numbers, lists and estimators instead"
+    raise DataError(f"{at} is a {kind.__name__}, which cannot be saved", remedy=remedy)
 
 
 def _packed_array(array: np.ndarray, at: str) -> dict[str, Any]:
@@ -104,10 +103,8 @@ def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
     if path is not None:
         raise DataError(f"{kind.__name__} has {path}=, which cannot be saved", remedy=f"Leave out {path}")
     if isinstance(value, BaseHistGradientBoosting) and value.categorical_features not in (None, "from_dtype", "warn"):
-        raise DataError(
-            f"{kind.__name__} has categories of its own, which cannot be saved",
-            remedy="Leave out categorical_features: they get codes, or columns of 0 and 1",
-        )
+        remedy = "Leave out categorical_features: they get codes, or columns of 0 and 1"
+        raise DataError(f"{kind.__name__} has categories of its own, which cannot be saved", remedy=remedy)
     if trained:
         random = (np.random.RandomState, np.random.Generator)
         state = {n: v for n, v in state.items() if not isinstance(v, random) and n not in _NOT_NEEDED}
@@ -128,10 +125,8 @@ def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
     library, *module = kind.__module__.split(".")
     path = f"sklearn.{module[0]}:{kind.__name__}" if library == "sklearn" else f"{kind.__module__}:{kind.__qualname__}"
     if library == "sklearn" and _found(path) is not kind:
-        raise DataError(
-            f"{kind.__name__} of sklearn.{module[0]} cannot be saved",
-            remedy="Give an estimator that can be: of a search the best one, with its parameters",
-        )
+        remedy = "Give an estimator that can be: of a search the best one, with its parameters"
+        raise DataError(f"{kind.__name__} of sklearn.{module[0]} cannot be saved", remedy=remedy)
     return {"is": "estimator", "class": path, **parts}
 
 
@@ -225,10 +220,8 @@ def _check_children(left: np.ndarray, right: np.ndarray, leaf: np.ndarray) -> in
 def _estimator(state: Mapping[str, Any]) -> Any:
     kind = _found(str(state["class"]))
     if kind is None:
-        raise DataError(
-            f"it holds an estimator of the class {state['class']!r}, which is not known here",
-            remedy="Import the module that defines the class first",
-        )
+        problem = f"it holds an estimator of the class {state['class']!r}, which is not known here"
+        raise DataError(problem, remedy="Import the module that defines the class first")
     params, learned = ({n: unpacked(v) for n, v in state[part].items()} for part in ("params", "learned"))
     if any(n in _PATHS for n in (*params, *learned)):
         raise ValueError(f"{kind.__name__} names a folder to read from")

@@ -384,9 +384,8 @@ class TreeModel(Estimator):
                 raise
             # A library's message may hold a stack trace of its own.
             message = " ".join(str(error).split())[:300]
-            raise DataError(
-                f"{self.name}: {library} refuses to learn ({message})", remedy=f"Check the parameters {self.params}"
-            ) from error
+            remedy = f"Check the parameters {self.params}"
+            raise DataError(f"{self.name}: {library} refuses to learn ({message})", remedy=remedy) from error
 
     def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
         """Return the trees to continue from, whose encoding of columns is taken, and a note for the trace."""
@@ -422,10 +421,8 @@ class TreeModel(Estimator):
         if self.objective is None:
             return known[0]
         if not self.objective.startswith(known):
-            raise DataError(
-                f"{self.name} cannot learn a {task} task by the objective {self.objective!r}",
-                remedy=f"For this task it may be or begin with {', '.join(known)}",
-            )
+            problem = f"{self.name} cannot learn a {task} task by the objective {self.objective!r}"
+            raise DataError(problem, remedy=f"For this task it may be or begin with {', '.join(known)}")
         return self.objective
 
     def _over_defaults(self) -> dict[str, Any]:

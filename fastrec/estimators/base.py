@@ -96,10 +96,8 @@ class Estimator(ABC):
     def check_task(self, data: Rows) -> None:
         """Refuse rows of a task that this estimator cannot do, by name of those that it can."""
         if data.task not in self.tasks:
-            raise DataError(
-                f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task",
-                remedy=f"It does {', '.join(self.tasks)}: take another estimator, or name another task",
-            )
+            remedy = f"It does {', '.join(self.tasks)}: take another estimator, or name another task"
+            raise DataError(f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task", remedy=remedy)
 
     def suit(self, metric: str) -> None:  # noqa: B027 - most kinds learn what their task says
         """Learn what a metric of amounts is best at, where no other objective was asked for.
@@ -147,10 +145,8 @@ class Estimator(ABC):
         """
         # Else it would be saved without what it has learned, and found out when it is loaded.
         if self.learns and not self.learned and type(self).write is Estimator.write:
-            raise DataError(
-                f"{type(self).__name__} does not say what it has learned",
-                remedy="Name the attributes that fit sets in learned, or define settings(), write() and read()",
-            )
+            remedy = "Name the attributes that fit sets in learned, or define settings(), write() and read()"
+            raise DataError(f"{type(self).__name__} does not say what it has learned", remedy=remedy)
         return settings_of(self)
 
     def write(self, folder: Path) -> dict[str, Any]:
@@ -199,9 +195,8 @@ class Estimator(ABC):
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
             except (TypeError, ValueError) as error:
-                raise DataError(
-                    f"{self.name} has a setting that cannot be saved ({error})", remedy="Use text, numbers and lists"
-                ) from error
+                remedy = "Use text, numbers and lists"
+                raise DataError(f"{self.name} has a setting that cannot be saved ({error})", remedy=remedy) from error
             (part / "estimator.json").write_text(text, encoding="utf-8")
 
     @classmethod
@@ -398,9 +393,8 @@ def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
             return weights
     except (AttributeError, TypeError, ValueError):
         pass
-    raise DataError(
-        f"{name} cannot use class_weight={class_weight!r}", remedy="Give 'balanced', or {class number: weight}"
-    )
+    remedy = "Give 'balanced', or {class number: weight}"
+    raise DataError(f"{name} cannot use class_weight={class_weight!r}", remedy=remedy)
 
 
 def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
@@ -476,10 +470,8 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
         return held
     grouped = "lists" if rows.task == "ranking" else "groups"
     what = grouped if rows.groups is not None else "rows" if rows.order is None else "moments"
-    raise DataError(
-        f"{name} has too few {what} to hold an eighth of them out",
-        remedy=f"Give more {what}, or early_stopping_rounds=None",
-    )
+    remedy = f"Give more {what}, or early_stopping_rounds=None"
+    raise DataError(f"{name} has too few {what} to hold an eighth of them out", remedy=remedy)
 
 
 def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:

@@ -177,11 +177,9 @@ class CatBoostModel(TreeModel):
         try:
             trees.save_model(str(path))
         except catboost().CatBoostError as error:  # its own class, also for a full disk
-            raise WriteError(
-                "could not be written (the file system refused a model's file)",
-                file=path,
-                remedy="Free disk space or choose another place; what was there before is untouched",
-            ) from error
+            problem = "could not be written (the file system refused a model's file)"
+            remedy = "Free disk space or choose another place; what was there before is untouched"
+            raise WriteError(problem, file=path, remedy=remedy) from error
 
     def _read_trees(self, path: Path) -> Any:
         trees = catboost().CatBoost()

@@ -113,11 +113,8 @@ class LGBMModel(TreeModel):
             params.setdefault("eval_at", limits.WHOLE_LIST)
             odd = (train.label < 0) | (train.label != train.label.round())
             if bool(odd.any()):
-                raise DataError(
-                    f"{self.name} ranks by whole relevances, 0 or above",
-                    row=int(odd.nonzero()[0]),
-                    remedy="Round them, or use XGBModel",
-                )
+                problem = f"{self.name} ranks by whole relevances, 0 or above"
+                raise DataError(problem, row=int(odd.nonzero()[0]), remedy="Round them, or use XGBModel")
         return params
 
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> np.ndarray:

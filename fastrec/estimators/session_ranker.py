@@ -150,9 +150,8 @@ class AddEvents(Transform):
 def known_events(rows: Lists) -> ListEvents:
     """Return the events of lists."""
     if rows.events is None:
-        raise DataError(
-            "the lists came without the events before them", remedy="Give Lists(…, events=ListEvents.before(…))"
-        )
+        remedy = "Give Lists(…, events=ListEvents.before(…))"
+        raise DataError("the lists came without the events before them", remedy=remedy)
     return rows.events
 
 

@@ -274,10 +274,8 @@ class SKModel(Estimator):
         """Refuse, before it is trained, what cannot do the task or could not be saved."""
         packed(estimator, trained=False)
         if task in _CLASSES and not hasattr(estimator, "predict_proba"):
-            raise DataError(
-                f"{self.name} ({type(estimator).__name__}) says no probabilities",
-                remedy="Wrap it: sklearn.calibration.CalibratedClassifierCV(estimator)",
-            )
+            remedy = "Wrap it: sklearn.calibration.CalibratedClassifierCV(estimator)"
+            raise DataError(f"{self.name} ({type(estimator).__name__}) says no probabilities", remedy=remedy)
 
     def _learned(
         self, values: np.ndarray, label: torch.Tensor, weight: torch.Tensor | None, untrained: Any, task: Task,

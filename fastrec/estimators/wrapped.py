@@ -254,10 +254,9 @@ class PseudoLabelled(Wrapper):
         self, model: Estimator | None, *, confidence: float = 0.9, weight: float = 0.5, rounds: int = 1
     ) -> None:
         if not (0 < confidence <= 1 and weight > 0 and rounds >= 1):
-            raise DataError(
-                f"no pseudo-labels of confidence {confidence}, weight {weight} and {rounds} rounds",
-                remedy="Give a confidence above 0 and at most 1, a weight above 0, and one round or more",
-            )
+            problem = f"no pseudo-labels of confidence {confidence}, weight {weight} and {rounds} rounds"
+            remedy = "Give a confidence above 0 and at most 1, a weight above 0, and one round or more"
+            raise DataError(problem, remedy=remedy)
         self.model, self.confidence, self.weight, self.rounds = model, confidence, weight, rounds
         self.forget()
 

@@ -432,10 +432,9 @@ class Vectors:
             DataError: it is not known until when they have learned, or a row is not later.
         """
         if self.until is None:
-            raise DataError(
-                "it is not known until when these vectors have learned: they may know the rows' own targets",
-                remedy="Embed a run of sessions that has times (order=), or stack the run's predictions, out of fold",
-            )
+            problem = "it is not known until when these vectors have learned: they may know the rows' own targets"
+            remedy = "Embed a run of sessions that has times (order=), or stack the run's predictions, out of fold"
+            raise DataError(problem, remedy=remedy)
         codes = _vocab(self.ids, len(self.values)).encode(as_column(ids, name="ids"))
         when, known = as_column(times, name="times").number(), codes > 0
         late = (known & ~(when > self.until[codes - 1])).nonzero()

@@ -119,9 +119,8 @@ class RecDataLoaders(TabularDataLoaders):
         try:
             frame = pd.read_csv(csv, skipinitialspace=skipinitialspace)
         except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-            raise UnreadableFileError(
-                f"it cannot be read as CSV ({error})", file=file, remedy="Check that it is whole, and UTF-8"
-            ) from error
+            remedy = "Check that it is whole, and UTF-8"
+            raise UnreadableFileError(f"it cannot be read as CSV ({error})", file=file, remedy=remedy) from error
         return cls.from_df(frame, **kwargs)
 
 

@@ -168,9 +168,8 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
     for part in rows:
         if len(part) and not (int(part.min()) >= 0 and int(part.max()) < n):
             bad = part[(part < 0) | (part >= n)]
-            raise DataError(
-                f"splits name row {int(bad[0])}, but there are {n} rows", remedy="Make the splits for this frame"
-            )
+            remedy = "Make the splits for this frame"
+            raise DataError(f"splits name row {int(bad[0])}, but there are {n} rows", remedy=remedy)
     trained = np.zeros(n, dtype=np.bool_)
     trained[rows[0].numpy() if rows else []] = True
     both = torch.cat(rows[1:]) if len(rows) > 1 else torch.empty(0, dtype=torch.int64)

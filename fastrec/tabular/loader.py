@@ -279,14 +279,12 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         if groups is True:
             groups = self.dataset.groups
             if groups is None:
-                raise DataError(
-                    "the frame has no groups", remedy="Give groups='column' to the TabularFrame, or their ids here"
-                )
+                remedy = "Give groups='column' to the TabularFrame, or their ids here"
+                raise DataError("the frame has no groups", remedy=remedy)
         ids = groups.cpu().numpy() if isinstance(groups, torch.Tensor) else np.asarray(groups)
         if ids.shape != (len(self.dataset),):
-            raise DataError(
-                f"groups of shape {ids.shape} for {len(self.dataset)} rows", remedy="Give one id per row of this loader"
-            )
+            remedy = "Give one id per row of this loader"
+            raise DataError(f"groups of shape {ids.shape} for {len(self.dataset)} rows", remedy=remedy)
         return ids
 
     def _weights(self, wgts: Any) -> np.ndarray:

@@ -138,8 +138,7 @@ def _integers(column: Column) -> torch.Tensor:
     bad = (column.values != column.values.trunc()) | column.values.isinf()
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
-        raise DataError(
-            f"the whole-number target is {float(column.values[row])}", column=column.name, row=row,
-            remedy="Choose y_dtype=torch.float32 or float64, or give whole numbers",
-        )  # fmt: skip
+        problem = f"the whole-number target is {float(column.values[row])}"
+        remedy = "Choose y_dtype=torch.float32 or float64, or give whole numbers"
+        raise DataError(problem, column=column.name, row=row, remedy=remedy)
     return column.values.to(torch.int64)

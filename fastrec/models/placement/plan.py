@@ -151,9 +151,8 @@ def table_kinds(
 ) -> dict[str, Literal["host", "cached", "sharded"]]:
     """Return the places of the tables, of ``(rows, width)`` by name, that do not lie on the device."""
     if unknown := [n for n in asked.tables if n not in sizes]:
-        raise DataError(
-            "there is no embedding table of that name", column=unknown[0], remedy=f"Tables: {', '.join(sizes)}"
-        )
+        remedy = f"Tables: {', '.join(sizes)}"
+        raise DataError("there is no embedding table of that name", column=unknown[0], remedy=remedy)
     # the smallest tables first: they save most lookups a byte
     limit = asked.device_bytes
     taken = {n: rows * bytes_per_row(width) for n, (rows, width) in sizes.items()}

@@ -109,9 +109,8 @@ class _Folder:
 
     def __init__(self, parent: str | Path) -> None:
         if not Path(parent).is_dir():
-            raise MissingFileError(
-                "there is no such folder for embedding rows", file=parent, remedy="Make it beforehand"
-            )
+            remedy = "Make it beforehand"
+            raise MissingFileError("there is no such folder for embedding rows", file=parent, remedy=remedy)
         self.path = Path(tempfile.mkdtemp(prefix="embedding-rows-", dir=parent))
         self._count = 0
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

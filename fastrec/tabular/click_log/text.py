@@ -103,9 +103,8 @@ def _read(parts: Sequence[LogPart], size: int) -> Iterator[Stretch]:
                 start, stop = _line_from(file.fileno(), start), _line_from(file.fileno(), stop)
                 yield from _stretches_of(file.fileno(), part, start, stop, size)
         except OSError as error:
-            raise UnreadableFileError(
-                f"cannot be read ({error})", file=part.path, remedy="Give another file"
-            ) from error
+            remedy = "Give another file"
+            raise UnreadableFileError(f"cannot be read ({error})", file=part.path, remedy=remedy) from error
 
 
 def _line_from(file: int, at: int) -> int:
@@ -128,9 +127,8 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
         text[: len(rest)] = rest
         got = os.preadv(file, [memoryview(text)[len(rest) : length]], at)
         if not got:
-            raise UnreadableFileError(
-                "the file became shorter", file=part.path, remedy="Leave it alone, and begin again"
-            )
+            remedy = "Leave it alone, and begin again"
+            raise UnreadableFileError("the file became shorter", file=part.path, remedy=remedy)
         at, length = at + got, len(rest) + got
         if at >= stop and text[length - 1] != _LINE_END:  # the last line has no end
             text[length] = _LINE_END
@@ -141,9 +139,8 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
         text[length : length + limits.LOG_PAD] = 0
         rest = text[end:length].copy()
         if len(rest) > limits.LOG_LINE_BYTES:
-            raise DataError(
-                "a line does not end", file=part.path, row=first, remedy="Give a file of text, line by line"
-            )
+            remedy = "Give a file of text, line by line"
+            raise DataError("a line does not end", file=part.path, row=first, remedy=remedy)
         if end:
             stretch = Stretch(text, end, part, first)
             first += stretch.lines()

@@ -159,9 +159,8 @@ class ParquetSource:
         if stamp == self.stamps[i]:
             return
         if stamp[0] != self.stamps[i][0] or not _metadata(self.files[i]).equals(self._metadata[i]):
-            raise UnreadableFileError(
-                "the file is not the one any more that was first read", file=self.files[i], remedy=_AGAIN
-            )
+            problem = "the file is not the one any more that was first read"
+            raise UnreadableFileError(problem, file=self.files[i], remedy=_AGAIN)
 
     def where(self, row: int) -> tuple[Path, int]:
         """Return the file that holds a row of the source, and the row's number in that file."""
@@ -204,9 +203,8 @@ def _stamp(file: Path) -> tuple[int, int]:
     try:
         found = file.stat()
     except OSError as error:
-        raise UnreadableFileError(
-            f"the file is not there any more ({error.strerror})", file=file, remedy=_AGAIN
-        ) from error
+        problem = f"the file is not there any more ({error.strerror})"
+        raise UnreadableFileError(problem, file=file, remedy=_AGAIN) from error
     return found.st_size, found.st_mtime_ns
 
 
@@ -214,9 +212,8 @@ def _schema(metadata: Any, file: Path) -> pa.Schema:
     try:
         return metadata.schema.to_arrow_schema()
     except pa.ArrowException as error:
-        raise UnreadableFileError(
-            f"its columns cannot be made out ({str(error).splitlines()[0]})", file=file, remedy="Write it again"
-        ) from error
+        problem = f"its columns cannot be made out ({str(error).splitlines()[0]})"
+        raise UnreadableFileError(problem, file=file, remedy="Write it again") from error
 
 
 def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
