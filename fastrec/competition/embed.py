@@ -126,9 +126,12 @@ def _of_sessions(saved: SavedNextItems, side: Side, data: str | Path | None, mod
     about = {"run": saved.folder.name, "model": name, "side": side, "until": until}
     if side == "items":
         codes = torch.arange(len(saved.empty.items.reserved), len(saved.empty.items))
-        return Vectors(as_column(saved.empty.decode(codes), name="id"), net.item_vectors()[codes], None, about)
+        ends = None if until is None else torch.full((len(codes),), float(until), dtype=torch.float64)
+        return Vectors(as_column(saved.empty.decode(codes), name="id"), net.item_vectors()[codes], ends, about)
     if data is None:
-        raise DataError("a run keeps no sessions", remedy="Give the sessions to embed: a file, or a folder with test")
+        raise DataError(
+            "a run keeps no sessions", remedy="Name their file or folder (--data), or ask for --items alone"
+        )
     sessions = saved.read(data)
     ids = torch.arange(len(sessions)) if sessions.sessions is None else sessions.sessions
     ends = None

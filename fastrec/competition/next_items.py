@@ -228,11 +228,12 @@ def run_sessions(run: Run) -> None:
                     some.offsets.numpy(), some.times.numpy()
                 )
             pq.write_table(pa.table(sample), part / "sample.parquet")
+            last = train.times.max() if train.times is not None and len(train.times) else None
             config = {
                 "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
                 "submission": recipe.submission.to_state(),
                 "exclude_seen": recipe.exclude_seen,
-                "until": float(train.times.max()) if train.times is not None and len(train.times) else None,
+                "until": None if last is None or last.isnan() else float(last),
                 "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
             }
             write_config(part, run, config)

@@ -288,11 +288,15 @@ def monitor(
     by_column = {c.name: list(_of_column(c, p, thresholds, c.name in sides.scores)) for c, p in zip(compared, adjusted)}
     found += [f for some in by_column.values() for f in some]
     overlap = None
-    if all({"id", "vector"} <= set(t.names) for t in sides.tables):  # files of ``fastrec embed``
-        overlap = neighbour_overlap(*(Vectors.of(t) for t in sides.tables), limits.OVERLAP_AT)
-        if overlap < thresholds.overlap:
-            says = f"of an id's {limits.OVERLAP_AT} nearest {overlap:.1%} are the same as before"
-            found.append(Finding("vector", "neighbours", says))
+    embedded = all({"id", "vector"} <= set(t.names) and t["vector"].kind in ("list", "vector") for t in sides.tables)
+    if embedded and "as asked for" not in (sides.left_out.get("id"), sides.left_out.get("vector")):
+        try:
+            overlap = neighbour_overlap(*(Vectors.of(t) for t in sides.tables), limits.OVERLAP_AT)
+        except DataError as error:  # ids twice, too few in common: the other columns are compared all the same
+            sides.left_out["vector"] = f"its neighbours cannot be compared: {error}"
+    if overlap is not None and overlap < thresholds.overlap:
+        says = f"of an id's {limits.OVERLAP_AT} nearest {overlap:.1%} are the same as before"
+        found.append(Finding("vector", "neighbours", says))
     trees = None
     if adversarial:
         names, rng = [c.name for c in compared if c.name not in sides.scores], np.random.default_rng(seed)

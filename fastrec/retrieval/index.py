@@ -392,8 +392,9 @@ class Vectors:
         Raises:
             FastrecError: there is no such file, or it holds no vectors of one length.
         """
-        said = (pq.read_schema(path).metadata or {}).get(b"fastrec", b"{}") if Path(path).is_file() else b"{}"
-        return cls.of(Table.read(str(path), device="cpu"), json.loads(said))
+        table, parquet = Table.read(str(path), device="cpu"), Path(path).is_file() and Path(path).suffix == ".parquet"
+        said = (pq.read_schema(path).metadata or {}).get(b"fastrec", b"{}") if parquet else b"{}"
+        return cls.of(table, json.loads(said))
 
     @classmethod
     def of(cls, table: Table, about: Mapping[str, Any] | None = None) -> Vectors:
@@ -410,7 +411,7 @@ class Vectors:
             if len(odd):
                 problem, remedy = f"holds {int(lengths[odd[0]])} numbers, not {int(lengths[0])}", "Embed the run again"
                 raise DataError(problem, column="vector", row=int(odd[0]), remedy=remedy)
-            values = packed(column).elements.number().view(len(table), -1)
+            values = packed(column).elements.number().view(len(table), int(lengths[0]) if len(lengths) else 0)
         if values is None:
             raise DataError("it holds no vectors", column="vector", remedy="Give a file of fastrec embed")
         until = table["until"].number() if "until" in table else None
@@ -437,6 +438,8 @@ class Vectors:
             raise DataError(problem, remedy=remedy)
         codes = _vocab(self.ids, len(self.values)).encode(as_column(ids, name="ids"))
         when, known = as_column(times, name="times").number(), codes > 0
+        if len(when) != len(codes):
+            raise DataError(f"{len(when)} times for {len(codes)} ids", column="times", remedy="Give one for each")
         late = (known & ~(when > self.until[codes - 1])).nonzero()
         if len(late):
             row = int(late[0])

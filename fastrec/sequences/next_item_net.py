@@ -257,8 +257,15 @@ class GoalNet(NextItemNet):
             raise DataError(problem, remedy="Give goals, a weight for each (or None), and one of them to score by")
         self._settings |= {"goals": list(goals), "event": event, "heads": heads, "goal": goal}
         self._settings["goal_weights"] = None if goal_weights is None else list(goal_weights)
+        kinds = [n for n in NETS if NETS[n].task == "causal"]
+        if self._settings["net"] not in kinds or self._settings["augment"]:
+            problem = f"net={self._settings['net']!r}, augment={self._settings['augment']} cannot learn goals"
+            raise DataError(problem, remedy=f"Choose one of {', '.join(kinds)}, without changes of training sessions")
         self._shared: dict[str, Any] = {"trained": 0}
         self._taken = 0  # which training of the shared net it has taken over
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_shared": {"trained": 0}}  # what others share is of this process
 
     def of(self, goal: str) -> GoalNet:
         """Return a model that scores by another goal and shares this one's net."""

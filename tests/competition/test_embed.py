@@ -136,7 +136,7 @@ def test_errors_name_the_run_s_models(walks, tmp_path):
     for words, said in [
         (("embed", run, "--items", "--out", tmp_path / "v"), "rows with all columns"),
         (("embed", run, "--out", tmp_path / "v", "--model", "boosted"), "Its models: constant, towers, boosted"),
-        (("embed", walks / "run", "--users", "--out", tmp_path / "v"), "the sessions to embed"),
+        (("embed", walks / "run", "--users", "--out", tmp_path / "v"), "--items alone"),
         (("embed", walks / "run", "--similar", "none"), "no item 'none'"),
         (("embed", walks / "run", "--items"), "--out DIR"),
     ]:
@@ -201,3 +201,11 @@ def test_drift_is_the_share_of_neighbours_that_stay(tmp_path):
     assert said.overlap == pytest.approx(expected)
     with pytest.raises(DataError, match="3 ids in common"):
         neighbour_overlap(old, Vectors(old.ids.take(torch.arange(3)), old.values[:3]))
+    few = tmp_path / "few.parquet"
+    Vectors(as_column([f"i{i}" for i in range(57, 90)]), torch.randn(33, 5, generator=draw)).save(few)
+    told = monitor(tmp_path / "old.parquet", few, adversarial=False)
+    assert told.overlap is None
+    assert "3 ids in common" in told.left_out["vector"]
+    dated = Vectors(old.ids, old.values, torch.zeros(len(old.values), dtype=torch.float64))
+    with pytest.raises(DataError, match="1 times for 2 ids"):
+        dated.features(["a", "b"], [5.0])

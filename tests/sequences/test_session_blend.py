@@ -61,3 +61,20 @@ def test_what_was_held_out_is_noted():
         items[shown, found[shown] - 1] = 1
         of_ranks = sequence_metrics(items, torch.ones(n, dtype=torch.int64), 5)
         assert of_ranks == pytest.approx({n: blend.valid[name][n] for n in of_ranks})
+
+
+def test_a_blend_is_never_worse_than_one_model_alone():
+    for seed in range(8):
+        rng = torch.Generator().manual_seed(seed)
+        target = torch.randint(1, 41, (60,), generator=rng)
+        codes = torch.arange(1, 41).expand(60, 40)
+        scores = torch.randn(60, 40, 3, generator=rng)
+        scores[torch.arange(60), target - 1, 0] += 2.0  # the first model knows most, the others little or nothing
+        scores[torch.arange(60), target - 1, 1] += 0.3
+        blend = SessionBlend(dict.fromkeys("abc", CoVisitation()), k=10)
+        blend._weigh(module._Candidates(codes, scores, target))
+        for i in range(3):
+            order = torch.argsort(scores[:, :, i], dim=1, descending=True, stable=True)
+            place = (codes.gather(1, order) == target[:, None]).long().argmax(1) + 1.0
+            alone = torch.where(place <= 10, 1 / torch.log2(place + 1), 0.0).double().mean()
+            assert blend.valid["blend"]["ndcg@10"] >= alone - 1e-12
