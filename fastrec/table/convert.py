@@ -135,9 +135,9 @@ def _to_arrow(values: Any, *, name: str) -> pa.Array:
         return pa.array([None if k is None else v for k, v in zip(kinds, values)], pa.uint64())
     first = next((k for k in kinds if k), None)
     odd = next((i for i, k in enumerate(kinds) if k and (k != first or len(found) == 1)), None)
-    problem = f"holds values of several or unknown types ({', '.join(found[:5])})"
+    said = f"holds values of several or unknown types ({', '.join(found[:5])})"
     remedy = "Convert the column to one type, for example with .astype(str)"
-    raise DataError(problem, column=name or None, row=odd, remedy=remedy) from problem
+    raise DataError(said, column=name or None, row=odd, remedy=remedy) from problem
 
 
 def _is_missing(value: Any) -> bool:
