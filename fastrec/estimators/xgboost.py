@@ -267,7 +267,7 @@ class XGBRanker(XGBModel, Ranker):
     Args:
         name: the ranker's name.
         objective: ``'rank:ndcg'``, ``'rank:pairwise'``, ``'rank:map'`` or ``'binary:logistic'``.
-        rounds, columns, **params: as of ``XGBModel``.
+        rounds, columns, params: as of ``XGBModel``.
         margin: a column of scores to start from: the trees learn corrections to it; None: they start from nothing.
         early_stopping_rounds: as of ``XGBModel``; held out are whole lists, chosen by a hash of their number.
 
