@@ -14,6 +14,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from _timing import bare, heading, write
+
 from competitions.otto.competition import KINDS, Otto
 from competitions.otto.simulate import simulate
 from fastrec.sequences import GoalNet
@@ -42,6 +44,8 @@ def main(minutes: float, sessions: int, seeds: int) -> None:
     for heads in ("ple", "shared", "mmoe"):
         ways[f"{heads}, learned weights"] = lambda seed, heads=heads: together(seed, heads=heads)
     ways["ple, weights .1 .3 .6"] = lambda seed: together(seed, goal_weights=[0.1, 0.3, 0.6])
+    print(heading())
+    records = []
     for seed in range(seeds):
         for name, make in ways.items():
             began, nets = time.process_time(), make(seed)
@@ -49,6 +53,8 @@ def main(minutes: float, sessions: int, seeds: int) -> None:
             best = {kind: net.recommend(asked, 20)[0] for kind, net in nets.items()}
             scores = {n: round(v, 4) for n, v in Otto().score(best, found.wanted).items()}
             print(f"{name}, seed {seed}, {took:.0f} CPU s: {scores}", flush=True)
+            records.append(bare(f"seed {seed}", name, sessions, took, **scores))
+            write(Path("runs/bench/goals.json"), records)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from _timing import bare, heading, write
 
 from fastrec.sequences import NextItemNet, SessionFrame, sequence_metrics
 
@@ -31,7 +32,8 @@ def main(folder: str, epochs: str = "8", seeds: str = "1", *nets: str) -> None:
     places = (ends.unsqueeze(1) - torch.arange(HELD, 0, -1)).reshape(-1)
     asked = every.cut(starts.repeat_interleave(HELD), places)
     asked.target = every.values[places]
-    print(f"{train}; {len(asked)} films asked for")
+    print(f"{heading()}\n{train}; {len(asked)} films asked for")
+    records: list[dict] = []
     for net, bias in itertools.product(nets or ("SASRec", "HSTU"), (None, "position", "time", "both")):
         found, began = [], time.process_time()
         options = {"bias": bias, "blocks": 2, "heads": 2, "dropout": 0.3, "attention_dropout": 0.0}
@@ -42,8 +44,13 @@ def main(folder: str, epochs: str = "8", seeds: str = "1", *nets: str) -> None:
         ndcg, hr = (sum(v[n] for v in found) / len(found) for n in ("ndcg@10", "hr@10"))
         each = " ".join(f"{v['ndcg@10']:.4f}" for v in found)
         took = (time.process_time() - began) / len(found)
+        records.append(bare(f"bias {bias}", net, len(asked), took, ndcg=ndcg, hr=hr))
+        write(Path("runs/bench/session_bias.json"), records)
         print(f"{net:7} {bias!s:9} NDCG@10 {ndcg:.4f} ({each}) HR@10 {hr:.4f} {took:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) == 1:  # as ``make bench`` calls it
+        print("left out: it wants the folder of ml-100k.inter, see its first lines")
+    else:
+        main(*sys.argv[1:])

@@ -22,7 +22,7 @@ from fastrec.competition import (
     run_vectors,
 )
 from fastrec.competition.predict import read_rows
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.estimators import NetModel, XGBModel
 from fastrec.estimators.base import Estimator
 from fastrec.monitor import Thresholds, monitor
@@ -91,6 +91,7 @@ def test_products_of_sessions_and_items_are_the_net_s_scores(walks, tmp_path):
     assert users.until.tolist() == sessions.ends.tolist()
     rows, scores = next(iter(net.score(sessions)))
     codes = net.items.encode(items.ids)
+    assert items.until.tolist() == [users.about["until"]] * len(items.values)  # of items the log is all there is
     assert torch.allclose((users.values @ items.values.T)[rows], scores[:, codes], atol=1e-5)
     frame = pq.read_table(tmp_path / "items.parquet").to_pandas()
     assert np.allclose(frame["norm"], [np.linalg.norm(v) for v in frame["vector"]])
@@ -167,6 +168,11 @@ def test_vectors_are_features_of_later_rows_alone(walks, tmp_path):
         Vectors.load(tmp_path / "odd.parquet")
     pd.DataFrame({"id": [1, 2], "vector": [1.0, 2.0]}).to_parquet(tmp_path / "odd.parquet")
     with pytest.raises(DataError, match="no vectors"):
+        Vectors.load(tmp_path / "odd.parquet")
+    Vectors(users.ids.take(torch.arange(0)), users.values[:0]).save(tmp_path / "none.parquet")
+    assert len(Vectors.load(tmp_path / "none.parquet").values) == 0
+    (tmp_path / "odd.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(FastrecError, match=r"odd\.parquet"):
         Vectors.load(tmp_path / "odd.parquet")
     pd.DataFrame({"id": [1, 2]}).to_parquet(tmp_path / "odd.parquet")
     with pytest.raises(MissingColumnError, match="vector"):
