@@ -185,6 +185,8 @@ RANKED_AT_ONCE = 1 << 15  # candidates; not measured: bounds memory while a NetR
 
 # ---- sequences
 PREFIX_LONGEST = 1_000  # events before a target that trees and blends learn from: bounds memory of long sessions
+RECENCIES = (1.0, 3.0, 0.3, 0.1, 0.03, None)  # of session kNN, in spans of a log: the first of equally good ones
+RECENCY_SHARE, RECENCY_EVENTS = 0.1, 2_000  # held out to choose one: 5 s for Diginetica's 247,528 sessions
 
 TIME_GAPS = 64  # sizes of gaps between events: the last one is five and a half years and more
 TIME_GAP_STEP = 0.301  # natural logarithms from one size to the next, as HSTU's code has it (arXiv 2402.17152)

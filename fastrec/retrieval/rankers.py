@@ -74,7 +74,7 @@ class RankedCandidates(SessionModel):
         given = k if k is not None else usual if models is None else 100
         if models is None:
             following = CoVisitation(window=1, near=None, before=0.0, own=0.3, again=0.0)
-            models = {"near": CoVisitation(hops=2), "next": following, "knn": VSTAN()}
+            models = {"near": CoVisitation(hops=2), "next": following, "knn": VSTAN(recency="held-out")}
             models["popular"] = PopularItems(recency=0.02)
         self.models = {n: _made(m) for n, m in models.items()}
         if not self.models or most < 1 or negatives < 1 or rounds < 1:

@@ -4,7 +4,7 @@ In: logs of events, or list columns. Out: scores of all items for every session,
 neighbours, items near the last ones, popularity, and blends of them; all are ``SessionModel``.
 """
 
-from fastrec.sequences.base import SessionModel, best_items
+from fastrec.sequences.base import SessionModel, best_items, sequence_metrics, target_ranks
 from fastrec.sequences.items import CoVisitation, PopularItems
 from fastrec.sequences.losses import (
     GBCE,
@@ -20,7 +20,7 @@ from fastrec.sequences.neighbours import STAN, VSKNN, VSTAN, SessionKNN
 from fastrec.sequences.nets import HSTU, NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
 from fastrec.sequences.next_item_net import GoalNet, NextItemNet
 from fastrec.sequences.reading import SessionFrame, by_session, by_time, given_split, leave_one_out, prefixes
-from fastrec.sequences.session_blend import SessionBlend, sequence_metrics, target_ranks
+from fastrec.sequences.session_blend import SessionBlend
 from fastrec.sequences.session_learner import (
     NextItemMetric,
     OneCycleInTime,

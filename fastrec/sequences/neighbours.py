@@ -13,8 +13,8 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.errors import DataError
-from fastrec.sequences.base import SessionModel
-from fastrec.sequences.reading import SessionFrame
+from fastrec.sequences.base import SessionModel, sequence_metrics
+from fastrec.sequences.reading import SessionFrame, by_time, prefixes
 from fastrec.table.column import rows_of
 
 # Sessions that share items with a session, and what they make likely next: the sums that all session-kNN have.
@@ -153,6 +153,8 @@ def _stretches(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 # ``SessionKNN``: what the sessions that are like a session went on with.
 
+Recency = float | Literal["held-out"] | None
+
 
 class SessionKNN(SessionModel):
     """Finds the sessions that share items with a session, and adds up what they hold, each by how like it is.
@@ -166,7 +168,9 @@ class SessionKNN(SessionModel):
     A class of your own defines ``settings`` and ``_weights``.
     """
 
-    def __init__(self, *, k: int, sample: int) -> None:
+    def __init__(self, *, k: int, sample: int, recency: Recency = None) -> None:
+        if isinstance(recency, str) and recency != "held-out":
+            raise DataError(f"there is no recency {recency!r}", remedy="Use a number, 'held-out' or None")
         if k < 1 or sample < k:
             raise DataError(f"k={k} neighbours out of {sample}", remedy="Give k of 1 or more, and no smaller a sample")
         self.k, self.sample = k, sample
@@ -242,7 +246,7 @@ class STAN(SessionKNN):
         k, sample: see ``SessionKNN``.
         own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)`` (λ1).
         recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
-            span (λ2).
+            span (λ2); ``'held-out'``: the best of six for the last tenth of the sessions, found by those before.
         near: a neighbour's item that is ``d`` events away from the shared one that is latest in the session gets
             ``exp(-d / near)`` (λ3). None, of each of the three: it does not matter.
 
@@ -256,22 +260,36 @@ class STAN(SessionKNN):
         k: int = 500,
         sample: int = 5000,
         own: float | None = 3.0,
-        recency: float | None = 0.7,
+        recency: Recency = 0.7,
         near: float | None = 3.0,
     ) -> None:
-        super().__init__(k=k, sample=sample)
+        super().__init__(k=k, sample=sample, recency=recency)
         self.own, self.recency, self.near = own, recency, near
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(None), near, near)
-        return _cosine(sessions, age, self.recency), torch.ones(len(sessions.items)), decays
+        return _cosine(self, sessions, age), torch.ones(len(sessions.items)), decays
 
 
-def _cosine(sessions: SessionFrame, age: torch.Tensor, recency: float | None) -> torch.Tensor:
+def _cosine(model: STAN | VSTAN, sessions: SessionFrame, age: torch.Tensor) -> torch.Tensor:
     """Return factors of neighbours, float64 ``[n]``: the cosine's, and how recent they are."""
+    recency = model.recency if model.recency != "held-out" else _held_out_recency(model, sessions)
     of_session = sessions.lengths.clamp_min(1).double().rsqrt()
     return of_session if recency is None else of_session * torch.exp(-age / recency)
+
+
+def _held_out_recency(model: STAN | VSTAN, sessions: SessionFrame) -> float | None:
+    """Return the recency with which the sessions before put the last sessions' items first, by NDCG@20."""
+    past, late = by_time(sessions, limits.RECENCY_SHARE)
+    asked = prefixes(late, last=limits.RECENCY_EVENTS, longest=limits.PREFIX_LONGEST)
+    asked = asked.take(torch.arange(max(len(asked) - limits.RECENCY_EVENTS, 0), len(asked)))
+    assert asked.target is not None
+    scores: dict[float | None, float] = {}
+    for recency in limits.RECENCIES if len(past) and len(asked) else ():
+        trial = type(model)(**{**model.settings(), "recency": recency}).fit(past)
+        scores[recency] = sequence_metrics(trial.score(asked), asked.target)["ndcg@20"]
+    return max(scores, key=scores.__getitem__, default=1.0)
 
 
 # ``VSKNN``: session kNN in which the last events count most.
@@ -336,7 +354,7 @@ class VSTAN(SessionKNN):
         near: a neighbour's item that is ``d`` events away from the shared one gets ``exp(-d / near)``.
         before: what those before the shared one get, as a share of that.
         recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
-            span. None, of ``own``, ``back``, ``near`` and this: it does not matter.
+            span, or ``'held-out'``, see ``STAN``. None, of ``own``, ``back``, ``near`` and this: it does not matter.
         idf: an item scores ``1 + idf · log(sessions / sessions with it)`` times what its neighbours give.
 
     Source: Ludewig, Mauro, Latifi, Jannach 2021, "Empirical analysis of session-based recommendation algorithms".
@@ -351,14 +369,14 @@ class VSTAN(SessionKNN):
         back: float | None = 1.5,
         near: float | None = 4.0,
         before: float = 0.5,
-        recency: float | None = 1.0,
+        recency: Recency = 1.0,
         idf: float = 1.0,
     ) -> None:
-        super().__init__(k=k, sample=sample)
+        super().__init__(k=k, sample=sample, recency=recency)
         self.own, self.back, self.near, self.before = own, back, near, before
         self.recency, self.idf = recency, idf
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(self.back), near, near * self.before)
-        return _cosine(sessions, age, self.recency), 1 + self.idf * inverse_frequency(sessions), decays
+        return _cosine(self, sessions, age), 1 + self.idf * inverse_frequency(sessions), decays

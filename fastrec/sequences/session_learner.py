@@ -23,11 +23,10 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError
 from fastrec.optim import adamw
-from fastrec.sequences.base import recommended
+from fastrec.sequences.base import recommended, target_ranks
 from fastrec.sequences.losses import AUGMENTATIONS, SampledSoftmax, SessionLoss, augmented, moved
 from fastrec.sequences.nets import SASRec
 from fastrec.sequences.reading import SessionFrame
-from fastrec.sequences.session_blend import target_ranks
 from fastrec.sequences.session_net import TASKS, GoalHeads, ItemTower, SessionNet, Task
 from fastrec.table.column import offsets_of, runs
 from fastrec.training.learner import LeanLearner, one_cycle

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event, Thread
 
 import pytest
 import torch
 
-from fastrec._core.threads import on_free_threads, run_parallel, shared_out
+from fastrec._core.threads import _others, on_free_threads, run_parallel, shared_out
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,20 @@ def test_neighbours_leave_fewer_threads():
         for process in busy:
             process.kill()
             process.wait()
+
+
+@pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="this system does not say what else runs")
+def test_own_threads_are_no_neighbours():
+    before, stop = _others(), Event()
+    busy = [Thread(target=lambda: [hashlib.sha256(bytes(1 << 22)) for _ in iter(stop.is_set, True)]) for _ in range(16)]
+    for thread in busy:
+        thread.start()
+    try:
+        assert _others() < before + 8  # hashing leaves the interpreter free: all 16 run or wait for a core
+    finally:
+        stop.set()
+        for thread in busy:
+            thread.join()
 
 
 @pytest.mark.parametrize(("others", "threads"), [(0, 3), (2, 2), (3, 1), (9, 1)])

@@ -121,8 +121,27 @@ def test_equal_neighbours_are_told_apart_by_age(way):
     [
         (lambda: STAN(k=0, sample=5), "neighbours"),
         (lambda: STAN(k=9, sample=5), "neighbours"),
+        (lambda: VSTAN(recency="held"), "no recency 'held'"),
         (lambda: VSKNN(weighting="cubic"), "no decay 'cubic'"),
     ],
 )
 def test_what_makes_no_sense(make, words):
     refused(DataError, words, lambda: make())
+
+
+@pytest.mark.parametrize("model", [STAN, VSTAN])
+def test_recency_is_what_held_out_events_ask_for(model):
+    rng = np.random.default_rng(0)
+    always = [[i, (i + 1) % 30, (i + 2) % 30] for i in rng.integers(0, 30, 300).tolist()]
+    changed = [[i, (i + 7) % 30, (i + 14) % 30] for i in rng.integers(0, 30, 60).tolist()]
+    lately = model(recency="held-out").fit(frame([*always, *changed]))
+    fixed = {r: model(recency=r).fit(frame([*always, *changed])) for r in (0.03, 1.0)}
+    asked = frame([[i] for i in range(30)], items=lately.items)
+    assert torch.equal(scores_of(lately, asked), scores_of(fixed[0.03], asked))  # what follows has changed
+    found = lately.items.decode(lately.recommend(asked, 1, exclude_seen=True)[0][:, 0]).to_pylist()
+    assert {(best - i) % 30 for i, best in enumerate(found)} <= {7, 14, 16, 23}  # before counts, too
+    assert not torch.equal(scores_of(lately, asked), scores_of(fixed[1.0], asked))
+    assert lately.settings()["recency"] == "held-out"
+    few = model(recency="held-out").fit(frame([[1, 2]]))  # nothing to choose by
+    one = frame([[1]], items=few.items)
+    assert torch.equal(scores_of(few, one), scores_of(model(recency=1.0).fit(frame([[1, 2]])), one))
