@@ -203,6 +203,8 @@ NET_VECTORS = 1_024  # sessions at once whose vectors are asked for; not measure
 NEXT_ITEM_NET_LARGE = 100_000  # items: above, a step of all rows takes longer than one of the batch's rows
 RANKED_FEW = 512  # items: of more a heap or a sort is faster than keeping a short list in order
 SESSION_BLEND_ENOUGH = 0.5  # share of the first fit's time: with less left, a model is not refitted
+SESSION_BLEND_FEW = 0.02  # share of the events, held out: a net that learns them, too, in half of the time knows less
+SESSION_BLEND_ONCE = 0.85  # share of the time for the models that held-out events weigh; quick ones then learn all
 SESSION_BLEND_LOOKED_AT = 10  # times as many items of each model as are shown
 SESSION_LOADER_CHUNK = 32  # batches among which sessions are sorted by length
 

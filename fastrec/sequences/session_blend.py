@@ -106,20 +106,22 @@ class SessionBlend(SessionModel):
             took[id(model)] = time.monotonic() - began
 
     def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
-        """Find weights by the last sessions, after training on the others in half of the time."""
-        even = [1.0] * len(self.models)
+        """Find weights by the last sessions, after training on the others in half of the time, or in most of it."""
+        even, share_of_time = [1.0] * len(self.models), 0.5
         if self.hold == "events":
             train, asked = leave_one_out(sessions)
         else:
             share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
             train, held = by_time(sessions, share)
             asked = prefixes(held, last=self.most, longest=limits.PREFIX_LONGEST)
+            if len(held.values) <= limits.SESSION_BLEND_FEW * len(sessions.values):
+                share_of_time = limits.SESSION_BLEND_ONCE
         if not len(asked) or not bool((train.lengths > 1).any()):
             self.weights = even
             return
         asked = asked.take(torch.arange(max(len(asked) - self.most, 0), len(asked)))
-        half = None if until is None else time.monotonic() + (until - time.monotonic()) / 2
-        self._fit_all(train, seed, half)
+        ends = None if until is None else time.monotonic() + (until - time.monotonic()) * share_of_time
+        self._fit_all(train, seed, ends)
         assert asked.target is not None
         self.held = {"target": asked.target, "length": asked.lengths}
         known, best = self._best_of_each(asked)

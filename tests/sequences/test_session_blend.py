@@ -47,6 +47,21 @@ def test_a_model_that_has_no_time_to_learn_anew_stays_as_it_is(seconds, fits, mo
     assert fits == 1 or slow.fits[-1] == len(LOG)
 
 
+@pytest.mark.parametrize(("most", "first", "fits"), [(8, 85.0, 1), (400, 50.0, 2)])
+def test_few_held_out_events_leave_the_first_training_most_of_the_time(most, first, fits, monkeypatch):
+    given = []
+
+    class Long(Slow):
+        def _fit(self, sessions, *, seed, minutes):
+            given.append(60 * minutes)
+            self.clock.now += 60 * minutes - 10.0
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    monkeypatch.setattr(module, "time", Slow.clock)
+    SessionBlend({"long": Long(), "popular": PopularItems()}, k=5, most=most).fit(LOG, minutes=100 / 60)
+    assert given == pytest.approx([first, 100.0 - first][:fits])  # popularity takes no time
+
+
 def test_what_was_held_out_is_noted():
     blend = SessionBlend({"near": CoVisitation(), "popular": PopularItems()}, k=5, most=50).fit(LOG)
     asked = prefixes(LOG)
