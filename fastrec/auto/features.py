@@ -20,7 +20,7 @@ from fastrec._core import limits
 from fastrec.auto import logs
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem, shared_columns
-from fastrec.auto.trial import Family, QuickTrial
+from fastrec.auto.trial import Family, QuickTrial, is_worth
 from fastrec.errors import FastrecError
 from fastrec.features import (
     Bucketize,
@@ -64,6 +64,15 @@ class Chosen:
     def features(self) -> list[Feature]:
         """Those in the recipe."""
         return [f for family in self.families if family.kept for f in family.features]
+
+    @property
+    def doubt(self) -> str:
+        """Why most trees are to learn from the files' own columns; empty: what was found is believed."""
+        tried = [f for f in self.families if f.kept and f.gain is not None]
+        # A model that was stopped early finds help where there is none. A gain of many errors is believed all the same.
+        if not tried or not self.hurried or any(is_worth(f.gain or 0, f.error, 5.0) for f in tried):
+            return ""
+        return "Trials were hurried and no gain is 5 standard errors: most trees learn from the files' own columns."
 
 
 # Features that kinds of columns ask for: without them nothing is learned from times, lists, texts, side tables.
@@ -241,6 +250,8 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             if not family.kept:
                 why = f"it is one for a whole group, and a trial's {chosen.metric} is no better with such columns"
                 problem.drop |= {c.name: why for c in some}
+    if chosen.doubt and problem.log is None:
+        say(chosen.doubt)
     return chosen
 
 

@@ -286,6 +286,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
         "categories": laid_out([c.name for c in cats], 8, used=7) if any(c.whole for c in cats) else "",
         "models": [m.text for m in models],
         "trees": f"Trees are {chosen.trees_why}." if chosen.trees_why else "",
+        "doubt": chosen.doubt if any("OWN" in m.text for m in models) else "",
         "imports": sorted({m.imports for m in models if m.imports}),
     }
 
