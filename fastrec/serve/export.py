@@ -156,7 +156,8 @@ def export_run(
                 unserved = str(error)
         if made and unserved is None:
             with_events(part, saved, sample, about, {} if data is None else data)
-        if about["events"] is None and (run / BACKGROUND).is_file():
+        looks_back = bool(about["events"]) and (bool(about["events"]["tables"]) or about["events"]["history"])
+        if not looks_back and (run / BACKGROUND).is_file():
             background = saved.background()
             sent = [i for i in about["inputs"] if not i["made"]]
             columns = {i["name"]: pa.array(column_feed(i, background[i["name"]]), from_pandas=False) for i in sent}
