@@ -129,7 +129,10 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     """Refuse columns that were asked for and are not there, are the target, or whose values cannot be used so."""
     for what in ("group", "item", "time", "owner", "weight", "ids"):
         given = getattr(asked, what)
-        for name in given if what == "ids" else filter(None, [given]):
+        for name in given if what == "ids" else [] if given is None else [given]:
+            if not isinstance(name, str):
+                remedy = "Make the values a column of the table, and give its name"
+                raise DataError(f"{what}= names a column, and this is of type {type(name).__name__}", remedy=remedy)
             if name in names:
                 raise DataError(f"the target is {what}=, too", column=name, remedy="Name another column")
             if what in ("group", "weight", "ids"):
@@ -307,8 +310,12 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
-        for name in names:
+        if not names:
+            raise DataError("no target is named", remedy="Name the column to predict")
+        for i, name in enumerate(names):
             refuse_absent(files, name, "target", ["train"], filled=False)
+            if name in names[:i]:
+                raise DataError("the target is named twice", column=name, remedy="Name it once")
         return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]

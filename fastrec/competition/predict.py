@@ -328,7 +328,10 @@ class SavedRun:
     def background(self, given: Any = None) -> Table:
         """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
         if given is not None and not isinstance(given, int | np.integer):
-            return self.read(given)
+            rows = self.read(given)
+            if not len(rows):
+                raise DataError("there are 0 rows to compare with", remedy="Give background= one row or more")
+            return rows
         path, columns = self.folder / BACKGROUND, len(self.inputs)
         if not path.is_file():
             raise MissingFileError("there are no rows to compare with", file=path, remedy="Give them as background=")

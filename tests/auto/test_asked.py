@@ -240,6 +240,12 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (ROWS, {"target": "pulse", "positive": 1}, "positive= is of a binary task, and the task is regression. Leave"),
         (ROWS, {"target": "age", "positive": 1, "task": "multiclass"}, "the task is multiclass. .*: each of 20, 21"),
         (CASES["one of each group"][0], {"group": "patient", "task": "ranking", "positive": 1}, "task is ranking"),
+        *((ROWS, {n: ROWS["stays"].to_numpy()}, f"{n}= names a column, and this is of type ndarray. Make the values")
+          for n in ("weight", "group", "time")),
+        (ROWS, {"item": ROWS["stays"], "group": "patient"}, "item= names a column, and this is of type Series"),
+        (ROWS, {"ids": ROWS["stays"].to_numpy()}, r"ids= names a column, and this is of type int\d*"),
+        (ROWS, {"target": []}, "no target is named. Name the column to predict"),
+        (ROWS, {"target": ["pulse", "pulse"]}, "column 'pulse': the target is named twice. Name it once"),
         (ROWS, {"target": ["pulse", "again"]}, "column 'again': several targets are numbers, or each 0 or 1.*Fit it"),
     ],
 )  # fmt: skip
