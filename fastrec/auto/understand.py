@@ -587,7 +587,7 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
         folds, why = min(5, distinct - 1), "as was asked for: each fold learns from earlier rows alone"
         if folds < 2:
             remedy = "Name a column of three times or more, or leave time= (--time) out"
-            problem = f"it has {distinct} different times, too few for folds"
+            problem = f"it has {distinct} different time{'s' * (distinct > 1)}, too few for folds"
             raise DataError(problem, file=file, column=name, remedy=remedy)
         if made.refit is None and "test" not in made.files.tables:
             made.refit = True
@@ -596,7 +596,8 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
         # A trial has three folds: they are filled if five are.
         folds = next((n for n in (5, 3) if len(row_folds(rows, [name], n).unique()) == n), 0)
         if distinct == len(known) or not folds:
-            problem = "every group has one row" if folds else f"its {distinct} groups do not fill three folds"
+            few = f"its {distinct} groups do not fill three folds" if distinct > 1 else "there is one group only"
+            problem = "every group has one row" if folds else few
             remedy = "Name the column whose value the rows of one group share, or leave group= out"
             raise DataError(problem, file=file, column=name, remedy=remedy)
         if made.asked.task is None:

@@ -230,7 +230,7 @@ class Competition(ABC):
         if self.fold_key is not None:
             return Folds.group(train, self.fold_key, self.n_folds)
         if target.task in ("binary", "multiclass"):
-            return Folds.stratified(train, target.encode(train).long(), self.n_folds)
+            return Folds.stratified(train, target.strata(train), self.n_folds)
         return Folds.kfold(len(train), self.n_folds)
 
     def baselines(self) -> Sequence[Estimator]:

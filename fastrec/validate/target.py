@@ -44,7 +44,8 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
     elif not bool(bad.any()) and task == "multiclass":
         bad = (value < 0) | (value >= n_outputs) | (value != value.round())
         problem = f"no class of 0 to {n_outputs - 1}"
-    refuse(bad.any(1), None, f"a target is {problem}", f"Mend the target, or name another task than {task}")
+    other = "" if task == "regression" else f", or name another task than {task}"
+    refuse(bad.any(1), None, f"a target is {problem}", f"Mend the target{other}")
 
 
 Scale = Literal["log", "log1p"]
@@ -134,6 +135,13 @@ class Target:
         table = Table.read(table, self.names)
         values = [self._encode_one(table[n]) for n in self.names]
         return values[0] if len(values) == 1 and self.task != "multilabel" else torch.stack(values, 1)
+
+    def strata(self, table: Any) -> Column:
+        """Return the rows' classes as a column that folds can be stratified by, with the target's name and values."""
+        codes, name = self.encode(table).long(), self.names[0]
+        if self.classes is None or len(self.classes.values) > 50:
+            return Column("number", codes, name=name)
+        return Column("category", codes.int() + 1, name=name, distinct=self.classes.values)
 
     def _encode_one(self, column: Column) -> torch.Tensor:
         refuse(column.is_missing(), column.name, "the target is missing", "Drop the row")

@@ -228,6 +228,8 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (holed("day", 9, None), {"time": "day"}, "column 'day', row 9: the row has no time. Drop such rows, or give"),
         (ROWS.assign(day=ROWS["day"].astype(str) + " o'clock"), {"time": "day"}, "train.*column 'day': .*no date"),
         (ROWS.assign(day=np.arange(N) % 2), {"time": "day"}, "column 'day': it has 2 different times, too few"),
+        (ROWS.assign(day=1), {"time": "day"}, "column 'day': it has 1 different time, too few for folds"),
+        (ROWS.assign(patient="p"), {"group": "patient", "task": "binary"}, "column 'patient': there is one group only"),
         (ROWS.assign(patient=np.arange(N)), {"group": "patient"}, "column 'patient': every group has one row.*Name"),
         (ROWS, {"group": "patient", "time": "day"}, "folds go by group= or by time=, and both are given. Give group="),
         (ROWS.assign(stays=ROWS["stays"] - 1.5), {"weight": "stays"}, r"column 'stays', row \d+: the weight is -"),

@@ -151,9 +151,27 @@ def test_a_column_that_is_the_target_is_kept_where_there_is_nothing_else(tmp_pat
 
 def test_a_class_of_one_row_is_told_of(tmp_path):
     frame = pd.DataFrame({"x": RNG.normal(size=200), "y": ["rare", *RNG.choice(["a", "b"], 199)]})
-    with pytest.warns(DataWarning, match="fewer rows than"):
+    with pytest.warns(DataWarning) as told:
         _, scores, _ = run_it(tmp_path, frame)
     assert scores["task"] == "multiclass"
+    # once: trials of features have folds of their own
+    said = "column 'y': 1 class has fewer rows than the 5 folds, class 'rare' 1: some folds are without it"
+    assert [str(w.message) for w in told] == [said]
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (
+            {"x": np.arange(5.0), "y": [0, 1, 0, 1, 1]},
+            r"column 'y': no class has as many rows as there are folds \(5\)",
+        ),
+        ({"y": np.arange(50.0) ** 2}, "there is no column but the target to learn from. Add columns that tell rows"),
+    ],
+)
+def test_fit_says_why_there_is_too_little_to_learn_from(frame, words):
+    with pytest.raises(DataError, match=words):
+        fastrec.fit(pd.DataFrame(frame), "y", minutes=0.05, quiet=True)
 
 
 def test_later_days_of_stores(tmp_path):
