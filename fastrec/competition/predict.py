@@ -155,7 +155,8 @@ class SavedRun:
         absent = next((n for n in self.inputs if n not in table), None)
         if absent is not None:
             near = nearest(absent, set(table.names) - set(self.inputs))
-            remedy = f"Is {near!r} meant? " * bool(near) + f"They have {', '.join(table.names)}"
+            remedy = f"Is {near!r} meant? Rename it" if near else "Add the column"
+            remedy += f"; they have {', '.join(table.names)}"
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
 
     def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:

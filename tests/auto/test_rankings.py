@@ -466,7 +466,7 @@ def test_predictions_go_with_their_rows(fitted, order):
 def test_what_cannot_be_predicted_or_compared_is_refused(fitted, tmp_path):
     rows = TEST.drop(columns=["session_id", "clicked"]).assign(sesion_id=TEST["session_id"])
     rows.to_csv(tmp_path / "new.csv", index=False)
-    said = r"column 'session_id': the rows to predict lack it. Is 'sesion_id' meant\?"
+    said = r"column 'session_id': the rows to predict lack it. Is 'sesion_id' meant\? Rename it; they have "
     with pytest.raises(MissingColumnError, match=said):
         fitted.predict(rows)
     with pytest.raises(MissingColumnError, match=r"new.csv', " + said):
