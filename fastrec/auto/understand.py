@@ -25,7 +25,7 @@ from fastrec.auto.lists import (
 )
 from fastrec.auto.logs import find_log
 from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
-from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.errors import DataError, FastrecError, MissingColumnError, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
@@ -109,7 +109,8 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
         why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
         why_task.sure = False
-    metric = _metric(decisions, found_task, asked.metric, usual)
+    amounts = _amounts(files, names, asked.metric) if found_task == "regression" else np.zeros(0)
+    metric = _metric(decisions, found_task, asked.metric, usual, amounts)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
@@ -155,6 +156,31 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
         raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")
 
 
+def _amounts(files: Files, names: list[str], metric: str | None) -> np.ndarray:
+    """Return the targets of a regression; refuse infinite ones, and those that the metric asked for does not score."""
+    train, every = files.tables["train"], []
+    for name in names:
+        values = train[name].cast(pa.float64(), safe=False).to_numpy()
+        for bad, remedy in (
+            (np.isinf(values), "Give a finite number, or drop the row"),
+            (_unscored(metric, values), f"{metric} does not score it: give another metric, such as rmse"),
+        ):
+            if bad.any():
+                row, file = int(bad.argmax()), files.folder / files.names["train"]
+                raise DataError(f"the target is {values[row]:g}", file=file, column=name, row=row, remedy=remedy)
+        every.append(values)
+    return np.concatenate(every)
+
+
+def _unscored(metric: str | None, values: np.ndarray) -> np.ndarray:
+    """Return the amounts that a metric does not score: bool ``[n]``; a missing one is none of them."""
+    odd = {
+        "gamma_deviance": values <= 0, "poisson_deviance": values < 0, "rmsle": values <= -1,
+        "quadratic_kappa": (values < 0) | (values != np.floor(values)),  # classes in order, from 0
+    }.get(str(metric), np.zeros(len(values), dtype=bool))  # fmt: skip
+    return odd & ~np.isnan(values)
+
+
 def _positive(made: Problem, asked: Any) -> None:
     """Put the class that probabilities are of last; on the command line it is text."""
     known, column = ", ".join(map(str, made.classes[:12])), made.target[0]
@@ -173,11 +199,13 @@ def _look(files: Files, known: pa.Table, names: list[str], asked: Asked) -> list
     return look_at(known, skip, test.select(mixed) if mixed else None)
 
 
-def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None = None) -> str:
-    """Note the metric, and return it: what was asked for, or the usual one."""
+def _metric(
+    decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None, amounts: np.ndarray
+) -> str:
+    """Note the metric, and return it: what was asked for, or the usual one; others are those that score ``amounts``."""
     if asked is None:
         metric = usual or default_metric(task)
-        others = ", ".join(n for n in metrics_for(task) if n != metric)
+        others = ", ".join(n for n in metrics_for(task) if n != metric and not _unscored(n, amounts).any())
         why = "as the sample submission holds classes" if metric == "accuracy" else "the usual one"
         decisions.append(AutoDecision("metric", metric, f"{why}; others are {others}", sure=False))
         return metric
@@ -207,7 +235,7 @@ def _ranking(
     refuse_absent(files, made.lists, "group")
     label = relevance(made, made.lists)  # of the groups that have one
     graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
-    made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None)
+    made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None, np.zeros(0))
     understand_groups(made, label, item=asked.item, why=why, sure=sure)
     _reading(made)
     _ids(made, made.train)
@@ -399,6 +427,9 @@ def _task(
         if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
             problem = f"the target has {distinct} different values and is no number"
             raise DataError(problem, column=names[0], remedy="Name another target")
+        if look_at(known.select(names))[0].kind == "time":
+            told = f"the target's texts are dates, and each of the {distinct} is a class"
+            warn(f"column {names[0]!r}: {told}. To predict when, make numbers of them, such as days since a date")
         return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
     texts = {str(c) for c in pc.unique(column).to_pylist()} if sample is not None else set()

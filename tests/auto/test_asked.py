@@ -242,6 +242,11 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (ROWS, {"target": "pulse", "positive": 1}, "positive= is of a binary task, and the task is regression. Leave"),
         (ROWS, {"target": "age", "positive": 1, "task": "multiclass"}, "the task is multiclass. .*: each of 20, 21"),
         (CASES["one of each group"][0], {"group": "patient", "task": "ranking", "positive": 1}, "task is ranking"),
+        (holed("pulse", 5, np.inf), {"target": "pulse"}, "column 'pulse', row 5: the target is inf. Give a finite"),
+        (ROWS, {"target": "stays", "task": "regression", "metric": "gamma_deviance"}, "the target is 0. gamma_dev"),
+        (holed("stays", 8, -1), {"target": "stays", "task": "regression", "metric": "poisson_deviance"},
+         "column 'stays', row 8: the target is -1. poisson_deviance does not score it: give another metric, such as"),
+        (ROWS, {"target": "pulse", "metric": "quadratic_kappa"}, "column 'pulse', row 0: the target is .*tic_kappa"),
         *((ROWS, {n: ROWS["stays"].to_numpy()}, f"{n}= names a column, and this is of type ndarray. Make the values")
           for n in ("weight", "group", "time")),
         (ROWS, {"item": ROWS["stays"], "group": "patient"}, "item= names a column, and this is of type Series"),
@@ -256,6 +261,27 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path, rows, asked, said):
         known(tmp_path, rows, **asked)
     if place := re.search(r"'(\w+)', row (\d+):", said):
         assert (error.value.column, error.value.row) == (place[1], int(place[2]))
+
+
+def test_metrics_are_offered_that_score_the_target(tmp_path):
+    low = ROWS.assign(pulse=ROWS["pulse"] - 9)
+    for i, (rows, target, there) in enumerate(
+        (
+            (ROWS, "age", {"quadratic_kappa", "gamma_deviance", "poisson_deviance", "rmsle"}),
+            (ROWS.assign(age=ROWS["age"] - 20), "age", {"quadratic_kappa", "poisson_deviance", "rmsle"}),
+            (low, "pulse", set()),
+        )
+    ):
+        told = why(known(tmp_path / str(i), rows, target=target), "metric").why
+        offered = set(told.partition("others are ")[2].split(", "))
+        assert {"mae", "gini", "r2", "pinball@0.5"} <= offered
+        assert {"quadratic_kappa", "gamma_deviance", "poisson_deviance", "rmsle"} & offered == there
+
+
+def test_dates_in_text_are_classes_and_it_is_said(tmp_path):
+    days = pd.Series(np.resize(pd.date_range("2026-02-01", periods=28).strftime("%Y-%m-%d"), N))
+    with pytest.warns(DataWarning, match="column 'again': the target's texts are dates, and each of the 28 is a class"):
+        assert known(tmp_path, ROWS.assign(again=days)).task == "multiclass"
 
 
 def test_neither_ids_weights_nor_groups_are_learned_from(tmp_path):
