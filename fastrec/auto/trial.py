@@ -76,6 +76,9 @@ class QuickTrial:
             self.label = self.target.encode(self.table)
         self.folds = self._cut()
         usual = {"multiclass": "logloss", "ranking": problem.metric}
+        # Of amounts the metrics that quick trees can learn on any scale; the others are judged by squares.
+        if problem.metric.partition("@")[0] in ("mae", "pinball"):
+            usual["regression"] = problem.metric
         self.metric = get_metric(usual.get(problem.task) or default_metric(problem.task))
         self.tables = {n: Table.read(t) for n, t in problem.files.side.items()}
         # Columns that are one for a whole group have to pay, too.
@@ -268,6 +271,7 @@ class QuickTrial:
         # It learns all it can: with a weak model every encoding looks like a gain.
         kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
+        judge.suit(self.metric.name)
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True) if known else ():
             model = judge.fresh()
             model.time_limit = self.time_limit

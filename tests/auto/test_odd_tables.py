@@ -403,6 +403,20 @@ def test_what_is_left_over_is_learned_from_cross_fitted_residuals(tmp_path):
     np.testing.assert_array_equal(np.sort(values["a_minus_b"]), differences)
 
 
+@pytest.mark.parametrize(("metric", "scored_by"), [("mae", "mae"), ("pinball@0.9", "pinball@0.9"), ("mape", "rmse")])
+def test_trials_learn_and_score_distances_where_these_were_asked_for(tmp_path, metric, scored_by):
+    measured(tmp_path, lambda f, rng: 5 * f["a"] + np.exp(rng.normal(size=len(f))))  # a median is 1, a mean 1.65
+    trial = QuickTrial(understand(read_files(tmp_path), target="y", metric=metric), [], 600.0)
+    said, score = trial._base_score()
+    miss = pd.read_parquet(tmp_path / "train.parquet")["y"].to_numpy() - said.numpy()
+    losses = {"rmse": (miss**2).mean() ** 0.5, "mae": np.abs(miss).mean()}
+    losses["pinball@0.9"] = np.maximum(0.9 * miss, -0.1 * miss).mean()
+    assert trial.metric.name == scored_by
+    assert score == pytest.approx(losses[scored_by])
+    balance = {"mae": (miss < 0).mean() - 0.5, "rmse": miss.mean(), "pinball@0.9": (miss < 0).mean() - 0.9}
+    assert abs(balance[scored_by]) < 0.05
+
+
 # Trials learn by the rows' weights, as the run does; their score counts all rows alike, as the run's does.
 
 
