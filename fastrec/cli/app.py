@@ -294,8 +294,8 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
         header = csv_header(submission)
         absent = next((n for n in RECSYS2019.header if n not in header), None)
         if absent is not None:
-            problem = "the file lies in no run directory, and lacks this column of the RecSys Challenge 2019"
-            remedy = "Give --run RUN or --competition FOLDER, whose form it has"
+            problem = "no run directory says the file's form, and that of the RecSys Challenge 2019 has this column"
+            remedy = "Give --run RUN or --competition FOLDER, whose form the file has"
             raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)
         return RECSYS2019
     recipe = load_competition(competition)
