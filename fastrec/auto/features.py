@@ -68,9 +68,9 @@ class Chosen:
     @property
     def doubt(self) -> str:
         """Why most trees are to learn from the files' own columns; empty: what was found is believed."""
-        tried = [f for f in self.families if f.kept and f.gain is not None]
+        gains = [(f.gain, f.error) for f in self.families if f.kept and f.gain is not None]
         # A model that was stopped early finds help where there is none. A gain of many errors is believed all the same.
-        if not tried or not self.hurried or any(is_worth(f.gain or 0, f.error, 5.0) for f in tried):
+        if not gains or not self.hurried or any(is_worth(*g, 5.0) for g in gains):
             return ""
         return "Trials were hurried and no gain is 5 standard errors: most trees learn from the files' own columns."
 

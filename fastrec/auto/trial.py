@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ import torch
 from fastrec._core import limits
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem, feature_key
-from fastrec.errors import DataError, DataWarning
+from fastrec.errors import DataError
 from fastrec.estimators import LGBMModel, XGBModel
 from fastrec.estimators.base import learnable
 from fastrec.features import FeatureSet
@@ -23,6 +22,7 @@ from fastrec.features.base import Feature
 from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
+from fastrec.validate.cuts import stratified_folds
 
 
 @dataclass
@@ -115,10 +115,8 @@ class QuickTrial:
             return Folds(place * self.n_folds // len(times), method="blocks of time")
         if problem.lists is not None:
             return Folds.group(self.table, problem.lists, self.n_folds)
-        if self.target is not None and problem.task in ("binary", "multiclass"):
-            with warnings.catch_warnings():  # the run's folds tell of rare classes
-                warnings.simplefilter("ignore", DataWarning)
-                return Folds.stratified(self.table, self.target.strata(self.table), self.n_folds)
+        if problem.task in ("binary", "multiclass"):  # the run's folds tell of rare classes
+            return Folds(stratified_folds(self.label.long(), self.n_folds, seed=0), method="stratified")
         return Folds.kfold(len(self.table), self.n_folds)
 
     @property

@@ -109,7 +109,16 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
         why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
         why_task.sure = False
-    amounts = _amounts(files, names, asked.metric) if found_task == "regression" else np.zeros(0)
+    amounts = np.zeros((0, len(names)))
+    if found_task == "regression":
+        train, scored_by = files.tables["train"], asked.metric or default_metric("regression")
+        amounts = np.stack([train[n].cast(pa.float64(), safe=False).to_numpy() for n in names], axis=1)
+        if (bad := _unscored(scored_by, amounts)).any():
+            row, which = np.argwhere(bad)[0].tolist()
+            problem, finite = f"{scored_by} does not score {amounts[row, which]:g}", np.isfinite(amounts[row, which])
+            remedy = "Drop such rows" + ", or give another metric" * bool(finite)
+            file = files.folder / files.names["train"]
+            raise DataError(problem, file=file, column=names[which], row=row, remedy=remedy)
     metric = _metric(decisions, found_task, asked.metric, usual, amounts)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
@@ -156,29 +165,11 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
         raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")
 
 
-def _amounts(files: Files, names: list[str], metric: str | None) -> np.ndarray:
-    """Return the targets of a regression; refuse infinite ones, and those that the metric asked for does not score."""
-    train, every = files.tables["train"], []
-    for name in names:
-        values = train[name].cast(pa.float64(), safe=False).to_numpy()
-        for bad, remedy in (
-            (np.isinf(values), "Give a finite number, or drop the row"),
-            (_unscored(metric, values), f"{metric} does not score it: give another metric, such as rmse"),
-        ):
-            if bad.any():
-                row, file = int(bad.argmax()), files.folder / files.names["train"]
-                raise DataError(f"the target is {values[row]:g}", file=file, column=name, row=row, remedy=remedy)
-        every.append(values)
-    return np.concatenate(every)
-
-
-def _unscored(metric: str | None, values: np.ndarray) -> np.ndarray:
-    """Return the amounts that a metric does not score: bool ``[n]``; a missing one is none of them."""
-    odd = {
-        "gamma_deviance": values <= 0, "poisson_deviance": values < 0, "rmsle": values <= -1,
-        "quadratic_kappa": (values < 0) | (values != np.floor(values)),  # classes in order, from 0
-    }.get(str(metric), np.zeros(len(values), dtype=bool))  # fmt: skip
-    return odd & ~np.isnan(values)
+def _unscored(metric: str, amounts: np.ndarray) -> np.ndarray:
+    """Return which amounts a metric does not score: infinite ones and those out of its range, but no missing ones."""
+    within = {"gamma_deviance": amounts > 0, "poisson_deviance": amounts >= 0, "rmsle": amounts > -1}
+    within["quadratic_kappa"] = (amounts >= 0) & (amounts == np.floor(amounts))  # classes in order
+    return ~(np.isnan(amounts) | (within.get(metric, True) & np.isfinite(amounts)))
 
 
 def _positive(made: Problem, asked: Any) -> None:
@@ -338,12 +329,11 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
-        if not names:
-            raise DataError("no target is named", remedy="Name the column to predict")
-        for i, name in enumerate(names):
+        if len(set(names)) < max(len(names), 1):
+            problem = f"targets are named twice: {', '.join(names)}" if names else "no target is named"
+            raise DataError(problem, remedy="Name each column to predict, once")
+        for name in names:
             refuse_absent(files, name, "target", ["train"], filled=False)
-            if name in names[:i]:
-                raise DataError("the target is named twice", column=name, remedy="Name it once")
         return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
