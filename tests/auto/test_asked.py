@@ -243,7 +243,7 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (ROWS, {"target": "age", "positive": 1, "task": "multiclass"}, "the task is multiclass. .*: each of 20, 21"),
         (CASES["one of each group"][0], {"group": "patient", "task": "ranking", "positive": 1}, "task is ranking"),
         (holed("pulse", 5, np.inf), {"target": "pulse"}, "'pulse', row 5: rmse does not score inf. Drop such rows[.]"),
-        (ROWS, {"target": "stays", "task": "regression", "metric": "gamma_deviance"}, "gamma_deviance does not score 0"),
+        (ROWS, {"target": "stays", "task": "regression", "metric": "gamma_deviance"}, "gamma_deviance does not score"),
         (holed("stays", 8, -1), {"target": "stays", "task": "regression", "metric": "poisson_deviance"},
          "column 'stays', row 8: poisson_deviance does not score -1. Drop such rows, or give another metric"),
         (ROWS, {"target": "pulse", "metric": "quadratic_kappa"}, "column 'pulse', row 0: quadratic_kappa does not"),
