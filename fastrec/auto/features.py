@@ -230,19 +230,14 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             break
         if ranking:  # features of owners are dear, others cheap: what one leaves goes to those after it
             trial.time_limit = (ends - time.monotonic()) / (trial.n_folds * (len(ideas) - i + 2))
-        try:
-            features = make(problem, trial)
-        except FastrecError as error:
-            say(f"{name}: not tried ({error.problem})")
-            continue
         known = set(map(repr, trial.base))  # ideas share what they are made from
-        if features := [f for f in features if repr(f) not in known]:
-            try:  # a table of ids whose features have one value each leaves nothing to learn from
+        try:  # a table of ids whose features have one value each leaves nothing to learn from
+            if features := [f for f in make(problem, trial) if repr(f) not in known]:
                 # Of 20 random targets 5 gained one error by arithmetic, 3 gained two.
                 note(trial.family(name, features, times=2.0 if make is _arithmetic else 1.0))
-            except FastrecError as error:
-                say(f"{name}: not kept ({error.problem})")
-            took = time.monotonic() - began
+                took = time.monotonic() - began
+        except FastrecError as error:
+            say(f"{name}: not kept ({error.problem})")
     shared = shared_columns(problem) if ranking else []
     for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
         if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:

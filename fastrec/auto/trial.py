@@ -103,16 +103,13 @@ class QuickTrial:
             return Folds.group(self.table, problem.group, self.n_folds)
         if problem.time is not None and problem.time in self.table:
             times = self.table[problem.time].number(torch.float64).cpu()
+            first = torch.arange(len(times))
             if problem.lists is not None:  # a group's is that of its first row
-                _, of, size = torch.unique_consecutive(
-                    self.table[problem.lists].coded().codes, return_inverse=True, return_counts=True
-                )
+                codes = self.table[problem.lists].coded().codes
+                _, of, size = torch.unique_consecutive(codes, return_inverse=True, return_counts=True)
                 first = (size.cumsum(0) - size)[of]
-                block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
-                return Folds(block[first], method="blocks of time")
-            place = torch.empty(len(times), dtype=torch.int64)
-            place[torch.argsort(times, stable=True)] = torch.arange(len(times))
-            return Folds(place * self.n_folds // len(times), method="blocks of time")
+            block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
+            return Folds(block[first], method="blocks of time")
         if problem.lists is not None:
             return Folds.group(self.table, problem.lists, self.n_folds)
         if problem.task in ("binary", "multiclass"):  # the run's folds tell of rare classes

@@ -25,7 +25,7 @@ from fastrec.auto.lists import (
 )
 from fastrec.auto.logs import find_log
 from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
-from fastrec.errors import DataError, FastrecError, MissingColumnError, warn
+from fastrec.errors import DataError, FastrecError, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
@@ -111,14 +111,13 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         why_task.sure = False
     amounts = np.zeros((0, len(names)))
     if found_task == "regression":
-        train, scored_by = files.tables["train"], asked.metric or default_metric("regression")
+        scored_by, train = asked.metric or default_metric("regression"), files.tables["train"]
         amounts = np.stack([train[n].cast(pa.float64(), safe=False).to_numpy() for n in names], axis=1)
         if (bad := _unscored(scored_by, amounts)).any():
-            row, which = np.argwhere(bad)[0].tolist()
-            problem, finite = f"{scored_by} does not score {amounts[row, which]:g}", np.isfinite(amounts[row, which])
-            remedy = "Drop such rows" + ", or give another metric" * bool(finite)
-            file = files.folder / files.names["train"]
-            raise DataError(problem, file=file, column=names[which], row=row, remedy=remedy)
+            row, at = np.argwhere(bad)[0].tolist()
+            problem, file = f"{scored_by} does not score {amounts[row, at]:g}", files.folder / files.names["train"]
+            remedy = "Drop such rows" + ", or give another metric" * bool(np.isfinite(amounts[row, at]))
+            raise DataError(problem, file=file, column=names[at], row=row, remedy=remedy)
     metric = _metric(decisions, found_task, asked.metric, usual, amounts)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
@@ -270,9 +269,8 @@ def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, s
 
 def _split_groups(made: Problem, asked: str | None) -> None:
     """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
-    if asked is not None and asked not in made.train.column_names:
-        file, there = made.files.folder / made.files.names["train"], ", ".join(made.train.column_names[:20])
-        raise MissingColumnError("there is no such column", file=file, column=asked, remedy=f"There are {there}")
+    if asked is not None:
+        refuse_absent(made.files, asked, "time", ["train"], filled=False)
     names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]
     test, shared = made.files.tables.get("test"), [n for n in names if n in made.columns_of("test")]
     made.time = asked

@@ -369,14 +369,11 @@ def readable_errors(stopped: str | Callable[[], str] = "nothing was written") ->
         try:
             with _stopping_at_sigterm():
                 yield stages
-        except FastrecError as error:
-            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
-            raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
             typer.echo(f"stopped; {stopped if isinstance(stopped, str) else stopped()}", err=True)
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
         except Exception as error:
-            said = _out_of_memory(error)
+            said = " ".join(str(error).splitlines()) if isinstance(error, FastrecError) else _out_of_memory(error)
             if said is None:
                 raise
             typer.echo(f"error: {said}", err=True)

@@ -328,17 +328,16 @@ class SavedRun:
 
     def background(self, given: Any = None) -> Table:
         """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
-        if given is not None and not isinstance(given, int | np.integer):
-            rows = self.read(given)
-            if not len(rows):
-                raise DataError("there are 0 rows to compare with", remedy="Give background= one row or more")
-            return rows
         path, columns = self.folder / BACKGROUND, len(self.inputs)
-        if not path.is_file():
+        if given is not None and not isinstance(given, int | np.integer):
+            own = self.read(given)
+            most = len(own)
+        elif path.is_file():
+            own = Table.read(path)
+            # A wide table's mixtures are many, and each is wide.
+            most = max(limits.MIXED_CELLS // (2 * columns * (columns + 1)), 1) if given is None else given
+        else:
             raise MissingFileError("there are no rows to compare with", file=path, remedy="Give them as background=")
-        own = Table.read(path)
-        # A wide table's mixtures are many, and each is wide.
-        most = max(limits.MIXED_CELLS // (2 * columns * (columns + 1)), 1) if given is None else given
         if most < 1:
             raise DataError(f"{most} rows to compare with", remedy="Give background=1 or more")
         count = min(most, len(own))

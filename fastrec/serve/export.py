@@ -264,9 +264,7 @@ def make_graph(
         for n, at in saved.place.items()
     }
     table = GraphTable({}, later=later)
-    lists = None
-    if list_column is not None:
-        lists = GraphGroups(table[list_column].values)  # type: ignore[arg-type]
+    lists = None if list_column is None else GraphGroups(table[list_column].values)  # type: ignore[arg-type]
     table, served = written(steps, table, ListScope(lists, list_column), wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
     readers = [m for several in loaded.values() for m in several if m.reads_events]

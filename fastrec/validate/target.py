@@ -148,12 +148,9 @@ class Target:
         if self.classes is not None:
             # Code 0 of a Vocab is a missing or unseen value.
             codes = self.classes.encode(column).cpu().long() - 1
-            if bool((codes < 0).any()):
-                row = int((codes < 0).nonzero()[0])
-                known = ", ".join(map(str, self.classes.values.to_pylist()[:5]))
-                problem = "the target is of a class that no training row has"
-                remedy = f"The classes are {known}{', …' if len(self.classes) > 6 else ''}"
-                raise DataError(problem, column=column.name, row=row, remedy=remedy)
+            known = ", ".join(map(str, self.classes.values.to_pylist()[:5])) + ", …" * (len(self.classes) > 6)
+            problem = "the target is of a class that no training row has"
+            refuse(codes < 0, column.name, problem, f"The classes are {known}")
             return codes if self.task == "multiclass" else codes.double()
         try:
             values = column.number().cpu()

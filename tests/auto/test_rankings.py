@@ -253,7 +253,7 @@ def test_a_run_scores_the_last_group_of_each_user(tmp_path):
         ),
         (lambda f: f, {"group": "sesion_id"}, "column 'sesion_id': the train rows lack it. Is 'session_id' meant"),
         (lambda f: f, {"item": "item"}, "column 'item': the train rows lack it. Is 'item_id' meant"),
-        (lambda f: f, {"time": "when"}, "column 'when': there is no such column"),
+        (lambda f: f, {"time": "when"}, "column 'when': the train rows lack it. There are"),
         (lambda f: f, {"metric": "logloss"}, "logloss is no metric of a ranking"),
         (lambda f: f, {"task": "binary", "item": "item_id"}, "item= is of a ranking, and the task is binary"),
         (lambda f: f, {"target": ["clicked", "price"], "task": "ranking"}, "a ranking has one label"),
