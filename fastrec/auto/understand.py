@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -366,9 +367,7 @@ def _read_numbers(files: Files, columns: list[ColumnInfo]) -> None:
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
     """Return the training rows whose target is known."""
     train = files.tables["train"]
-    known = pc.is_valid(train[names[0]])
-    for n in names[1:]:
-        known = pc.and_(known, pc.is_valid(train[n]))
+    known = reduce(pc.and_, (pc.is_valid(train[n]) for n in names))
     if not pc.any(known).as_py():
         raise DataError("the target has no value", column=names[0], remedy="Name another target")
     return train if pc.all(known).as_py() else train.filter(known)

@@ -275,8 +275,7 @@ def _score_values(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
     options = {"metric": config["metric"], "target": target, "label": config.get("label")}
-    options |= {"lists": config.get("list_column")}
-    return score_values(submission, truth, form, **options)
+    return score_values(submission, truth, form, **options, lists=config.get("list_column"))
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
