@@ -136,9 +136,8 @@ class ModelLine:
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """Choose the base models of a recipe: LightGBM, XGBoost and CatBoost if they are installed, and a net.
 
-    Where features were found to pay, one model learns from the files' own columns alone, and CatBoost does unless
-    arithmetic was found, which it has none of. Where the gains are in doubt (``Chosen.doubt``) that model is the first,
-    and of the other trees LightGBM alone learns from the features.
+    Where features were found to pay, one model learns from the files' own columns alone, and CatBoost unless arithmetic
+    was found. Where these gains are in doubt, that model comes first, and LightGBM alone learns from the features.
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     if problem.task == "ranking":

@@ -240,14 +240,12 @@ class QuickTrial:
     def _rows(self, table: Table, made: Sequence[str]) -> Rows:
         weight = None if self.weight is None else table[self.weight].number().cpu()
         columns: dict[str, Any] = {"cats": self.cats, "conts": [*self.conts, *made], "weight": weight}
-        task = self.problem.task
         if self.target is None:
-            label = table[self.problem.target[0]].number(torch.float64).cpu()
-            return Rows(
-                table, task, **columns, label=label, groups=table[str(self.problem.lists)].group_numbers().cpu()
-            )
-        label, n = self.target.encode(table), self.target.n_outputs
-        return Rows(table, task, **columns, label=label, n_outputs=n)
+            columns["label"] = table[self.problem.target[0]].number(torch.float64).cpu()
+            columns["groups"] = table[str(self.problem.lists)].group_numbers().cpu()
+        else:
+            columns |= {"label": self.target.encode(table), "n_outputs": self.target.n_outputs}
+        return Rows(table, self.problem.task, **columns)
 
     def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
         if not features:

@@ -117,7 +117,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         if (bad := _unscored(scored_by, amounts)).any():
             row, at = np.argwhere(bad)[0].tolist()
             problem, file = f"{scored_by} does not score {amounts[row, at]:g}", files.folder / files.names["train"]
-            remedy = "Drop such rows" + ", or give another metric" * bool(np.isfinite(amounts[row, at]))
+            remedy = "Give another metric, or drop such rows" if np.isfinite(amounts[row, at]) else "Drop such rows"
             raise DataError(problem, file=file, column=names[at], row=row, remedy=remedy)
     metric = _metric(decisions, found_task, asked.metric, usual, amounts)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)

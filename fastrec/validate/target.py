@@ -44,8 +44,7 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
     elif not bool(bad.any()) and task == "multiclass":
         bad = (value < 0) | (value >= n_outputs) | (value != value.round())
         problem = f"no class of 0 to {n_outputs - 1}"
-    other = "" if task == "regression" else f", or name another task than {task}"
-    refuse(bad.any(1), None, f"a target is {problem}", f"Mend the target{other}")
+    refuse(bad.any(1), None, f"a target is {problem}", f"Mend the target, or name another task than {task}")
 
 
 Scale = Literal["log", "log1p"]
@@ -157,6 +156,7 @@ class Target:
         except DataError as error:
             remedy = "Name another task, or another target"
             raise DataError("the target is not a number", column=column.name, remedy=remedy) from error
+        refuse(values.isinf(), column.name, "the target is infinite", "Give a finite number, or drop the row")
         if self.scale is None:
             return values
         scaled = values.log() if self.scale == "log" else values.log1p()

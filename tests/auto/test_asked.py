@@ -245,7 +245,7 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (holed("pulse", 5, np.inf), {"target": "pulse"}, "'pulse', row 5: rmse does not score inf. Drop such rows[.]"),
         (ROWS, {"target": "stays", "task": "regression", "metric": "gamma_deviance"}, "gamma_deviance does not score"),
         (holed("stays", 8, -1), {"target": "stays", "task": "regression", "metric": "poisson_deviance"},
-         "column 'stays', row 8: poisson_deviance does not score -1. Drop such rows, or give another metric"),
+         "column 'stays', row 8: poisson_deviance does not score -1. Give another metric, or drop"),
         (ROWS, {"target": "pulse", "metric": "quadratic_kappa"}, "column 'pulse', row 0: quadratic_kappa does not"),
         *((ROWS, {n: ROWS["stays"].to_numpy()}, f"{n}= names a column, and this is of type ndarray. Make the values")
           for n in ("weight", "group", "time")),
