@@ -116,15 +116,15 @@ def candidates(
     with readable_errors() as stages:
         from fastrec.retrieval import make_candidates
         from fastrec.table import Table
+        from fastrec.table.read import read_file
 
         options = {"time": time, "kind": kind, "targets": target or None, "shown": shown, "test": test, "cut": cut}
         options |= {"sources": None if sources is None else [n.strip() for n in sources.split(",")], "seed": seed}
         options |= {"k": k, "seen": seen, "negatives": negatives, "groups": groups, "user": user, "session": session}
         try:
-            log: Path | Table = events
+            log = events if kind is not None else read_file(events)
             if kind is None:
-                log = Table.read(events)
-                _say_kinds(log, (user, session, item, time), stages.say)
+                _say_kinds(Table.read(log), (user, session, item, time), stages.say)
             with stages.stage("candidates"):
                 made = make_candidates(log, item=item, **options)  # type: ignore[arg-type]
         except FastrecError as error:
