@@ -57,7 +57,11 @@ def test_a_column_of_kinds_is_named(tmp_path):
         (LOG[:0], BY, "log.csv', column 'item': the log has no event. Give"),
         (LOG, ["--item", "item"], "error: a group is a user or a session. Name one"),
         (TIMED, [*BY, "--time", "time"], "log.csv', column 'time', row 7: 'noon' is no time. Write"),
-        (LOG.assign(time="04:49"), [*BY, "--time", "time"], "log.csv', column 'time', row 0: a time of day is no time. W"),
+        (
+            LOG.assign(time="04:49"),
+            [*BY, "--time", "time"],
+            "log.csv', column 'time', row 0: a time of day is no time. W",
+        ),
         (LOG.drop_duplicates("user"), BY, "log.csv', column 'user': no 'user' has two"),
     ],
 )
