@@ -349,7 +349,10 @@ class SessionFrame:
         """
         made = copy.copy(self)
         events = made._read(source, target)
-        made._fill(events)
+        try:
+            made._fill(events)
+        except DataError as error:
+            raise (error.of_file(source) if isinstance(source, str | Path) else error) from None
         column = events.columns.get(self.columns["item"])
         if column is not None:
             made._tell_of_unknown(rows_of(events.offsets)[~column.is_missing()])

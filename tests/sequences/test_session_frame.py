@@ -116,6 +116,13 @@ def test_an_order_that_is_no_time_or_is_missing_is_refused_by_row(tmp_path, time
         SessionFrame(lists, item="i", order="t")
 
 
+def test_ids_of_another_type_are_named_with_their_file(tmp_path):
+    known = SessionFrame({"s": [1, 1], "i": [44, 45]}, item="i", session="s")
+    pd.DataFrame({"s": [1, 1], "i": ["it-44", "it-45"]}).to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(DataError, match=r"test.csv', column 'i': holds text here, but whole numbers before. Give"):
+        known.new(tmp_path / "test.csv")
+
+
 def test_a_category_with_an_order_orders_events():
     levels = pd.Categorical(["low", "high", "low"], ["low", "high"], ordered=True)
     log = pd.DataFrame({"s": [1, 1, 1], "i": list("abc"), "t": levels})
