@@ -217,7 +217,8 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         word = "kept" if family.kept else "left out"
         chosen.families.append(family)
         chosen.hurried = trial.hurried
-        say(f"{family.name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
+        metric = f"{trial.metric.name} " if family.gain or family.error else ""
+        say(f"{family.name}: {metric}{family.figures}, {word}")
 
     # what was kept joins the base: the next idea has to pay beside it
     ideas = logs.ideas(problem) if ranking else _IDEAS

@@ -38,6 +38,13 @@ class Family:
     error: float = 0.0
     kept: bool = True
 
+    @property
+    def figures(self) -> str:
+        """The gain and its standard error in words."""
+        if not self.gain and not self.error:  # too few rows: the trial's model learns nothing from any column
+            return "nothing could be measured (the predictions stay the same)"
+        return f"{self.gain:+.5f} ± {self.error:.5f}"
+
 
 class QuickTrial:
     """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features.

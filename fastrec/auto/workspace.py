@@ -245,7 +245,7 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         for c in problem.columns
     ]
     tried = [
-        {"name": f.name, "gain": f"{f.gain:+.5f} ± {f.error:.5f}", "kept": "yes" if f.kept else "no"}
+        {"name": f.name, "gain": f.figures, "kept": "yes" if f.kept else "no"}
         for f in chosen.families
         if f.gain is not None
     ]
@@ -265,7 +265,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
     models, cats = choose_models(problem, chosen), problem.kinds("category")
     features = [
         {
-            "why": f.name if f.gain is None else f"{f.name}: a trial's {chosen.metric} {f.gain:+.5f} ± {f.error:.5f}",
+            "why": f.name if f.gain is None else f"{f.name}: a trial's {chosen.metric} {f.figures}",
             "lines": [laid_out(g, 16) for g in f.features],
         }
         for f in chosen.families

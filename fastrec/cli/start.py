@@ -116,15 +116,18 @@ def candidates(
     with readable_errors() as stages:
         from fastrec.retrieval import make_candidates
         from fastrec.table import Table
+        from fastrec.table.read import read_file
 
         options = {"time": time, "kind": kind, "targets": target or None, "shown": shown, "test": test, "cut": cut}
         options |= {"sources": None if sources is None else [n.strip() for n in sources.split(",")], "seed": seed}
         options |= {"k": k, "seen": seen, "negatives": negatives, "groups": groups, "user": user, "session": session}
         try:
-            log: Path | Table = events
+            log = events if kind is not None else read_file(events)
             if kind is None:
-                log = Table.read(events)
-                _say_kinds(log, (user, session, item, time), stages.say)
+                _say_kinds(Table.read(log), (user, session, item, time), stages.say)
+            gone = int(Table.read(log, [item])[item].is_missing().sum())
+            if gone:
+                stages.say(f"{gone:,} events have no item, and are left out")
             with stages.stage("candidates"):
                 made = make_candidates(log, item=item, **options)  # type: ignore[arg-type]
         except FastrecError as error:
@@ -137,7 +140,8 @@ def candidates(
             columns.append(TableColumn(head, [format(v, form) for v in found[name]], options={"justify": "right"}))
         console = Console()
         console.print(terminal_table(columns, console.width))
-        typer.echo(f"train {len(made.train)} candidates of {made.groups} groups; {made.found:.1%} have a positive")
+        some = f"{round(made.found * made.groups)} of {made.groups} groups: {made.found:.1%} have a positive"
+        typer.echo(f"train {len(made.train)} candidates of {some}")
         typer.echo(f"test  {len(made.test)} candidates of {made.asked} groups")
         own = "are" if made.seen else "are no"
         typer.echo(f"{made.repeats:.1%} of positives are repeats: a group's own items {own} candidates (--seen)")
@@ -161,7 +165,7 @@ def _say_kinds(log: Table, known: Collection[str | None], say: Callable[[str], N
         if not 1 < len(values) <= limits.FEW_CLASSES:
             continue
         there = column.values > 0
-        numbers = log[group].group_numbers()[there]
+        numbers = log[group].coded().codes[there]  # a group that is missing is refused where the log is read
         pairs = torch.unique(numbers * (len(values) + 1) + column.values[there])
         if len(pairs) > len(torch.unique(numbers)):
             options = shlex.join(["--kind", name, "--target", values[0]])

@@ -29,13 +29,20 @@ from fastrec.competition.next_items import (
     lists_of,
     trust_modules,
 )
-from fastrec.competition.reading import CompetitionData, Reading, in_one_unit, table_files, with_row_numbers
+from fastrec.competition.reading import (
+    CompetitionData,
+    Reading,
+    in_one_unit,
+    refuse_copies,
+    table_files,
+    with_row_numbers,
+)
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_record import shown_first
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
-from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError, warn
+from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError, UnreadableFileError, warn
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
@@ -348,6 +355,7 @@ class SavedRun:
         if self.target is not None:
             return None
         self._refuse_absent(table)
+        refuse_copies(table, self.config["list_column"], self.config["item"])
         return torch.argsort(table[self.config["list_column"]].group_numbers(), stable=True)
 
 
@@ -404,7 +412,7 @@ def read_rows(
         table = read.pop("test")
         try:
             by_list = saved._by_list(table)
-        except MissingColumnError as error:
+        except FastrecError as error:
             raise error.of_file(files["test"]) from None
         table = table if by_list is None else table.take(by_list)
         advance(len(table))

@@ -311,6 +311,9 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
         except TypeError as error:
             frames = traceback.extract_tb(error.__traceback__)
             at = next((f for f in reversed(frames) if not f.filename.startswith((_PACKAGE, "<"))), None)
+            if all(f.filename == __file__ for f in frames) and _WRONG_CALL.search(str(error)):
+                remedy = "Write def features(self) and def models(self, *, bs): bs is the batch size, or None"
+                raise DataError(f"{recipe.name}: {error}", file=file, remedy=remedy) from error
             if at is not None and _WRONG_CALL.search(str(error)):
                 problem = f"{recipe.name}: line {at.lineno}: {error}"
                 raise DataError(problem, file=at.filename, remedy="Mend the call") from error

@@ -22,7 +22,7 @@ from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import ValueForm, relevance
 from fastrec.competition.predict import SavedRun
-from fastrec.competition.reading import CompetitionData, table_files, truth_file
+from fastrec.competition.reading import CompetitionData, refuse_copies, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
@@ -219,21 +219,13 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     test = found.test
     if test is None:
         return
-    lists = test[recipe.list_column].group_numbers().cpu()
-    count = len(torch.unique(lists))
+    count = len(torch.unique(test[recipe.list_column].group_numbers()))
     by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
     if by_list and found.targets is not None and count != len(found.targets):
         problem = f"{recipe.name}: {count} test lists, but {len(found.targets)} targets"
         remedy = "Give one target per test list, in the order of the lists"
         raise DataError(problem, column=recipe.list_column, remedy=remedy)
-    pairs = torch.stack([lists, test[recipe.item].coded().codes.cpu()], 1)
-    _, codes = torch.unique(pairs, dim=0, return_inverse=True)
-    order = torch.argsort(codes, stable=True)
-    again = order[1:][codes[order][1:] == codes[order][:-1]]
-    if len(again):
-        row = int(again.min())
-        problem = f"{recipe.name}: the item stands in the test list {int(lists[row])} twice"
-        raise DataError(problem, column=recipe.item, row=row, remedy="Keep one candidate per item and list")
+    refuse_copies(test, recipe.list_column, recipe.item)
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:

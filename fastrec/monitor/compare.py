@@ -416,6 +416,5 @@ class Monitored:
 
     def __str__(self) -> str:
         head = f"{self.rows[1]:,} rows beside {self.rows[0]:,}, {len(self.columns)} columns: "
-        if self.ok:
-            return f"{head}nothing found"
-        return "\n".join([f"{head}{len(self.findings)} found", *(f"  {f.about}: {f.says}" for f in self.findings)])
+        lines = [f"{head}{len(self.findings) or 'nothing'} found", *(f"  {f.about}: {f.says}" for f in self.findings)]
+        return "\n".join(lines + [f"  {name}, not compared: {why}" for name, why in self.left_out.items()])

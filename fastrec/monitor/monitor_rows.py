@@ -23,7 +23,7 @@ from fastrec.competition.reading import Reading, table_files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.monitor.compare import Compared, Finding, Monitored, Thresholds, benjamini_hochberg, compare_columns, holm
 from fastrec.retrieval.index import Vectors, neighbour_overlap
-from fastrec.table import Column, Table
+from fastrec.table import Column, Table, Vocab
 from fastrec.table.column_types import as_types
 from fastrec.validate import adversarial_validation
 
@@ -291,6 +291,10 @@ def monitor(
     embedded = all({"id", "vector"} <= set(t.names) and t["vector"].kind in ("list", "vector") for t in sides.tables)
     if embedded and "as asked for" not in (sides.left_out.get("id"), sides.left_out.get("vector")):
         try:
+            known = Vocab.fit(sides.tables[0]["id"])
+            share = float((known.encode(sides.tables[1]["id"]) == 0).double().mean())
+            if share >= thresholds.unseen and not any(f.kind == "unseen" for f in by_column.get("id", ())):
+                found.append(Finding("id", "unseen", f"{share:.1%} of the ids were not there before"))
             overlap = neighbour_overlap(*(Vectors.of(t) for t in sides.tables), limits.OVERLAP_AT)
         except DataError as error:  # ids twice, too few in common: the other columns are compared all the same
             sides.left_out["vector"] = f"its neighbours cannot be compared: {error}"

@@ -210,11 +210,14 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
             remedy = "Give the rows that are new alone"
             raise DataError(problem, file=file, column=", ".join(ids), row=int(numbers[again[0]]), remedy=remedy)
         return rows, is_new
-    lists = rows[saved.config["list_column"]].group_numbers().cpu()
-    both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
-    if len(both):
-        problem = f"{len(both)} lists of the new rows (such as {both[0]}) are lists of the run too"
-        raise DataError(problem, column=saved.config["list_column"], remedy="Give new lists numbers of their own")
+    name = saved.config["list_column"]
+    lists = rows[name].group_numbers().cpu()
+    again = torch.isin(lists[is_new], lists[~is_new])
+    if bool(again.any()):
+        row, count = int(again.nonzero()[0]), len(lists[is_new][again].unique())
+        problem = f"{count} lists of the new rows (such as {new[name].to_arrow()[row]}) are lists of the run too"
+        remedy = "A later list of the same user is another list: give each new one an id that the run does not have"
+        raise DataError(problem, file=file, column=name, row=row, remedy=remedy)
     order = torch.argsort(lists, stable=True)
     return rows.take(order.to(rows.device)), is_new[order]
 

@@ -426,11 +426,11 @@ class Vectors:
 
         Args:
             ids: whose vector a row gets, ``[n]``; an unknown one has missing values.
-            times: when each row was, ``[n]``, in the unit of ``until``.
+            times: when each row was, ``[n]``: ``datetime64``, or numbers in the unit of ``until``.
             name: the columns are ``{name}_0``, ``{name}_1``, ….
 
         Raises:
-            DataError: it is not known until when they have learned, or a row is not later.
+            DataError: it is not known until when they have learned, or a row is not later, or in another unit.
         """
         if self.until is None:
             problem = "it is not known until when these vectors have learned: they may know the rows' own targets"
@@ -440,12 +440,20 @@ class Vectors:
         when, known = as_column(times, name="times").number(), codes > 0
         if len(when) != len(codes):
             raise DataError(f"{len(when)} times for {len(codes)} ids", column="times", remedy="Give one for each")
-        late = (known & ~(when > self.until[codes - 1])).nonzero()
-        if len(late):
-            row = int(late[0])
-            until = float(self.until[codes[row] - 1])
-            problem = f"the row is of {float(when[row]):.0f}, its vector has learned until {until:.0f}"
-            raise DataError(problem, column="times", row=row, remedy="Embed a run that ends before the first row")
+        until = self.until[codes - 1]
+        late = known & ~(when > until)
+        # Units of times are a thousand apart. Counts of steps, far below seconds since 1970, may differ by any factor.
+        high, low = torch.maximum(when.abs(), until.abs()), torch.minimum(when.abs(), until.abs())
+        other = known & (high >= 1e8) & (high > 100 * low)
+        wrong = (late | other).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            problem = f"the row is of {float(when[row]):.0f}, its vector has learned until {float(until[row]):.0f}"
+            remedy = "Embed a run that ends before the first row"
+            if bool(other[row]):
+                problem += f": {_unit(when[row])} and {_unit(until[row])}"
+                remedy = f"Give times in {_unit(until[row])}, as until is"
+            raise DataError(problem, column="times", row=row, remedy=remedy)
         values = torch.where(known.unsqueeze(1), self.values[codes - 1], torch.nan)
         return Table({f"{name}_{i}": column for i, column in enumerate(values.unbind(1))})
 
@@ -470,6 +478,12 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
         others = found != asked.unsqueeze(1)
         near.append(found[others & (others.cumsum(1) <= k)].view(-1, k))
     return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
+
+
+def _unit(time: Tensor) -> str:
+    """Return the unit of a time since 1970, by its size."""
+    units = {1e17: "nanoseconds", 1e14: "microseconds", 1e11: "milliseconds", 1e8: "seconds"}
+    return next((unit for least, unit in units.items() if abs(float(time)) >= least), "a unit of its own")
 
 
 class _RecallTrial:

@@ -139,7 +139,7 @@ class RankedCandidates(SessionModel):
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         out = self._features.popularity.mul(1e-30).repeat(len(sessions), 1)
         session, item, score = self._scored(sessions)
-        out[session, item] = score + 1e-30
+        out[session, item] = score + 2e-30  # above the most popular other item
         return out
 
     def standard_scores(self, sessions: SessionFrame) -> torch.Tensor:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, MissingColumnError, warn
+from fastrec.errors import DataError, FastrecError, MissingColumnError, warn
 from fastrec.segments import lexical_order
 from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs
+from fastrec.table.column_types import times_in_text, types_of
+from fastrec.table.keys import is_text
+from fastrec.table.read import read_file
 
 # A log of events, or a table of list columns, as events that stand session by session and in order.
 
@@ -39,8 +43,11 @@ def read_events(
     source: Any, *, item: str, session: str | None, order: Sequence[str], features: Sequence[str], target: str | None
 ) -> EventColumns:
     """Return the events of a log, or of lists; the arguments are those of ``SessionFrame``."""
-    wanted = [item, *order, *features, *(n for n in (session, target) if n is not None)]
-    table = Table.read(source, list(dict.fromkeys(wanted)), device="cpu")
+    wanted = list(dict.fromkeys([item, *order, *features, *(n for n in (session, target) if n is not None)]))
+    source = read_file(source, wanted) if isinstance(source, str | Path) else source
+    table = Table.read(source, wanted, device="cpu")
+    types = types_of(source.select(order)) if isinstance(source, pa.Table) else {}
+    table = table.with_columns({n: _in_order(table[n], "clock" in types.get(n, "")) for n in order})
     events = [item, *order, *features]
     if table[item].kind == "list":
         return _of_lists(table, events, session, target, order)
@@ -99,8 +106,40 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
     return columns if permutation is None else {n: c.take(permutation) for n, c in columns.items()}
 
 
+def _in_order(column: Column, clock: bool) -> Column:
+    """Return a column of ``order``, or of lists of it, with text in ISO 8601 as times.
+
+    Args:
+        column: its values.
+        clock: whether these are times of day.
+
+    Raises:
+        DataError: a value is missing, or other text: as text it would say nothing of the order.
+    """
+    held = packed(column) if column.kind == "list" else column
+    values = held if held.elements is None else held.elements
+    texts = values.distinct if values.kind == "category" and not values.ordered else None
+    if texts is not None and is_text(texts.type):
+        moments, codes = as_column(times_in_text(texts), name=column.name), values.values.long()
+        lost = torch.cat([torch.zeros(1, dtype=torch.bool), moments.is_missing()])[codes]
+    else:
+        moments, lost = None, torch.full((len(values),), clock) & ~values.is_missing()
+    rows = rows_of(held.values) if column.kind == "list" else torch.arange(len(values))
+    if bool(lost.any()):
+        event = int(lost.nonzero()[0])
+        said = "a time of day" if moments is None else repr(texts[int(codes[event]) - 1].as_py())
+        remedy = "Write times as 2024-03-31 10:30:00, or as numbers"
+        raise DataError(f"{said} is no time", column=column.name, row=int(rows[event]), remedy=remedy)
+    missing = values.is_missing().nonzero()
+    if len(missing):
+        row, remedy = int(rows[missing[0]]), "Drop such rows first"
+        raise DataError("an event has no time", column=column.name, row=row, remedy=remedy)
+    values = values if moments is None else moments.take(codes - 1)
+    return values if column.kind != "list" else replace(held, elements=values)
+
+
 def _key(column: Column) -> torch.Tensor:
-    """Return numbers ``[n]`` in the order of a column's values; a missing one comes last."""
+    """Return numbers ``[n]`` in the order of a column's values."""
     if column.kind == "category":
         coded = column.coded()
         place = torch.empty(coded.size, dtype=torch.int64)
@@ -110,7 +149,7 @@ def _key(column: Column) -> torch.Tensor:
         return place.to(coded.codes.device)[coded.codes]
     if column.kind == "number" and column.values.is_floating_point():
         return column.number()
-    return column.integer().masked_fill(column.is_missing(), torch.iinfo(torch.int64).max)
+    return column.integer()
 
 
 # What is known of events and items beside the item: categories as codes, numbers, vectors; and what they were like.
@@ -246,7 +285,8 @@ class SessionFrame:
             takes, a path too.
         item: the column of items.
         session: a log's column of sessions; of lists: the sessions' ids, if there are any.
-        order: column or columns by which the events of a session are ordered; none: they are.
+        order: column or columns by which the events of a session are ordered: numbers, times, text in ISO 8601, or a
+            category with an order; none: they are in order.
         features: columns of the events beside the item: text, categories and booleans become codes, other values
             standardised numbers.
         target: the column with the item that follows the session, where it is known; of a log its last row's counts.
@@ -269,7 +309,7 @@ class SessionFrame:
         codings, item_codings: how these became numbers.
 
     Raises:
-        DataError: columns do not fit together, or a row has no session.
+        DataError: columns do not fit together, a row has no session, or ``order`` has no value there or other text.
     """
 
     def __init__(
@@ -309,7 +349,10 @@ class SessionFrame:
         """
         made = copy.copy(self)
         events = made._read(source, target)
-        made._fill(events)
+        try:
+            made._fill(events)
+        except DataError as error:
+            raise (error.of_file(source) if isinstance(source, str | Path) else error) from None
         column = events.columns.get(self.columns["item"])
         if column is not None:
             made._tell_of_unknown(rows_of(events.offsets)[~column.is_missing()])
@@ -360,10 +403,11 @@ class SessionFrame:
         return made
 
     def _read(self, source: Any, target: str | None) -> EventColumns:
-        if self.virtual is None:
-            return read_events(source, target=target, **self.columns)
-        features = list(dict.fromkeys([*self.columns["features"], self.virtual]))
-        return read_events(source, target=target, **{**self.columns, "features": features})
+        features = [*self.columns["features"], *([] if self.virtual is None else [self.virtual])]
+        try:
+            return read_events(source, target=target, **{**self.columns, "features": list(dict.fromkeys(features))})
+        except FastrecError as error:
+            raise (error.of_file(source) if isinstance(source, str | Path) else error) from None
 
     def _fill(self, events: EventColumns) -> None:
         item = self.columns["item"]

@@ -43,8 +43,10 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and (a.tz is None) == (b.tz is None):
         unit = max(a.unit, b.unit, key=UNITS_PER_SECOND.__getitem__)
         return pa.timestamp(unit, a.tz if a.tz == b.tz else "UTC")
+    kinds = {"text": is_text, "true or false": pa.types.is_boolean, "whole numbers": _is_whole, "numbers": is_numeric}
+    here, before = (next((word for word, is_kind in kinds.items() if is_kind(t)), str(t)) for t in (b, a))
     remedy = "Give the column the same type in every frame"
-    raise DataError(f"holds {b} here, but {a} before", column=name or None, remedy=remedy)
+    raise DataError(f"holds {here} here, but {before} before", column=name or None, remedy=remedy)
 
 
 def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:

@@ -29,6 +29,7 @@ from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.estimators import XGBRanker
 from fastrec.features import CumTarget, FeatureSet
 from fastrec.metrics import mrr
+from fastrec.monitor.retrain import _joined
 from fastrec.serve import Scorer, export_run
 from fastrec.validate import Folds
 from tests.files import write_csv
@@ -477,8 +478,29 @@ def test_what_cannot_be_predicted_or_compared_is_refused(fitted, tmp_path):
         fitted.predict_proba(TEST)
     with pytest.raises(DataError, match=r"not predicted as 'best'\. Use one of scores, ranks, items"):
         fitted.predict(TEST, form="best")
+    twice = pd.concat([TEST, TEST[7:8]]).drop(columns="clicked")
+    twice.to_csv(tmp_path / "new.csv", index=False)
+    which, group = TEST[["item_id", "session_id"]].iloc[7]
+    said = f"column 'item_id', row {len(TEST)}: the item '{which}' stands in the list '{group}' twice. Keep one"
+    with pytest.raises(DataError, match=said):
+        fitted.predict(twice)
+    with pytest.raises(DataError, match=f"new.csv', {said}"):
+        predict_run(fitted.run, tmp_path / "new.csv", tmp_path / "out.csv")
+    old, new = (fitted._saved.read(t, "train") for t in (TRAIN, pd.concat([TEST, TRAIN[3 * C : 5 * C]])))
+    said = f"more.csv', column 'session_id', row {len(TEST)}: 2 lists of the new rows \\(such as s00003\\) are lists of"
+    with pytest.raises(DataError, match=said):
+        _joined(fitted._saved, old, new, tmp_path / "more.csv")
     assert not (tmp_path / "out.csv").exists()
     assert {c.segment for c in compare_runs(fitted.run, fitted.run, by="length")} == {"all", "length=5"}
+
+
+def test_a_trial_of_too_few_groups_says_that_it_measured_nothing(tmp_path):
+    data, said = folder(tmp_path, TRAIN[: 34 * C], TEST.drop(columns="clicked")), []
+    made = new_competition(tmp_path / "competitions" / "mine", data, task="ranking", seconds=30, say=said.append)
+    tried = [line for line in said if line.endswith(("kept", "left out"))]
+    assert tried
+    assert all(": nothing could be measured (the predictions stay the same), " in line for line in tried)
+    assert "nothing could be measured" in (made.folder / "README.md").read_text()
 
 
 def test_candidates_without_an_id_are_numbered(tmp_path):

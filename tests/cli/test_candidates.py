@@ -32,10 +32,17 @@ def test_a_log_becomes_the_files_of_a_ranking(tmp_path):
     for row in made.recall.to_arrow().to_pylist():
         figures = rf"{row['recall']:.4f}\W+{row['gain']:.4f}\W+{row['candidates']:.0f}\b"
         assert re.search(rf"{row['source']}\W+{figures}", said)
-    assert f"{len(made.train)} candidates of 30 groups; {made.found:.1%} have a positive" in said
+    count = made.train.to_pandas()["user"].nunique()
+    assert f"{len(made.train)} candidates of {count} of 30 groups: {made.found:.1%} have a positive" in said
+    assert "no item" not in said + error
     assert f"test  {len(made.test)} candidates of 30 groups" in said
     assert "0.0% of positives are repeats: a group's own items are no candidates" in said
     assert "--task ranking --group user --item item --target label" in said
+
+
+def test_events_without_an_item_are_counted(tmp_path):
+    code, said, error = candidates(tmp_path, LOG.assign(item=LOG["item"].where(LOG.index % 50 != 7)), *FEW)
+    assert (code, "3 events have no item, and are left out" in said + error) == (0, True)
 
 
 def test_a_column_of_kinds_is_named(tmp_path):
@@ -57,6 +64,16 @@ def test_a_column_of_kinds_is_named(tmp_path):
         (LOG[:0], BY, "log.csv', column 'item': the log has no event. Give"),
         (LOG, ["--item", "item"], "error: a group is a user or a session. Name one"),
         (TIMED, [*BY, "--time", "time"], "log.csv', column 'time', row 7: 'noon' is no time. Write"),
+        (
+            LOG.assign(time="04:49"),
+            [*BY, "--time", "time"],
+            "log.csv', column 'time', row 0: a time of day is no time. W",
+        ),
+        (
+            LOG.assign(user=LOG["user"].where(LOG.index != 7), note=[f"n{i % 3}" for i in LOG.index]),
+            BY,
+            "log.csv', column 'user', row 7: a row belongs to no",
+        ),
         (LOG.drop_duplicates("user"), BY, "log.csv', column 'user': no 'user' has two"),
     ],
 )

@@ -179,6 +179,27 @@ def test_vectors_are_features_of_later_rows_alone(walks, tmp_path):
         Vectors.load(tmp_path / "odd.parquet")
 
 
+def test_times_of_rows_are_in_the_unit_of_what_vectors_have_learned():
+    last = 1_700_000_000
+    dated = Vectors(as_column(["a"], name="id"), torch.ones(1, 2), torch.tensor([last], dtype=torch.float64))
+    assert not dated.features(["a"], [last + 1]).to_pandas().isna().any(axis=None)
+    for unit, size in (("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9)):
+        early = (last - 5_000) * size  # a leak that no comparison of numbers would find
+        with pytest.raises(DataError, match=f"row 1: .*: {unit} and seconds. Give times in seconds") as error:
+            dated.features(["a", "a"], [last + 1, early])
+        assert error.value.column == "times"
+        scaled = Vectors(dated.ids, dated.values, dated.until * size)
+        with pytest.raises(DataError, match=f": seconds and {unit}. Give times in {unit}"):
+            scaled.features(["a"], np.array([last + 90_000], "datetime64[s]"))
+    for unit in ("ns", "us", "ms", "s", "h", "D"):
+        moments = np.array([last, last + 90_000], "datetime64[s]").astype(f"datetime64[{unit}]")
+        assert not dated.features(["a"], moments[1:]).to_pandas().isna().any(axis=None)
+        with pytest.raises(DataError, match=r"row 0: .* has learned until 1700000000\. Embed"):
+            dated.features(["a"], moments[:1])
+    steps = Vectors(dated.ids, dated.values, torch.full((1,), 3.0, dtype=torch.float64))
+    assert len(steps.features(["a"], [5_000])) == 1  # counts of events have no unit
+
+
 def test_drift_is_the_share_of_neighbours_that_stay(tmp_path):
     draw = torch.Generator().manual_seed(0)
     values, turn = torch.randn(60, 5, generator=draw), torch.linalg.qr(torch.randn(5, 5, generator=draw))[0]
@@ -212,6 +233,10 @@ def test_drift_is_the_share_of_neighbours_that_stay(tmp_path):
     told = monitor(tmp_path / "old.parquet", few, adversarial=False)
     assert told.overlap is None
     assert "3 ids in common" in told.left_out["vector"]
+    assert [(f.about, f.kind, f.says) for f in told.findings] == [
+        ("id", "unseen", "90.9% of the ids were not there before")
+    ]
+    assert "vector, not compared: its neighbours cannot be compared: 3 ids in common" in str(told)
     dated = Vectors(old.ids, old.values, torch.zeros(len(old.values), dtype=torch.float64))
     with pytest.raises(DataError, match="1 times for 2 ids"):
         dated.features(["a", "b"], [5.0])

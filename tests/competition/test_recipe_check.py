@@ -49,12 +49,24 @@ class WrongModel(Clicks):
         return [XGBModel("xgb", "hist", 3)]
 
 
+class NoBatchSize(Clicks):
+    def models(self):
+        return [XGBModel("xgb")]
+
+
+class NextWithoutBatchSize(NextItemCompetition):
+    name = "next"
+
+    def models(self):
+        return {}
+
+
 class NeedsData(Clicks):
     def features(self):
         return self.read_before  # only known when the data were read
 
 
-for abstract in (MisspeltNext, MisspeltStream):
+for abstract in (MisspeltNext, NextWithoutBatchSize, MisspeltStream):
     abstract.__abstractmethods__ = frozenset()
 
 
@@ -65,6 +77,8 @@ for abstract in (MisspeltNext, MisspeltStream):
         (MisspeltNext, "attribute exclude_sen.* Write exclude_seen"),
         (MisspeltStream, "attribute bufer_rows.* Write buffer_rows"),
         (WrongGenerator, r"test_recipe_check.py'.*line \d+: .*CountEncode.*unexpected keyword argument 'lgo'"),
+        (NoBatchSize, r"test_recipe_check.py': clicks: .*models\(\) got .*'bs'. Write def .*models\(self, \*, bs\)"),
+        (NextWithoutBatchSize, r"test_recipe_check.py': next: .*models\(\) got .*'bs'. Write def .*\(self, \*, bs\)"),
         (WrongModel, r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument"),
     ],
 )

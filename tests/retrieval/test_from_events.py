@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError, WriteError
 from fastrec.retrieval import (
+    CandidateFeatures,
     Candidates,
     EventFeatures,
     ModelSource,
@@ -280,6 +281,18 @@ def test_shares_of_late_events():
     assert found["item_share_0.1"].tolist() == [0.25, 0.75]
     assert found["item_age"].tolist() == [100, 10]
     assert found["item_idle"].tolist() == [0, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 30)), min_size=1, max_size=60))
+def test_what_is_recent_goes_by_time_and_not_by_the_rows(rows):
+    log = pd.DataFrame(rows, columns=["s", "i", "t"])
+    least = sorted(log["t"])[-max(1, len(log) // 20)]
+    late = Counter(log["i"][log["t"] >= least])  # all that are as late as the first of the last twentieth
+    for table in (log, log[::-1]):
+        known = SessionFrame(table, item="i", session="s", order="t")
+        codes = torch.arange(1, len(known.items))
+        found = CandidateFeatures().fit(known)(Table({"session": codes * 0, "item": codes}), known)
+        assert found["item_events_recent"].values.tolist() == [late[i] for i in known.decode(codes).to_pylist()]
 
 
 def test_a_source_may_leave_out_what_was_seen():

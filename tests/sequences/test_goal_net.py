@@ -135,6 +135,10 @@ def test_one_training_serves_every_goal(tmp_path):
     (lambda: GoalNet(KINDS, augment=["crop"]), "crop"),
     (lambda: GoalNet(KINDS, net="BERT4Rec"), "net='BERT4Rec'.*SASRec.*GRU4Rec"),
     (lambda: GoalNet(KINDS, event="kind", epochs=1).fit(log(0)), "side feature"),
+    (
+        lambda: GoalNet(["click", "by"], epochs=1).fit(log(0)),
+        "column 'type': it has no value 'by'; there are buy, cart, click. Give goals",
+    ),
 ])  # fmt: skip
 def test_errors_say_what_to_do(call, match):
     with pytest.raises((DataError, MissingColumnError), match=match):

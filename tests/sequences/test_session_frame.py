@@ -73,6 +73,70 @@ def test_a_log_equals_a_plain_loop(rows):
     assert frame.sessions.to_arrow().to_pylist() == list(found)
 
 
+DAYS = ["2024-03-02", "2024-03-10", "2024-03-09"]
+
+
+@pytest.mark.parametrize(
+    "times", [DAYS, [f"{d}T0{i}:30:00Z" for i, d in enumerate(DAYS)], pd.Series(DAYS, dtype="category")]
+)
+def test_text_in_iso_is_times_in_a_log_and_in_lists(tmp_path, times):
+    log = pd.DataFrame({"s": [1, 1, 1], "i": ["a", "c", "b"], "t": times})
+    seconds = sorted(pd.to_datetime(log["t"].astype(str), utc=True).map(pd.Timestamp.timestamp))
+    log.to_csv(tmp_path / "log.csv", index=False)
+    lists = {"i": [log["i"].tolist()], "t": [log["t"].astype(str).tolist()]}
+    for source, session in ((log, "s"), (tmp_path / "log.csv", "s"), (lists, None)):
+        frame = SessionFrame(source, item="i", session=session, order="t")
+        assert lists_of(frame) == [["a", "b", "c"]]
+        assert frame.times.tolist() == seconds
+
+
+@pytest.mark.parametrize(
+    ("times", "row", "said"),
+    [
+        (["01/03/2024", "02/02/2024", "03/01/2024"], 0, "'01/03/2024' is no time"),
+        (["9", "10", "11"], 0, "'9' is no time"),
+        (["2024-03-01", None, "soon"], 2, "'soon' is no time"),
+        (["2024-03-01", None, "2024-03-02"], 1, "an event has no time"),
+        (["04:49", "06:37", "05:00"], 0, "is no time"),
+        ([1.0, 2.0, math.nan], 2, "an event has no time"),
+        (pd.Series([1, None, 3], dtype="Int64"), 1, "an event has no time"),
+        (pd.to_datetime(["2024-03-01", None, "2024-03-02"]), 1, "an event has no time"),
+        (pd.Categorical(["low", "high", "low"], ["low", "high"]), 0, "'low' is no time"),
+    ],
+)
+def test_an_order_that_is_no_time_or_is_missing_is_refused_by_row(tmp_path, times, row, said):
+    log = pd.DataFrame({"s": [1, 1, 2], "i": list("abc"), "n": [1, 2, 3], "t": times})
+    log.to_parquet(tmp_path / "log.parquet")
+    for order in ("t", ["n", "t"]):
+        with pytest.raises(DataError, match=rf"column 't', row {row}: .*{said}") as error:
+            SessionFrame(tmp_path / "log.parquet", item="i", session="s", order=order)
+        assert error.value.file == str(tmp_path / "log.parquet")
+    lists = log.groupby("s").agg({"i": list, "t": lambda t: list(t.astype(object).where(t.notna(), None))})
+    with pytest.raises(DataError, match=rf"column 't', row {row // 2}: .*{said}"):
+        SessionFrame(lists, item="i", order="t")
+
+
+def test_ids_of_another_type_are_named_with_their_file(tmp_path):
+    known = SessionFrame({"s": [1, 1], "i": [44, 45]}, item="i", session="s")
+    pd.DataFrame({"s": [1, 1], "i": ["it-44", "it-45"]}).to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(DataError, match=r"test.csv', column 'i': holds text here, but whole numbers before. Give"):
+        known.new(tmp_path / "test.csv")
+
+
+def test_a_category_with_an_order_orders_events():
+    levels = pd.Categorical(["low", "high", "low"], ["low", "high"], ordered=True)
+    log = pd.DataFrame({"s": [1, 1, 1], "i": list("abc"), "t": levels})
+    frame = SessionFrame(log, item="i", session="s", order="t")
+    assert lists_of(frame) == [["a", "c", "b"]]
+    assert frame.times is None
+
+
+def test_clock_times_of_a_file_are_no_times(tmp_path):
+    (tmp_path / "log.csv").write_text("s,i,t\n1,a,23:50\n1,b,00:10\n")
+    with pytest.raises(DataError, match=r"log\.csv', column 't', row 0: a time of day is no time.*2024-03-31"):
+        SessionFrame(tmp_path / "log.csv", item="i", session="s", order="t")
+
+
 @pytest.mark.parametrize(
     "ids",
     [

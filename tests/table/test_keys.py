@@ -168,7 +168,7 @@ def test_no_keys_have_no_type():
     assert text.find_in(nothing).tolist() == [-1, -1]
     assert nothing.find_in(text).tolist() == []
     assert tuples(nothing.concat(text)) == tuples(text.concat(nothing)) == [("a",), ("b",)]
-    with pytest.raises(DataError, match=r"column 'x': holds int64 here, but large_string before"):
+    with pytest.raises(DataError, match=r"column 'x': holds whole numbers here, but text before"):
         text.concat(number)
     with pytest.raises(DataError, match=r"column 'x'"):
         number.find_in(text)

@@ -161,43 +161,12 @@ class _Log:
             raise DataError("kinds of events were named, and no column of kinds", remedy="Name it: kind=…")
         if _LABEL in (self.group, self.item):
             raise DataError("the column of labels has this name", column=_LABEL, remedy="Rename the column")
-        table = self._table(events)
         kinds = [] if self.kind is None else [self.kind]
-        log = SessionFrame(table, item=self.item, session=self.group, order=self.time or (), features=kinds)
+        log = SessionFrame(events, item=self.item, session=self.group, order=self.time or (), features=kinds)
         if not len(log.values):
-            problem = "the log has no event" if not len(table) else "no event has an item"
+            problem = "the log has no event" if not len(log) else "no event has an item"
             raise DataError(problem, column=self.item, remedy="Give one event or more, each with its item")
         return self._marked(log)
-
-    def _table(self, events: Any) -> Table:
-        names = [n for n in (self.group, self.item, self.time, self.kind) if n is not None]
-        table = Table.read(events, list(dict.fromkeys(names)), device="cpu")
-        return table if self.time is None else table.with_columns({self.time: self._times(table[self.time], self.time)})
-
-    @staticmethod
-    def _times(column: Column, name: str) -> Column:
-        """Return a column of numbers or times.
-
-        Raises:
-            DataError: a value is missing, or no time.
-        """
-        if column.kind not in ("number", "datetime"):
-            values = column.to_arrow()
-            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-            values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-            column = as_column(times_in_text(values), name=name)
-            lost = (column.is_missing() & torch.from_numpy(values.is_valid().to_numpy(zero_copy_only=False))).nonzero()
-            if len(lost):
-                row = int(lost[0])
-                problem, remedy = (
-                    f"{values[row].as_py()!r} is no time",
-                    "Write times as 2024-03-31 10:30:00, or as numbers",
-                )
-                raise DataError(problem, column=name, row=row, remedy=remedy)
-        missing = column.is_missing().nonzero()
-        if len(missing):
-            raise DataError("an event has no time", column=name, row=int(missing[0]), remedy="Drop such rows first")
-        return column
 
     def _marked(self, log: SessionFrame) -> SessionFrame:
         act = positive = torch.ones(len(log.values), dtype=torch.bool)
@@ -291,7 +260,7 @@ class _Log:
         try:
             table = Table.read(test, device="cpu")
             if self.item in table:
-                return self._marked(log.new(self._table(table)))
+                return self._marked(log.new(test))
             ids = table[self.group]
         except FastrecError as error:
             raise (error.of_file(test) if isinstance(test, str | Path) else error) from None

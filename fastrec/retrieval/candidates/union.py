@@ -271,7 +271,8 @@ class CandidateFeatures(Saved):
     """Adds columns to a table of candidates.
 
     For every ``{source}_score`` its share of the session's highest and of their sum; the item's events in the log and
-    in its last twentieth; the session's length, its last item's events, and whether the candidate is that item.
+    in its last twentieth (of events by time; without times, of sessions as they stand); the session's length, its last
+    item's events, and whether the candidate is that item.
     """
 
     learned = ("_counts", "_recent")
@@ -280,8 +281,13 @@ class CandidateFeatures(Saved):
         """Count the log's items; of the log that the sources learn from."""
         codes = len(sessions.items)
         self._counts = torch.bincount(sessions.values, minlength=codes).float()
-        late = sessions.offsets[len(sessions) - max(1, len(sessions) // 20)] if len(sessions) else 0
-        self._recent = torch.bincount(sessions.values[int(late) :], minlength=codes).float()
+        late = sessions.values
+        if len(late) and sessions.times is not None:
+            first = sessions.times.sort().values[-max(1, len(late) // 20)]
+            late = late[sessions.times >= first]
+        elif len(sessions):
+            late = late[int(sessions.offsets[-1 - max(1, len(sessions) // 20)]) :]
+        self._recent = torch.bincount(late, minlength=codes).float()
         return self
 
     @property

@@ -39,6 +39,7 @@ from fastrec.serve.server.spec import Input
 from fastrec.serve.server.versions import Canary, Source
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
+from fastrec.table.keys import is_numeric
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,7 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedS
             raise Refusal(422, f"the session has an unknown field {shortened(unknown)!r}", row=row)
     lists = [s["items"] for s in sessions]
     offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
-    column = Input("items", spec.type)
-    items = _in_session(offsets, lambda: from_values(column, list(chain.from_iterable(lists))))
+    items = _ids(list(chain.from_iterable(lists)), spec, offsets)
     times = _times([s.get("times") for s in sessions], offsets) if spec.timed else None
     return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec), times)
 
@@ -221,17 +221,32 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
     absent = next((n for n in ("items", *(["times"] if spec.timed else [])) if n not in names), None)
     if absent is not None:
         raise Refusal(422, "the column is missing", column=absent)
-    column, lists = Input("items", spec.type), table["items"]
-    flat, lengths = event_parts(column, lists)
+    lists = table["items"]
+    flat, lengths = event_parts(Input("items", spec.type), lists)
     if lists.null_count:
         raise Refusal(422, "the session has no list", column="items", row=int(np.argmax(lists.is_null())))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    items = _in_session(offsets, lambda: from_arrow(column, flat))
+    items = _ids(flat, spec, offsets)
     context, times = {}, _times(table["times"], offsets) if spec.timed else None
     for name in (n for n in names if n not in (("items", "times") if spec.timed else ("items",))):
         _check_name(name, spec, None)
         context[name] = _plain(name, table[name].to_pylist())
     return AskedSessions(items, offsets, 1, context, times)
+
+
+def _ids(flat: list[Any] | pa.Array, spec: RecommendSpec, offsets: np.ndarray) -> np.ndarray:
+    """Return the ids of all events; a number is none where ids are text, though the text of it might be one."""
+
+    def read() -> np.ndarray:
+        kinds = list(map(type, flat)) if isinstance(flat, list) else [int] * (len(flat) * is_numeric(flat.type))
+        row = next((i for i, kind in enumerate(kinds) if kind in (int, float, bool)), None)
+        if row is not None and spec.type == "string":
+            raise Refusal(
+                422, "an id is a number, and ids are text", column="items", row=row, remedy='Send "44", not 44'
+            )
+        return (from_values if isinstance(flat, list) else from_arrow)(Input("items", spec.type), flat)
+
+    return _in_session(offsets, read)
 
 
 def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
