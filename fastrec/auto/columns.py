@@ -409,9 +409,7 @@ def read_files(data: Path, log: str | Path | None = None) -> Files:
     of_rows = {p: t for p, t in tables.items() if p != events}
     train, why = _train_of(of_rows, data)
     test = _test_of(of_rows, train)
-    made = Files(folder, {"train": train.name}, {"train": tables[train]}, why={"train": why})
-    if events is not None:
-        made.log = events
+    made = Files(folder, {"train": train.name}, {"train": tables[train]}, why={"train": why}, log=events)
     if test is not None:
         made.names["test"], made.tables["test"] = test.name, tables[test]
         made.why["test"] = f"{test.name} has its columns"

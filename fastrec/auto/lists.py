@@ -215,8 +215,7 @@ def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why
     said = f"{len(rows):,} groups of {rows.mean():.3g} rows on average, "
     said += "one positive in each" if (positives == 1).all() else f"{positives.mean():.3g} positives in each"
     if positive_groups < len(rows):
-        said += f"; {len(rows) - positive_groups:,} groups have no positive: nothing is learned from them, and they "
-        said += "count 0"
+        said += f"; {len(rows) - positive_groups:,} groups have no positive: they teach nothing and count 0"
     said += f"; {single:,} groups have one row" if single else ""
     said += "; rows of one group stand apart, and are brought together" if stretches > len(rows) else ""
     made.decisions.append(AutoDecision("group", lists, f"{why}: {said}", sure=sure))

@@ -251,9 +251,8 @@ def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, s
             remedy = "Name the column whose value the candidates of one group share (group=, --group)"
             raise DataError(problem, file=file, column=single[0], remedy=remedy)
         may = []
-        for c in (c for c in made.columns if limits.FEW_CLASSES < c.distinct <= most):
-            if c.kind == "list" or c.missing:
-                continue
+        full = [c for c in made.columns if c.kind != "list" and not c.missing]
+        for c in (c for c in full if limits.FEW_CLASSES < c.distinct <= most):
             codes = pd.factorize(made.train[c.name].to_pandas())[0]
             if ((np.bincount(codes) > 1) & (np.bincount(codes, chosen) > 0)).any():
                 may.append(c.name)
@@ -517,8 +516,7 @@ def _drop(made: Problem, known: pa.Table) -> None:
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
         made.decisions.append(AutoDecision("columns", told, why, sure=False))
     if made.drop:
-        why = "as was asked for, or " if made.asked.ids else ""
-        why += "nothing can be learned from them, or they tell too much"
+        why = "as was asked for, or " * bool(made.asked.ids) + "nothing can be learned from them, or they tell too much"
         made.decisions.append(AutoDecision("drop", list(made.drop), why))
 
 
@@ -582,10 +580,8 @@ def _split(made: Problem, known: pa.Table) -> None:
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
     made.ids = [n for n in made.ids if n != made.time]
-    at_random = found.by == "random"
-    made.decisions.append(
-        _at_random(made, known, [found.why]) if at_random else AutoDecision("folds", found.by, found.why)
-    )
+    as_test = AutoDecision("folds", found.by, found.why)
+    made.decisions.append(_at_random(made, known, [found.why]) if found.by == "random" else as_test)
 
 
 def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> None:

@@ -156,11 +156,9 @@ class Competition(ABC):
         if self.task == "ranking":
             return self._lists_together(found)
         names = [n for n in ([self.target] if isinstance(self.target, str) else self.target or ()) if n in train]
-        if test is not None:
+        if test is not None or not names:
             return found
-        missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
-        for name in names:
-            missing |= train[name].is_missing()
+        missing = torch.stack([train[n].is_missing() for n in names]).any(0)
         if not bool(missing.any()) or bool(missing.all()):
             return found
         test = train.take(missing.nonzero().squeeze(1)).drop(names)
