@@ -212,9 +212,9 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
         return rows, is_new
     name = saved.config["list_column"]
     lists = rows[name].group_numbers().cpu()
-    again = torch.isin(lists[is_new], lists[~is_new])
-    if bool(again.any()):
-        row, count = int(again.nonzero()[0]), len(lists[is_new][again].unique())
+    again = torch.isin(lists[is_new], lists[~is_new]).nonzero()
+    if len(again):
+        row, count = int(again[0]), len(lists[is_new][again].unique())
         problem = f"{count} lists of the new rows (such as {new[name].to_arrow()[row]}) are lists of the run too"
         remedy = "A later list of the same user is another list: give each new one an id that the run does not have"
         raise DataError(problem, file=file, column=name, row=row, remedy=remedy)

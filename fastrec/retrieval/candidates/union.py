@@ -15,7 +15,6 @@ from fastrec.retrieval.base import Saved, part_of, state_of
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, Vocab, concat
-from fastrec.table.column import rows_of
 
 
 class Candidates:
@@ -234,15 +233,10 @@ def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, Session
     Raises:
         DataError: the events have no times.
     """
-    if sessions.times is None:
-        raise DataError("the events have no times", remedy="Name the column of times (order=…)")
-    early = sessions.times < moment
-    counts = torch.zeros(len(sessions), dtype=torch.int64).index_add_(0, rows_of(sessions.offsets), early.long())
-    starts, ends = sessions.offsets[:-1], sessions.offsets[1:]
-    middle = starts + counts  # times ascend within a session
+    starts, ends, middle = sessions.offsets[:-1], sessions.offsets[1:], sessions.ends_before(moment)
     known = sessions.cut(starts, middle)
     known.sessions = sessions.sessions
-    both = ((counts > 0) & (middle < ends)).nonzero().squeeze(1)
+    both = ((starts < middle) & (middle < ends)).nonzero().squeeze(1)
     asked, wanted = known.take(both), sessions.cut(middle[both], ends[both])
     wanted.sessions = asked.sessions
     return known, asked, wanted
@@ -281,13 +275,11 @@ class CandidateFeatures(Saved):
         """Count the log's items; of the log that the sources learn from."""
         codes = len(sessions.items)
         self._counts = torch.bincount(sessions.values, minlength=codes).float()
-        late = sessions.values
-        if len(late) and sessions.times is not None:
-            first = sessions.times.sort().values[-max(1, len(late) // 20)]
-            late = late[sessions.times >= first]
-        elif len(sessions):
-            late = late[int(sessions.offsets[-1 - max(1, len(sessions) // 20)]) :]
-        self._recent = torch.bincount(late, minlength=codes).float()
+        few = max(1, len(sessions) // 20)
+        late = torch.arange(len(sessions.values)) >= sessions.offsets[max(len(sessions) - few, 0)]
+        if sessions.times is not None:
+            late = sessions.times >= sessions.times.sort().values[-max(1, len(late) // 20) :][:1]
+        self._recent = torch.bincount(sessions.values[late], minlength=codes).float()
         return self
 
     @property
