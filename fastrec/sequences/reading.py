@@ -55,12 +55,9 @@ def read_events(
     if session is None:
         problem = "holds one item a row, and no column says which session a row belongs to"
         raise DataError(problem, column=item, remedy="Name the session's column (session=…), or give a column of lists")
-    coded = table[session].coded()
-    gone = (coded.codes == 0).nonzero()
-    if len(gone):
-        remedy = "Fill the column, or drop the row"
-        raise DataError("a row belongs to no session", column=session, row=int(gone[0]), remedy=remedy)
+    table[session].refuse_missing("a row belongs to no session", "Fill the column, or drop the row")
     # sessions are numbered in the order in which they first appear
+    coded = table[session].coded()
     codes = coded.codes - 1
     first = torch.full((coded.size - 1,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
     by_first = torch.argsort(first)
@@ -128,11 +125,8 @@ def _key(column: Column) -> torch.Tensor:
     """Return numbers ``[n]`` in the order of a column's values."""
     if column.kind == "category":
         coded = column.coded()
-        place = torch.empty(coded.size, dtype=torch.int64)
-        sorted_keys = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
-        place[sorted_keys + 1] = torch.arange(coded.size - 1)
-        place[0] = coded.size
-        return place.to(coded.codes.device)[coded.codes]
+        by_value = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
+        return torch.argsort(by_value)[coded.codes - 1]
     if column.kind == "number" and column.values.is_floating_point():
         return column.number()
     return column.integer()
@@ -449,11 +443,9 @@ class SessionFrame:
         Raises:
             DataError: times are asked for, and the events have none.
         """
-        if not timed:
-            return [self.values, *self.sides.values()]
-        if self.times is None:
+        if timed and self.times is None:
             raise DataError("the events have no times", remedy="Name the column of times (order=…)")
-        return [self.values, *self.sides.values(), self.times]
+        return [self.values, *self.sides.values(), *([self.times] if timed else [])]
 
     @property
     def ends(self) -> torch.Tensor | None:

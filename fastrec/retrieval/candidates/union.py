@@ -352,29 +352,28 @@ class EventFeatures(Saved):
         session, item = table["session"].values, table["item"].values
         codes, (rows, steps), kinds = len(sessions.items), sessions.steps(), self._of(sessions)
         pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)
-        wanted = session * codes + item
-        at = torch.searchsorted(pairs, wanted).clamp_max(max(len(pairs) - 1, 0))
-        own = pairs[at] == wanted if len(pairs) else torch.zeros(len(wanted), dtype=torch.bool)
+        wanted, count = session * codes + item, len(pairs) + 1
+        pairs = torch.cat([pairs, pairs.new_full((1,), torch.iinfo(torch.int64).max)])  # no pair: one place at least
+        at = torch.searchsorted(pairs, wanted)
+        own = pairs[at] == wanted
         made: dict[str, Tensor] = {}
         total = self._counts.sum(0).clamp_min(1)
         for code, kind in enumerate(self._kinds):
             if not kind:
                 continue
             of_kind = (kinds == code).float()
-            counts = torch.zeros(len(pairs)).index_add_(0, which, of_kind)
-            made[f"own_{kind}"] = torch.where(own, counts[at], 0.0) if len(pairs) else torch.zeros(len(wanted))
+            counts = torch.zeros(count).index_add_(0, which, of_kind)
+            made[f"own_{kind}"] = torch.where(own, counts[at], 0.0)
             made[f"session_{kind}"] = torch.zeros(len(sessions)).index_add_(0, rows, of_kind)[session]
             made[f"item_{kind}"] = self._counts[code][item]
             made[f"item_{kind}_share"] = (self._counts[code] / total)[item]
-        made["own_steps_ago"] = self._least(steps.float(), which, len(pairs), at, own)
+        made["own_steps_ago"] = self._least(steps.float(), which, count, at, own)
         if sessions.times is not None:
             ago = sessions.times[sessions.offsets[rows + 1] - 1] - sessions.times
-            made["own_seconds_ago"] = self._least(ago.float(), which, len(pairs), at, own)
+            made["own_seconds_ago"] = self._least(ago.float(), which, count, at, own)
         return table.with_columns(made)
 
     @staticmethod
     def _least(values: Tensor, which: Tensor, count: int, at: Tensor, own: Tensor) -> Tensor:
-        if not count:
-            return torch.full((len(at),), torch.nan)
         least = torch.full((count,), torch.inf).scatter_reduce_(0, which, values, "amin")
         return torch.where(own, least[at], torch.nan)
