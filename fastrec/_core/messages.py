@@ -78,7 +78,8 @@ def terminal_table(
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar of some known names to one that is unknown; None: no one is similar."""
+    """Return the most similar of some known names to one that is unknown; None: no one is. Case tells nothing."""
     # The time grows with the square of the length, and names come from outside.
-    close = difflib.get_close_matches(name[:100], sorted(known), 1)
-    return close[0] if close else None
+    lowered = {k.casefold(): k for k in sorted(known)}
+    close = difflib.get_close_matches(name[:100].casefold(), lowered, 1)
+    return lowered[close[0]] if close else None

@@ -333,9 +333,8 @@ def _are_numbers(texts: pd.Series, rows: pd.Series, pattern: str, padded: bool) 
 
 def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
     if not isinstance(values, pd.Series):
-        values = pd.Series(
-            pc.unique(values).drop_null().slice(0, limits.SNIFFED_TEXTS).cast(pa.int64()).to_pandas()
-        ).astype(str)
+        whole = pc.unique(values).drop_null().slice(0, limits.SNIFFED_TEXTS).cast(pa.int64())
+        values = pd.Series(whole.to_pandas()).astype(str)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = pd.to_datetime(values, format=form or "ISO8601", errors="coerce", utc=True)

@@ -20,7 +20,7 @@ from fastrec._core import limits
 from fastrec.auto import logs
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem, shared_columns
-from fastrec.auto.trial import Family, QuickTrial
+from fastrec.auto.trial import Family, QuickTrial, is_worth
 from fastrec.errors import FastrecError
 from fastrec.features import (
     Bucketize,
@@ -64,6 +64,15 @@ class Chosen:
     def features(self) -> list[Feature]:
         """Those in the recipe."""
         return [f for family in self.families if family.kept for f in family.features]
+
+    @property
+    def doubt(self) -> str:
+        """Why most trees are to learn from the files' own columns; empty: what was found is believed."""
+        gains = [(f.gain, f.error) for f in self.families if f.kept and f.gain is not None]
+        # A model that was stopped early finds help where there is none. A gain of many errors is believed all the same.
+        if not gains or not self.hurried or any(is_worth(*g, 5.0) for g in gains):
+            return ""
+        return "Trials were hurried and no gain is 5 standard errors: most trees learn from the files' own columns."
 
 
 # Features that kinds of columns ask for: without them nothing is learned from times, lists, texts, side tables.
@@ -222,19 +231,14 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             break
         if ranking:  # features of owners are dear, others cheap: what one leaves goes to those after it
             trial.time_limit = (ends - time.monotonic()) / (trial.n_folds * (len(ideas) - i + 2))
-        try:
-            features = make(problem, trial)
-        except FastrecError as error:
-            say(f"{name}: not tried ({error.problem})")
-            continue
         known = set(map(repr, trial.base))  # ideas share what they are made from
-        if features := [f for f in features if repr(f) not in known]:
-            try:  # a table of ids whose features have one value each leaves nothing to learn from
+        try:  # a table of ids whose features have one value each leaves nothing to learn from
+            if features := [f for f in make(problem, trial) if repr(f) not in known]:
                 # Of 20 random targets 5 gained one error by arithmetic, 3 gained two.
                 note(trial.family(name, features, times=2.0 if make is _arithmetic else 1.0))
-            except FastrecError as error:
-                say(f"{name}: not kept ({error.problem})")
-            took = time.monotonic() - began
+                took = time.monotonic() - began
+        except FastrecError as error:
+            say(f"{name}: not kept ({error.problem})")
     shared = shared_columns(problem) if ranking else []
     for word, some in (("few", [c for c in shared if c.distinct <= limits.FEW_CLASSES]), ("many", shared)):
         if some := [c for c in some if c.name not in (*problem.drop, *trial.cats, *trial.conts)]:
@@ -242,6 +246,8 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             if not family.kept:
                 why = f"it is one for a whole group, and a trial's {chosen.metric} is no better with such columns"
                 problem.drop |= {c.name: why for c in some}
+    if chosen.doubt and problem.log is None:
+        say(chosen.doubt)
     return chosen
 
 

@@ -156,10 +156,8 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
         remedy = "Make it 1 for what was chosen and 0 for the others, or a grade from 0"
         offered = next((n for n in made.train.column_names if n != name and _offers(made.train[n], column)), None)
         if offered is not None:
-            remedy = (
-                f"Give a row for each of {offered} (in pandas df.explode({offered!r}), of texts after .str.split), "
-            )
-            remedy += f"and label 1 where it is of {name}, else 0"
+            remedy = f"Give a row for each of {offered} (in pandas df.explode({offered!r}), of texts after "
+            remedy += f".str.split), and label 1 where it is of {name}, else 0"
         problem = f"the label is of type {column.type}, no number"
         raise DataError(problem, file=file, column=name, remedy=remedy)
     flags = pa.types.is_boolean(column.type)
@@ -290,11 +288,5 @@ def shared_in_groups(made: Problem) -> list[str]:
     groups = pd.factorize(made.train[made.lists].to_pandas())[0]
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     first = np.repeat(starts, np.diff([*starts, len(groups)]))
-    found = []
-    for c in made.learned:
-        if c.kind == "list":
-            continue
-        values = pd.factorize(made.train[c.name].to_pandas())[0]
-        if (values == values[first]).all():
-            found.append(c.name)
-    return found
+    columns = ((c.name, pd.factorize(made.train[c.name].to_pandas())[0]) for c in made.learned if c.kind != "list")
+    return [name for name, values in columns if (values == values[first]).all()]

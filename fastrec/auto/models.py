@@ -99,6 +99,7 @@ def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torc
             # More rounds would only be hurried by a higher rate if time is short.
             own = SIZES[name]["lgbm"]
             model = LGBMModel("size", rounds=150, early_stopping_rounds=20, learning_rate=0.1, **own)
+            model.suit(trial.metric.name)
             model.time_limit = left / (len(names) - i)
             made[name] = model.fit(train, None, seed=0).predict(valid)
         if labels and len(made) < len(names):
@@ -135,9 +136,8 @@ class ModelLine:
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """Choose the base models of a recipe: LightGBM, XGBoost and CatBoost if they are installed, and a net.
 
-    Where features were found to pay, one model learns from the files' own columns alone, and CatBoost does unless
-    arithmetic was found, which it has none of. Where the trials
-    had too little time to be believed that model is the first, and one alone learns from the features.
+    Where features were found to pay, one model learns from the files' own columns alone, and CatBoost unless arithmetic
+    was found. Where these gains are in doubt, that model comes first, and LightGBM alone learns from the features.
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     if problem.task == "ranking":
@@ -154,9 +154,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     if tried:
         plain = "LGBMModel" if lgbm else "XGBModel"
         line = ModelLine(plain, f'{plain}("plain", columns=OWN{lgb if lgbm else few})')
-        made.insert(0 if chosen.hurried else 1, line)
-    # A model that was stopped before it had learned all it could finds help where there is none.
-    own = ", columns=OWN" if tried and chosen.hurried else ""
+        made.insert(0 if chosen.doubt else 1, line)
+    own = ", columns=OWN" if chosen.doubt else ""
     made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
     if lgbm and size == "very large":  # what is found between single rows, found otherwise
         made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size]["lgbm"], **_FINER})})'))
@@ -201,11 +200,8 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     first: it stops by a loss, which is smoother than an order, and is the best alone more often than not.
     """
     small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
-    tried = [f for f in chosen.families if f.kept and f.gain is not None]
     # What is in a log no model finds in the files' own columns, however long it learns.
-    # A gain of many errors is believed though the models that found it were stopped early.
-    sure = any(is_worth(f.gain or 0, f.error, 5.0) for f in tried)
-    own = ", columns=OWN" if tried and chosen.hurried and not sure and problem.log is None else ""
+    own = ", columns=OWN" if chosen.doubt and problem.log is None else ""
     label = problem.train[problem.target[0]]
     flags = pa.types.is_boolean(label.type) or pc.max(label).as_py() <= 1
     lgbm, many = find_spec("lightgbm") is not None, len(problem.train) > limits.SLOW_RANKER_ROWS

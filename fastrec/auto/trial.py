@@ -22,6 +22,7 @@ from fastrec.features.base import Feature
 from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
+from fastrec.validate.cuts import stratified_folds
 
 
 @dataclass
@@ -82,6 +83,9 @@ class QuickTrial:
             self.label = self.target.encode(self.table)
         self.folds = self._cut()
         usual = {"multiclass": "logloss", "ranking": problem.metric}
+        # Of amounts the metrics that quick trees can learn on any scale; the others are judged by squares.
+        if problem.metric.partition("@")[0] in ("mae", "pinball"):
+            usual["regression"] = problem.metric
         self.metric = get_metric(usual.get(problem.task) or default_metric(problem.task))
         self.tables = {n: Table.read(t) for n, t in problem.files.side.items()}
         # Columns that are one for a whole group have to pay, too.
@@ -106,20 +110,17 @@ class QuickTrial:
             return Folds.group(self.table, problem.group, self.n_folds)
         if problem.time is not None and problem.time in self.table:
             times = self.table[problem.time].number(torch.float64).cpu()
+            first = torch.arange(len(times))
             if problem.lists is not None:  # a group's is that of its first row
-                _, of, size = torch.unique_consecutive(
-                    self.table[problem.lists].coded().codes, return_inverse=True, return_counts=True
-                )
+                codes = self.table[problem.lists].coded().codes
+                _, of, size = torch.unique_consecutive(codes, return_inverse=True, return_counts=True)
                 first = (size.cumsum(0) - size)[of]
-                block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
-                return Folds(block[first], method="blocks of time")
-            place = torch.empty(len(times), dtype=torch.int64)
-            place[torch.argsort(times, stable=True)] = torch.arange(len(times))
-            return Folds(place * self.n_folds // len(times), method="blocks of time")
+            block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)
+            return Folds(block[first], method="blocks of time")
         if problem.lists is not None:
             return Folds.group(self.table, problem.lists, self.n_folds)
-        if problem.task in ("binary", "multiclass"):
-            return Folds.stratified(self.table, self.label.long(), self.n_folds)
+        if problem.task in ("binary", "multiclass"):  # the run's folds tell of rare classes
+            return Folds(stratified_folds(self.label.long(), self.n_folds, seed=0), method="stratified")
         return Folds.kfold(len(self.table), self.n_folds)
 
     @property
@@ -246,14 +247,12 @@ class QuickTrial:
     def _rows(self, table: Table, made: Sequence[str]) -> Rows:
         weight = None if self.weight is None else table[self.weight].number().cpu()
         columns: dict[str, Any] = {"cats": self.cats, "conts": [*self.conts, *made], "weight": weight}
-        task = self.problem.task
         if self.target is None:
-            label = table[self.problem.target[0]].number(torch.float64).cpu()
-            return Rows(
-                table, task, **columns, label=label, groups=table[str(self.problem.lists)].group_numbers().cpu()
-            )
-        label, n = self.target.encode(table), self.target.n_outputs
-        return Rows(table, task, **columns, label=label, n_outputs=n)
+            columns["label"] = table[self.problem.target[0]].number(torch.float64).cpu()
+            columns["groups"] = table[str(self.problem.lists)].group_numbers().cpu()
+        else:
+            columns |= {"label": self.target.encode(table), "n_outputs": self.target.n_outputs}
+        return Rows(table, self.problem.task, **columns)
 
     def _parts(self, features: Sequence[Feature]) -> Iterator[tuple[Rows, Rows]]:
         if not features:
@@ -272,6 +271,7 @@ class QuickTrial:
         # It learns all it can: with a weak model every encoding looks like a gain.
         kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
+        judge.suit(self.metric.name)
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True) if known else ():
             model = judge.fresh()
             model.time_limit = self.time_limit

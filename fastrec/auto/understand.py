@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fastrec.auto.lists import (
 )
 from fastrec.auto.logs import find_log
 from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
-from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.errors import DataError, FastrecError, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
@@ -109,7 +110,16 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
         why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
         why_task.sure = False
-    metric = _metric(decisions, found_task, asked.metric, usual)
+    amounts = np.zeros((0, len(names)))
+    if found_task == "regression":
+        scored_by, train = asked.metric or default_metric("regression"), files.tables["train"]
+        amounts = np.stack([train[n].cast(pa.float64(), safe=False).to_numpy() for n in names], axis=1)
+        if (bad := _unscored(scored_by, amounts)).any():
+            row, at = np.argwhere(bad)[0].tolist()
+            problem, file = f"{scored_by} does not score {amounts[row, at]:g}", files.folder / files.names["train"]
+            remedy = "Give another metric, or drop such rows" if np.isfinite(amounts[row, at]) else "Drop such rows"
+            raise DataError(problem, file=file, column=names[at], row=row, remedy=remedy)
+    metric = _metric(decisions, found_task, asked.metric, usual, amounts)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
@@ -129,7 +139,10 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     """Refuse columns that were asked for and are not there, are the target, or whose values cannot be used so."""
     for what in ("group", "item", "time", "owner", "weight", "ids"):
         given = getattr(asked, what)
-        for name in given if what == "ids" else filter(None, [given]):
+        for name in given if what == "ids" else [] if given is None else [given]:
+            if not isinstance(name, str):
+                remedy = "Make the values a column of the table, and give its name"
+                raise DataError(f"{what}= names a column, and this is of type {type(name).__name__}", remedy=remedy)
             if name in names:
                 raise DataError(f"the target is {what}=, too", column=name, remedy="Name another column")
             if what in ("group", "weight", "ids"):
@@ -152,6 +165,13 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
         raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")
 
 
+def _unscored(metric: str, amounts: np.ndarray) -> np.ndarray:
+    """Return which amounts a metric does not score: infinite ones and those out of its range, but no missing ones."""
+    within = {"gamma_deviance": amounts > 0, "poisson_deviance": amounts >= 0, "rmsle": amounts > -1}
+    within["quadratic_kappa"] = (amounts >= 0) & (amounts == np.floor(amounts))  # classes in order
+    return ~(np.isnan(amounts) | (within.get(metric, True) & np.isfinite(amounts)))
+
+
 def _positive(made: Problem, asked: Any) -> None:
     """Put the class that probabilities are of last; on the command line it is text."""
     known, column = ", ".join(map(str, made.classes[:12])), made.target[0]
@@ -170,11 +190,13 @@ def _look(files: Files, known: pa.Table, names: list[str], asked: Asked) -> list
     return look_at(known, skip, test.select(mixed) if mixed else None)
 
 
-def _metric(decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None = None) -> str:
-    """Note the metric, and return it: what was asked for, or the usual one."""
+def _metric(
+    decisions: list[AutoDecision], task: Task, asked: str | None, usual: str | None, amounts: np.ndarray
+) -> str:
+    """Note the metric, and return it: what was asked for, or the usual one; others are those that score ``amounts``."""
     if asked is None:
         metric = usual or default_metric(task)
-        others = ", ".join(n for n in metrics_for(task) if n != metric)
+        others = ", ".join(n for n in metrics_for(task) if n != metric and not _unscored(n, amounts).any())
         why = "as the sample submission holds classes" if metric == "accuracy" else "the usual one"
         decisions.append(AutoDecision("metric", metric, f"{why}; others are {others}", sure=False))
         return metric
@@ -204,7 +226,7 @@ def _ranking(
     refuse_absent(files, made.lists, "group")
     label = relevance(made, made.lists)  # of the groups that have one
     graded = label.max() > 1 or pd.Series(label > 0).groupby(made.train[made.lists].to_pandas()).sum().max() > 1
-    made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None)
+    made.metric = _metric(made.decisions, "ranking", asked.metric, "ndcg@10" if graded else None, np.zeros(0))
     understand_groups(made, label, item=asked.item, why=why, sure=sure)
     _reading(made)
     _ids(made, made.train)
@@ -248,9 +270,8 @@ def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, s
 
 def _split_groups(made: Problem, asked: str | None) -> None:
     """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
-    if asked is not None and asked not in made.train.column_names:
-        file, there = made.files.folder / made.files.names["train"], ", ".join(made.train.column_names[:20])
-        raise MissingColumnError("there is no such column", file=file, column=asked, remedy=f"There are {there}")
+    if asked is not None:
+        refuse_absent(made.files, asked, "time", ["train"], filled=False)
     names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]
     test, shared = made.files.tables.get("test"), [n for n in names if n in made.columns_of("test")]
     made.time = asked
@@ -307,6 +328,9 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     train = files.tables["train"]
     if asked is not None:
         names = [asked] if isinstance(asked, str) else list(asked)
+        if len(set(names)) < max(len(names), 1):
+            problem = f"targets are named twice: {', '.join(names)}" if names else "no target is named"
+            raise DataError(problem, remedy="Name each column to predict, once")
         for name in names:
             refuse_absent(files, name, "target", ["train"], filled=False)
         return names, AutoDecision("target", names if len(names) > 1 else names[0], "as was asked for")
@@ -343,9 +367,7 @@ def _read_numbers(files: Files, columns: list[ColumnInfo]) -> None:
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
     """Return the training rows whose target is known."""
     train = files.tables["train"]
-    known = pc.is_valid(train[names[0]])
-    for n in names[1:]:
-        known = pc.and_(known, pc.is_valid(train[n]))
+    known = reduce(pc.and_, (pc.is_valid(train[n]) for n in names))
     if not pc.any(known).as_py():
         raise DataError("the target has no value", column=names[0], remedy="Name another target")
     return train if pc.all(known).as_py() else train.filter(known)
@@ -392,6 +414,9 @@ def _task(
         if pa.types.is_temporal(column.type) or distinct > max(limits.MANY_CLASSES, 0.2 * len(column)):
             problem = f"the target has {distinct} different values and is no number"
             raise DataError(problem, column=names[0], remedy="Name another target")
+        if look_at(known.select(names))[0].kind == "time":
+            told = f"the target's texts are dates, and each of the {distinct} is a class"
+            warn(f"column {names[0]!r}: {told}. To predict when, make numbers of them, such as days since a date")
         return "multiclass", AutoDecision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
     texts = {str(c) for c in pc.unique(column).to_pylist()} if sample is not None else set()
@@ -580,7 +605,7 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
         folds, why = min(5, distinct - 1), "as was asked for: each fold learns from earlier rows alone"
         if folds < 2:
             remedy = "Name a column of three times or more, or leave time= (--time) out"
-            problem = f"it has {distinct} different times, too few for folds"
+            problem = f"it has {distinct} different time{'s' * (distinct > 1)}, too few for folds"
             raise DataError(problem, file=file, column=name, remedy=remedy)
         if made.refit is None and "test" not in made.files.tables:
             made.refit = True
@@ -589,7 +614,8 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
         # A trial has three folds: they are filled if five are.
         folds = next((n for n in (5, 3) if len(row_folds(rows, [name], n).unique()) == n), 0)
         if distinct == len(known) or not folds:
-            problem = "every group has one row" if folds else f"its {distinct} groups do not fill three folds"
+            few = f"its {distinct} groups do not fill three folds" if distinct > 1 else "there is one group only"
+            problem = "every group has one row" if folds else few
             remedy = "Name the column whose value the rows of one group share, or leave group= out"
             raise DataError(problem, file=file, column=name, remedy=remedy)
         if made.asked.task is None:

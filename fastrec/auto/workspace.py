@@ -181,7 +181,8 @@ def new_competition(
         if not chosen.features and not problem.kinds("number", "category"):
             roles = {problem.group: "folds go by it", problem.lists: "the group", problem.item: "the item"}
             why = {c.name: problem.drop.get(c.name) or roles.get(c.name, c.why) for c in problem.columns[:20]}
-            said = f"nothing is left to learn from: {', '.join(f'{n} ({reason})' for n, reason in why.items())}"
+            said = "nothing is left to learn from: " + ", ".join(f"{n} ({reason})" for n, reason in why.items())
+            said = said if why else "there is no column but the target to learn from"
             remedy = f"Add columns that tell rows{' of a group' * bool(problem.lists)} apart"
             remedy += ", or name fewer as ids= (--ids)" if asked.ids else ""
             raise DataError(said, file=files.folder / files.names["train"], remedy=remedy)
@@ -286,6 +287,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
         "categories": laid_out([c.name for c in cats], 8, used=7) if any(c.whole for c in cats) else "",
         "models": [m.text for m in models],
         "trees": f"Trees are {chosen.trees_why}." if chosen.trees_why else "",
+        "doubt": chosen.doubt if any("OWN" in m.text for m in models) else "",
         "imports": sorted({m.imports for m in models if m.imports}),
     }
 

@@ -275,8 +275,7 @@ def _score_values(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
     options = {"metric": config["metric"], "target": target, "label": config.get("label")}
-    options |= {"lists": config.get("list_column")}
-    return score_values(submission, truth, form, **options)
+    return score_values(submission, truth, form, **options, lists=config.get("list_column"))
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
@@ -294,8 +293,8 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
         header = csv_header(submission)
         absent = next((n for n in RECSYS2019.header if n not in header), None)
         if absent is not None:
-            problem = "the file lies in no run directory, and lacks this column of the RecSys Challenge 2019"
-            remedy = "Give --run RUN or --competition FOLDER, whose form it has"
+            problem = "no run directory says the file's form, and that of the RecSys Challenge 2019 has this column"
+            remedy = "Give --run RUN or --competition FOLDER, whose form the file has"
             raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)
         return RECSYS2019
     recipe = load_competition(competition)
@@ -369,14 +368,11 @@ def readable_errors(stopped: str | Callable[[], str] = "nothing was written") ->
         try:
             with _stopping_at_sigterm():
                 yield stages
-        except FastrecError as error:
-            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
-            raise typer.Exit(1) from None
         except KeyboardInterrupt as error:
             typer.echo(f"stopped; {stopped if isinstance(stopped, str) else stopped()}", err=True)
             raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
         except Exception as error:
-            said = _out_of_memory(error)
+            said = " ".join(str(error).splitlines()) if isinstance(error, FastrecError) else _out_of_memory(error)
             if said is None:
                 raise
             typer.echo(f"error: {said}", err=True)

@@ -292,7 +292,8 @@ def try_(
 ) -> None:
     """Say what new columns are worth to a run, or what is lost without some of its own.
 
-    A model is trained on the run's folds with the columns and with shuffled copies of them, over several seeds.
+    A model is trained on the run's folds with the columns and with shuffled copies of them, over several seeds. The
+    exit code is 1 if a column is a leak.
     """
     with readable_errors():
         from fastrec.trials import try_features
@@ -302,8 +303,10 @@ def try_(
             made = try_features(file, on, drop=drop or (), model=model, full=full, data=data)
         if as_json:
             print_json(made)
-            return
-        Console(highlight=False, soft_wrap=True).print(str(made), markup=False)
+        else:
+            Console(highlight=False, soft_wrap=True).print(str(made), markup=False)
+        if made.verdict == "leak":
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -155,7 +155,8 @@ class SavedRun:
         absent = next((n for n in self.inputs if n not in table), None)
         if absent is not None:
             near = nearest(absent, set(table.names) - set(self.inputs))
-            remedy = f"Is {near!r} meant? " * bool(near) + f"They have {', '.join(table.names)}"
+            remedy = f"Is {near!r} meant? Rename it" if near else "Add the column"
+            remedy += f"; they have {', '.join(table.names)}"
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
 
     def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:
@@ -327,14 +328,16 @@ class SavedRun:
 
     def background(self, given: Any = None) -> Table:
         """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
-        if given is not None and not isinstance(given, int | np.integer):
-            return self.read(given)
         path, columns = self.folder / BACKGROUND, len(self.inputs)
-        if not path.is_file():
+        if given is not None and not isinstance(given, int | np.integer):
+            own = self.read(given)
+            most = len(own)
+        elif path.is_file():
+            own = Table.read(path)
+            # A wide table's mixtures are many, and each is wide.
+            most = max(limits.MIXED_CELLS // (2 * columns * (columns + 1)), 1) if given is None else given
+        else:
             raise MissingFileError("there are no rows to compare with", file=path, remedy="Give them as background=")
-        own = Table.read(path)
-        # A wide table's mixtures are many, and each is wide.
-        most = max(limits.MIXED_CELLS // (2 * columns * (columns + 1)), 1) if given is None else given
         if most < 1:
             raise DataError(f"{most} rows to compare with", remedy="Give background=1 or more")
         count = min(most, len(own))

@@ -219,18 +219,15 @@ class Competition(ABC):
             return Folds.last(train, self.list_column, self.last_of, self.time, self.n_folds)
         if self.time is not None:
             if target is None and self.time in train:
-                _, place, rows = torch.unique_consecutive(
-                    train[self.list_column].group_numbers(), return_inverse=True, return_counts=True
-                )
+                groups = train[self.list_column].group_numbers()
+                _, place, rows = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
                 first = (torch.cumsum(rows, 0) - rows)[place]
                 train = train.select([self.time]).take(first)
             return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
-        if target is None:
+        if target is None or self.fold_key is not None:
             return Folds.group(train, self.fold_key or self.list_column, self.n_folds)
-        if self.fold_key is not None:
-            return Folds.group(train, self.fold_key, self.n_folds)
         if target.task in ("binary", "multiclass"):
-            return Folds.stratified(train, target.encode(train).long(), self.n_folds)
+            return Folds.stratified(train, target.strata(train), self.n_folds)
         return Folds.kfold(len(train), self.n_folds)
 
     def baselines(self) -> Sequence[Estimator]:

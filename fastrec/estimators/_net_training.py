@@ -59,7 +59,7 @@ def epochs_in_time(
 
         def refuse_long(epoch: float) -> None:
             if epoch > deadline.left * 1.25:
-                problem = f"{name}: an epoch takes {epoch:.0f} s, {deadline.left:.0f} s are left"
+                problem = f"{name}: an epoch takes {epoch:.1f} s, its share of the time is {deadline.left:.1f} s"
                 raise OutOfTimeError(problem, remedy="Give more minutes, or a smaller model")
 
         for i, batch in enumerate(islice(loader, min(warm + timed, n))):

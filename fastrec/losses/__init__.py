@@ -4,6 +4,6 @@ In: scores ``[b]``, targets ``[b]``, and the lists of the rows if needed. Out: a
 """
 
 from fastrec.losses.bce import BCE
-from fastrec.losses.lists import BPR, InBatchSoftmax, ListwiseSoftmax, PairwiseHinge
+from fastrec.losses.lists import BPR, InBatchSoftmax, ListwiseSoftmax
 
-__all__ = ["BCE", "BPR", "InBatchSoftmax", "ListwiseSoftmax", "PairwiseHinge"]
+__all__ = ["BCE", "BPR", "InBatchSoftmax", "ListwiseSoftmax"]

@@ -117,18 +117,20 @@ def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
     return torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
 
 
-class _OverPairs(nn.Module):
-    """A loss of the difference between two scores, over all pairs of a list of which one is more relevant."""
+class BPR(nn.Module):
+    """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
+
+    Pairs are formed within a list, so batches should hold whole lists.
+
+    Args:
+        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
+    """
 
     n_out = 1
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
         self.reduction = reduction
-
-    def of_difference(self, difference: Tensor) -> Tensor:
-        """Return the loss of each pair, from the better row's score less the other's."""
-        raise NotImplementedError
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
         """Compute the loss over all pairs of rows of one list, the first of them more relevant.
@@ -142,7 +144,7 @@ class _OverPairs(nn.Module):
         """
         scores, target, lists = _in_lists(scores, targets, groups)
         better, worse = _pairs(target, lists)
-        losses = self.of_difference(scores[better] - scores[worse])
+        losses = F.softplus(scores[worse] - scores[better])
         if self.reduction == "none":
             return torch.zeros_like(scores).index_add(0, better, losses)
         return losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
@@ -150,37 +152,6 @@ class _OverPairs(nn.Module):
     def activation(self, scores: Tensor) -> Tensor:
         """Return scores unchanged: they rank, and are no probabilities."""
         return scores
-
-
-class BPR(_OverPairs):
-    """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
-
-    Pairs are formed within a list, so batches should hold whole lists.
-
-    Args:
-        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
-    """
-
-    def of_difference(self, difference: Tensor) -> Tensor:
-        """Return ``-log σ(d)``."""
-        return F.softplus(-difference)
-
-
-class PairwiseHinge(_OverPairs):
-    """``max(0, margin - (s_i - s_j))`` of a more and a less relevant row of a list.
-
-    Args:
-        margin: difference from which a pair costs nothing.
-        reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
-    """
-
-    def __init__(self, margin: float = 1.0, *, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction=reduction)
-        self.margin = margin
-
-    def of_difference(self, difference: Tensor) -> Tensor:
-        """Return ``max(0, margin - d)``."""
-        return F.relu(self.margin - difference)
 
 
 def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:

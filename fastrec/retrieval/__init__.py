@@ -23,7 +23,6 @@ from fastrec.retrieval.candidates.union import (
 )
 from fastrec.retrieval.filters import (
     EASE,
-    BPRFactors,
     HistoryFilter,
     ImplicitALS,
     ItemKNN,
@@ -40,7 +39,6 @@ __all__ = [
     "EASE",
     "MMR",
     "Available",
-    "BPRFactors",
     "Boost",
     "CandidateFeatures",
     "CandidateSource",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
-from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
@@ -67,31 +66,10 @@ class EASE(CollaborativeFilter):
         return result
 
 
-# ``FactorModel``: what models with a vector for every user and every item share.
-
-
-class FactorModel(CollaborativeFilter):
-    """Scores by ``u · v + b``: user vectors ``u``, item vectors ``v``, item biases ``b``.
-
-    Args:
-        factors: length of a vector.
-        reg: ridge on every vector.
-        seed: of what is drawn.
-    """
-
-    def __init__(self, factors: int, reg: float, seed: int) -> None:
-        super().__init__()
-        self.factors, self.reg, self.seed = factors, reg, seed
-
-    def _rows(self, users: np.ndarray) -> np.ndarray:
-        learned = self._learned
-        return learned["users"][users] @ learned["items"].T + learned["bias"]
-
-
 # ``ImplicitALS``: matrix factorisation of who took what, by alternating least squares.
 
 
-class ImplicitALS(FactorModel):
+class ImplicitALS(CollaborativeFilter):
     """Weighted least squares over all pairs: 1 with confidence ``1 + alpha w`` for an interaction, else 0 with 1.
 
     Args:
@@ -118,8 +96,9 @@ class ImplicitALS(FactorModel):
         power: float = 0.0,
         seed: int = 0,
     ) -> None:
-        super().__init__(factors, reg, seed)
-        self.alpha, self.iterations, self.power = alpha, iterations, power
+        super().__init__()
+        self.factors, self.reg, self.alpha, self.iterations = factors, reg, alpha, iterations
+        self.power, self.seed = power, seed
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         random = torch.Generator().manual_seed(self.seed)
@@ -130,7 +109,10 @@ class ImplicitALS(FactorModel):
             users = self._solve(of_users, items)
             items = self._solve(of_items, users)
         users = self._solve(of_users, items)
-        return {"users": users.numpy(), "items": items.numpy(), "bias": np.zeros(len(items))}
+        return {"users": users.numpy(), "items": items.numpy()}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        return self._learned["users"][users] @ self._learned["items"].T
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
         """Return scores, see ``CollaborativeFilter.score_rows``: vectors are solved for, the items' being held."""
@@ -185,67 +167,6 @@ class _Histories:
             inside = place < self.lengths[rows][:, None]
             source = torch.where(inside, self.starts[rows][:, None] + place, 0)
             yield rows, self.ids[source], torch.where(inside, self.weights[source], 0.0)
-
-
-# ``BPRFactors``: matrix factorisation that orders the items a user had before those the user had not.
-
-
-class BPRFactors(FactorModel):
-    """Maximises ``log sigmoid(score of an item had - score of one not had)`` by AdaGrad on sampled triples.
-
-    Weights of interactions say how often they are drawn.
-
-    Args:
-        factors: length of a vector.
-        epochs: passes over as many triples as there are interactions.
-        lr: the step.
-        reg: ridge on the vectors of every triple.
-        bs: triples a step.
-        seed: of first vectors and triples.
-
-    Source: Rendle, Freudenthaler, Gantner, Schmidt-Thieme 2009, "BPR: Bayesian Personalized Ranking from Implicit
-    Feedback"; steps: Duchi, Hazan, Singer 2011 (AdaGrad).
-    """
-
-    def __init__(
-        self, *, factors: int = 64, epochs: int = 40, lr: float = 0.05, reg: float = 0.01, bs: int = 1024, seed: int = 0
-    ) -> None:
-        super().__init__(factors, reg, seed)
-        self.epochs, self.lr, self.bs = epochs, lr, bs
-
-    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
-        random = torch.Generator().manual_seed(self.seed)
-        count, n_items = matrix.nnz, matrix.shape[1]
-        owner = torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)))
-        had = torch.from_numpy(matrix.indices.astype(np.int64))
-        keys = owner * n_items + had  # ascending: rows are sorted
-        ends = torch.from_numpy(matrix.data).double().cumsum(0)  # torch.multinomial takes 2^24 at most
-        # an item vector's last number is its bias: the users' last number is 1 and stays so
-        users, items = (torch.randn((n, self.factors + 1), generator=random) * 0.1 for n in matrix.shape)
-        users[:, -1], items[:, -1] = 1.0, 0.0
-        sums = [torch.full_like(users, 1e-8), torch.full_like(items, 1e-8)]
-        for _ in range(self.epochs):
-            places = torch.rand(count, dtype=torch.float64, generator=random) * ends[-1]
-            drawn = torch.searchsorted(ends, places, right=True).clamp_max(count - 1)
-            other = torch.randint(n_items, (count,), generator=random)
-            for rows, j in zip(drawn.split(self.bs), other.split(self.bs)):
-                u = owner[rows]
-                key = u * n_items + j
-                at = torch.searchsorted(keys, key).clamp_max(len(keys) - 1)
-                fresh = keys[at] != key  # a triple whose second item the user had teaches nothing
-                self._step((users, items), sums, u[fresh], had[rows][fresh], j[fresh])
-        vectors = (users[:, :-1].double().numpy(), items[:, :-1].double().numpy())
-        return {"users": vectors[0], "items": vectors[1], "bias": items[:, -1].double().numpy()}
-
-    def _step(self, tables: Sequence[Tensor], sums: Sequence[Tensor], u: Tensor, i: Tensor, j: Tensor) -> None:
-        p, q, r = tables[0][u], tables[1][i], tables[1][j]
-        pull = torch.sigmoid(-(p * (q - r)).sum(1, keepdim=True))
-        at_user = pull * (q - r) - self.reg * p
-        at_user[:, -1] = 0.0
-        at_item = torch.cat([pull * p - self.reg * q, -pull * p - self.reg * r])
-        for table, total, ids, grad in zip(tables, sums, (u, torch.cat([i, j])), (at_user, at_item)):
-            total.index_add_(0, ids, grad.square())
-            table.index_add_(0, ids, self.lr * grad / total[ids].sqrt())
 
 
 # ``ItemKNN``: items like those that the user had, by the users they share.

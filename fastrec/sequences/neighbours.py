@@ -289,7 +289,8 @@ def _held_out_recency(model: STAN | VSTAN, sessions: SessionFrame) -> float | No
     for recency in limits.RECENCIES if len(past) and len(asked) else ():
         trial = type(model)(**{**model.settings(), "recency": recency}).fit(past)
         scores[recency] = sequence_metrics(trial.score(asked), asked.target)["ndcg@20"]
-    return max(scores, key=scores.__getitem__, default=1.0)
+    # Two choices, of trees' past and of all, should be the same where little depends on it.
+    return max(scores, key=lambda r: scores[r] * (1 + limits.RECENCY_GAIN * (r == limits.RECENCIES[0])), default=1.0)
 
 
 # ``VSKNN``: session kNN in which the last events count most.

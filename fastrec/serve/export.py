@@ -156,7 +156,8 @@ def export_run(
                 unserved = str(error)
         if made and unserved is None:
             with_events(part, saved, sample, about, {} if data is None else data)
-        if about["events"] is None and (run / BACKGROUND).is_file():
+        looks_back = bool(about["events"]) and (bool(about["events"]["tables"]) or about["events"]["history"])
+        if not looks_back and (run / BACKGROUND).is_file():
             background = saved.background()
             sent = [i for i in about["inputs"] if not i["made"]]
             columns = {i["name"]: pa.array(column_feed(i, background[i["name"]]), from_pandas=False) for i in sent}
@@ -263,9 +264,7 @@ def make_graph(
         for n, at in saved.place.items()
     }
     table = GraphTable({}, later=later)
-    lists = None
-    if list_column is not None:
-        lists = GraphGroups(table[list_column].values)  # type: ignore[arg-type]
+    lists = None if list_column is None else GraphGroups(table[list_column].values)  # type: ignore[arg-type]
     table, served = written(steps, table, ListScope(lists, list_column), wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
     readers = [m for several in loaded.values() for m in several if m.reads_events]

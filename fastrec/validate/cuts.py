@@ -115,16 +115,16 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     codes = coded.codes.cpu()
     counts = torch.bincount(codes, minlength=coded.size)[1:]
     if len(counts) and int(counts.max()) < folds:
-        remedy = "Give bins= if these are numbers to predict, or use fewer folds"
+        remedy = "Add rows, or use fewer folds (n_folds in a recipe); of amounts ask for a regression, or give bins="
         raise DataError(f"no class has as many rows as there are folds ({folds})", column=column.name, remedy=remedy)
     few = counts < folds
     if bool(few.any()):
         rarest = int(torch.where(few, counts, counts.max() + 1).argmin())
         value = coded.keys.columns[0][rarest].as_py()
-        warn(
-            f"column {column.name!r}: {int(few.sum())} classes have fewer rows than the {folds} folds, class {value!r} "
-            f"{int(counts[rarest])}: some folds are without them"
-        )
+        count, rows = int(few.sum()), int(counts[rarest])
+        told = "1 class has" if count == 1 else f"{count} classes have"
+        told += f" fewer rows than the {folds} folds, class {value!r} {rows}: some folds are without "
+        warn(f"column {column.name!r}: {told}{'it' if count == 1 else 'them'}")
     return codes, f"the classes of {column.name}"
 
 

@@ -135,23 +135,28 @@ class Target:
         values = [self._encode_one(table[n]) for n in self.names]
         return values[0] if len(values) == 1 and self.task != "multilabel" else torch.stack(values, 1)
 
+    def strata(self, table: Any) -> Column:
+        """Return the rows' classes as a column that folds can be stratified by, with the target's name and values."""
+        codes, name = self.encode(table).long(), self.names[0]
+        if self.classes is None or len(self.classes.values) > 50:
+            return Column("number", codes, name=name)
+        return Column("category", codes.int() + 1, name=name, distinct=self.classes.values)
+
     def _encode_one(self, column: Column) -> torch.Tensor:
         refuse(column.is_missing(), column.name, "the target is missing", "Drop the row")
         if self.classes is not None:
             # Code 0 of a Vocab is a missing or unseen value.
             codes = self.classes.encode(column).cpu().long() - 1
-            if bool((codes < 0).any()):
-                row = int((codes < 0).nonzero()[0])
-                known = ", ".join(map(str, self.classes.values.to_pylist()[:5]))
-                problem = "the target is of a class that no training row has"
-                remedy = f"The classes are {known}{', …' if len(self.classes) > 6 else ''}"
-                raise DataError(problem, column=column.name, row=row, remedy=remedy)
+            known = ", ".join(map(str, self.classes.values.to_pylist()[:5])) + ", …" * (len(self.classes) > 6)
+            problem = "the target is of a class that no training row has"
+            refuse(codes < 0, column.name, problem, f"The classes are {known}")
             return codes if self.task == "multiclass" else codes.double()
         try:
             values = column.number().cpu()
         except DataError as error:
             remedy = "Name another task, or another target"
             raise DataError("the target is not a number", column=column.name, remedy=remedy) from error
+        refuse(values.isinf(), column.name, "the target is infinite", "Give a finite number, or drop the row")
         if self.scale is None:
             return values
         scaled = values.log() if self.scale == "log" else values.log1p()

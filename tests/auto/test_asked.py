@@ -228,6 +228,8 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (holed("day", 9, None), {"time": "day"}, "column 'day', row 9: the row has no time. Drop such rows, or give"),
         (ROWS.assign(day=ROWS["day"].astype(str) + " o'clock"), {"time": "day"}, "train.*column 'day': .*no date"),
         (ROWS.assign(day=np.arange(N) % 2), {"time": "day"}, "column 'day': it has 2 different times, too few"),
+        (ROWS.assign(day=1), {"time": "day"}, "column 'day': it has 1 different time, too few for folds"),
+        (ROWS.assign(patient="p"), {"group": "patient", "task": "binary"}, "column 'patient': there is one group only"),
         (ROWS.assign(patient=np.arange(N)), {"group": "patient"}, "column 'patient': every group has one row.*Name"),
         (ROWS, {"group": "patient", "time": "day"}, "folds go by group= or by time=, and both are given. Give group="),
         (ROWS.assign(stays=ROWS["stays"] - 1.5), {"weight": "stays"}, r"column 'stays', row \d+: the weight is -"),
@@ -240,6 +242,17 @@ def holed(name: str, row: int, value: object) -> pd.DataFrame:
         (ROWS, {"target": "pulse", "positive": 1}, "positive= is of a binary task, and the task is regression. Leave"),
         (ROWS, {"target": "age", "positive": 1, "task": "multiclass"}, "the task is multiclass. .*: each of 20, 21"),
         (CASES["one of each group"][0], {"group": "patient", "task": "ranking", "positive": 1}, "task is ranking"),
+        (holed("pulse", 5, np.inf), {"target": "pulse"}, "'pulse', row 5: rmse does not score inf. Drop such rows[.]"),
+        (ROWS, {"target": "stays", "task": "regression", "metric": "gamma_deviance"}, "gamma_deviance does not score"),
+        (holed("stays", 8, -1), {"target": "stays", "task": "regression", "metric": "poisson_deviance"},
+         "column 'stays', row 8: poisson_deviance does not score -1. Give another metric, or drop"),
+        (ROWS, {"target": "pulse", "metric": "quadratic_kappa"}, "column 'pulse', row 0: quadratic_kappa does not"),
+        *((ROWS, {n: ROWS["stays"].to_numpy()}, f"{n}= names a column, and this is of type ndarray. Make the values")
+          for n in ("weight", "group", "time")),
+        (ROWS, {"item": ROWS["stays"], "group": "patient"}, "item= names a column, and this is of type Series"),
+        (ROWS, {"ids": ROWS["stays"].to_numpy()}, r"ids= names a column, and this is of type int\d*"),
+        (ROWS, {"target": []}, "no target is named. Name each column to predict"),
+        (ROWS, {"target": ["pulse", "pulse"]}, "targets are named twice: pulse, pulse"),
         (ROWS, {"target": ["pulse", "again"]}, "column 'again': several targets are numbers, or each 0 or 1.*Fit it"),
     ],
 )  # fmt: skip
@@ -248,6 +261,27 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path, rows, asked, said):
         known(tmp_path, rows, **asked)
     if place := re.search(r"'(\w+)', row (\d+):", said):
         assert (error.value.column, error.value.row) == (place[1], int(place[2]))
+
+
+def test_metrics_are_offered_that_score_the_target(tmp_path):
+    low = ROWS.assign(pulse=ROWS["pulse"] - 9)
+    for i, (rows, target, there) in enumerate(
+        (
+            (ROWS, "age", {"quadratic_kappa", "gamma_deviance", "poisson_deviance", "rmsle"}),
+            (ROWS.assign(age=ROWS["age"] - 20), "age", {"quadratic_kappa", "poisson_deviance", "rmsle"}),
+            (low, "pulse", set()),
+        )
+    ):
+        told = why(known(tmp_path / str(i), rows, target=target), "metric").why
+        offered = set(told.partition("others are ")[2].split(", "))
+        assert {"mae", "gini", "r2", "pinball@0.5"} <= offered
+        assert {"quadratic_kappa", "gamma_deviance", "poisson_deviance", "rmsle"} & offered == there
+
+
+def test_dates_in_text_are_classes_and_it_is_said(tmp_path):
+    days = pd.Series(np.resize(pd.date_range("2026-02-01", periods=28).strftime("%Y-%m-%d"), N))
+    with pytest.warns(DataWarning, match="column 'again': the target's texts are dates, and each of the 28 is a class"):
+        assert known(tmp_path, ROWS.assign(again=days)).task == "multiclass"
 
 
 def test_neither_ids_weights_nor_groups_are_learned_from(tmp_path):

@@ -13,8 +13,10 @@ from fastrec.auto.features import Chosen
 from fastrec.auto.models import SIZES, choose_models, choose_trees
 from fastrec.auto.problem import Problem
 from fastrec.auto.trial import Family
+from fastrec.auto.workspace import pages
 from fastrec.estimators import LGBMModel, SKModel, XGBModel
 from fastrec.estimators._net_training import default_model
+from fastrec.features import CountEncode
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -89,7 +91,10 @@ def test_wide_tables_and_many_classes_keep_small_trees():
 
 
 def test_the_models_without_features_come_first_where_the_trials_were_hurried():
-    slow, quick = texts(1_000, families=PAID), texts(1_000, families=PAID, hurried=True)
+    # a gain of ten errors is believed however hurried the trial was
+    assert texts(1_000, families=PAID, hurried=True) == texts(1_000, families=PAID)
+    some = [Family("counts", [], gain=0.049, error=0.01, kept=True)]
+    slow, quick = texts(1_000, families=some), texts(1_000, families=some, hurried=True)
     assert [name_of(t) for t in slow[:3]] == ["lgbm", "plain", "xgb"]
     assert [name_of(t) for t in quick[:3]] == ["plain", "lgbm", "xgb"]
     assert "columns=OWN" not in slow[2]
@@ -97,6 +102,15 @@ def test_the_models_without_features_come_first_where_the_trials_were_hurried():
     # features that were not kept change nothing
     left = [Family("counts", [], gain=-0.1, error=0.01, kept=False)]
     assert texts(1_000, families=left, hurried=True) == texts(1_000)
+
+
+def test_the_recipe_says_why_most_trees_learn_from_the_files_own_columns():
+    train = {"v": [0.5, 1.5, 2.5, 4.0], "y": [0, 1, 0, 1]}
+    found = problem_of(train, look_at(pa.table(train), skip=["y"]), classes=(0, 1))
+    for gain, hurried, there in ((0.04, True, True), (0.04, False, False), (0.06, True, False)):
+        families = [Family("counts of values", [CountEncode("v")], gain=gain, error=0.01, kept=True)]
+        recipe = pages(Path("mine"), found, Chosen(families, metric="auc", hurried=hurried))["competition.py"]
+        assert ("# Trials were hurried and no gain is 5 standard errors: most trees" in recipe) is there
 
 
 def test_what_is_text_in_the_files_is_a_category_of_catboost_though_it_became_a_number():

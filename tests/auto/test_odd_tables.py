@@ -151,9 +151,27 @@ def test_a_column_that_is_the_target_is_kept_where_there_is_nothing_else(tmp_pat
 
 def test_a_class_of_one_row_is_told_of(tmp_path):
     frame = pd.DataFrame({"x": RNG.normal(size=200), "y": ["rare", *RNG.choice(["a", "b"], 199)]})
-    with pytest.warns(DataWarning, match="fewer rows than"):
+    with pytest.warns(DataWarning) as told:
         _, scores, _ = run_it(tmp_path, frame)
     assert scores["task"] == "multiclass"
+    # once: trials of features have folds of their own
+    said = "column 'y': 1 class has fewer rows than the 5 folds, class 'rare' 1: some folds are without it"
+    assert [str(w.message) for w in told] == [said]
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (
+            {"x": np.arange(5.0), "y": [0, 1, 0, 1, 1]},
+            r"column 'y': no class has as many rows as there are folds \(5\)",
+        ),
+        ({"y": np.arange(50.0) ** 2}, "there is no column but the target to learn from. Add columns that tell rows"),
+    ],
+)
+def test_fit_says_why_there_is_too_little_to_learn_from(frame, words):
+    with pytest.raises(DataError, match=words):
+        fastrec.fit(pd.DataFrame(frame), "y", minutes=0.05, quiet=True)
 
 
 def test_later_days_of_stores(tmp_path):
@@ -383,6 +401,20 @@ def test_what_is_left_over_is_learned_from_cross_fitted_residuals(tmp_path):
     of_rows = pd.DataFrame({n: trial.table[n].number().numpy() for n in "abcd"})
     differences = (of_rows["a"] - of_rows["b"]).sort_values().to_numpy()
     np.testing.assert_array_equal(np.sort(values["a_minus_b"]), differences)
+
+
+@pytest.mark.parametrize(("metric", "scored_by"), [("mae", "mae"), ("pinball@0.9", "pinball@0.9"), ("mape", "rmse")])
+def test_trials_learn_and_score_distances_where_these_were_asked_for(tmp_path, metric, scored_by):
+    measured(tmp_path, lambda f, rng: 5 * f["a"] + np.exp(rng.normal(size=len(f))))  # a median is 1, a mean 1.65
+    trial = QuickTrial(understand(read_files(tmp_path), target="y", metric=metric), [], 600.0)
+    said, score = trial._base_score()
+    miss = pd.read_parquet(tmp_path / "train.parquet")["y"].to_numpy() - said.numpy()
+    losses = {"rmse": (miss**2).mean() ** 0.5, "mae": np.abs(miss).mean()}
+    losses["pinball@0.9"] = np.maximum(0.9 * miss, -0.1 * miss).mean()
+    assert trial.metric.name == scored_by
+    assert score == pytest.approx(losses[scored_by])
+    balance = {"mae": (miss < 0).mean() - 0.5, "rmse": miss.mean(), "pinball@0.9": (miss < 0).mean() - 0.9}
+    assert abs(balance[scored_by]) < 0.05
 
 
 # Trials learn by the rows' weights, as the run does; their score counts all rows alike, as the run's does.

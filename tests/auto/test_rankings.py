@@ -254,7 +254,7 @@ def test_a_run_scores_the_last_group_of_each_user(tmp_path):
         ),
         (lambda f: f, {"group": "sesion_id"}, "column 'sesion_id': the train rows lack it. Is 'session_id' meant"),
         (lambda f: f, {"item": "item"}, "column 'item': the train rows lack it. Is 'item_id' meant"),
-        (lambda f: f, {"time": "when"}, "column 'when': there is no such column"),
+        (lambda f: f, {"time": "when"}, "column 'when': the train rows lack it. There are"),
         (lambda f: f, {"metric": "logloss"}, "logloss is no metric of a ranking"),
         (lambda f: f, {"task": "binary", "item": "item_id"}, "item= is of a ranking, and the task is binary"),
         (lambda f: f, {"target": ["clicked", "price"], "task": "ranking"}, "a ranking has one label"),
@@ -467,7 +467,7 @@ def test_predictions_go_with_their_rows(fitted, order):
 def test_what_cannot_be_predicted_or_compared_is_refused(fitted, tmp_path):
     rows = TEST.drop(columns=["session_id", "clicked"]).assign(sesion_id=TEST["session_id"])
     rows.to_csv(tmp_path / "new.csv", index=False)
-    said = r"column 'session_id': the rows to predict lack it. Is 'sesion_id' meant\?"
+    said = r"column 'session_id': the rows to predict lack it. Is 'sesion_id' meant\? Rename it; they have "
     with pytest.raises(MissingColumnError, match=said):
         fitted.predict(rows)
     with pytest.raises(MissingColumnError, match=r"new.csv', " + said):

@@ -225,7 +225,9 @@ def test_wrong_input_is_named(runs, tmp_path):
         (DataError, r"2 targets.*Give of=, one of flag1, flag2", row, {}),
         (DataError, r"'flag3' is not predicted.*flag1, flag2", row, {"of": "flag3"}),
         (DataError, "0 rows to compare with", row, {"of": "flag1", "background": 0}),
-        (MissingColumnError, "city", row.drop(columns="city"), {"of": "flag1"}),
+        (DataError, "0 rows to compare with", row, {"of": "flag1", "background": row.head(0)}),
+        (MissingColumnError, "'city': .*lack it. Add the column; they", row.drop(columns="city"), {"of": "flag1"}),
+        (MissingColumnError, "Is 'CITY' meant.*Rename it", row.rename(columns={"city": "CITY"}), {"of": "flag1"}),
     ):
         with pytest.raises(error, match=said):
             explain(rows, **options)

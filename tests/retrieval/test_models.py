@@ -13,7 +13,6 @@ from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval import (
     EASE,
-    BPRFactors,
     HistoryFilter,
     ImplicitALS,
     ItemKNN,
@@ -155,28 +154,9 @@ def test_als_solves_for_users_and_lowers_its_loss(matrix, power, factors):
         np.testing.assert_allclose(users[u], expected, atol=1e-9)
 
 
-def test_bpr_steps_along_its_gradient():
-    generator = torch.Generator().manual_seed(1)
-    users, items = (torch.randn((n, 4), generator=generator) for n in (3, 5))
-    users[:, -1] = 1.0
-    u, i, j = torch.tensor([0, 1]), torch.tensor([0, 2]), torch.tensor([3, 4])  # no row twice: one gradient each
-    leaves = [users.clone().requires_grad_(), items.clone().requires_grad_()]
-    p, q, r = leaves[0][u], leaves[1][i], leaves[1][j]
-    ridge = (p[:, :-1] ** 2).sum() + (q**2).sum() + (r**2).sum()
-    (torch.nn.functional.logsigmoid((p * (q - r)).sum(1)).sum() - 0.01 / 2 * ridge).backward()
-    gradients = [leaf.grad.clone() for leaf in leaves]
-    gradients[0][:, -1] = 0
-    sums = [torch.full_like(users, 0.5), torch.full_like(items, 0.5)]
-    expected = [leaf.detach() + 0.1 * g / (0.5 + g.square()).sqrt() for leaf, g in zip(leaves, gradients)]
-    BPRFactors(lr=0.1, reg=0.01)._step((users, items), sums, u, i, j)
-    torch.testing.assert_close(users, expected[0])
-    torch.testing.assert_close(items, expected[1])
-
-
 @pytest.mark.parametrize(
     "model",
     [
-        BPRFactors(factors=8, epochs=30),
         EASE(reg=10),
         ImplicitALS(factors=8),
         ItemKNN(),
@@ -215,16 +195,6 @@ def test_nearest_are_the_largest_similarities_with_the_history(matrix, monkeypat
     assert model.nearest([99, 0], ["i00", "none"]).tolist() == [[0.0], [0.0]]
 
 
-def test_triples_are_drawn_by_their_weights_without_a_limit_on_how_many(monkeypatch):
-    monkeypatch.delattr(torch, "multinomial")  # it takes 2^24 interactions at most
-    users = np.repeat(np.arange(40), 2)
-    items = np.where(np.arange(80) % 2, 9, users % 9)
-    weights = np.where(items == 9, 5.0, 1e-6)
-    model = BPRFactors(factors=2, epochs=30, bs=50).fit(users, items, weights)
-    every = np.indices((40, 10)).reshape(2, -1)
-    assert int(model.score(*every).reshape(40, 10).mean(0).argmax()) == 9
-
-
 # Collaborative filters as models of sessions: scores as if a session were a user of the log
 
 
@@ -261,10 +231,9 @@ def test_older_items_count_less():
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [UserKNN, BPRFactors])
-def test_filters_of_known_users_are_refused(make):
-    refused(DataError, "only the users", lambda: HistoryFilter(make()))
-    refused(DataError, "only the users", lambda: make().score_rows(csr_matrix((1, 3))))
+def test_filters_of_known_users_are_refused():
+    refused(DataError, "only the users", lambda: HistoryFilter(UserKNN()))
+    refused(DataError, "only the users", lambda: UserKNN().score_rows(csr_matrix((1, 3))))
 
 
 @pytest.mark.parametrize("make", FILTERS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import xgboost as xgb
 
 from fastrec.errors import DataError
 from fastrec.retrieval import RankedCandidates
+from fastrec.retrieval.rankers import _matrix
 from fastrec.sequences import CoVisitation, PopularItems, SessionModel
 from tests._core.refusals import refused
 from tests.retrieval.walks import chains
@@ -33,14 +35,19 @@ def test_trees_order_better_than_the_first_model(fitted):
     assert first_right(fitted.models["around"], walks) < 0.5
 
 
-def test_scores_are_probabilities_of_candidates_alone(fitted):
+def test_scores_are_log_odds_above_the_least_candidates(fitted):
     asked = frame([[1, 2], [], [99], [3] * 50], items=fitted.items)
     for rows, scores in fitted.score(asked):
         table = fitted._candidates.union(asked.take(rows))
         there = torch.zeros_like(scores, dtype=torch.bool)
         there[table["session"].values, table["item"].values] = True
-        assert ((scores > 1e-20) == there)[:, 1:].all()
-        assert (scores[there] <= 1).all()
+        x = _matrix(fitted._features(table, asked.take(rows))).numpy()
+        odds = torch.logit(torch.from_numpy(fitted._trees.predict(xgb.DMatrix(x))).double())
+        for row, row_scores in enumerate(scores):
+            own = odds[table["session"].values == row]
+            expected = (own - own.min()).float()
+            torch.testing.assert_close(row_scores[there[row]], expected, rtol=1e-4, atol=1e-4)
+            assert (row_scores[1:][~there[row, 1:]] < row_scores[there[row]].min()).all()
 
 
 def test_few_sessions_and_the_usual_models(tmp_path):

@@ -255,8 +255,14 @@ def test_a_run_without_events_is_served_without_data(tmp_path):
         served = make_app(tmp_path / "out", events=events)
         rows = json.loads(test.head(20).to_json(orient="records"))
         said = post(served, "/v1/score", {"rows": rows}).json()
+        why = post(served, "/v1/explain", {"rows": rows[:4]}).json()
         served.state.service.close()
-    np.testing.assert_allclose(said["scores"], SavedRun(tmp_path / "run").predict(test.head(20)).numpy(), atol=1e-6)
+    saved = SavedRun(tmp_path / "run")
+    np.testing.assert_allclose(said["scores"], saved.predict(test.head(20)).numpy(), atol=1e-6)
+    expected = saved.explain(test.head(4))
+    for name, values in {**why["contributions"], "base": why["base"], "prediction": why["predictions"]}.items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-6)
+    assert expected["note"].abs().max() > 0.01  # the text tells something
 
 
 def test_what_needs_events_is_said_at_the_export(sales, tmp_path):

@@ -37,6 +37,7 @@ IN_UTC = pa.array([NOON], pa.timestamp("us", "UTC"))
         (pa.array(["10", "", None, " 12 ", "NA"]), "number", [10, None, None, 12, None]),
         (pa.array(["1.5", "2", "-1e3"]), "number", [1.5, 2, -1000]),
         (pa.array(["9007199254740993"]), "number", [2**53 + 1]),
+        (pa.array(["0 days 07:04:27", "-1 days +23:59:59.5", "3 days", None]), "number", [25467, -0.5, 259200, None]),
         (pa.array([Decimal("5.25"), None]), "number", [5.25, None]),
         (pa.array(["true", "False", None, "1"]), "bool", [True, False, None, True]),
         (pa.array([0, 1, None]), "bool", [False, True, None]),

@@ -188,7 +188,7 @@ def test_an_idea_is_tried_and_shown_in_the_list(cli_shop, tmp_path):
     assert out.startswith("worse: - x, - city")
     (tmp_path / "leak.py").write_text("def rate(df):\n    return df.groupby('shop').bought.transform('mean')\n")
     code, out, _ = invoke("try", tmp_path / "leak.py", "--on", cli_shop)
-    assert code == 0
+    assert code == 1
     assert out.startswith("leak: + rate\n  rate: ")
     code, out, _ = invoke("tries", cli_shop)
     assert code == 0

@@ -120,6 +120,7 @@ def test_the_positive_class_can_be_named():
         ({"y": ["a", "b", "c"]}, "binary", "3 values, not two"),
         ({"y": [None, None]}, None, "no value"),
         ({"y": ["a", "b"]}, "regression", "not a number"),
+        ({"y": [0.5, np.inf]}, "regression", "row 1: the target is infinite. Give a finite number, or drop the row"),
     ],
 )
 def test_targets_that_no_model_can_learn_are_named(frame, task, message):
