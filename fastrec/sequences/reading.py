@@ -48,7 +48,7 @@ def read_events(
     table = Table.read(source, wanted, device="cpu")
     clocks = types_of(source.select(order)) if isinstance(source, pa.Table) else {}
     clocks = {n: as_column(source[n].cast(pa.string()), name=n) for n, kind in clocks.items() if kind == "clock"}
-    table = table.with_columns({n: _in_order(clocks.get(n, table[n])) for n in order})
+    table = table.with_columns({n: as_order(clocks.get(n, table[n])) for n in order})
     events = [item, *order, *features]
     if table[item].kind == "list":
         return _of_lists(table, events, session, target, order)
@@ -100,8 +100,8 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
     return columns if permutation is None else {n: c.take(permutation) for n, c in columns.items()}
 
 
-def _in_order(column: Column) -> Column:
-    """Return a column of ``order``, or of lists of it, with text in ISO 8601 as times.
+def as_order(column: Column) -> Column:
+    """Return a column of ``order``, one value an event or a list a session, with text in ISO 8601 as times.
 
     Raises:
         DataError: a value is missing, or other text, which says nothing of the order.
