@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "DataError",
@@ -56,9 +57,9 @@ class FastrecError(Exception):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def of_file(self, file: str | Path) -> FastrecError:
-        """Return the error with a file; one that names a file already returns itself."""
-        if self.file is not None:
+    def of_file(self, file: Any) -> FastrecError:
+        """Return the error with a file; one that names a file already returns itself, and so it does of a frame."""
+        if self.file is not None or not isinstance(file, str | Path):
             return self
         return type(self)(self.problem, file=file, column=self.column, row=self.row, remedy=self.remedy)
 

@@ -224,7 +224,8 @@ class _FirstRun:
             at = int(other.to_numpy().argmax())
             problem = f"the row is not in a fold with the rows that it is with in {self.path.name} "
             problem += f"({theirs[at]} here, {ours[at]} there; {int(other.sum())} such rows in all)"
-            remedy = f"Make all predictions on the same folds: those of {self.path.name} are in its rows.parquet"
+            where = "oof/stack.parquet" if self.target is None else "rows.parquet"
+            remedy = f"Make all predictions on the same folds: those of {self.path.name} are in its {where}"
             raise DataError(problem, file=path, column="fold", row=int(places[at]), remedy=remedy)
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:

@@ -29,14 +29,7 @@ from fastrec.competition.next_items import (
     lists_of,
     trust_modules,
 )
-from fastrec.competition.reading import (
-    CompetitionData,
-    Reading,
-    in_one_unit,
-    refuse_copies,
-    table_files,
-    with_row_numbers,
-)
+from fastrec.competition.reading import CompetitionData, Reading, in_one_unit, table_files, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_record import shown_first
@@ -352,11 +345,26 @@ class SavedRun:
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
         """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
+        self._refuse_absent(table)
         if self.target is not None:
             return None
-        self._refuse_absent(table)
         refuse_copies(table, self.config["list_column"], self.config["item"])
         return torch.argsort(table[self.config["list_column"]].group_numbers(), stable=True)
+
+
+def refuse_copies(table: Table, lists: str, item: str) -> None:
+    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns.
+
+    Raises:
+        DataError: it names the second row.
+    """
+    codes = table.coded([lists, item]).codes.cpu().numpy()
+    again = np.flatnonzero(pd.Series(codes).duplicated() & (codes > 0))
+    if len(again):
+        row = int(again[0])
+        which, group = (table[n].slice(row, row + 1).to_arrow()[0].as_py() for n in (item, lists))
+        problem = f"the item {which!r} stands in the list {group!r} twice"
+        raise DataError(problem, column=item, row=row, remedy="Keep one candidate per item and list")
 
 
 def predict_run(
@@ -425,10 +433,7 @@ def read_rows(
         raise MissingFileError(f"the run reads a table {absent!r}, which is not there", file=data, remedy=remedy)
     steps = 0 if saved.features is None else len(saved.features.steps)
     with stages.stage("features", len(table)) as advance, step_by_step(advance, len(table), steps):
-        try:
-            rows = saved.rows(table, read, history)
-        except MissingColumnError as error:
-            raise error.of_file(files["test"]) from None
+        rows = saved.rows(table, read, history)
     if not len(rows):
         warn(f"{files['test']}: it has no rows, and nothing is predicted")
     return table, rows

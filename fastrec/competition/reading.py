@@ -331,24 +331,6 @@ def with_row_numbers(table: Table, item: str) -> Table:
     return table.with_columns({item: torch.arange(len(table), device=table.device)})
 
 
-def refuse_copies(table: Table, lists: str, item: str) -> None:
-    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns.
-
-    Raises:
-        DataError: it names the second row.
-    """
-    groups = torch.unique(table[lists].group_numbers(), return_inverse=True)[1]
-    items = table[item].coded()
-    codes = (groups * items.size + items.codes).cpu()
-    order = torch.argsort(codes, stable=True)
-    again = order[1:][codes[order][1:] == codes[order][:-1]]
-    if len(again):
-        row = int(again.min())
-        which, group = (table[n].slice(row, row + 1).to_arrow()[0].as_py() for n in (item, lists))
-        problem = f"the item {which!r} stands in the list {group!r} twice"
-        raise DataError(problem, column=item, row=row, remedy="Keep one candidate per item and list")
-
-
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".csv.zip", ".tsv")
 SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called
 _TRUTHS = ("ground_truth", "truth", "solution")

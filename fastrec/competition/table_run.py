@@ -21,8 +21,8 @@ from fastrec.competition.fitting import decide, fit_models, make_features, permu
 from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import ValueForm, relevance
-from fastrec.competition.predict import SavedRun
-from fastrec.competition.reading import CompetitionData, refuse_copies, table_files, truth_file
+from fastrec.competition.predict import SavedRun, refuse_copies
+from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun

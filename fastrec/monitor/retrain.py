@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -114,8 +115,8 @@ def together(
     kept = KeptRows(saved.folder)
     file, train, tables, test = _read(saved, data, where)
     rows, is_new = _joined(saved, kept.train().to(where), train, file)
-    if time is None:
-        time = saved.config.get("recipe", {}).get("time")
+    about: dict[str, Any] = saved.config.get("recipe", {})
+    time = about.get("time") if time is None else time
     if time is not None and time not in rows:
         remedy = f"They have {', '.join(rows.names)}"
         raise MissingColumnError("the rows lack it", column=time, file=data, remedy=remedy)
@@ -125,14 +126,18 @@ def together(
         names, codes = ["old", "new"], is_new.numpy().astype(np.int64)
     else:
         names, codes = periods_of(rows[time], every, most=None)
-    past = Past(rows, codes, *_gap(saved, rows))
+    gap: tuple[Any, ...] = ()
+    if about.get("time_gap") and about.get("time") in rows:
+        times = given_times(rows, about["time"], "time")
+        gap = times.ticks.cpu().numpy(), times.span(about["time_gap"], "gap")
+    past = Past(rows, codes, *gap)
     inside = past
     if window is not None:
         some = codes >= len(names) - window
         inside, is_new = past.cut(some), is_new[torch.from_numpy(some)]
     rows, codes = inside.rows, inside.codes
     if time is None:
-        count, said = int(is_new.sum()), saved.config.get("recipe", {}).get("fold_key")
+        count, said = int(is_new.sum()), about.get("fold_key")
         key = said or (saved.config["list_column"] if saved.target is None else None)
         new = rows.take(is_new.to(rows.device))
         fold = torch.full((len(rows),), -1, dtype=torch.int64)
@@ -157,14 +162,6 @@ def together(
     found = CompetitionData(rows, test, tables={**own, **tables}, types=saved.reading.types)
     cold = tuple(k for k, (_, scored_rows) in enumerate(folds) if not bool(is_new[scored_rows].all()))
     return Newest(found, judged, folds, np.asarray(names, object)[codes], codes, past, not warmed_up, cold)
-
-
-def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
-    said = saved.config.get("recipe", {})
-    if not said.get("time_gap") or said.get("time") not in rows:
-        return None, 0
-    times = given_times(rows, said["time"], "time")
-    return times.ticks.cpu().numpy(), times.span(said["time_gap"], "gap")
 
 
 def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table, dict[str, Table], Table | None]:
@@ -212,9 +209,9 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
         return rows, is_new
     name = saved.config["list_column"]
     lists = rows[name].group_numbers().cpu()
-    again = torch.isin(lists[is_new], lists[~is_new])
-    if bool(again.any()):
-        row, count = int(again.nonzero()[0]), len(lists[is_new][again].unique())
+    again = torch.isin(lists[is_new], lists[~is_new]).nonzero()
+    if len(again):
+        row, count = int(again[0]), len(lists[is_new][again].unique())
         problem = f"{count} lists of the new rows (such as {new[name].to_arrow()[row]}) are lists of the run too"
         remedy = "A later list of the same user is another list: give each new one an id that the run does not have"
         raise DataError(problem, file=file, column=name, row=row, remedy=remedy)

@@ -441,18 +441,15 @@ class Vectors:
         if len(when) != len(codes):
             raise DataError(f"{len(when)} times for {len(codes)} ids", column="times", remedy="Give one for each")
         until = self.until[codes - 1]
-        late = known & ~(when > until)
         # Units of times are a thousand apart. Counts of steps, far below seconds since 1970, may differ by any factor.
         high, low = torch.maximum(when.abs(), until.abs()), torch.minimum(when.abs(), until.abs())
-        other = known & (high >= 1e8) & (high > 100 * low)
-        wrong = (late | other).nonzero()
-        if len(wrong):
-            row = int(wrong[0])
+        other = (high >= 1e8) & (high > 100 * low)
+        late = (known & (other | ~(when > until))).nonzero()
+        if len(late):
+            row, remedy = int(late[0]), "Embed a run that ends before the first row"
             problem = f"the row is of {float(when[row]):.0f}, its vector has learned until {float(until[row]):.0f}"
-            remedy = "Embed a run that ends before the first row"
             if bool(other[row]):
-                problem += f": {_unit(when[row])} and {_unit(until[row])}"
-                remedy = f"Give times in {_unit(until[row])}, as until is"
+                remedy = "Give times in the unit of until: seconds since 1970, or as the log of the run counts"
             raise DataError(problem, column="times", row=row, remedy=remedy)
         values = torch.where(known.unsqueeze(1), self.values[codes - 1], torch.nan)
         return Table({f"{name}_{i}": column for i, column in enumerate(values.unbind(1))})
@@ -478,12 +475,6 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
         others = found != asked.unsqueeze(1)
         near.append(found[others & (others.cumsum(1) <= k)].view(-1, k))
     return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
-
-
-def _unit(time: Tensor) -> str:
-    """Return the unit of a time since 1970, by its size."""
-    units = {1e17: "nanoseconds", 1e14: "microseconds", 1e11: "milliseconds", 1e8: "seconds"}
-    return next((unit for least, unit in units.items() if abs(float(time)) >= least), "a unit of its own")
 
 
 class _RecallTrial:

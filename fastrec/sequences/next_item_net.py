@@ -275,12 +275,7 @@ class GoalNet(NextItemNet):
         return made
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
-        column, goals = self._goals()
-        there = [n for n in sessions.kinds(column) if n]
-        lost = next((g for g in goals if g not in there), None)
-        if lost is not None:
-            problem = f"it has no value {lost!r}; there are {', '.join(there)}"
-            raise DataError(problem, column=column, remedy="Give goals as the column writes them")
+        sessions.codes_of(*self._goals())
         shared, told = self._shared, (seed, weakref.ref(sessions))
         if shared.get("of") != told or self._taken == shared["trained"]:
             super()._fit(sessions, seed=seed, minutes=minutes)

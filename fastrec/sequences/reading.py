@@ -46,29 +46,23 @@ def read_events(
     wanted = list(dict.fromkeys([item, *order, *features, *(n for n in (session, target) if n is not None)]))
     source = read_file(source, wanted) if isinstance(source, str | Path) else source
     table = Table.read(source, wanted, device="cpu")
-    types = types_of(source.select(order)) if isinstance(source, pa.Table) else {}
-    table = table.with_columns({n: _in_order(table[n], "clock" in types.get(n, "")) for n in order})
+    clocks = types_of(source.select(order)) if isinstance(source, pa.Table) else {}
+    clocks = {n: as_column(source[n].cast(pa.string()), name=n) for n, kind in clocks.items() if kind == "clock"}
+    table = table.with_columns({n: as_order(clocks.get(n, table[n])) for n in order})
     events = [item, *order, *features]
     if table[item].kind == "list":
         return _of_lists(table, events, session, target, order)
     if session is None:
         problem = "holds one item a row, and no column says which session a row belongs to"
         raise DataError(problem, column=item, remedy="Name the session's column (session=…), or give a column of lists")
-    coded = table[session].coded()
-    gone = (coded.codes == 0).nonzero()
-    if len(gone):
-        remedy = "Fill the column, or drop the row"
-        raise DataError("a row belongs to no session", column=session, row=int(gone[0]), remedy=remedy)
+    table[session].refuse_missing("a row belongs to no session", "Fill the column, or drop the row")
     # sessions are numbered in the order in which they first appear
+    coded = table[session].coded()
     codes = coded.codes - 1
-    size = int(codes.max()) + 1 if len(codes) else 0
-    first = torch.full((size,), len(codes), dtype=torch.int64, device=codes.device)
-    first.scatter_reduce_(0, codes, torch.arange(len(codes), device=codes.device), "amin")
+    first = torch.full((coded.size - 1,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
     by_first = torch.argsort(first)
-    by_first = by_first[first[by_first] < len(codes)]  # a category may have values without a row
-    number = torch.empty_like(first)
-    number[by_first] = torch.arange(len(by_first), device=codes.device)
-    numbers, first = number[codes], first[by_first]
+    numbers, first = torch.argsort(by_first)[codes], first[by_first]
+    first = first[first < len(codes)]  # a category may have values without a row
     permutation = lexical_order([numbers, *(_key(table[n]) for n in order)])
     offsets = offsets_of(torch.bincount(numbers, minlength=len(first)))
     last = offsets[1:] - 1
@@ -106,47 +100,33 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
     return columns if permutation is None else {n: c.take(permutation) for n, c in columns.items()}
 
 
-def _in_order(column: Column, clock: bool) -> Column:
-    """Return a column of ``order``, or of lists of it, with text in ISO 8601 as times.
-
-    Args:
-        column: its values.
-        clock: whether these are times of day.
+def as_order(column: Column) -> Column:
+    """Return a column of ``order``, one value an event or a list a session, with text in ISO 8601 as times.
 
     Raises:
-        DataError: a value is missing, or other text: as text it would say nothing of the order.
+        DataError: a value is missing, or other text, which says nothing of the order.
     """
     held = packed(column) if column.kind == "list" else column
-    values = held if held.elements is None else held.elements
-    texts = values.distinct if values.kind == "category" and not values.ordered else None
-    if texts is not None and is_text(texts.type):
-        moments, codes = as_column(times_in_text(texts), name=column.name), values.values.long()
-        lost = torch.cat([torch.zeros(1, dtype=torch.bool), moments.is_missing()])[codes]
-    else:
-        moments, lost = None, torch.full((len(values),), clock) & ~values.is_missing()
-    rows = rows_of(held.values) if column.kind == "list" else torch.arange(len(values))
-    if bool(lost.any()):
-        event = int(lost.nonzero()[0])
-        said = "a time of day" if moments is None else repr(texts[int(codes[event]) - 1].as_py())
-        remedy = "Write times as 2024-03-31 10:30:00, or as numbers"
-        raise DataError(f"{said} is no time", column=column.name, row=int(rows[event]), remedy=remedy)
-    missing = values.is_missing().nonzero()
+    values = moments = held if held.elements is None else held.elements
+    if values.kind == "category" and not values.ordered and is_text(values.distinct.type):
+        moments = as_column(replace(values, distinct=times_in_text(values.distinct)).to_arrow(), name=column.name)
+    missing = moments.is_missing().nonzero()
     if len(missing):
-        row, remedy = int(rows[missing[0]]), "Drop such rows first"
-        raise DataError("an event has no time", column=column.name, row=row, remedy=remedy)
-    values = values if moments is None else moments.take(codes - 1)
-    return values if column.kind != "list" else replace(held, elements=values)
+        event = int(missing[0])
+        row = int(rows_of(held.values)[event]) if column.kind == "list" else event
+        found, problem, remedy = values.to_arrow()[event].as_py(), "an event has no time", "Drop such rows first"
+        if found is not None:
+            problem, remedy = f"{found!r} is no time", "Write times as 2024-03-31 10:30:00, or as numbers"
+        raise DataError(problem, column=column.name, row=row, remedy=remedy)
+    return moments if column.kind != "list" else replace(held, elements=moments)
 
 
 def _key(column: Column) -> torch.Tensor:
     """Return numbers ``[n]`` in the order of a column's values."""
     if column.kind == "category":
         coded = column.coded()
-        place = torch.empty(coded.size, dtype=torch.int64)
-        sorted_keys = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
-        place[sorted_keys + 1] = torch.arange(coded.size - 1)
-        place[0] = coded.size
-        return place.to(coded.codes.device)[coded.codes]
+        by_value = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
+        return torch.argsort(by_value)[coded.codes - 1]
     if column.kind == "number" and column.values.is_floating_point():
         return column.number()
     return column.integer()
@@ -352,7 +332,7 @@ class SessionFrame:
         try:
             made._fill(events)
         except DataError as error:
-            raise (error.of_file(source) if isinstance(source, str | Path) else error) from None
+            raise error.of_file(source) from None
         column = events.columns.get(self.columns["item"])
         if column is not None:
             made._tell_of_unknown(rows_of(events.offsets)[~column.is_missing()])
@@ -407,7 +387,7 @@ class SessionFrame:
         try:
             return read_events(source, target=target, **{**self.columns, "features": list(dict.fromkeys(features))})
         except FastrecError as error:
-            raise (error.of_file(source) if isinstance(source, str | Path) else error) from None
+            raise error.of_file(source) from None
 
     def _fill(self, events: EventColumns) -> None:
         item = self.columns["item"]
@@ -452,10 +432,8 @@ class SessionFrame:
         Raises:
             DataError: the events have no times.
         """
-        if self.times is None:
-            raise DataError("the events have no times", remedy="Name the column of times (order=…)")
-        gaps = torch.zeros_like(self.times)
-        gaps[1:] = self.times[1:] - self.times[:-1]
+        times = self.inputs(True)[-1]
+        gaps = times.diff(prepend=times[:1])
         gaps[self.offsets[:-1][self.lengths > 0]] = 0.0
         return gaps
 
@@ -465,11 +443,9 @@ class SessionFrame:
         Raises:
             DataError: times are asked for, and the events have none.
         """
-        if not timed:
-            return [self.values, *self.sides.values()]
-        if self.times is None:
+        if timed and self.times is None:
             raise DataError("the events have no times", remedy="Name the column of times (order=…)")
-        return [self.values, *self.sides.values(), self.times]
+        return [self.values, *self.sides.values(), *([self.times] if timed else [])]
 
     @property
     def ends(self) -> torch.Tensor | None:
@@ -482,6 +458,15 @@ class SessionFrame:
         filled = self.lengths > 0
         found[filled] = values[self.offsets[1:][filled] - 1]
         return found
+
+    def ends_before(self, moment: float) -> torch.Tensor:
+        """Return the place after each session's last event before a moment, int64 ``[n]``.
+
+        Raises:
+            DataError: the events have no times.
+        """
+        early = (self.inputs(True)[-1] < moment).long()
+        return self.offsets[:-1].index_add(0, rows_of(self.offsets), early)  # times ascend within a session
 
     def steps(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the session of each event, and how many events of it follow: int64 ``[events]`` each."""
@@ -517,6 +502,19 @@ class SessionFrame:
         if vocab is None:
             raise DataError("it is a number, no kind of event", column=side, remedy="Make it text or a category")
         return ["" if i < len(vocab.reserved) else str(v) for i, v in enumerate(vocab.classes)]
+
+    def codes_of(self, side: str, kinds: Sequence[str]) -> list[int]:
+        """Return the codes of kinds of events.
+
+        Raises:
+            MissingColumnError, DataError: as ``kinds``; or no event is of such a kind.
+        """
+        names = self.kinds(side)
+        lost = next((n for n in kinds if n not in names), None)
+        if lost is not None:
+            remedy = f"Name one of {', '.join(n for n in names if n)}"
+            raise DataError(f"there is no event of the kind {lost!r}", column=side, remedy=remedy)
+        return [names.index(n) for n in kinds]
 
     def take(self, rows: torch.Tensor) -> Self:
         """Return the sessions at ``rows``: int64 numbers in any order, or a bool mask ``[n]``."""

@@ -67,7 +67,7 @@ def test_a_column_of_kinds_is_named(tmp_path):
         (
             LOG.assign(time="04:49"),
             [*BY, "--time", "time"],
-            "log.csv', column 'time', row 0: a time of day is no time. W",
+            "log.csv', column 'time', row 0: '04:49:00' is no time. W",
         ),
         (
             LOG.assign(user=LOG["user"].where(LOG.index != 7), note=[f"n{i % 3}" for i in LOG.index]),

@@ -183,13 +183,13 @@ def test_times_of_rows_are_in_the_unit_of_what_vectors_have_learned():
     last = 1_700_000_000
     dated = Vectors(as_column(["a"], name="id"), torch.ones(1, 2), torch.tensor([last], dtype=torch.float64))
     assert not dated.features(["a"], [last + 1]).to_pandas().isna().any(axis=None)
-    for unit, size in (("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9)):
+    for size in (10**3, 10**6, 10**9):  # milliseconds and the like
         early = (last - 5_000) * size  # a leak that no comparison of numbers would find
-        with pytest.raises(DataError, match=f"row 1: .*: {unit} and seconds. Give times in seconds") as error:
+        with pytest.raises(DataError, match=f"row 1: the row is of {early}, .*: seconds since 1970") as error:
             dated.features(["a", "a"], [last + 1, early])
         assert error.value.column == "times"
         scaled = Vectors(dated.ids, dated.values, dated.until * size)
-        with pytest.raises(DataError, match=f": seconds and {unit}. Give times in {unit}"):
+        with pytest.raises(DataError, match="Give times in the unit of until"):
             scaled.features(["a"], np.array([last + 90_000], "datetime64[s]"))
     for unit in ("ns", "us", "ms", "s", "h", "D"):
         moments = np.array([last, last + 90_000], "datetime64[s]").astype(f"datetime64[{unit}]")

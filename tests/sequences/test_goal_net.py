@@ -137,7 +137,7 @@ def test_one_training_serves_every_goal(tmp_path):
     (lambda: GoalNet(KINDS, event="kind", epochs=1).fit(log(0)), "side feature"),
     (
         lambda: GoalNet(["click", "by"], epochs=1).fit(log(0)),
-        "column 'type': it has no value 'by'; there are buy, cart, click. Give goals",
+        "column 'type': there is no event of the kind 'by'. Name one of buy, cart, click",
     ),
 ])  # fmt: skip
 def test_errors_say_what_to_do(call, match):

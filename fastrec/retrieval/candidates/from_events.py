@@ -171,13 +171,10 @@ class _Log:
     def _marked(self, log: SessionFrame) -> SessionFrame:
         act = positive = torch.ones(len(log.values), dtype=torch.bool)
         if self.kind is not None:
-            names, kinds = log.kinds(self.kind), log.sides[self.kind]
-            for name in [*(self.targets or ()), *([self.shown] if self.shown is not None else [])]:
-                if name not in names:
-                    remedy = f"Name one of {', '.join(n for n in names if n)}"
-                    raise DataError(f"there is no event of the kind {name!r}", column=self.kind, remedy=remedy)
-            act = kinds != (names.index(self.shown) if self.shown is not None else -1)
-            wanted = torch.tensor([names.index(n) for n in self.targets or ()], dtype=torch.int64)
+            kinds = log.sides[self.kind]
+            wanted = torch.tensor(log.codes_of(self.kind, self.targets or ()), dtype=torch.int64)
+            if self.shown is not None:
+                act = kinds != log.codes_of(self.kind, [self.shown])[0]
             positive = act if self.targets is None else torch.isin(kinds, wanted)
         log.sides = {**log.sides, _ACT: act, _POSITIVE: positive, _SHOWN: ~act}
         return log
@@ -185,16 +182,13 @@ class _Log:
     def cuts(self, log: SessionFrame, cut: str | float | None, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return where each session's events end that may be learned from, and which sessions are cut where."""
         starts, ends = log.offsets[:-1], log.offsets[1:]
-        place, rows = torch.arange(len(log.values)), rows_of(log.offsets)
-        size = len(log.values)
-        first = torch.full((len(log),), size).scatter_reduce_(
-            0, rows, place.masked_fill(~log.sides[_ACT], size), "amin"
-        )
-        last = torch.full((len(log),), -1).scatter_reduce_(
-            0, rows, place.masked_fill(~log.sides[_POSITIVE], -1), "amax"
-        )
+        size, rows = len(log.values), rows_of(log.offsets)
+        place = torch.arange(size)
+        act, positive = log.sides[_ACT], log.sides[_POSITIVE]
+        first = torch.full((len(log),), size).scatter_reduce_(0, rows, place.masked_fill(~act, size), "amin")
+        last = torch.full((len(log),), -1).scatter_reduce_(0, rows, place.masked_fill(~positive, -1), "amax")
         moment = self._moment(log, cut)
-        before = ends if moment is None else self._until(log, moment)
+        before = ends if moment is None else log.ends_before(moment)
         if self.by_user and moment is None:
             cut_there = first < last
             before = torch.where(cut_there, last, ends)
@@ -230,17 +224,11 @@ class _Log:
                 return float(as_column(found, name="cut").number()[0])
         return float(cut)
 
-    @staticmethod
-    def _until(log: SessionFrame, moment: float) -> Tensor:
-        early = torch.zeros(len(log), dtype=torch.int64)
-        assert log.times is not None
-        return log.offsets[:-1] + early.index_add_(0, rows_of(log.offsets), (log.times < moment).long())
-
     def _late(self, log: SessionFrame, moment: float | None) -> Tensor:
         """Return the sessions that began last: bool ``[n]``."""
         if moment is None:
             return torch.arange(len(log)) >= int(len(log) * (1 - limits.CANDIDATES_HELD_BACK))
-        return (self._until(log, moment) == log.offsets[:-1]) & (log.lengths > 0)
+        return (log.ends_before(moment) == log.offsets[:-1]) & (log.lengths > 0)
 
     def _refuse(self, log: SessionFrame, moment: float | None) -> None:
         if not bool((log.lengths > 1).any()):
@@ -263,7 +251,7 @@ class _Log:
                 return self._marked(log.new(test))
             ids = table[self.group]
         except FastrecError as error:
-            raise (error.of_file(test) if isinstance(test, str | Path) else error) from None
+            raise error.of_file(test) from None
         known = Vocab.fit(log.sessions)
         place = torch.full((len(known),), len(log))
         place[known.encode(log.sessions)] = torch.arange(len(log))

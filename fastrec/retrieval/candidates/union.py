@@ -15,7 +15,6 @@ from fastrec.retrieval.base import Saved, part_of, state_of
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, Vocab, concat
-from fastrec.table.column import rows_of
 
 
 class Candidates:
@@ -234,15 +233,10 @@ def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, Session
     Raises:
         DataError: the events have no times.
     """
-    if sessions.times is None:
-        raise DataError("the events have no times", remedy="Name the column of times (order=…)")
-    early = sessions.times < moment
-    counts = torch.zeros(len(sessions), dtype=torch.int64).index_add_(0, rows_of(sessions.offsets), early.long())
-    starts, ends = sessions.offsets[:-1], sessions.offsets[1:]
-    middle = starts + counts  # times ascend within a session
+    starts, ends, middle = sessions.offsets[:-1], sessions.offsets[1:], sessions.ends_before(moment)
     known = sessions.cut(starts, middle)
     known.sessions = sessions.sessions
-    both = ((counts > 0) & (middle < ends)).nonzero().squeeze(1)
+    both = ((starts < middle) & (middle < ends)).nonzero().squeeze(1)
     asked, wanted = known.take(both), sessions.cut(middle[both], ends[both])
     wanted.sessions = asked.sessions
     return known, asked, wanted
@@ -281,13 +275,11 @@ class CandidateFeatures(Saved):
         """Count the log's items; of the log that the sources learn from."""
         codes = len(sessions.items)
         self._counts = torch.bincount(sessions.values, minlength=codes).float()
-        late = sessions.values
-        if len(late) and sessions.times is not None:
-            first = sessions.times.sort().values[-max(1, len(late) // 20)]
-            late = late[sessions.times >= first]
-        elif len(sessions):
-            late = late[int(sessions.offsets[-1 - max(1, len(sessions) // 20)]) :]
-        self._recent = torch.bincount(late, minlength=codes).float()
+        few = max(1, len(sessions) // 20)
+        late = torch.arange(len(sessions.values)) >= sessions.offsets[max(len(sessions) - few, 0)]
+        if sessions.times is not None:
+            late = sessions.times >= sessions.times.sort().values[-max(1, len(late) // 20) :][:1]
+        self._recent = torch.bincount(sessions.values[late], minlength=codes).float()
         return self
 
     @property
@@ -360,29 +352,28 @@ class EventFeatures(Saved):
         session, item = table["session"].values, table["item"].values
         codes, (rows, steps), kinds = len(sessions.items), sessions.steps(), self._of(sessions)
         pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)
-        wanted = session * codes + item
-        at = torch.searchsorted(pairs, wanted).clamp_max(max(len(pairs) - 1, 0))
-        own = pairs[at] == wanted if len(pairs) else torch.zeros(len(wanted), dtype=torch.bool)
+        wanted, count = session * codes + item, len(pairs) + 1
+        pairs = torch.cat([pairs, pairs.new_full((1,), torch.iinfo(torch.int64).max)])  # no pair: one place at least
+        at = torch.searchsorted(pairs, wanted)
+        own = pairs[at] == wanted
         made: dict[str, Tensor] = {}
         total = self._counts.sum(0).clamp_min(1)
         for code, kind in enumerate(self._kinds):
             if not kind:
                 continue
             of_kind = (kinds == code).float()
-            counts = torch.zeros(len(pairs)).index_add_(0, which, of_kind)
-            made[f"own_{kind}"] = torch.where(own, counts[at], 0.0) if len(pairs) else torch.zeros(len(wanted))
+            counts = torch.zeros(count).index_add_(0, which, of_kind)
+            made[f"own_{kind}"] = torch.where(own, counts[at], 0.0)
             made[f"session_{kind}"] = torch.zeros(len(sessions)).index_add_(0, rows, of_kind)[session]
             made[f"item_{kind}"] = self._counts[code][item]
             made[f"item_{kind}_share"] = (self._counts[code] / total)[item]
-        made["own_steps_ago"] = self._least(steps.float(), which, len(pairs), at, own)
+        made["own_steps_ago"] = self._least(steps.float(), which, count, at, own)
         if sessions.times is not None:
             ago = sessions.times[sessions.offsets[rows + 1] - 1] - sessions.times
-            made["own_seconds_ago"] = self._least(ago.float(), which, len(pairs), at, own)
+            made["own_seconds_ago"] = self._least(ago.float(), which, count, at, own)
         return table.with_columns(made)
 
     @staticmethod
     def _least(values: Tensor, which: Tensor, count: int, at: Tensor, own: Tensor) -> Tensor:
-        if not count:
-            return torch.full((len(at),), torch.nan)
         least = torch.full((count,), torch.inf).scatter_reduce_(0, which, values, "amin")
         return torch.where(own, least[at], torch.nan)

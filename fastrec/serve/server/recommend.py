@@ -236,17 +236,13 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
 
 def _ids(flat: list[Any] | pa.Array, spec: RecommendSpec, offsets: np.ndarray) -> np.ndarray:
     """Return the ids of all events; a number is none where ids are text, though the text of it might be one."""
-
-    def read() -> np.ndarray:
-        kinds = list(map(type, flat)) if isinstance(flat, list) else [int] * (len(flat) * is_numeric(flat.type))
-        row = next((i for i, kind in enumerate(kinds) if kind in (int, float, bool)), None)
-        if row is not None and spec.type == "string":
-            raise Refusal(
-                422, "an id is a number, and ids are text", column="items", row=row, remedy='Send "44", not 44'
-            )
-        return (from_values if isinstance(flat, list) else from_arrow)(Input("items", spec.type), flat)
-
-    return _in_session(offsets, read)
+    given = isinstance(flat, list)
+    numbers = [type(v) in (int, float, bool) for v in flat] if given else [is_numeric(flat.type)] * len(flat)
+    if spec.type == "string" and True in numbers:
+        row, remedy = int(np.searchsorted(offsets, numbers.index(True), side="right")) - 1, 'Send "44", not 44'
+        raise Refusal(422, "an id is a number, and ids are text", column="items", row=row, remedy=remedy)
+    read = from_values if given else from_arrow
+    return _in_session(offsets, lambda: read(Input("items", spec.type), flat))
 
 
 def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
