@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,10 @@ def _others() -> int:
         for _ in range(limits.LOAD_SAMPLES):
             running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
             # This process's threads spin for a moment after a parallel step: Diginetica trained on one of two cores.
-            stats = [(t / "stat").read_text() for t in Path("/proc/self/task").iterdir()]
-            seen.append(max(running - sum(s.rpartition(")")[2].split()[0] == "R" for s in stats), 0))
+            for stat in Path("/proc/self/task").glob("*/stat"):
+                with suppress(OSError):  # it has ended
+                    running -= stat.read_text().rpartition(")")[2].split()[0] == "R"
+            seen.append(max(running, 0))
             time.sleep(limits.LOAD_SECONDS)
     except (OSError, IndexError, ValueError):
         return 0

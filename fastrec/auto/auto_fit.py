@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -328,7 +328,13 @@ def fit(
         what = f"the frame's index ({named}) is not learned from; call reset_index() if it should be"
         warnings.warn(what, DataWarning, stacklevel=2)
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
-        target = str(target) if target in list(column_names(df)) else [str(t) for t in target]
+        named = isinstance(target, Hashable) and target in list(column_names(df))
+        if not named and not (
+            isinstance(target, list | tuple | pd.Index) and all(isinstance(t, Hashable) for t in target)
+        ):
+            problem = f"target= names a column or several, and this is of type {type(target).__name__}"
+            raise DataError(problem, remedy="Make the values a column of the table, and give its name")
+        target = str(target) if named else [str(t) for t in target]
     check_names(tables["train"].column_names, [target] if isinstance(target, str) else target)
     own_log = None if log is None else "log.parquet"
     asked = Asked(target, metric, task, group, item, time, own_log, owner, weight, positive, ids, refit)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -173,23 +176,42 @@ class SessionKNN(SessionModel):
             raise DataError(f"there is no recency {recency!r}", remedy="Use a number, 'held-out' or None")
         if k < 1 or sample < k:
             raise DataError(f"k={k} neighbours out of {sample}", remedy="Give k of 1 or more, and no smaller a sample")
-        self.k, self.sample = k, sample
+        self.k, self.sample, self.recency = k, sample, recency
 
     @abstractmethod
-    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+    def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         """Factors of sessions and of codes, float64, and the decays.
 
         Args:
             sessions: those learned from, the past first.
-            age: how long before the end of the log each ended, in shares of the log's span, float64 ``[n]``.
         """
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         sessions, age = by_age(sessions)
-        of_session, of_item, self._decays = self._weights(sessions, age)
+        recency = self.recency if self.recency != "held-out" else self._held_out_recency(sessions, minutes)
+        of_session, of_item, self._decays = self._weights(sessions)
+        of_session = of_session if recency is None else of_session * torch.exp(-age / recency)
         self._of_session, self._of_item = of_session.float(), of_item.float()
         self._index = SessionIndex.of(sessions.values, sessions.offsets, len(sessions.items))
         self._prior = _popularity(self._index)
+
+    def _held_out_recency(self, sessions: SessionFrame, minutes: float | None) -> float | None:
+        """Return the recency with which the sessions before put the last sessions' items first, by NDCG@20."""
+        until = math.inf if minutes is None else time.monotonic() + 60 * minutes * limits.RECENCY_TIME
+        past, late = by_time(sessions, limits.RECENCY_SHARE)
+        asked = prefixes(late, last=limits.RECENCY_EVENTS, longest=limits.PREFIX_LONGEST)
+        asked = asked.take(torch.arange(max(len(asked) - limits.RECENCY_EVENTS, 0), len(asked)))
+        scores: dict[float | None, float] = {}
+        for recency in limits.RECENCIES if len(asked) and bool((past.lengths > 1).any()) else ():
+            if time.monotonic() > until:
+                break
+            trial = copy.copy(self)
+            trial.recency = recency
+            ranking = trial.fit(past).score(asked)
+            scores[recency] = sequence_metrics(ranking, asked.target)["ndcg@20"]  # type: ignore[arg-type]
+        # Two choices, of trees' past and of all, should be the same where little depends on it.
+        worth = {r: s * (1 + limits.RECENCY_GAIN * (r == limits.RECENCIES[0])) for r, s in scores.items()}
+        return max(worth, key=worth.__getitem__, default=limits.RECENCIES[0])
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         values = torch.where(sessions.values > 0, sessions.values, -1)
@@ -264,33 +286,17 @@ class STAN(SessionKNN):
         near: float | None = 3.0,
     ) -> None:
         super().__init__(k=k, sample=sample, recency=recency)
-        self.own, self.recency, self.near = own, recency, near
+        self.own, self.near = own, near
 
-    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+    def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(None), near, near)
-        return _cosine(self, sessions, age), torch.ones(len(sessions.items)), decays
+        return _cosine(sessions), torch.ones(len(sessions.items)), decays
 
 
-def _cosine(model: STAN | VSTAN, sessions: SessionFrame, age: torch.Tensor) -> torch.Tensor:
-    """Return factors of neighbours, float64 ``[n]``: the cosine's, and how recent they are."""
-    recency = model.recency if model.recency != "held-out" else _held_out_recency(model, sessions)
-    of_session = sessions.lengths.clamp_min(1).double().rsqrt()
-    return of_session if recency is None else of_session * torch.exp(-age / recency)
-
-
-def _held_out_recency(model: STAN | VSTAN, sessions: SessionFrame) -> float | None:
-    """Return the recency with which the sessions before put the last sessions' items first, by NDCG@20."""
-    past, late = by_time(sessions, limits.RECENCY_SHARE)
-    asked = prefixes(late, last=limits.RECENCY_EVENTS, longest=limits.PREFIX_LONGEST)
-    asked = asked.take(torch.arange(max(len(asked) - limits.RECENCY_EVENTS, 0), len(asked)))
-    assert asked.target is not None
-    scores: dict[float | None, float] = {}
-    for recency in limits.RECENCIES if len(past) and len(asked) else ():
-        trial = type(model)(**{**model.settings(), "recency": recency}).fit(past)
-        scores[recency] = sequence_metrics(trial.score(asked), asked.target)["ndcg@20"]
-    # Two choices, of trees' past and of all, should be the same where little depends on it.
-    return max(scores, key=lambda r: scores[r] * (1 + limits.RECENCY_GAIN * (r == limits.RECENCIES[0])), default=1.0)
+def _cosine(sessions: SessionFrame) -> torch.Tensor:
+    """Return the cosine's factors of neighbours, float64 ``[n]``."""
+    return sessions.lengths.clamp_min(1).double().rsqrt()
 
 
 # ``VSKNN``: session kNN in which the last events count most.
@@ -333,7 +339,7 @@ class VSKNN(SessionKNN):
                 raise DataError(f"there is no decay {given!r}", remedy=f"Use one of {', '.join(_DECAYS)}")
         self.weighting, self.score_weighting, self.idf = weighting, score_weighting, idf
 
-    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+    def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         own, back = (_DECAYS[d].float() for d in (self.weighting, self.score_weighting))
         everywhere = exponential(None)
         of_item = 1 + self.idf * inverse_frequency(sessions)
@@ -375,9 +381,9 @@ class VSTAN(SessionKNN):
     ) -> None:
         super().__init__(k=k, sample=sample, recency=recency)
         self.own, self.back, self.near, self.before = own, back, near, before
-        self.recency, self.idf = recency, idf
+        self.idf = idf
 
-    def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
+    def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(self.back), near, near * self.before)
-        return _cosine(self, sessions, age), 1 + self.idf * inverse_frequency(sessions), decays
+        return _cosine(sessions), 1 + self.idf * inverse_frequency(sessions), decays

@@ -28,7 +28,7 @@ __all__ = ["as_type", "as_types", "clocks_in_text", "differing", "shared_types",
 ZONED, LIST = "time in ", "list of "
 _OFFSET = r"(?:Z|[+-]\d\d:?\d\d|:\d\d[+-]\d\d)$"
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?"
-_SPAN = r"-?\d+ days(?: [+-]?\d\d:\d\d:\d\d(?:\.\d+)?)?"  # as pandas writes durations, which are numbers of seconds
+_SPAN = r"-?\d+ days [+-]?\d\d:\d\d:\d\d(?:\.\d+)?"  # as pandas writes durations, which are numbers of seconds
 _EMPTY = {"text": pa.string(), "number": pa.float64(), "bool": pa.bool_(), "clock": pa.time64("us")}
 
 
@@ -265,7 +265,7 @@ def _text_to_number(values: pa.Array) -> pa.Array:
     text = pd.Series(pc.if_else(_is_value(values), values, None).to_pandas(), dtype="object").str.strip()
     made = pd.to_numeric(text, errors="coerce")
     spans = text.where(text.str.fullmatch(_SPAN, na=False))
-    made = made.fillna(pd.to_timedelta(spans).dt.total_seconds())
+    made = made.fillna(pd.to_timedelta(spans, errors="coerce").dt.total_seconds())
     if bool(text.str.fullmatch(r"[+-]?\d{1,18}", na=True).all()):
         return pa.array([None if v is None or v != v else int(v) for v in text], pa.int64())
     return pa.array(made.to_numpy(dtype="float64"), from_pandas=True)

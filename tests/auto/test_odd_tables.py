@@ -298,6 +298,9 @@ def test_fit_takes_names_and_columns_as_pandas_has_them():
     np.testing.assert_array_equal(said, fitted.predict(frame.rename(columns=str).drop(columns="3")))
 
 
+FRAME = pd.DataFrame({"a": np.arange(20), "y": np.arange(20) % 2})
+
+
 @pytest.mark.parametrize(
     ("column", "values", "words"),
     [
@@ -313,6 +316,14 @@ def test_fit_refuses_odd_columns_by_name(column, values, words):
     frame[column] = values
     with pytest.raises(DataError, match=words):
         fastrec.fit(frame, "y", minutes=0.05, quiet=True)
+
+
+@pytest.mark.parametrize(
+    "target", [FRAME["y"], FRAME["y"].to_numpy(), FRAME[["y"]], [["y"]], 3, None], ids=lambda t: type(t).__name__
+)
+def test_a_target_is_a_name(target):
+    with pytest.raises(DataError, match="target= names a column or several, and this is of type .*give its name"):
+        fastrec.fit(FRAME, target, minutes=0.05, quiet=True)
 
 
 # Three columns that say something together are found after the pairs.

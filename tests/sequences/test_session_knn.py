@@ -145,3 +145,9 @@ def test_recency_is_what_held_out_events_ask_for(model):
     few = model(recency="held-out").fit(frame([[1, 2]]))  # nothing to choose by
     one = frame([[1]], items=few.items)
     assert torch.equal(scores_of(few, one), scores_of(model(recency=1.0).fit(frame([[1, 2]])), one))
+    single = frame([[1]] * 18 + [[1, 2, 3], [2, 3]])  # what comes before the held-out ones follows nothing
+    one = frame([[1]], items=single.items)
+    found = model(recency="held-out").fit(single)
+    assert torch.equal(scores_of(found, one), scores_of(model(recency=1.0).fit(single), one))
+    hurried = model(recency="held-out").fit(frame([*always, *changed]), minutes=1e-9)
+    assert torch.equal(scores_of(hurried, asked), scores_of(fixed[1.0], asked))

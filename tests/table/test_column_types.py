@@ -37,7 +37,11 @@ IN_UTC = pa.array([NOON], pa.timestamp("us", "UTC"))
         (pa.array(["10", "", None, " 12 ", "NA"]), "number", [10, None, None, 12, None]),
         (pa.array(["1.5", "2", "-1e3"]), "number", [1.5, 2, -1000]),
         (pa.array(["9007199254740993"]), "number", [2**53 + 1]),
-        (pa.array(["0 days 07:04:27", "-1 days +23:59:59.5", "3 days", None]), "number", [25467, -0.5, 259200, None]),
+        (
+            pa.array(["0 days 07:04:27", "-1 days +23:59:59.5", "3 days 00:00:00", None]),
+            "number",
+            [25467, -0.5, 259200, None],
+        ),
         (pa.array([Decimal("5.25"), None]), "number", [5.25, None]),
         (pa.array(["true", "False", None, "1"]), "bool", [True, False, None, True]),
         (pa.array([0, 1, None]), "bool", [False, True, None]),
@@ -63,6 +67,8 @@ def test_values_of_another_type(values, wanted, made):
     [
         (pa.array(["1", "x"]), "number", 1, r"'x' is no number.*Reading\(texts="),
         (pa.array(["1,5"]), "number", 0, "'1,5' is no number"),
+        (pa.array(["1", "3 days"]), "number", 1, "'3 days' is no number"),
+        (pa.array(["200000 days 00:00:00"]), "number", 0, "'200000 days 00:00:00' is no number"),
         (pa.array([1, 2]), "bool", 1, "2 is no bool"),
         (pa.array([None, 5]), "time", 1, r"holds numbers.*pd.to_datetime"),
         (pa.array([NOON]), "number", 0, "times without a zone"),
