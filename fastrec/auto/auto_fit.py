@@ -329,9 +329,8 @@ def fit(
         warnings.warn(what, DataWarning, stacklevel=2)
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
         named = isinstance(target, Hashable) and target in list(column_names(df))
-        if not named and not (
-            isinstance(target, list | tuple | pd.Index) and all(isinstance(t, Hashable) for t in target)
-        ):
+        several = isinstance(target, list | tuple | pd.Index) and all(isinstance(t, Hashable) for t in target)
+        if not (named or several):
             problem = f"target= names a column or several, and this is of type {type(target).__name__}"
             raise DataError(problem, remedy="Make the values a column of the table, and give its name")
         target = str(target) if named else [str(t) for t in target]

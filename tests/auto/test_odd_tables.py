@@ -322,7 +322,7 @@ def test_fit_refuses_odd_columns_by_name(column, values, words):
     "target", [FRAME["y"], FRAME["y"].to_numpy(), FRAME[["y"]], [["y"]], 3, None], ids=lambda t: type(t).__name__
 )
 def test_a_target_is_a_name(target):
-    with pytest.raises(DataError, match="target= names a column or several, and this is of type .*give its name"):
+    with pytest.raises(DataError, match=r"target= names a column or several, and this is of type .*give its name"):
         fastrec.fit(FRAME, target, minutes=0.05, quiet=True)
 
 
