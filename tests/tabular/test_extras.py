@@ -282,7 +282,7 @@ def test_errors_of_chosen_rows_and_of_test_rows():
     to = TabularFrame(frame.iloc[[0, 2]], [Categorify], y_names="y", vector_names="v", list_names="t")
     for test, message in (
         ({"v": np.ones((2, 3)), "t": [["a"], []]}, "'v', row 0: .*3 numbers, where 2"),
-        ({"v": np.ones((2, 2)), "t": [[], [3]]}, "'t', row 1: .*lists of int64.*before"),
+        ({"v": np.ones((2, 2)), "t": [[], [3]]}, "'t', row 1: .*lists of whole numbers.*before"),
     ):
         with pytest.raises(DataError, match=message):
             to.new(test).process()
