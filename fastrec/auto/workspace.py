@@ -181,8 +181,8 @@ def new_competition(
         if not chosen.features and not problem.kinds("number", "category"):
             roles = {problem.group: "folds go by it", problem.lists: "the group", problem.item: "the item"}
             why = {c.name: problem.drop.get(c.name) or roles.get(c.name, c.why) for c in problem.columns[:20]}
-            said = "nothing is left to learn from: " + ", ".join(f"{n} ({reason})" for n, reason in why.items())
-            said = said if why else "there is no column but the target to learn from"
+            left_out = ", ".join(f"{n} ({reason})" for n, reason in why.items()) or "there is no column but the target"
+            said = f"nothing is left to learn from: {left_out}"
             remedy = f"Add columns that tell rows{' of a group' * bool(problem.lists)} apart"
             remedy += ", or name fewer as ids= (--ids)" if asked.ids else ""
             raise DataError(said, file=files.folder / files.names["train"], remedy=remedy)

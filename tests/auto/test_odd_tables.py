@@ -166,7 +166,7 @@ def test_a_class_of_one_row_is_told_of(tmp_path):
             {"x": np.arange(5.0), "y": [0, 1, 0, 1, 1]},
             r"column 'y': no class has as many rows as there are folds \(5\)",
         ),
-        ({"y": np.arange(50.0) ** 2}, "there is no column but the target to learn from. Add columns that tell rows"),
+        ({"y": np.arange(50.0) ** 2}, "there is no column but the target. Add columns that tell rows"),
     ],
 )
 def test_fit_says_why_there_is_too_little_to_learn_from(frame, words):
