@@ -248,18 +248,12 @@ _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 
 @dataclass(frozen=True, eq=False)
 class RandomRuns:
-    """Runs with targets of all rows changed at random.
+    """Runs with targets of all rows changed at random."""
 
-    Args:
-        made, targets: of each run the columns, and the targets as numbers by name: float64 ``[n]``.
-        flips: bool ``[runs, n]``, whose targets were changed in which run.
-        moves: by how much each column has moved, float64 ``[runs, n]``; only columns of all runs.
-    """
-
-    made: list[Made]
-    targets: list[dict[str, torch.Tensor]]
-    flips: torch.Tensor
-    moves: dict[str, torch.Tensor]
+    made: list[Made]  # of each run the columns
+    targets: list[dict[str, torch.Tensor]]  # of each run, as numbers by name: float64 ``[n]``
+    flips: torch.Tensor  # bool ``[runs, n]``, whose targets were changed in which run
+    moves: dict[str, torch.Tensor]  # by how much each column of all runs has moved: float64 ``[runs, n]``
 
     def of(self, name: str) -> list[Column]:
         """Return one column of the runs that have it."""

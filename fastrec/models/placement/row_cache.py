@@ -251,9 +251,7 @@ class RowCache:
     def _bring(self, ids: Tensor, held: list[Tensor], *, must: bool, counts: bool) -> Tensor:
         """Bring the rows of a lookup; return the slots of ``ids``, int64, without those of rows that were not brought.
 
-        Args:
-            ids: int64 ``[n]`` on the host, as often as they are looked up.
-            must: all have to be brought; else as many as there is room for.
+        Without ``must`` as many rows come as there is room for.
         """
         slots = self.slot_of.index_select(0, ids)
         absent = ids[slots < 0]

@@ -63,10 +63,7 @@ class Job:
 class Batcher:
     """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop.
 
-    Args:
-        workers, max_wait, queue_rows: as of ``Limits``.
-        max_rows: its ``batch_rows``.
-        seen: called after every batch with its jobs, its rows and the seconds it took.
+    ``seen`` is called after every batch with its jobs, its rows and the seconds it took; the rest is as of ``Limits``.
     """
 
     def __init__(
