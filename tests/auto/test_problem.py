@@ -339,8 +339,8 @@ def test_a_smooth_effect_or_none_names_nothing(target):
         (400, {}, {}, True),
         (399, {}, {}, False),  # fewer than were measured
         (3_001, {}, {}, False),
-        (600, {}, {"minutes": 2.0}, True),
-        (600, {}, {"minutes": 1.9}, False),
+        (600, {}, {"minutes": 5.0}, True),
+        (600, {}, {"minutes": 4.9}, False),
         (600, {"y": ["rare"] * 9 + ["often"] * 591}, {}, False),  # a fold would be without the class
         (600, {"y": ["rare"] * 10 + ["often"] * 590}, {}, True),
         (600, {"y": [None] * 201 + [*RNG.normal(size=399)]}, {}, False),  # rows without a target teach nothing
