@@ -301,6 +301,8 @@ PEAK_BYTES = {
 
 # ---- auto
 FIT_MINUTES = 0.05  # least wall time of fit; not measured: the bound of --minutes
+TEN_FOLDS_FROM, TEN_FOLDS_ROWS = 400, 3_000  # XXX
+TEN_FOLDS_MINUTES = 2  # in less time some models are left out
 # numbers; from here on their statistics by row are tried, deviations no more: bounds the columns of a trial
 WIDE_TABLE = 50  # numeric columns; not measured: from here row statistics are tried, above it deviations are not
 COUNTED_VALUES = 12  # different values from which a category's counts are tried; not measured
