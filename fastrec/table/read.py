@@ -48,21 +48,11 @@ def read_file(
     types: Mapping[str, pa.DataType] | None = None,
     form: CsvForm | None = None,
 ) -> pa.Table:
-    """Read a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+    """Read a CSV or Parquet file, or a folder of Parquet files, as an Arrow table of ``columns``, in their order.
 
-    Args:
-        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs; ``.gz``
-            and a ``.zip`` with one CSV file in it are unpacked); or a pattern of such (``part-*.parquet``), whose rows
-            follow one another in the order of their names.
-        columns: the columns to read; None: all.
-        types: Arrow types to read columns of a CSV as.
-        form: how a text file is written; None: as usual.
-
-    Returns:
-        The table, its columns in the file's order or in that of ``columns``.
-
-    Raises:
-        MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming the file.
+    ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV, in its ``form`` and with Arrow ``types``
+    (``.tsv``: with tabs; ``.gz`` and a ``.zip`` with one CSV file in it are unpacked). Rows of a pattern of such
+    (``part-*.parquet``) follow one another in the order of their names. Errors name the file.
     """
     path = Path(path)
     named = [] if path.exists() else sorted(glob.glob(str(path), recursive=True))
@@ -108,12 +98,7 @@ def open_text(path: Path) -> BinaryIO:
 
 
 def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
-    """Refuse columns that are not among ``names``, or that appear there twice.
-
-    Raises:
-        MissingColumnError: a column is not there.
-        DataError: a column that is wanted has a name that another one has too.
-    """
+    """Refuse columns that are not among ``names``, or that appear there twice."""
     known = set(names)
     for name in columns if columns is not None else ():
         if name not in known:

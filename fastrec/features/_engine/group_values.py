@@ -226,8 +226,7 @@ def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch
 def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> torch.Tensor:
     """Compute exact quantiles of values with counts (``[K]``), linear between neighbours as ``numpy.quantile``.
 
-    Returns:
-        float64 ``[len(shares)]``; NaN where nothing was counted. Beside an infinity the lower neighbour is taken.
+    NaN where nothing was counted. Beside an infinity the lower neighbour is taken.
     """
     ends = torch.cumsum(count, 0)
     size = int(ends[-1]) if len(ends) else 0

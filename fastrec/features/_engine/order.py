@@ -278,17 +278,10 @@ class EarlierRows:
     def sums(
         self, values: torch.Tensor, counts: torch.Tensor, clock: Clock | None = None, half_life: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum over the earlier rows.
+        """Sum values ``[c, n]``, 0 in rows that do not count, over the earlier rows that do, decaying by a clock.
 
-        Args:
-            values: float64 ``[c, n]`` in row order, 0 in rows that do not count.
-            counts: bool ``[n]``, the rows that count.
-            clock: by which sums decay; None: nothing decays.
-            half_life: the age at which a row counts half.
-
-        Returns:
-            float64 ``[c, n]``, as they were at the last earlier row that counts, and ``[n]``, how long ago that was
-            (0 without a clock; where no earlier row counts any number).
+        Return the sums as they were at the last such row, and ``[n]``, how long ago that was (0 without a clock; any
+        number where there is none).
         """
         groups, place = self.groups, self.groups.place
         ordered = values if groups.order is None else values.index_select(1, groups.order)

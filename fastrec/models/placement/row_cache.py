@@ -60,12 +60,7 @@ class Coldest:
         return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
 
     def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
-        """Return ``wanted`` slots to be emptied, int64, or all that may go.
-
-        Args:
-            row_at: the row in each slot, int64 ``[slots]``, -1 where there is none.
-            held: slots that stay, int64, in any number.
-        """
+        """Return ``wanted`` slots to be emptied, int64, or all that may go: no ``held`` ones, none without a row."""
         stays = torch.zeros(len(row_at), dtype=torch.bool)
         stays.index_fill_(0, held[held < len(row_at)], True)
         found = self._from_queue(wanted, row_at, stays)

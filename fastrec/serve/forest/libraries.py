@@ -251,15 +251,9 @@ class EstimatorForests:
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
     def predictions(self, x: str, graph: Graph, *, start: str | None = None) -> tuple[str, list[str | None]]:
-        """Add the nodes of ``predict``.
+        """Add the nodes of ``predict`` of a matrix of ``dtype``; return their name, and those of each part's margins.
 
-        Args:
-            x: name of the matrix of ``inputs.matrix``: ``dtype``, ``[n, columns]``, NaN if missing.
-            graph: the graph to add to.
-            start: name of the values of the column ``start``, if there is one: float32 ``[n]``.
-
-        Returns:
-            The name of the predictions, float64 ``[n]`` or ``[n, k]``, and of each part's margins (None: a constant).
+        ``start`` names the values of the column ``start``, float32 ``[n]``. A constant has no margins (None).
         """
         one, outputs, margins = graph.constant([1]), [], []
         for part in self.parts:

@@ -77,11 +77,7 @@ class EventLog:
 
 
 def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
-    """Read the records of a log that end after byte ``after``, the size that the file once had; cut off a torn end.
-
-    Raises:
-        UnreadableFileError: it is no log, or is damaged before its end.
-    """
+    """Read a log's records that end after byte ``after``, the size that the file once had; cut off a torn end."""
     data = path.read_bytes()
     if not data.startswith(_MAGIC[: len(data)]):
         raise UnreadableFileError("it is no log of events", file=path, remedy="Give the folder of a store")

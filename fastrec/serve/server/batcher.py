@@ -202,7 +202,7 @@ class Scorer:
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
-        self.events: Any = None  # what makes its columns from events (see ``service.Events``)
+        self.events: Any = None  # what makes its columns from events: an ``Online``
         self.spec: Spec = read_spec(folder)
         path = self.folder / BACKGROUND  # rows that others are compared with to be explained
         table = pq.read_table(path) if path.is_file() else None
