@@ -260,19 +260,6 @@ def test_counts_shares_and_counts_in_groups_equal_a_loop(train, new):
     assert fs.fit_transform(first)["count_x"].tolist() == fs.transform(first)["count_x"].tolist()
 
 
-def test_unlabeled_rows_count_where_asked():
-    train, test = pd.DataFrame({"k": ["a", "b"], "g": [1, 1]}), pd.DataFrame({"k": ["b", "c"], "g": [1, 2]})
-    shares = [ff.CountEncode("k", by=by, normalise=True, scope="all") for by in (None, "g")]
-    fs = ff.FeatureSet([*shares, ff.CountEncode("k", scope="all"), ff.CountEncode("k", log=True)])
-    made = fs.fit_transform(train, unlabeled=test)
-    assert (made["share_k"].tolist(), made["count_k"].tolist()) == ([0.25, 0.5], [1, 2])
-    made = fs.transform(test)
-    assert (made["share_k"].tolist(), made["count_k"].tolist()) == ([0.5, 0.25], [2, 1])
-    assert made["share_k__g"].tolist() == pytest.approx([2 / 3, 1])
-    assert made["log_count_k"].tolist() == pytest.approx([math.log(2), 0])
-    assert fs.transductive == ["share_k", "share_k__g", "count_k"]
-
-
 def test_unlabeled_rows_of_a_generator_that_counts_another():
     train = pd.DataFrame({"a": ["x", "x"], "b": [1, 2], "y": [0, 1]})
     test = pd.DataFrame({"a": ["x", "x", "z"], "b": [1, 1, 1]})

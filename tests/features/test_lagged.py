@@ -217,13 +217,6 @@ def test_times_of_every_unit_and_zone(unit, zone):
     assert made["rollsum1s_x"].isna().all()
 
 
-def test_an_order_of_numbers_is_in_seconds_and_rows_at_the_same_time_do_not_see_each_other():
-    frame = pd.DataFrame({"t": [10.0, 10.0, 10.5, 11.0], "x": [1.0, 2.0, 4.0, 8.0]})
-    made = Rolling("x", ["sum", "count"], order="t", window="500ms").fit_transform(frame)
-    assert made["rollsum500ms_x"].fillna(-1).tolist() == [-1, -1, 3, 4]
-    assert made["rollcount500ms_x"].tolist() == [0, 0, 2, 1]
-
-
 def test_an_infinite_value_spoils_its_own_windows_only():
     frame = pd.DataFrame({"x": [1.0, math.inf, 2.0, 3.0, 5.0, -math.inf, math.inf, 1.0]})
     made = Rolling("x", STATS, window=2).fit_transform(frame)
@@ -233,15 +226,6 @@ def test_an_infinite_value_spoils_its_own_windows_only():
     assert made["rollmedian2_x"].tolist()[4:6] == [2.5, 4.0]
     assert made["rollstd2_x"].tolist()[4:6] == pytest.approx([math.sqrt(0.5), math.sqrt(2)])
     assert np.isnan(made["rollstd2_x"][[2, 3, 6, 7]]).all()
-
-
-def test_rows_without_a_group_have_no_past():
-    frame = pd.DataFrame({"g": [None, None, "a", "a"], "x": [1.0, 2.0, 3.0, 4.0]})
-    made = Rolling("x", ["mean", "count", "sum"], by="g", window=2).fit_transform(frame)
-    assert made["rollmean2_x__g"].fillna(-1).tolist() == [-1, -1, -1, 3]
-    assert made["rollcount2_x__g"].tolist() == [0, 0, 0, 1]
-    zero = Rolling("x", "sum", by="g", window=2, min_count=0).fit_transform(frame)
-    assert zero["rollsum2_x__g"].fillna(-1).tolist() == [-1, -1, 0, 3]
 
 
 PLACE = {"by": "g", "order": "t"}
