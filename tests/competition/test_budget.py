@@ -394,3 +394,22 @@ def test_a_model_that_is_far_behind_in_the_first_fold_is_left_out(task, metric, 
     assert said.startswith(f"weak: in the first fold its {metric} is ")
     assert ", that of line " in said
     assert ", of a constant " in said
+
+
+@pytest.mark.parametrize(
+    ("minutes", "rows", "outputs", "models", "metric", "seconds"),
+    [
+        (10, 200_000, 9, 5, 0, 13 * 4.5 + 2 * 4.5),  # 13 s a million predictions; 2 s if no blend learns from a row
+        (10, 19_000_000, 1, 5, 0, 180),  # at most three tenths
+        (10, 1_000, 1, 5, 0, 30),  # a twentieth at least
+        (1, 30_000, 1, 6, 0.01, 9.5),  # the metric 950 times, as other work slows it
+    ],
+)
+def test_the_end_is_longer_for_many_predictions_and_a_slow_metric(minutes, rows, outputs, models, metric, seconds):
+    clock = Clock()
+    budget = Budget(minutes, clock=clock)
+    budget.keep_for_end(rows=rows, outputs=outputs, models=models, metric=metric)
+    assert budget.left == pytest.approx(60 * minutes - seconds)
+    for part, late in ((0.21, False), (0.19, True)):  # files and report take a fifth of it
+        clock.now = budget.began + 60 * minutes - part * seconds
+        assert budget.late == late
