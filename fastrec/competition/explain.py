@@ -20,11 +20,6 @@ class Mixtures:
     A mixture has some columns of the row, the others of a background row. A few columns are enumerated: all subsets of
     them, for each background row. With more, each background row becomes the row column by column, in a random order
     and in its reverse (Štrumbelj and Kononenko 2014, algorithm 1; Mitchell et al. 2022, section 4).
-
-    Args:
-        columns: how many a row has.
-        background: how many rows the other columns come from.
-        seed: of the orders.
     """
 
     def __init__(self, columns: int, background: int, *, seed: int = 0) -> None:

@@ -29,14 +29,8 @@ def permutation_importance(
 ) -> dict[str, float]:
     """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
 
-    Args:
-        model, rows: a trained model, and labelled rows that it was not trained on.
-        scorer, seed: the score; of the shuffles.
-        most_rows: so many rows are used, or some more where lists are whole.
-        most: so many features are tried: those of the highest gain, where the model says gains.
-
-    Returns:
-        Feature → the score as it is less the score with the feature shuffled (above 0: the feature helps).
+    The labelled ``rows`` are not those that the model was trained on; ``most_rows`` are used, or some more where lists
+    are whole, and ``most`` features tried: those of the highest gain, where the model says gains.
     """
     rows = _some(rows, most_rows)
     gains = model.trace.importance

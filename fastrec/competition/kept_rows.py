@@ -91,16 +91,7 @@ def keep_rows(run: TableRun) -> str | None:
 
 
 class KeptRows:
-    """What a run has kept of its rows.
-
-    Args:
-        run: the run directory; its parts are beside it.
-
-    Raises:
-        MissingFileError: it is no run directory, or nothing was kept.
-        DataError: it is no run over a table.
-        UnreadableFileError: what was kept is damaged.
-    """
+    """What a run over a table has kept of its rows, in its parts, which are beside the run directory."""
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))

@@ -170,12 +170,9 @@ class SavedRun:
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
     def predict_rows(self, rows: Rows, stages: Stages | None = None, *, fold: int | None = None) -> torch.Tensor:
-        """Predict rows by the stack: float64 ``[n]`` or ``[n, k]``, on the learned scale.
+        """Predict rows, which have their features, by the stack on the learned scale: float64 ``[n]`` or ``[n, k]``.
 
-        Args:
-            rows: the rows, with their features.
-            stages: progress; None: none is shown.
-            fold: take this fold's models alone; None: the mean of all.
+        By one ``fold``'s models alone, or (None) the mean of all.
         """
         saved = {n: folders if fold is None else folders[fold : fold + 1] for n, folders in self._folders.items()}
         base: dict[str, torch.Tensor] = {}
@@ -458,11 +455,7 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
     """Write the tables that a recipe lays out of a competition's files, as ``predict_run`` takes them.
 
     They are ``test.parquet``, a file for every other table and, where features look back to training rows,
-    ``history.parquet``, in a new folder ``out``; returns their paths.
-
-    Raises:
-        FastrecError: the data cannot be read, or ``out`` not written.
-        DataError: ``out`` is a file, the folder of the data, or holds other files than an earlier layout's.
+    ``history.parquet``, in a new folder ``out`` or over those of an earlier layout; returns their paths.
     """
     data, out = Path(data), Path(out)
     if isinstance(recipe, NextItemCompetition):  # the test sessions as lists, whatever the files are like

@@ -324,9 +324,6 @@ def choose_columns(
     """Choose the categories and the numbers that models see: those of the files first, then the features ``made``.
 
     Where the recipe names none, they are the files' own columns, without those that the test rows lack.
-
-    Raises:
-        DataError: no column is left to learn from.
     """
     apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     own: dict[str, list[str]] = {"category": [], "number": []}

@@ -63,9 +63,6 @@ def write_submission_of(
     """Write predictions, float64 ``[n]`` or ``[n, k]`` on the learned scale, in a form.
 
     ``keys`` has the id columns, a row for each line of the form; ``item`` is a ranking's column of candidates.
-
-    Raises:
-        FastrecError: the form's columns are not those of the task, or an id is missing.
     """
     if isinstance(form, SubmissionFormat):
         if target is not None or item is None:

@@ -39,10 +39,6 @@ def read_idea(given: Any) -> Idea:
 
     A file's generators are its names that hold a generator, a list of them, or a ``FeatureSet``. A file without
     generators must have one function; the names of helpers begin with ``_``.
-
-    Raises:
-        MissingFileError: there is no such file.
-        DataError: it cannot be run, or holds nothing to try.
     """
     if not isinstance(given, str | Path):
         features = _features(given)

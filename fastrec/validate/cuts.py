@@ -96,9 +96,6 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     """Turn a target into strata, its classes or quantile bins of its numbers (``bins``: see ``Folds.stratified``).
 
     Returns int64 ``[n]`` from 0 on the CPU (missing targets are a stratum of their own), and what they are, in words.
-
-    Raises:
-        DataError: every class has fewer rows than there are folds, or the bins are of something else than numbers.
     """
     coded = column.coded()
     if bins is None:

@@ -141,13 +141,9 @@ UNIT = "\x1f"  # stands between the keys of a row
 
 
 class RowKeys:
-    """The keys of a file's rows.
+    """The keys of a table's rows, which are at ``numbers`` ``[n]`` of the file ``path`` (None: all of it), or will be.
 
-    Args:
-        table: the rows.
-        names: the columns that name a row; none: its number does.
-        path: the file that the rows are of, or are to be.
-        numbers: ``[n]`` where the rows stand in that file; None: they are all of it.
+    Without ``names`` a row's number names it.
     """
 
     def __init__(
@@ -292,12 +288,7 @@ class SubmissionForm:
         return cls(**known)
 
     def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
-        """Read a submission as text; ``exact``: it has the form's columns alone, in their order.
-
-        Raises:
-            SubmissionError: it has other columns, or two lines with the same keys.
-            MissingFileError, UnreadableFileError, MissingColumnError: it cannot be read, or lacks a column.
-        """
+        """Read a submission as text; ``exact``: it has the form's columns alone, in their order."""
         sep = self.delimiter
         names = tuple(csv_header(path, sep=sep)) if exact else self.header
         if names != self.header:
@@ -309,13 +300,7 @@ class SubmissionForm:
         return table
 
     def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> None:
-        """Write columns of text, or nothing.
-
-        Raises:
-            DataError: lengths differ.
-            SubmissionError: two lines have the same keys.
-            WriteError: the file system refused; what was at ``path`` is as it was.
-        """
+        """Write columns of text, or nothing: where the file system refuses, what was at ``path`` is as it was."""
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of keys")
@@ -324,15 +309,10 @@ class SubmissionForm:
         write_text_csv(path, table, sep=self.delimiter)
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
-        """Read a ranking's submission as one line for each item.
+        """Read a ranking's submission as one line for each item, with its column of ``lists`` (None: the first key).
 
-        Args:
-            path: the submission.
-            lists: the column of lists; None: the form's first key.
-
-        Returns:
-            Columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
-            list, and the most lines of a list (None: all candidates are there).
+        Returns columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
+        list, and the most lines of a list (None: all candidates are there).
         """
         raise NotImplementedError
 
