@@ -73,14 +73,10 @@ def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
 def contributions(
     predict: Callable[[Table], torch.Tensor], rows: Table, background: Table, names: Sequence[str], *, seed: int = 0
 ) -> np.ndarray:
-    """Compute the Shapley values of columns, compared with background rows.
+    """Compute the Shapley values of columns, compared with ``background`` rows, which ``Mixtures`` mixes in.
 
-    Args:
-        predict: a table's predictions, float64 ``[n]`` or ``[n, k]``, from the columns ``names``.
-        rows, background, seed: the rows to explain, and those to compare with; as of ``Mixtures``.
-
-    Returns:
-        float64 ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction.
+    ``predict`` gives a table's predictions, float64 ``[n]`` or ``[n, k]``, from the columns ``names``. Returns float64
+    ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction.
     """
     both, count = concat([rows.select(names), background.select(names)]), len(rows)
     opaque = ("list", "vector", "opaque")  # such values are never found equal

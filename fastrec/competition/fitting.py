@@ -214,11 +214,7 @@ def _settings(model: Estimator) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value's digest, or its ``repr`` if it has none.
-
-    Raises:
-        NoDigestError: the ``repr`` has an address in it, which is another in every process.
-    """
+    """Return a value's digest or, if it has none, its ``repr``, unless that has an address in it: another each time."""
     try:
         return digest(value)
     except NoDigestError:

@@ -138,11 +138,7 @@ class KeptRows:
         return self.tensors["counted"] & self.folds.scored
 
     def check_data(self, data: str | Path) -> None:
-        """Refuse a folder of other files than the run has read.
-
-        Raises:
-            DataError: its digest differs.
-        """
+        """Refuse a folder of other files than the run has read, by their digest."""
         mark = data_mark(Path(data))
         if mark != self.mark:
             problem = f"these are other files than those of the run (digest {mark}, the run's is {self.mark})"

@@ -350,11 +350,7 @@ class SavedRun:
 
 
 def refuse_copies(table: Table, lists: str, item: str) -> None:
-    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns.
-
-    Raises:
-        DataError: it names the second row.
-    """
+    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns."""
     codes = table.coded([lists, item]).codes.cpu().numpy()
     again = np.flatnonzero(pd.Series(codes).duplicated() & (codes > 0))
     if len(again):
@@ -480,11 +476,7 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
 
 
 class SameBlend(Stack):
-    """The kind of blend that a stack has chosen, where the base models are the same; else it is chosen anew.
-
-    Args:
-        chosen: the stack.
-    """
+    """The kind of blend that a ``chosen`` stack has, where the base models are the same; else it is chosen anew."""
 
     def __init__(self, chosen: StackModel) -> None:
         super().__init__(extra=chosen.extra)
@@ -561,11 +553,7 @@ class SavedRecipe(Competition):
         return found
 
     def _grow_form(self, known: Target, found: Target) -> None:
-        """Let a submission with a column for each class have one for each that has joined.
-
-        Raises:
-            DataError: its columns have names of their own.
-        """
+        """Let a submission with a column for each class, named by it, have one for each that has joined."""
         form = self.submission
         joined = [n for n in found.outputs if n not in known.outputs]
         if not joined or not isinstance(form, ValueForm) or len(form.values) < 2:

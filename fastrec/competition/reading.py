@@ -181,11 +181,7 @@ def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
-    """Parse a column's text as a run reads it (``Reading.written``), every value or none.
-
-    Raises:
-        DataError: a value is not written so, naming column and row.
-    """
+    """Parse a column's text as a run reads it (``Reading.written``), every value or none."""
     if "bool" in written:
         made = as_type(as_type(values, "bool", column=column), "number", column=column)
     elif "clock" in written:

@@ -273,11 +273,7 @@ _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
 
 def check_recipe(recipe: Any, *, bs: int | None) -> None:
-    """Refuse misspelt attributes, and calls of generators or estimators with arguments that they do not take.
-
-    Raises:
-        DataError: naming the recipe's file, and the attribute or the call.
-    """
+    """Refuse misspelt attributes, and calls of generators or estimators with arguments that they do not take."""
     if not isinstance(recipe, Competition):
         remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
         raise DataError(f"{recipe!r} is no recipe", remedy=remedy)

@@ -34,11 +34,7 @@ _T = TypeVar("_T")
 
 
 class Parts:
-    """Finished parts of runs into one directory.
-
-    Args:
-        folder: where they are kept.
-    """
+    """Finished parts of runs into one directory, kept in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

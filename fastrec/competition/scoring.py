@@ -53,9 +53,6 @@ class Decision:
         """Learn chances of being relevant from a ranking's scores, of models that have not seen these labels.
 
         By ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002); a label above 0 is relevant.
-
-        Raises:
-            DataError: ``how`` is neither, or all rows are of one kind.
         """
         relevant, x = (label > 0).double().cpu().numpy(), scores.cpu().numpy()
         if how not in ("platt", "isotonic"):

@@ -96,11 +96,7 @@ def line_keys(form: Form, table: Table, groups: torch.Tensor | None) -> Table:
 def submission_values(
     form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:
-    """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale.
-
-    Raises:
-        DataError: the form has another number of columns than there are predictions.
-    """
+    """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale."""
     own = target.restore(prediction)
     # A metric of classes has made a decision: classes are written, in the target's own values.
     if decision.threshold is not None:

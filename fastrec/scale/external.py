@@ -100,11 +100,7 @@ def tree_columns(frame: ParquetFrame) -> tuple[list[str], list[str]]:
 
 
 def need_external_memory() -> None:
-    """Refuse an XGBoost that cannot grow trees from files.
-
-    Raises:
-        MissingPackageError: it is too old.
-    """
+    """Refuse an XGBoost that is too old to grow trees from files."""
     if not hasattr(xgb, "ExtMemQuantileDMatrix"):
         raise MissingPackageError("this wants XGBoost 3.0 or later", remedy="Install it: pip install -U xgboost")
 

@@ -231,11 +231,7 @@ class NewColumns:
             yield columns.take(torch.searchsorted(known, outside)), columns.take(torch.searchsorted(known, inside))
 
     def _call(self, frame: pd.DataFrame) -> dict[str, Any]:
-        """Call the function: its new columns by name, in the order of the frame's rows.
-
-        Raises:
-            DataError: it fails, or returns no columns of as many rows.
-        """
+        """Call the function: its new columns by name, in the order of the frame's rows."""
         function = self.idea.function
         assert function is not None
         name = getattr(function, "__name__", "the function")

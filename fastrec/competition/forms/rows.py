@@ -100,9 +100,6 @@ def arrow_column(values: Any, name: str) -> pa.Array:
     """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array ``[n]``.
 
     Missing values (None, NaN, NA) become null, categories their values; ``name`` is for errors.
-
-    Raises:
-        DataError: the values are of mixed or unknown types.
     """
     try:
         if isinstance(values, Tensor):
@@ -181,10 +178,6 @@ class RowKeys:
         """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
 
         ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none may be left out.
-
-        Raises:
-            DataError: two of the wanted rows have the same keys.
-            SubmissionError: a row is about none of them, or one is left out.
         """
         column, name, twice = ", ".join(self.names), wanted.path.name, wanted.repeated()
         if len(twice):
@@ -212,10 +205,6 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
     """Convert a column of keys to text; ``frame`` is a table of any library, or a dict of columns.
 
     Errors call a value ``what``. With ``times`` dates and times are keys too: days as days, moments to the second.
-
-    Raises:
-        MissingColumnError: there is no such column.
-        DataError: a key is missing, or of a type that has no exact text.
     """
     names = frame.column_names if isinstance(frame, pa.Table) else list(getattr(frame, "columns", frame))
     if name not in names:
@@ -329,11 +318,7 @@ class SubmissionForm:
         raise NotImplementedError
 
     def lists_of(self, column: pa.Array | pa.ChunkedArray, path: str | Path) -> IdLists:
-        """Take a column of lists apart.
-
-        Raises:
-            SubmissionError: a list is empty, too long, holds an empty id or names one twice.
-        """
+        """Take a column of lists apart; none may be empty or too long, hold an empty id or name one twice."""
         ids = IdLists(column, self.sep)
         blank = np.asarray(pc.equal(ids.flat, ""))
         empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
