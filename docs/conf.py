@@ -126,7 +126,6 @@ nitpick_ignore = [
     ("py:class", name)
     for name in (
         "Client",
-        "EventState",
         "FillRule",
         "Path",
         "Scale",

@@ -53,9 +53,7 @@ def hidden_part(part: Path, *, folder: bool) -> Iterator[None]:
 def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
     """Yield a hidden folder beside ``path`` for temporary files; leftovers of killed processes go first.
 
-    Args:
-        path: gives the name, and the folder to create it in, which exists.
-        made: the folder that this process created before ``begin_anew``; None: create one.
+    It is the one that this process ``made`` before ``begin_anew``; None: a new one.
     """
     remove_leftovers(path.parent, path.name)
     part = hidden_beside(path, "part") if made is None else made
@@ -107,12 +105,7 @@ def alone_at(path: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what killed writers left; a result that one had moved away returns if nothing took its place.
-
-    Args:
-        folder: where they wrote.
-        name: of the target; None: of all targets.
-    """
+    """Remove what killed writers of ``name`` (None: any) left in a folder; a result that one had moved away returns."""
     try:
         found = [(entry, _HIDDEN.fullmatch(entry)) for entry in os.listdir(folder) if entry.startswith(".")]
     except OSError:
@@ -303,11 +296,7 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, Any]:
-    """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one.
-
-    Raises:
-        MissingFileError, UnreadableFileError: it is not there, or damaged.
-    """
+    """Read a JSON file of a run directory; ``again`` is the remedy for a damaged one."""
     recover(path.parent)
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
@@ -324,14 +313,9 @@ def file_digest(file: Path) -> str:
 
 
 def digests_below(folder: Path, *, but: str) -> dict[str, str]:
-    """Return the digest of every file in a folder and below it.
+    """Return the digest of every file in a folder and below it, by its path from there, in the order of the paths.
 
-    Args:
-        folder: where to look.
-        but: a file of the folder that is left out: the one that the digests are written to.
-
-    Returns:
-        Path from the folder on → ``file_digest``, in the order of the paths.
+    ``but`` is a file of the folder that is left out: the one that the digests are written to.
     """
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / but)
     return {p.relative_to(folder).as_posix(): file_digest(p) for p in files}

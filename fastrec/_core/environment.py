@@ -93,11 +93,7 @@ def is_older(found: str, floor: str) -> bool:
 
 
 def machine(device: DeviceLike = "auto") -> dict[str, str]:
-    """Describe the machine, and a device as runs take it, in words.
-
-    Raises:
-        DeviceError: there is no such device.
-    """
+    """Describe the machine, and a device as runs take it, in words."""
     where = resolve_device(device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {
@@ -120,12 +116,7 @@ def _memory(device: torch.device | str) -> str:
 
 
 def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
-    """Write the running code as a wheel that pip installs, into a folder that is there, and return the file.
-
-    Args:
-        folder: where to.
-        version: what it is called; None: its own version.
-    """
+    """Write the running code as a wheel that pip installs, called ``version`` (None: its own), into a folder."""
     version = version or __version__
     stem = f"{PACKAGE.replace('-', '_')}-{version}"
     home = Path(version_file).parent

@@ -30,8 +30,7 @@ def may_begin_anew() -> bool:
 def begin_anew(folder: Path) -> NoReturn:
     """Replace this process by the same command, which finds its earlier results in ``continued_in``.
 
-    Args:
-        folder: a ``working_folder`` of this process, which stays as nothing of this process is tidied up.
+    ``folder`` is a ``working_folder`` of this process, which stays as nothing of this process is tidied up.
     """
     lock = locks[folder]  # stays open: no other process may take the folder for a leftover meanwhile
     os.set_inheritable(lock, True)

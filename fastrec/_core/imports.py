@@ -35,11 +35,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def require(module: str, package: str, how: str) -> ModuleType:
-    """Import an optional module; the error names its package, and how it is installed.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import an optional module; the error names its package, and how it is installed."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -116,13 +116,10 @@ def give_all_back() -> None:
 
 
 class Growth:
-    """Watch that returns free memory whenever the process has grown by a given size.
+    """Watch that returns free memory whenever the process has grown by ``much`` bytes.
 
     Of long work that makes and frees large blocks, with small ones between them that stay (a number for each batch):
     glibc then finds no place for a large block among what is free, takes more from the system, and never gives it back.
-
-    Args:
-        much: bytes.
     """
 
     def __init__(self, much: int = limits.MEMORY_GROWN) -> None:
@@ -262,11 +259,7 @@ def memory_limit() -> int | None:
 
 
 def bytes_of(text: str | float) -> int:
-    """Return a size in bytes: a number, or text such as ``'4GB'``, of powers of 1024.
-
-    Raises:
-        DataError: it is neither, or not above 0.
-    """
+    """Return a size in bytes above 0: a number, or text such as ``'4GB'``, of powers of 1024."""
     size = r"\s*([\d.]+|\d{1,3}(?:,\d{3})+)\s*([KMGTP]?)(i?B|bytes)?\s*"
     found = re.fullmatch(size, str(text), re.IGNORECASE)
     with suppress(ValueError):

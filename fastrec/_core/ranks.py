@@ -103,14 +103,9 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
-    """Return each tensor's rows of all ranks, one rank's after the other's.
+    """Return each tensor's rows of all ranks, one rank's after the other's, on the device where the part was.
 
-    Args:
-        parts: ``[rows, …]`` each; the number of rows may be another on every rank.
-        doing: what for.
-
-    Returns:
-        ``[rows of all ranks, …]`` each, on the device where the part was.
+    The number of rows may be another on every rank; ``doing`` says what for.
     """
     if world_size() == 1 or not parts:
         return list(parts)
@@ -134,11 +129,7 @@ def _gathered(part: Tensor, counts: list[int]) -> Tensor:
 
 
 def agree(value: Any, what: str) -> None:
-    """Refuse ranks that would not do the same: of ``what`` the value must be equal on every rank.
-
-    Raises:
-        RankError: naming the first rank that has another value, and both values; on every rank.
-    """
+    """Refuse, on every rank, ranks that would not do the same: of ``what`` the value must be equal on all."""
     if world_size() == 1:
         return
     found: list[Any] = [None] * world_size()
@@ -156,12 +147,7 @@ def _short(value: Any) -> str:
 
 
 def on_first_rank(f: Callable[[], Any], doing: str) -> Any:
-    """Run a function on rank 0 and return its result on every rank; errors are raised on every rank.
-
-    Args:
-        f: called on rank 0 alone; its result is to be picklable and small.
-        doing: what for.
-    """
+    """Run a function on rank 0 alone; return its small, picklable result on every rank, or raise its error there."""
     if world_size() == 1:
         return f()
     told: list[Any] = [None]

@@ -76,15 +76,9 @@ def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) 
 
 @contextmanager
 def shared_out(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Return a pool whose workers share torch's threads; closing it restores the caller's number.
+    """Yield a pool of so many workers that share torch's threads; closing it restores the caller's number.
 
     A task with as many threads of its own as there are cores would only wait for the others' cores.
-
-    Args:
-        workers: how many tasks run at once.
-
-    Yields:
-        The pool; it is closed, with all tasks done, at the end of the block.
     """
     threads = torch.get_num_threads()
     each = max(threads // workers, 1)

@@ -318,14 +318,9 @@ def seen_share(
     leave open nothing but signal; s ≤ r² has held for all models that were tried (``limits.SEEN_SHARE``). Predictions
     by heart are near the target on training rows, s near 1, and on test rows nearer to the honest ones.
 
-    Args:
-        train: float64 ``[n, k]`` each: the predictions in question of training rows, then the honest ones.
-        test: the same of test rows; without any r is 1.
-        label: float64 ``[n, k]``: the target of the training rows.
-        size: how many independent rows there are; None: n.
-
-    Returns:
-        What s is at least, and r at most, by three standard errors each.
+    ``train`` and ``test`` are the predictions in question, then the honest ones, float64 ``[n, k]`` each; there are
+    ``size`` independent rows (None: n). Returns by three standard errors s at least, and r at most (1 without
+    ``test``).
     """
 
     def beyond(numbers: np.ndarray, honest: Sequence[np.ndarray]) -> np.ndarray:

@@ -69,9 +69,8 @@ class Budget:
     def refit(self, models: Sequence[Estimator]) -> float:
         """Return the seconds that the first of the remaining models may learn from all rows.
 
-        Raises:
-            OutOfTimeError: less than it took in the folds. One that keeps a limit has what was set aside for it, though
-                another was late.
+        One that keeps a limit has what was set aside for it, though another was late; others need what they took in the
+        folds.
         """
         model = models[0]
         took = self._refits.get(model.name, 0.0)
@@ -124,9 +123,6 @@ class Budget:
         takes. The fold before had ``before`` seconds, and took ``beside`` seconds more, to make its rows, to predict
         and to keep. The more folds are done, the more of the other models' time may go into the rest: without it they
         were for nothing.
-
-        Raises:
-            OutOfTimeError: there is too little time.
         """
         left = ends - self.clock()
         each = left / (folds - fold)
@@ -144,11 +140,7 @@ class Budget:
         return max(own, as_before, limits.LEAST_FIT_SECONDS) if model.keeps_time else None
 
     def check_memory(self, model: Estimator, rows: Rows) -> None:
-        """Refuse a model whose estimated peak is above the memory that is left.
-
-        Raises:
-            DataError: naming both.
-        """
+        """Refuse a model whose estimated peak is above the memory that is left."""
         if self.memory is None or not model.learns:
             return
         while hasattr(inner := getattr(model, "model", None), "keeps_time"):  # a wrapper's peak is that of its model
@@ -180,11 +172,7 @@ class Budget:
         return min(fit, 10_000) if fit >= 500 else 0
 
     def check(self, model: Estimator, *, took: float, fold: int, folds: int, needed: bool) -> None:
-        """Stop a model that keeps no limit of its own and would not be done in time.
-
-        Raises:
-            OutOfTimeError: saying what it takes.
-        """
+        """Stop a model that keeps no limit of its own and would not be done in time."""
         more = took * (folds - fold - 1)
         if not model.keeps_time and not needed and more > self.left:
             raise OutOfTimeError(f"{model.name}: a fold takes {took:.0f} s, and {max(self.left, 0):.0f} s are left")

@@ -20,11 +20,6 @@ class Mixtures:
     A mixture has some columns of the row, the others of a background row. A few columns are enumerated: all subsets of
     them, for each background row. With more, each background row becomes the row column by column, in a random order
     and in its reverse (Štrumbelj and Kononenko 2014, algorithm 1; Mitchell et al. 2022, section 4).
-
-    Args:
-        columns: how many a row has.
-        background: how many rows the other columns come from.
-        seed: of the orders.
     """
 
     def __init__(self, columns: int, background: int, *, seed: int = 0) -> None:
@@ -78,14 +73,10 @@ def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
 def contributions(
     predict: Callable[[Table], torch.Tensor], rows: Table, background: Table, names: Sequence[str], *, seed: int = 0
 ) -> np.ndarray:
-    """Compute the Shapley values of columns, compared with background rows.
+    """Compute the Shapley values of columns, compared with ``background`` rows, which ``Mixtures`` mixes in.
 
-    Args:
-        predict: a table's predictions, float64 ``[n]`` or ``[n, k]``, from the columns ``names``.
-        rows, background, seed: the rows to explain, and those to compare with; as of ``Mixtures``.
-
-    Returns:
-        float64 ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction.
+    ``predict`` gives a table's predictions, float64 ``[n]`` or ``[n, k]``, from the columns ``names``. Returns float64
+    ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction.
     """
     both, count = concat([rows.select(names), background.select(names)]), len(rows)
     opaque = ("list", "vector", "opaque")  # such values are never found equal

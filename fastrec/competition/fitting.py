@@ -29,14 +29,8 @@ def permutation_importance(
 ) -> dict[str, float]:
     """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
 
-    Args:
-        model, rows: a trained model, and labelled rows that it was not trained on.
-        scorer, seed: the score; of the shuffles.
-        most_rows: so many rows are used, or some more where lists are whole.
-        most: so many features are tried: those of the highest gain, where the model says gains.
-
-    Returns:
-        Feature → the score as it is less the score with the feature shuffled (above 0: the feature helps).
+    The labelled ``rows`` are not those that the model was trained on; ``most_rows`` are used, or some more where lists
+    are whole, and ``most`` features tried: those of the highest gain, where the model says gains.
     """
     rows = _some(rows, most_rows)
     gains = model.trace.importance
@@ -220,11 +214,7 @@ def _settings(model: Estimator) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value's digest, or its ``repr`` if it has none.
-
-    Raises:
-        NoDigestError: the ``repr`` has an address in it, which is another in every process.
-    """
+    """Return a value's digest or, if it has none, its ``repr``, unless that has an address in it: another each time."""
     try:
         return digest(value)
     except NoDigestError:

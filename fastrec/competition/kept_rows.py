@@ -91,16 +91,7 @@ def keep_rows(run: TableRun) -> str | None:
 
 
 class KeptRows:
-    """What a run has kept of its rows.
-
-    Args:
-        run: the run directory; its parts are beside it.
-
-    Raises:
-        MissingFileError: it is no run directory, or nothing was kept.
-        DataError: it is no run over a table.
-        UnreadableFileError: what was kept is damaged.
-    """
+    """What a run over a table has kept of its rows, in its parts, which are beside the run directory."""
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
@@ -147,11 +138,7 @@ class KeptRows:
         return self.tensors["counted"] & self.folds.scored
 
     def check_data(self, data: str | Path) -> None:
-        """Refuse a folder of other files than the run has read.
-
-        Raises:
-            DataError: its digest differs.
-        """
+        """Refuse a folder of other files than the run has read, by their digest."""
         mark = data_mark(Path(data))
         if mark != self.mark:
             problem = f"these are other files than those of the run (digest {mark}, the run's is {self.mark})"

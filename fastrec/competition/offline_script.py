@@ -46,10 +46,6 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
 
     Modules are named as ``fastrec run`` names them: from the workspace, two folders above the recipe's own. What is
     imported under a name that is computed is not found.
-
-    Raises:
-        MissingFileError: there is no such file.
-        UnreadableFileError: a module is no Python.
     """
     path = Path(folder).resolve() / "competition.py"
     if not path.is_file():

@@ -170,12 +170,9 @@ class SavedRun:
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
     def predict_rows(self, rows: Rows, stages: Stages | None = None, *, fold: int | None = None) -> torch.Tensor:
-        """Predict rows by the stack: float64 ``[n]`` or ``[n, k]``, on the learned scale.
+        """Predict rows, which have their features, by the stack on the learned scale: float64 ``[n]`` or ``[n, k]``.
 
-        Args:
-            rows: the rows, with their features.
-            stages: progress; None: none is shown.
-            fold: take this fold's models alone; None: the mean of all.
+        By one ``fold``'s models alone, or (None) the mean of all.
         """
         saved = {n: folders if fold is None else folders[fold : fold + 1] for n, folders in self._folders.items()}
         base: dict[str, torch.Tensor] = {}
@@ -353,11 +350,7 @@ class SavedRun:
 
 
 def refuse_copies(table: Table, lists: str, item: str) -> None:
-    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns.
-
-    Raises:
-        DataError: it names the second row.
-    """
+    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns."""
     codes = table.coded([lists, item]).codes.cpu().numpy()
     again = np.flatnonzero(pd.Series(codes).duplicated() & (codes > 0))
     if len(again):
@@ -458,11 +451,7 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
     """Write the tables that a recipe lays out of a competition's files, as ``predict_run`` takes them.
 
     They are ``test.parquet``, a file for every other table and, where features look back to training rows,
-    ``history.parquet``, in a new folder ``out``; returns their paths.
-
-    Raises:
-        FastrecError: the data cannot be read, or ``out`` not written.
-        DataError: ``out`` is a file, the folder of the data, or holds other files than an earlier layout's.
+    ``history.parquet``, in a new folder ``out`` or over those of an earlier layout; returns their paths.
     """
     data, out = Path(data), Path(out)
     if isinstance(recipe, NextItemCompetition):  # the test sessions as lists, whatever the files are like
@@ -487,11 +476,7 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
 
 
 class SameBlend(Stack):
-    """The kind of blend that a stack has chosen, where the base models are the same; else it is chosen anew.
-
-    Args:
-        chosen: the stack.
-    """
+    """The kind of blend that a ``chosen`` stack has, where the base models are the same; else it is chosen anew."""
 
     def __init__(self, chosen: StackModel) -> None:
         super().__init__(extra=chosen.extra)
@@ -568,11 +553,7 @@ class SavedRecipe(Competition):
         return found
 
     def _grow_form(self, known: Target, found: Target) -> None:
-        """Let a submission with a column for each class have one for each that has joined.
-
-        Raises:
-            DataError: its columns have names of their own.
-        """
+        """Let a submission with a column for each class, named by it, have one for each that has joined."""
         form = self.submission
         joined = [n for n in found.outputs if n not in known.outputs]
         if not joined or not isinstance(form, ValueForm) or len(form.values) < 2:

@@ -165,11 +165,7 @@ class Reading:
 def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
     """Convert texts to numbers, without currency and percent signs and thousands separators; ``(5)`` is -5.
 
-    So are one to three letters that a few digits follow: ``c-8`` is 8.
-
-    Args:
-        values: text.
-        decimal_comma: dots part thousands, a comma the decimals.
+    So are one to three letters that a few digits follow: ``c-8`` is 8. With a ``decimal_comma`` dots part thousands.
     """
     import pandas as pd
 
@@ -185,11 +181,7 @@ def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
-    """Parse a column's text as a run reads it (``Reading.written``), every value or none.
-
-    Raises:
-        DataError: a value is not written so, naming column and row.
-    """
+    """Parse a column's text as a run reads it (``Reading.written``), every value or none."""
     if "bool" in written:
         made = as_type(as_type(values, "bool", column=column), "number", column=column)
     elif "clock" in written:
@@ -283,9 +275,6 @@ class CompetitionData:
         """Learn the types of all columns, and make those of train and test the same.
 
         ``known`` are those of a run whose recipe is carried out again.
-
-        Raises:
-            DataError: times have a zone in one of the two, and none in the other.
         """
         made = {"train": shared_types(self.train, self.test), **{n: types_of(t) for n, t in self.tables.items()}}
         self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}
@@ -340,10 +329,6 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
     """Map the tables of a folder by name (without its ending), in order of their names.
 
     ``roles``: name → the file that goes by it, whatever it is called itself.
-
-    Raises:
-        MissingFileError: there is no such folder, or a file of ``roles`` is not in it.
-        DataError: two files have one name.
     """
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of the files")

@@ -273,11 +273,7 @@ _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
 
 def check_recipe(recipe: Any, *, bs: int | None) -> None:
-    """Refuse misspelt attributes, and calls of generators or estimators with arguments that they do not take.
-
-    Raises:
-        DataError: naming the recipe's file, and the attribute or the call.
-    """
+    """Refuse misspelt attributes, and calls of generators or estimators with arguments that they do not take."""
     if not isinstance(recipe, Competition):
         remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
         raise DataError(f"{recipe!r} is no recipe", remedy=remedy)
@@ -324,9 +320,6 @@ def choose_columns(
     """Choose the categories and the numbers that models see: those of the files first, then the features ``made``.
 
     Where the recipe names none, they are the files' own columns, without those that the test rows lack.
-
-    Raises:
-        DataError: no column is left to learn from.
     """
     apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     own: dict[str, list[str]] = {"category": [], "number": []}

@@ -34,11 +34,7 @@ _T = TypeVar("_T")
 
 
 class Parts:
-    """Finished parts of runs into one directory.
-
-    Args:
-        folder: where they are kept.
-    """
+    """Finished parts of runs into one directory, kept in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -159,15 +155,10 @@ Pair = tuple[Table, Table]
 
 
 class RunFeatures:
-    """Rows with their features, fitted once and kept among a run's parts.
+    """Rows with their features, fitted once and kept among a run's ``parts`` (None: nowhere).
 
-    Args:
-        recipe: says the features.
-        found: the rows; training rows without a target have been dropped.
-        folds: the folds of the model's validation.
-        targets: the target columns, which rows that are scored do not show.
-        parts: where finished parts are kept; None: nowhere.
-        split: what makes partitions of a table, on which a cluster's workers make the features; None: all is done here.
+    ``found`` has the rows, training rows without a target dropped; rows that are scored do not show their ``targets``.
+    With ``split``, which makes partitions of a table, a cluster's workers make the features.
     """
 
     def __init__(

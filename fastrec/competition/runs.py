@@ -52,11 +52,7 @@ class Comparison:
     greater_is_better: bool
 
     def sentence(self, a: str, b: str) -> str:
-        """Say which run is better and by how much, or that the difference may be chance.
-
-        Args:
-            a, b: the runs' names.
-        """
+        """Say which of the runs called ``a`` and ``b`` is better and by how much, or that it may be chance."""
         mean, low, high = self.difference
         if mean == 0:
             return f"{a} and {b} score alike"

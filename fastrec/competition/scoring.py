@@ -53,9 +53,6 @@ class Decision:
         """Learn chances of being relevant from a ranking's scores, of models that have not seen these labels.
 
         By ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002); a label above 0 is relevant.
-
-        Raises:
-            DataError: ``how`` is neither, or all rows are of one kind.
         """
         relevant, x = (label > 0).double().cpu().numpy(), scores.cpu().numpy()
         if how not in ("platt", "isotonic"):
@@ -249,13 +246,8 @@ def click_weights(groups: Any, places: Any, clicks: Any, examined: dict[int, flo
     The weights of lists with several clicks are their mean. An examination below 1 / 20 counts as that: the weights of
     few clicks would rule the others (clipping, Swaminathan and Joachims 2015).
 
-    Args:
-        groups: ``[n]`` integers, the list of each row.
-        places, clicks: as for :func:`examination`.
-        examined: its result.
-
-    Returns:
-        float64 ``[n]``, the same for all rows of a list; 1 where a list has no click.
+    ``places``, ``clicks`` and ``examined`` are what :func:`examination` takes and gives. Returns float64 ``[n]``, the
+    same for all rows of a list; 1 where a list has no click.
     """
     place = plain_tensor(places, "places").cpu().numpy().astype(np.int64)
     inverse = np.array([1 / max(examined.get(int(p), 1.0), limits.LEAST_EXAMINED) for p in np.unique(place)])

@@ -63,9 +63,6 @@ def write_submission_of(
     """Write predictions, float64 ``[n]`` or ``[n, k]`` on the learned scale, in a form.
 
     ``keys`` has the id columns, a row for each line of the form; ``item`` is a ranking's column of candidates.
-
-    Raises:
-        FastrecError: the form's columns are not those of the task, or an id is missing.
     """
     if isinstance(form, SubmissionFormat):
         if target is not None or item is None:
@@ -99,11 +96,7 @@ def line_keys(form: Form, table: Table, groups: torch.Tensor | None) -> Table:
 def submission_values(
     form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:
-    """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale.
-
-    Raises:
-        DataError: the form has another number of columns than there are predictions.
-    """
+    """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale."""
     own = target.restore(prediction)
     # A metric of classes has made a decision: classes are written, in the target's own values.
     if decision.threshold is not None:

@@ -35,9 +35,7 @@ class LiveScores:
     """The out-of-fold score of each model over its finished folds: ``CrossFit``'s ``watch``.
 
     A metric of classes, whose thresholds are learned at the end, is shown as the loss that stacks are chosen by.
-
-    Args:
-        stages: where scores are shown; a quiet one computes nothing.
+    Where ``stages`` are quiet nothing is computed.
     """
 
     def __init__(self, run: TableRun, stages: Stages) -> None:

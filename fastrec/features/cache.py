@@ -17,7 +17,7 @@ from fastrec._core.atomic import remove_leftovers
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.features._engine.digests import NoDigestError, digest
 from fastrec.features.base import Feature
-from fastrec.table import Column, Keys, load_state, save_state
+from fastrec.table import Column, Keys, Table, load_state, save_state
 
 
 class FeatureCache:
@@ -205,6 +205,8 @@ def size_of(value: Any) -> int:
         return sum(map(size_of, (value.values, value.missing, value.distinct, value.elements)))
     if isinstance(value, Keys):
         return sum(c.nbytes for c in value.columns)
+    if isinstance(value, Table):
+        return sum(size_of(value[n]) for n in value.names)
     if isinstance(value, dict):
         return sum(map(size_of, value.values()))
     if isinstance(value, list | tuple):

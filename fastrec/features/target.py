@@ -299,7 +299,7 @@ class BayesianRate(Fitted):
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
 
         def summed(values: torch.Tensor) -> torch.Tensor:
-            return keyed.sum_by_cell(values, one, cells, 1).squeeze(1)
+            return keyed.sum_by_cell(values, one, cells, 1)
 
         clicks, views = self._numbers(table)
         finite = clicks.isfinite() & views.isfinite()
@@ -310,21 +310,17 @@ class BayesianRate(Fitted):
             trials, rate = torch.where(tried, views, 0), torch.where(tried, clicks / torch.where(tried, views, 1), 0)
             total = summed(trials)
             mean = summed(trials * rate) / torch.where(total > 0, total, 1)
-            own = mean[0 if cells is None else cells.codes]
-            state |= {"rows": summed(tried.double()), "squares": summed(trials**2), "trials": total, "mean": mean}
+            own = mean[0 if cells is None else cells.codes, 0]
+            state |= {"rows": summed(tried.double()), "squares": summed(trials**2), "count": total, "mean": mean}
             state["m2"] = summed(trials * (rate - own) ** 2)
         return state
 
     def merge(self, a: State, b: State) -> State:
-        cells = max(len(a["clicks"]), len(b["clicks"]))
-        a, b = ({n: torch.cat([v, v.new_zeros(cells - len(v))]) for n, v in s.items()} for s in (a, b))
-        return _joined(a, b)
+        one = torch.zeros(1, dtype=torch.int64)
+        return keyed.merge_arrays(a, b, one, one, 1)
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        kept = state if keep is None else {n: v[keep.to(v.device)] for n, v in state.items()}
-        total = {n: v.new_zeros(()) for n, v in kept.items()}
-        for i in range(len(kept["clicks"])):
-            total = _joined(total, {n: v[i] for n, v in kept.items()})
+        total = {n: v[0] for n, v in keyed.over_cells(state, keep).items()}
         clicks, views = total["clicks"], total["views"]
         prior = torch.where(views > 0, clicks / views.clamp_min(1e-300), 0.0)
         if self.prior is not None:
@@ -332,7 +328,7 @@ class BayesianRate(Fitted):
         if self.weight is not None:
             return {"prior": prior, "weight": torch.full_like(prior, self.weight)}
         # The method of moments (see the class).
-        rows, trials, m2 = total["rows"], total["trials"], total["m2"]
+        rows, trials, m2 = total["rows"], total["count"], total["m2"]
         around = torch.where(trials > 0, trials, 1)
         if self.prior is not None:
             spread, most, least = m2 + trials * (total["mean"] - prior) ** 2, trials, rows
@@ -352,11 +348,3 @@ class BayesianRate(Fitted):
         prior, weight = (fit[n].to(tensors["clicks"].device) for n in ("prior", "weight"))
         rate = (tensors["clicks"] + weight * prior) / (tensors["views"] + weight)
         return {self.outputs[0]: torch.where((weight == 0) & (tensors["views"] == 0), prior, rate)}
-
-
-def _joined(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    made = {n: a[n] + b[n] for n in a if n not in ("mean", "m2")}
-    if "m2" in a:
-        first, second = ((s["trials"], s["mean"], s["m2"]) for s in (a, b))
-        _, made["mean"], made["m2"] = keyed.merge_moments(first, second)
-    return made

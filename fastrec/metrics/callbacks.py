@@ -140,11 +140,9 @@ class RegistryMetric(Metric):
 class _ListMetric(RegistryMetric):
     """A metric of lists for ``Learner(metrics=…)``, by the function of the same name; a missing score ranks last.
 
-    Args:
-        groups: ``[n]`` integers, the list of each validation row in the loader's order, or a function learner → groups.
-            They are not pickled: set ``groups`` again on a loaded metric before validating with it.
-        k: how many places of a list count; None for all.
-        options: further options of the function.
+    ``groups`` are each validation row's list, integers ``[n]`` in the loader's order, or a function learner → groups.
+    They are not pickled: set ``groups`` again on a loaded metric before validating with it. ``options`` are the
+    function's.
     """
 
     base_name: ClassVar[str]

@@ -91,13 +91,11 @@ def cluster_means(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 
-    A resample draws as many clusters as there are, with replacement, and takes all rows of each: its mean is the
-    drawn clusters' sum over their number of rows. All columns share the draws, so that differences between columns
-    of the result are paired. ``values`` are finite float64 ``[n, m]``, a row per list and a column per model;
-    ``clusters`` ``[n]`` of any type that sorts; ``weights`` ``[n]`` numbers above 0, None: all alike.
-
-    Returns:
-        The means, float64 ``[m]``, and the means of every resample, float64 ``[repeats, m]``.
+    A resample draws as many clusters as there are, with replacement, and takes all rows of each: its mean is the drawn
+    clusters' sum over their number of rows. All columns share the draws, so that differences between columns of the
+    result are paired. ``values`` are finite float64 ``[n, m]``, a row per list and a column per model; ``clusters``
+    ``[n]`` of any type that sorts; ``weights`` ``[n]`` numbers above 0, None: all alike. Returns the means, float64
+    ``[m]``, and those of every resample, ``[repeats, m]``.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 2 or not len(values):
@@ -127,9 +125,8 @@ def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Inter
 def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray | None = None) -> np.ndarray:
     """Sum over ``repeats`` resamples, with replacement, of as many rows ``[n]`` or ``[n, c]`` as there are.
 
-    Args:
-        counts: int64 ``[n]``, how often each row stands; None: once. How often each is drawn is then one draw from a
-            multinomial distribution, instead of one draw for every time it stands.
+    Row i stands ``counts[i]`` times (None: once): how often it is drawn is one draw from a multinomial distribution,
+    instead of one for every time it stands.
     """
     rng, n = np.random.default_rng(seed), len(rows)
     step = max(1, limits.RESAMPLED_AT_ONCE // n)
@@ -311,9 +308,6 @@ def conformal_bound(gaps: np.ndarray, level: float) -> float:
 
     It is the ``ceil((n + 1) level)``-th smallest of ``gaps`` ``[n]`` (Lei et al. 2018, algorithm 2), if rows come from
     one distribution in any order.
-
-    Raises:
-        DataError: the level is not between 0 and 1, or there are too few gaps for it.
     """
     if not _is_share(level):
         raise DataError(f"level is {level!r}", remedy="Give a share between 0 and 1, such as 0.9")

@@ -234,15 +234,10 @@ def reciprocal_ranks(
 def score_groups(
     metric: Callable[..., float], scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst"
 ) -> tuple[Tensor, Tensor]:
-    """Score every group by itself.
+    """Score every group by itself, by ``gauc`` (without k and ties) or another metric of lists; see :func:`mrr`.
 
-    Args:
-        metric: ``mrr``, ``ndcg``, ``hit_rate``, ``recall``, ``mean_average_precision`` or ``gauc``.
-        scores, labels, groups, k, ties: as for :func:`mrr`; ``gauc`` takes neither k nor ties.
-
-    Returns:
-        Group ids ``[g]`` in ascending order, and their scores ``[g]`` float64. A group without a relevant candidate
-        has 0; by ``gauc`` one of a single class has NaN.
+    Returns group ids ``[g]`` in ascending order, and their scores ``[g]`` float64. A group without a relevant candidate
+    has 0; by ``gauc`` one of a single class has NaN.
     """
     lists = prepare(scores, labels, groups)
     if metric is gauc:

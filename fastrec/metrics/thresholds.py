@@ -96,8 +96,7 @@ class _SortedRows:
     def partition(self, cost: Callable[[int], Tensor]) -> Tensor:
         """Find the cuts of the lowest cost, ascending int64 ``[highest - lowest]``.
 
-        Args:
-            cost: class → cost of all rows below each cut, if they were of this class, ``[m + 1]``.
+        ``cost``: class → cost of all rows below each cut, if they were of this class, ``[m + 1]``.
         """
         best, came_from = cost(self.lowest), []
         for c in range(self.lowest + 1, self.highest + 1):

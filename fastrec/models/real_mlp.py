@@ -50,11 +50,7 @@ class OneHotTables(nn.Module):
         self.register_buffer("_starts", sizes.cumsum(0) - sizes, persistent=False)
 
     def forward(self, x_cat: Tensor | None, n_columns: int) -> Tensor:
-        """Return the numbers of a batch ``[b, width]``.
-
-        Args:
-            x_cat: ids ``[b, n_columns]``, integers.
-        """
+        """Return the numbers of a batch ``[b, width]`` of ids ``[b, n_columns]``."""
         if x_cat is None or x_cat.ndim != 2 or x_cat.shape[1] != n_columns:
             given = None if x_cat is None else list(x_cat.shape)
             raise DataError(f"ids of shape [b, {n_columns}] are needed, not {given}", remedy="Give every column of ids")

@@ -124,22 +124,14 @@ def outside_test(outside: int, new: int, reference: int) -> Test:
 
 
 def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
-    """Adjust probabilities so that the share of false finds stays below a level (Benjamini and Hochberg 1995).
-
-    Args:
-        p: float64 ``[k]``.
-    """
+    """Adjust probabilities so that the share of false finds stays below a level (Benjamini and Hochberg 1995)."""
     order = np.argsort(p)
     scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
     return np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)[np.argsort(order)]
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Adjust probabilities so that the chance of even one false find stays below a level (Holm 1979).
-
-    Args:
-        p: float64 ``[k]``.
-    """
+    """Adjust probabilities so that the chance of even one false find stays below a level (Holm 1979)."""
     order = np.argsort(p)
     scaled = p[order] * (len(p) - np.arange(len(p)))
     return np.minimum(np.maximum.accumulate(scaled), 1.0)[np.argsort(order)]

@@ -49,11 +49,7 @@ class Sides:
 
 
 def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any, trust: Sequence[str] = ()) -> Sides:
-    """Read both sides and sort out which columns can be compared.
-
-    Args:
-        reference, new, drop, scores, trust: as ``monitor`` takes them.
-    """
+    """Read both sides, as ``monitor`` takes them, and sort out which columns can be compared."""
     of_run = is_run(reference)
     saved = SavedRun(reference, trust=trust) if of_run else None
     old, wanted = (read_table(reference, ("train",)), None) if saved is None else _of_run(saved)
@@ -188,12 +184,7 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
 
 
 def prediction_columns(source: Any) -> dict[str, Column]:
-    """Find the predictions of a table, file or array: columns called ``prediction…`` or ``score``, else the only
-    numbers.
-
-    Raises:
-        DataError: there is none, or it cannot be told which it is.
-    """
+    """Find the predictions of a table, file or array: columns ``prediction…`` or ``score``, else the only numbers."""
     table = _as_table(source)
     named = [n for n in table.names if n == "score" or n.startswith("prediction")]
     numbers = [n for n in table.names if table[n].kind == "number"]

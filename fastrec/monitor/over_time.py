@@ -76,16 +76,10 @@ def metric_over_time(
 
 
 def periods_of(time: Any, every: Every, *, most: int | None = 400) -> tuple[list[str], np.ndarray]:
-    """Return the periods' names in order, and the number of each row's: int64 ``[n]``.
+    """Return the names of periods, ``every`` long, in order, and the number of each row's: int64 ``[n]``.
 
-    Args:
-        time: ``[n]`` times, or seconds since 1970.
-        every: how long a period is.
-        most: how many periods there may be; None: any number.
-
-    Raises:
-        DataError: a time is missing or no time, it is beyond the year 2262 (such as milliseconds that are taken for
-            seconds), or there are too many periods.
+    ``time`` has times, or seconds since 1970; one beyond the year 2262 (such as milliseconds that are taken for
+    seconds) is refused, as are more than ``most`` periods.
     """
     column = as_column(time, name=(time.name if isinstance(time, Column) else "") or "time")
     column.refuse_missing("a time is missing", "Fill or drop it")
@@ -145,9 +139,6 @@ def over_time_of_files(
 
     A run as ``reference`` tells its metric, target and list column, which ``metric`` and ``groups`` replace. ``time``
     is a column of the rows or the labels.
-
-    Raises:
-        FastrecError: a file or a column is not there, or the files are not of the same rows.
     """
     run = SavedRun(reference, trust=trust) if is_run(reference) else None
     reading = Reading() if run is None else run.reading

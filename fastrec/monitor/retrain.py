@@ -92,14 +92,9 @@ def together(
     window: int | None,
     device: DeviceLike = "auto",
 ) -> Newest:
-    """Read new rows, append them to the run's, and cut the folds.
+    """Read new rows, append them to the run's, and cut the folds, with arguments of ``retrain``.
 
-    Args:
-        saved: the run.
-        data, time, every, scored, window, device: as ``retrain`` takes them; a folder's ``test`` is predicted.
-
-    Raises:
-        FastrecError: the run keeps no rows, the new rows are not like them, or there is nothing to score.
+    A folder's ``test`` is predicted.
     """
     where = resolve_device(device)
     kept = KeptRows(saved.folder)

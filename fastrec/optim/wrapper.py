@@ -22,10 +22,7 @@ class GroupHypers(MutableMapping[str, Any]):
     """One group's hyper-parameters: what is read is the group's own value, what is set the group takes.
 
     fastai's wrapper hands out copies, which are built anew at every look and lose what callbacks set
-    (``ReduceLROnPlateau`` does).
-
-    Args:
-        group: the torch group; ``betas`` and other tuples are taken apart, as ``betas__0``.
+    (``ReduceLROnPlateau`` does). Tuples of the group are taken apart, as ``betas__0``.
     """
 
     def __init__(self, group: dict[str, Any], names: Mapping[str, str]) -> None:

@@ -248,10 +248,6 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     """Read a run directory and compute intervals (by ``repeats`` resamples of the sessions) and slices.
 
     ``scores.json`` is needed, the rest may be absent.
-
-    Raises:
-        MissingFileError: no such directory, or no ``scores.json`` in it.
-        UnreadableFileError, MissingColumnError: a file that is there cannot be read, or lacks a column.
     """
     run = Path(run)
     recover(run)

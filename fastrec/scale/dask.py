@@ -66,11 +66,9 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
-    """Return a function that partitions tables into files for the workers of a cluster; None without a scheduler.
+    """Return a function that partitions tables into files for the workers of a cluster; None without a ``scheduler``.
 
-    Args:
-        scheduler: see ``dask_cluster``; None: none.
-        beside: the folder, gone at the end, is made beside this path: workers must see it.
+    The folder, gone at the end, is made ``beside`` this path: workers must see it.
     """
     if scheduler is None:
         yield None

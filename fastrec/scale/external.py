@@ -85,11 +85,9 @@ def external_matrix(
 
 
 def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
-    """Return a batch as trees take it: float32 ``[n, columns]``, categories by code less one, NaN where missing.
+    """Return a batch as trees take it: float32 ``[n, columns]``, NaN where missing.
 
-    Args:
-        x_cat: codes ``[n, categories]``, 0 where missing or unseen.
-        x_cont: ``[n, numbers]``.
+    ``x_cat`` has codes, 0 where missing or unseen: a category is its code less one.
     """
     codes = x_cat.float() - 1
     return torch.cat([torch.where(codes < 0, torch.nan, codes), x_cont.float()], 1).cpu().numpy()
@@ -102,21 +100,15 @@ def tree_columns(frame: ParquetFrame) -> tuple[list[str], list[str]]:
 
 
 def need_external_memory() -> None:
-    """Refuse an XGBoost that cannot grow trees from files.
-
-    Raises:
-        MissingPackageError: it is too old.
-    """
+    """Refuse an XGBoost that is too old to grow trees from files."""
     if not hasattr(xgb, "ExtMemQuantileDMatrix"):
         raise MissingPackageError("this wants XGBoost 3.0 or later", remedy="Install it: pip install -U xgboost")
 
 
 class TurnIterator(xgb.DataIter):
-    """Batches for XGBoost, from the first one whenever it asks.
+    """Batches for XGBoost, each as its ``input_data`` takes them, from the first one whenever it asks.
 
-    Args:
-        batches: begins anew; each batch is what XGBoost's ``input_data`` takes.
-        cache: what the names of its files begin with.
+    ``cache`` is what the names of its files begin with.
     """
 
     def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]], cache: str) -> None:

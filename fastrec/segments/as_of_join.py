@@ -62,8 +62,7 @@ def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
 class FewMerged:
     """A request's rows and events in one order, for ``as_of`` over all events or some of them.
 
-    Args:
-        codes, order, event_codes, event_order: see ``as_of``; ``REQUEST_ROWS`` at most, on the CPU.
+    They are as ``as_of`` takes them, ``REQUEST_ROWS`` at most, on the CPU.
     """
 
     def __init__(

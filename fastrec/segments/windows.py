@@ -170,14 +170,8 @@ def decayed_sums(
     A scan by doubling steps (Hillis, Steele 1986): every weight is relative to the row itself and so at most 1; nothing
     overflows however long the group is, and the steps end where the weights do.
 
-    Args:
-        values: finite float64 ``[m]``, rows sorted by group and ``at``.
-        at: int64 or float64 ``[m]``.
-        place: int64 ``[m]``, each row's place in its group.
-        half_life: in the unit of ``at``.
-
-    Returns:
-        The sum of the values and that of the weights, float64 ``[m]`` each.
+    Rows are sorted by group and ``at`` (int64 or float64), ``place`` is a row's in its group, and ``values`` are
+    finite. Returns the sum of the values and that of the weights, float64 ``[m]`` each.
     """
     total, weight = values.clone(), torch.ones_like(values)
     step, longest = 1, int(place.max()) + 1 if len(place) else 0

@@ -39,10 +39,6 @@ def read_idea(given: Any) -> Idea:
 
     A file's generators are its names that hold a generator, a list of them, or a ``FeatureSet``. A file without
     generators must have one function; the names of helpers begin with ``_``.
-
-    Raises:
-        MissingFileError: there is no such file.
-        DataError: it cannot be run, or holds nothing to try.
     """
     if not isinstance(given, str | Path):
         features = _features(given)
@@ -235,11 +231,7 @@ class NewColumns:
             yield columns.take(torch.searchsorted(known, outside)), columns.take(torch.searchsorted(known, inside))
 
     def _call(self, frame: pd.DataFrame) -> dict[str, Any]:
-        """Call the function: its new columns by name, in the order of the frame's rows.
-
-        Raises:
-            DataError: it fails, or returns no columns of as many rows.
-        """
+        """Call the function: its new columns by name, in the order of the frame's rows."""
         function = self.idea.function
         assert function is not None
         name = getattr(function, "__name__", "the function")

@@ -34,9 +34,6 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
 
     One with random thresholds (``extra_trees``) is taken only if there is no other; XGBoost by default if there is
     none. Unless ``full``, trees are grown in fewer and larger steps.
-
-    Raises:
-        DataError: the run has no such model, or one that learns nothing.
     """
     names = list(kept.config["models"])
     if name is not None and name not in names:
@@ -107,9 +104,6 @@ class RunColumns:
     """The columns that a run's models learn from, for the two sides of every fold.
 
     ``without``: columns that a change leaves out; ``beside``: further columns, which a model's settings name.
-
-    Raises:
-        DataError: ``without`` has other columns, or all of them.
     """
 
     def __init__(self, kept: KeptRows, without: Sequence[str] = (), beside: Sequence[str] = ()) -> None:
@@ -218,16 +212,10 @@ def predict_sides(
 ) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
     """Predict out of fold before and after a change, ``limits.TRY_REPEATS`` times each.
 
-    Both sides have the same columns: before the change the ``new`` ones are shuffled, after it those that are left
-    out. In one repeat both have the same rows and the same seed. ``light``: train on at most ``limits.TRY_ROWS`` rows
-    of a fold, others in each repeat.
-
-    Returns:
-        Float64 ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, NaN for rows that no fold scores;
-        feature → gain after the change, mean over folds and repeats.
-
-    Raises:
-        DataError: the model predicts NaN.
+    Both sides have the same columns: before the change the ``new`` ones are shuffled, after it those that are left out.
+    In one repeat both have the same rows and the same seed. ``light``: train on at most ``limits.TRY_ROWS`` rows of a
+    fold, others in each repeat. Returns float64 ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, NaN
+    for rows that no fold scores; feature → gain after the change, mean over folds and repeats.
     """
     total: torch.Tensor | None = None
     repeats = limits.TRY_REPEATS
@@ -275,10 +263,8 @@ def permuted_losses(
     """Measure by how much a metric is worse if one column is shuffled (Breiman 2001, section 10), out of fold.
 
     ``restore`` takes labels and predictions to the target's scale; ``clusters`` int64 ``[n]`` of all rows are groups
-    that are resampled whole (None: lists, or rows); fold k's models get ``seed + k``.
-
-    Returns:
-        Column → the loss, above 0 if the metric is worse, with its 95 % interval over all scored rows together.
+    that are resampled whole (None: lists, or rows); fold k's models get ``seed + k``. Returns column → the loss, above
+    0 if the metric is worse, with its 95 % interval over all scored rows together.
     """
     restore = restore or (lambda values: values)
     draw = torch.Generator().manual_seed(seed)

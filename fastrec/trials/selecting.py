@@ -35,12 +35,6 @@ def null_importance(
 
     A column with many values has gain by chance; its own gains on shuffled targets measure that. The model must not
     stop early: on a shuffled target it would stop at once and have no gain.
-
-    Returns:
-        Column → gain; column → its gains with shuffled targets.
-
-    Raises:
-        DataError: the model has no gains, or there are no labels.
     """
     if rows.label is None:
         raise DataError("rows without labels have no target to shuffle", remedy="Give training rows")

@@ -41,11 +41,7 @@ def tries_file(run: str | Path) -> Path:
 
 
 def note_try(run: str | Path, about: Mapping[str, Any]) -> None:
-    """Add a line.
-
-    Raises:
-        WriteError: the file system refused.
-    """
+    """Add a line."""
     path = tries_file(run)
     line = (json.dumps(about, ensure_ascii=False) + "\n").encode()
     try:

@@ -176,11 +176,7 @@ class _Search:
         return f"{self.model.name}-{digest(*parts)[:16]}"
 
     def scores(self, model: Estimator) -> Iterator[float]:
-        """Train a model on one fold after the other and yield the metric over the folds so far.
-
-        Raises:
-            _OutOfTime: the time is up before a fold.
-        """
+        """Train a model on one fold after the other, until time is up, and yield the metric over the folds so far."""
         kept = self.columns.kept
         total, times = None, torch.zeros(len(kept))
         fold_of = torch.full((len(kept),), -1, dtype=torch.int64)

@@ -96,9 +96,6 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     """Turn a target into strata, its classes or quantile bins of its numbers (``bins``: see ``Folds.stratified``).
 
     Returns int64 ``[n]`` from 0 on the CPU (missing targets are a stratum of their own), and what they are, in words.
-
-    Raises:
-        DataError: every class has fewer rows than there are folds, or the bins are of something else than numbers.
     """
     coded = column.coded()
     if bins is None:
@@ -220,11 +217,7 @@ def rows_in(data: Any) -> int:
 
 
 def given_column(data: Any, what: Any, role: str) -> Column:
-    """Return a column of ``data`` by its name, or ``[n]`` values as a column, named by its ``role`` if by nothing.
-
-    Raises:
-        DataError: there are not as many values as rows.
-    """
+    """Return a column of ``data`` by its name, or ``[n]`` values as a column, named by its ``role`` if by nothing."""
     if isinstance(what, str):
         return Table.read(data, [what])[what]
     column = as_column(what, name=str(getattr(what, "name", None) or role))
@@ -262,9 +255,6 @@ class Times(NamedTuple):
 
         It is a number where the column holds numbers; a ``timedelta`` (of Python, numpy or pandas) or pandas' text for
         one (``'7D'``) where it holds dates; 0 for either.
-
-        Raises:
-            DataError: it is of the other kind, below 0 or not a length of time.
         """
         is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64)
         if self.per_second is None and not is_number:
@@ -307,11 +297,7 @@ class Times(NamedTuple):
 
 
 def times_of(column: Column) -> Times:
-    """Return the times of a column of dates, numbers, ISO 8601 text, or categories in an order.
-
-    Raises:
-        DataError: it holds none of these.
-    """
+    """Return the times of a column of dates, numbers, ISO 8601 text, or categories in an order."""
     column = column.plain()
     if column.kind == "category" and column.ordered:
         return Times(column.values.long().cpu(), None, column.name)
@@ -336,11 +322,7 @@ def times_of(column: Column) -> Times:
 
 
 def given_times(data: Any, what: Any, role: str) -> Times:
-    """Return times of rows, by a column's name or values as ``given_column`` takes them, none of them missing.
-
-    Raises:
-        DataError: a time is missing, or the column holds no times.
-    """
+    """Return times of rows, by a column's name or values as ``given_column`` takes them, none of them missing."""
     column = given_column(data, what, role)
     refuse(column.is_missing(), column.name, "a time is missing", "Fill it, or leave the row out")
     times = times_of(column)
@@ -349,11 +331,7 @@ def given_times(data: Any, what: Any, role: str) -> Times:
 
 
 def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
-    """Return times of two columns in ticks of one length.
-
-    Raises:
-        DataError: one column holds dates, the other numbers.
-    """
+    """Return times of two columns, dates both or numbers both, in ticks of one length."""
     if (times.per_second is None) != (others.per_second is None):
         problem = f"one of {times.name!r} and {others.name!r} holds dates, the other numbers"
         raise DataError(problem, column=others.name, remedy="Give both in one form")

@@ -117,11 +117,7 @@ def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
 
 
 def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tuple[str, str] | None:
-    """Find the coarsest key of which test has only new values though each is in several rows.
-
-    Returns:
-        The column, and why; None where there is none.
-    """
+    """Find the coarsest key of which test has only new values though each is in several rows; return it, and why."""
     candidates = []
     for name in names:
         column, other = _column(train, name).plain(), _column(test, name).plain()

@@ -25,11 +25,9 @@ def check_task(task: str) -> Task:
 
 
 def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
-    """Refuse targets that do not fit their task.
+    """Refuse targets ``[n]`` or ``[n, k]``, as ``Rows`` describes them, that do not fit their task.
 
-    Args:
-        label: ``[n]`` or ``[n, k]``, as ``Rows`` describes it.
-        n_outputs: classes of a multiclass task, columns of one with several targets.
+    ``n_outputs`` are the classes of a multiclass task, the columns of one with several targets.
     """
     wide = (task == "multilabel") or (task == "regression" and n_outputs > 1)
     if label.ndim != 1 + wide or (wide and label.shape[1] != n_outputs):

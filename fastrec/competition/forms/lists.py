@@ -134,10 +134,6 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
 
     A line for each candidate with its score or its rank, or a line for each list with its items in order. ``lists`` and
     ``item`` are columns of the rows to rank, ``names`` others that may name a row.
-
-    Raises:
-        DataError: the sample has no column to predict.
-        FastrecError: the sample cannot be read.
     """
     sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(sample, sep=s)))
     header = csv_header(sample, sep=sep)
@@ -171,12 +167,7 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
 
 
 def form_of_run(folder: str | Path) -> SubmissionForm:
-    """Return the form of the submission of a run directory.
-
-    Raises:
-        MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
-        DataError: the run is of several goals, whose submissions have no form here.
-    """
+    """Return the form of the submission of a run directory; those of several goals have no form here."""
     path = Path(folder) / "config.json"
     state = read_json(path)
     try:

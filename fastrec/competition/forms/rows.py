@@ -100,9 +100,6 @@ def arrow_column(values: Any, name: str) -> pa.Array:
     """Convert an Arrow, pandas, polars or numpy column, a tensor or a list to one plain Arrow array ``[n]``.
 
     Missing values (None, NaN, NA) become null, categories their values; ``name`` is for errors.
-
-    Raises:
-        DataError: the values are of mixed or unknown types.
     """
     try:
         if isinstance(values, Tensor):
@@ -141,13 +138,9 @@ UNIT = "\x1f"  # stands between the keys of a row
 
 
 class RowKeys:
-    """The keys of a file's rows.
+    """The keys of a table's rows, which are at ``numbers`` ``[n]`` of the file ``path`` (None: all of it), or will be.
 
-    Args:
-        table: the rows.
-        names: the columns that name a row; none: its number does.
-        path: the file that the rows are of, or are to be.
-        numbers: ``[n]`` where the rows stand in that file; None: they are all of it.
+    Without ``names`` a row's number names it.
     """
 
     def __init__(
@@ -185,10 +178,6 @@ class RowKeys:
         """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
 
         ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none may be left out.
-
-        Raises:
-            DataError: two of the wanted rows have the same keys.
-            SubmissionError: a row is about none of them, or one is left out.
         """
         column, name, twice = ", ".join(self.names), wanted.path.name, wanted.repeated()
         if len(twice):
@@ -216,10 +205,6 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
     """Convert a column of keys to text; ``frame`` is a table of any library, or a dict of columns.
 
     Errors call a value ``what``. With ``times`` dates and times are keys too: days as days, moments to the second.
-
-    Raises:
-        MissingColumnError: there is no such column.
-        DataError: a key is missing, or of a type that has no exact text.
     """
     names = frame.column_names if isinstance(frame, pa.Table) else list(getattr(frame, "columns", frame))
     if name not in names:
@@ -292,12 +277,7 @@ class SubmissionForm:
         return cls(**known)
 
     def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
-        """Read a submission as text; ``exact``: it has the form's columns alone, in their order.
-
-        Raises:
-            SubmissionError: it has other columns, or two lines with the same keys.
-            MissingFileError, UnreadableFileError, MissingColumnError: it cannot be read, or lacks a column.
-        """
+        """Read a submission as text; ``exact``: it has the form's columns alone, in their order."""
         sep = self.delimiter
         names = tuple(csv_header(path, sep=sep)) if exact else self.header
         if names != self.header:
@@ -309,13 +289,7 @@ class SubmissionForm:
         return table
 
     def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> None:
-        """Write columns of text, or nothing.
-
-        Raises:
-            DataError: lengths differ.
-            SubmissionError: two lines have the same keys.
-            WriteError: the file system refused; what was at ``path`` is as it was.
-        """
+        """Write columns of text, or nothing: where the file system refuses, what was at ``path`` is as it was."""
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of keys")
@@ -324,15 +298,10 @@ class SubmissionForm:
         write_text_csv(path, table, sep=self.delimiter)
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
-        """Read a ranking's submission as one line for each item.
+        """Read a ranking's submission as one line for each item, with its column of ``lists`` (None: the first key).
 
-        Args:
-            path: the submission.
-            lists: the column of lists; None: the form's first key.
-
-        Returns:
-            Columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
-            list, and the most lines of a list (None: all candidates are there).
+        Returns columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
+        list, and the most lines of a list (None: all candidates are there).
         """
         raise NotImplementedError
 
@@ -349,11 +318,7 @@ class SubmissionForm:
         raise NotImplementedError
 
     def lists_of(self, column: pa.Array | pa.ChunkedArray, path: str | Path) -> IdLists:
-        """Take a column of lists apart.
-
-        Raises:
-            SubmissionError: a list is empty, too long, holds an empty id or names one twice.
-        """
+        """Take a column of lists apart; none may be empty or too long, hold an empty id or name one twice."""
         ids = IdLists(column, self.sep)
         blank = np.asarray(pc.equal(ids.flat, ""))
         empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))

@@ -303,9 +303,6 @@ def relevance(
 
     ``lines`` and ``truth`` have the columns ``ids``: those of the list, and last the item. Lines that the truth lacks
     are irrelevant; without a column of labels all of its own are relevant.
-
-    Raises:
-        DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
     """
     asked, known = RowKeys(lines, ids, path), RowKeys(truth, ids, path)
     value = np.ones(len(truth)) if label is None else _labels(arrow_column(truth[label], label), label, path)

@@ -35,13 +35,10 @@ from fastrec.validate import Rows, Target
 
 
 class LastRows(Callback):
-    """Keeps the probabilities of the last rows as they were when each row came, and their targets.
+    """Keeps the probabilities of the last ``rows`` as they were when each row came, and their targets.
 
     In one epoch a row is new when it comes: its probability is as honest as one of a held-out row, and costs nothing
     (progressive validation: Blum, Kalai, Langford 1999).
-
-    Args:
-        rows: so many at least, if there are as many.
     """
 
     def __init__(self, rows: int = 200_000) -> None:

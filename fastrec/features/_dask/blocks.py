@@ -20,6 +20,7 @@ from fastrec._core import limits
 from fastrec.features._engine.chain import excluded_cells
 from fastrec.features._engine.folds import INNER_SEED, number_folds, row_folds
 from fastrec.features.base import Cells
+from fastrec.features.cache import size_of
 from fastrec.table import Column, Keys, Table
 
 
@@ -119,15 +120,8 @@ def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
 # Sizes of tables and states, by which a Dask worker decides what to move to its disk.
 
 
-_WEIGHTS: dict[type, Callable[[Any], int]] = {
-    torch.Tensor: lambda tensor: tensor.nelement() * tensor.element_size(),
-    pa.Array: lambda array: array.nbytes,
-    Keys: lambda keys: sum(c.nbytes for c in keys.columns),
-    Column: lambda column: sum(map(sizeof, (column.values, column.missing, column.distinct, column.elements))),
-    Table: lambda table: sum(sizeof(table[n]) for n in table.names),
-}
-for _kind, _weight in _WEIGHTS.items():
-    sizeof.register(_kind, lambda thing, weight=_weight: limits.OBJECT_BYTES + weight(thing))
+for _kind in (torch.Tensor, pa.Array, Keys, Column, Table):
+    sizeof.register(_kind, lambda thing: limits.OBJECT_BYTES + size_of(thing))
 
 
 # The cell of each row of a partition, and the rows that a fold hides; recomputed wherever the rows are.

@@ -17,7 +17,6 @@ from fastrec.serve.graph.lookup import find, recode
 from fastrec.serve.onnx_builder import Graph, GraphTensor, N, NotInGraphError
 from fastrec.table import Coded, Column, Keys, Table, Vocab
 from fastrec.table.keys import is_text
-from fastrec.table.vocab import RARE
 
 NO_INTEGER = np.iinfo(np.int64).min  # a missing whole number or time
 NO_TEXT, OTHER_NO_TEXT = "", "\0"  # missing text; the second where "" is a value of its own
@@ -226,12 +225,7 @@ def described(name: str, column: Column, *, made: bool = False, reading: Reading
 
 def encode(vocab: Vocab, column: Column) -> Any:
     """Encode a column by a vocabulary, as ``Vocab.encode`` does: int64 ``[rows]``."""
-    column = as_graph_column(column)
-    values, codes = vocab.values, np.arange(len(vocab.reserved), len(vocab))
-    # rare values share a code, unlike unknown ones
-    if vocab.rare is not None and len(vocab.rare):
-        values = pa.concat_arrays([values, vocab.rare])
-        codes = np.append(codes, np.full(len(vocab.rare), vocab.reserved.index(RARE)))
-    if not len(values):
+    column, known = as_graph_column(column), vocab.lookup
+    if not len(known.values):
         return torch.zeros(N, dtype=torch.int64)
-    return find(_graph_of([column]), column, values, codes, missing=0, absent=vocab._absent)
+    return find(_graph_of([column]), column, known.values, known.codes, missing=0, absent=known.absent)

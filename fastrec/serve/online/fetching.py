@@ -213,7 +213,7 @@ class Request:
         for name, column in zip(lookup.rows, fetched.index.columns):
             source = self.rows[name]
             if more is not None:
-                source = _stacked(source, more[column])
+                source = concat_columns([source, more[column]], torch.device("cpu"))
             fetched.events._columns[column] = source.take(rows).changed(name=column)
         fetched.rows = fetched.rows[: len(self.rows)]
 
@@ -251,12 +251,6 @@ def _own(table: Table) -> Table:
             words = column.distinct.take(pa.array(used.numpy() - 1))
             columns[name] = replace(column, values=codes.int(), distinct=words)
     return Table(columns)
-
-
-def _stacked(a: Column, b: Column) -> Column:
-    if a.kind == b.kind == "category" and a.distinct is b.distinct:
-        return replace(a, values=torch.cat([a.values, b.values]))
-    return concat_columns([a, b], torch.device("cpu"))
 
 
 class Folder:

@@ -29,7 +29,6 @@ from fastrec.features import (
     Rolling,
     TimeSince,
 )
-from fastrec.features._engine.keyed import key_text
 from fastrec.features.base import Feature
 from fastrec.features.columns import as_list, name_of, number_of, order_keys
 from fastrec.features.history import slug
@@ -125,11 +124,7 @@ def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the number in ``kinds`` of each event (-1: none), and whether it counts."""
     if step.kinds is None:
         return torch.full((len(events),), -1), torch.ones(len(events), dtype=torch.bool)
-    coded = events[step.event].coded()
-    place = {str(word): i for i, word in enumerate(as_list(step.kinds))}
-    known = key_text(coded.keys.columns[0]).to_pylist()
-    table = torch.tensor([-1, *(place.get(word, -1) for word in known)], dtype=torch.int64)
-    kind = table[coded.codes]
+    kind = step._kinds(events)
     return kind, kind >= 0
 
 

@@ -17,12 +17,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fastrec._core.limits import CLIENT_BODIES
+from fastrec.serve.online import Online
 from fastrec.serve.server import pages, protocols, recommend
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import VERSION, BytesHeld, Call, Limits, Refusal, read_call
 from fastrec.serve.server.pages import Address
 from fastrec.serve.server.protocols import json_response
-from fastrec.serve.server.service import CONTENT_TYPE, EventState, Service
+from fastrec.serve.server.service import CONTENT_TYPE, Service
 from fastrec.serve.server.versions import Canary
 
 _log = logging.getLogger("fastrec.serve")
@@ -31,7 +32,7 @@ _log = logging.getLogger("fastrec.serve")
 def make_app(
     export: str | Path,
     *,
-    events: EventState | None = None,
+    events: Online | None = None,
     limits: Limits | None = None,
     token: str | None = None,
     canary: Canary | None = None,

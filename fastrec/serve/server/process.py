@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from fastrec.serve.online import Online
 from fastrec.serve.server.call import Refusal
 from fastrec.serve.server.protocols import bounded
 from fastrec.serve.server.recommend import recommends
-from fastrec.serve.server.service import EventState, Service
+from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import read_spec
 
 if TYPE_CHECKING:
@@ -86,13 +87,11 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def open_events(export: str | Path) -> Iterator[EventState | None]:
+def open_events(export: str | Path) -> Iterator[Online | None]:
     """While it lasts, what makes an export's columns from events, with all ever taken in; None: it has none."""
     if recommends(export) or read_spec(export).events is None:
         yield None
         return
-    from fastrec.serve.online import Online
-
     online = Online.load(Path(export) / "events")
     try:
         yield online

@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.serve.online import Online
 from fastrec.serve.server.batcher import Batcher, Job, Scorer
 from fastrec.serve.server.call import Limits, Refusal
 from fastrec.serve.server.columns import RequestColumns, from_arrow
@@ -138,16 +139,6 @@ _log = logging.getLogger("fastrec.serve")
 _T = TypeVar("_T")
 
 
-class EventState(Protocol):
-    """What events become features by: ``fastrec.serve.online.Online``."""
-
-    def observe(self, events: pa.Table, table: str) -> None:
-        """Take events in; they are on disk when it returns."""
-
-    def features(self, requests: pa.Table) -> pa.Table:
-        """Return the made columns for requests, row by row."""
-
-
 class Service:
     """The export that is served; of a registry the current version, and the next one from when it is promoted."""
 
@@ -155,7 +146,7 @@ class Service:
         self,
         folder: str | Path,
         *,
-        events: EventState | None = None,
+        events: Online | None = None,
         limits: Limits | None = None,
         canary: Canary | None = None,
     ) -> None:

@@ -159,21 +159,6 @@ def _flipped(bits: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
 
-class FirstMode:
-    """The most frequent number; among equals the one seen first."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[float] = Counter()
-
-    def look(self, values: np.ndarray) -> None:
-        """Count float64 ``[m]``, none missing."""
-        self._seen.update(values.tolist())
-
-    def result(self) -> float:
-        """Return the mode; 0 if there were no numbers."""
-        return max(self._seen, key=self._seen.__getitem__) if self._seen else 0.0
-
-
 def learn(recipe: FrameRecipe, rows: FileRows) -> None:
     """Fit a recipe's procs and targets on all rows, block by block."""
     rows.make_features(fit=True)
@@ -224,16 +209,17 @@ class _ColumnStatistics:
         fill = recipe.proc(FillMissing)
         rule = fill.fill_strategy if fill is not None else None
         self.median = MedianSearch() if rule == "median" else None
-        self.mode = FirstMode() if rule == "mode" else None
+        self.mode: Counter[float] | None = Counter() if rule == "mode" else None
         self.moments, self.scales = Moments(), recipe.proc(Normalize) is not None
         self.missing = 0
 
     def look(self, column: Column) -> None:
         present = _present(column)
         self.missing += len(column) - len(present)
-        for part in (self.median, self.mode):
-            if part is not None:
-                part.look(present)
+        if self.median is not None:
+            self.median.look(present)
+        if self.mode is not None:
+            self.mode.update(present.tolist())
         if self.scales:
             self.moments.add(present)
 
@@ -241,8 +227,10 @@ class _ColumnStatistics:
         self.median.look_again(_present(column))
 
     def summary(self) -> Summary:
-        search = self.median or self.mode
-        return Summary(self.moments, self.missing, None if search is None else search.result())
+        fill = None if self.median is None else self.median.result()
+        if self.mode is not None:  # among equals the first one
+            fill = max(self.mode, key=self.mode.__getitem__, default=0.0)
+        return Summary(self.moments, self.missing, fill)
 
 
 def _present(column: Column) -> np.ndarray:
