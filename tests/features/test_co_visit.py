@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CoVisit, FeatureSet
+from fastrec.features import CoVisit
 from fastrec.features.co_visit import _group_hash
 from fastrec.table import Table
 from tests.features.frames import of_rows
@@ -173,19 +173,6 @@ def test_a_chain_of_blocks_gives_the_same_pairs(monkeypatch):
     for name in ("low", "high", "own", "groups"):
         assert torch.equal(whole[name], parts[name])
     torch.testing.assert_close(whole["weight"], parts["weight"], rtol=1e-12, atol=0)
-
-
-def test_it_tells_pairs_that_go_together_from_those_that_do_not():
-    rng = np.random.default_rng(4)
-    kind = rng.integers(0, 10, 300)  # each group stays with the ten items of one kind
-    frame = pd.DataFrame({"s": np.repeat(np.arange(300), 6), "t": np.tile(np.arange(6), 300)})
-    frame["item"] = np.repeat(kind, 6) * 10 + rng.integers(0, 10, 1800)
-    wrong = frame.assign(item=np.where(frame["t"] == 5, (frame["item"] + 50) % 100, frame["item"]))
-    feature = FeatureSet([CoVisit("item", by="s", order="t", stats="mean")])
-    feature.fit(frame)
-    right, other = (feature.transform(f)["covisit_mean"][f["t"] == 5] for f in (frame, wrong))
-    assert right.mean() > 0.05
-    assert other.mean() < 0.01
 
 
 def test_a_log_that_was_not_given_is_named():

@@ -103,25 +103,6 @@ def test_columns_without_any_list(blank):
         assert (made.names, len(made)) == (["id", "y", "position", "row"], 0)
 
 
-def test_other_columns_keep_their_kind_and_the_input_stays():
-    frame = pd.DataFrame(
-        {
-            "i": pd.array([2**53 + 1, None], dtype="Int64"),
-            "d": pd.to_datetime(["2024-01-01", None]).tz_localize("Asia/Tokyo"),
-            "c": pd.Categorical(["x", None]),
-            "l": [[1, 2], None],
-            "x": ["a|b", "c"],
-        }
-    )
-    before = frame.copy(deep=True)
-    made = explode(frame, "x").to_arrow()
-    assert made["i"].to_pylist() == [2**53 + 1, 2**53 + 1, None]
-    assert made["l"].to_pylist() == [[1, 2], [1, 2], None]
-    assert made.schema.field("d").type.tz == "Asia/Tokyo"
-    assert made["c"].to_pylist() == ["x", "x", None]
-    pd.testing.assert_frame_equal(frame, before)
-
-
 @pytest.mark.parametrize("text", [" 12 ", "-1.5", "+2", ".5", "3.", "1e3", "2E-2", "123456789.125"])
 def test_numbers_in_any_usual_form(text):
     assert explode({"x": [f"1|{text}"]}, "x", numbers=["x"])["x"].values.tolist() == [1.0, float(text)]

@@ -267,17 +267,6 @@ def test_folds_are_even_and_the_inner_ones_are_not_the_outer_ones():
     assert (abs(rows - 8000) < 5 * math.sqrt(8000)).all()
 
 
-@some
-@given(frame=frames(), data=st.data())
-def test_one_row_added_moves_no_fold(frame, data):
-    place = data.draw(st.integers(0, len(frame)))
-    extra = pd.DataFrame({"id": [999], "item": ["new"], "y": [None]})
-    longer = pd.concat([frame.iloc[:place], extra.astype({"y": "float64"}), frame.iloc[place:]])
-    a, b = (set_of([ff.TargetEncode("item", "y")], "id").fit_transform(f) for f in (frame, longer))
-    others = b["te_item__y"][b["id"] != 999]  # a row without a target changes no statistic, so no value
-    assert a["te_item__y"].tolist() == pytest.approx(others.tolist(), rel=1e-12, abs=1e-12, nan_ok=True)
-
-
 @pytest.mark.parametrize("make", [list, np.array, pd.Series, lambda f: pd.Series(f, index=[9, 9, 7]), "column"])
 def test_outer_folds_in_any_form(make):
     frame = pd.DataFrame({"item": ["a", "b", "a"], "y": [1, 0, 1], "k": pd.Series([1, 0, 1], dtype="Int64")})
@@ -404,12 +393,3 @@ def test_a_stack_of_far_folds_is_one_of_near_ones():
     torch.testing.assert_close(got.oof, want.oof)
     torch.testing.assert_close(got.test, want.test)
     assert len(got.models) == 3
-
-
-def test_leakage_is_looked_for_in_far_folds_too():
-    data = frame(60)
-    found = ff.check_leakage(
-        ff.FeatureSet([ff.TargetEncode("a", "y")]), data, target="y", folds=np.arange(60) % 2 * 10**9
-    )
-    assert not found.leaks
-    assert any("2 outer folds" in text for text in found.checked)

@@ -1,7 +1,7 @@
 """Odd floats, booleans and times in every input of every generator.
 
-They end in values or in an error of the package; and a value is the same whatever holds it. Every input of every
-example meets a few of the kinds, its own by a checksum; ``ODD_VALUES=all`` in the environment tries all of them.
+They end in values or in an error of the package; and a value is the same whatever holds it. Every input of an
+example meets some of the kinds, its own by a checksum; ``ODD_VALUES=all`` in the environment tries all of them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ for kind in ("decimal32", "decimal64", "decimal128", "decimal256"):
 def test_odd_values_end_in_numbers_or_in_a_named_error(name):
     for i, make in enumerate(EXAMPLES[name]):
         for col in inputs_of(make):
-            for odd in chosen(ODD, name, i, col, count=2):
+            for odd in chosen(ODD, name, i, col, count=2 if i == 0 else 1):
                 try:
                     outcome(make, **{col: ODD[odd]()})
                 except Exception as error:
@@ -220,7 +220,7 @@ def assert_same(a, b, about):
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_a_value_is_the_same_whatever_holds_it(name):
-    for i, make in enumerate(EXAMPLES[name]):
+    for i, make in enumerate(EXAMPLES[name] if EVERY else EXAMPLES[name][:2]):
         for col in inputs_of(make):
             for family in chosen(SAME, name, i, col, count=1):
                 first, *others = SAME[family]

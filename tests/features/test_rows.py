@@ -6,30 +6,16 @@ import operator
 import statistics
 from decimal import ROUND_DOWN, Decimal
 from fractions import Fraction
-from functools import reduce
-from itertools import starmap
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fastrec.features as ff
 from fastrec._core import limits
 from fastrec.errors import FastrecError
-from fastrec.features._engine.group_values import (
-    column_moments,
-    count_values,
-    merge_column_moments,
-    merge_values,
-    mode,
-    quantiles,
-    total_counts,
-    total_moments,
-)
-from fastrec.features.base import Cells
 from fastrec.features.rows import _STATS
 
 STATS = list(_STATS)
@@ -144,15 +130,6 @@ def test_no_column_and_text_are_named(monkeypatch):
     assert (caught.value.column, caught.value.row) == ("b", 3)
 
 
-def test_apply_alone_is_the_same():
-    df = pd.DataFrame({"a": [1.0, None], "b": [3.0, 4.0]})
-    made = ff.RowStats(["a", "b"], ["mean", "nunique"]).apply(
-        {n: torch.tensor(df[n].to_numpy(), dtype=torch.float64) for n in df}
-    )
-    assert made["row_mean"].tolist() == [2, 4]
-    assert made["row_nunique"].tolist() == [2, 1]
-
-
 any_number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([math.inf, -math.inf, 1e300]))
 pairs = st.lists(st.tuples(any_number, any_number), max_size=12)
 WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
@@ -238,63 +215,6 @@ def test_given_edges_of_an_encoding_are_row_wise_and_learned_ones_are_not():
     for feature, mixes in ((ff.Bucketize(te, [0.5]), False), (ff.Bucketize(te, quantiles=2), True)):
         steps = ff.FeatureSet([feature, ff.GroupRank("t", by="k")]).steps
         assert (feature in mixing_steps(steps, [], together=False)) == mixes
-
-
-partition = st.lists(st.one_of(finite, missing, st.just(-0.0), st.sampled_from([math.inf, -math.inf])), max_size=12)
-
-
-def in_cells(data, parts, count):
-    """Parts of values with the cells of their rows, and all values of every cell."""
-    given_parts, everything = [], [[] for _ in range(count)]
-    for part in parts:
-        cells = data.draw(st.lists(st.integers(0, count - 1), min_size=len(part), max_size=len(part)))
-        for value, cell in zip(part, cells, strict=True):
-            everything[cell].append(value)
-        codes = Cells(torch.tensor(cells, dtype=torch.int64), count)
-        given_parts.append((torch.tensor(part, dtype=torch.float64), codes))
-    return given_parts, everything
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(partition, min_size=1, max_size=4), st.data())
-def test_value_counts_by_cell_merge_to_those_of_all(parts, data):
-    cells, everything = in_cells(data, parts, 3)
-    merged = reduce(lambda a, b: merge_values(b, a), starmap(count_values, cells))
-    keep = torch.tensor([True, False, True])
-    for chosen, mask in (([0, 1, 2], None), ([0, 2], keep)):
-        known = sorted(v for c in chosen for v in everything[c] if not math.isnan(v))
-        value, count = total_counts(merged, mask)
-        assert torch.repeat_interleave(value, count).tolist() == known
-        if known:
-            assert float(mode(value, count)) == max(sorted(set(known)), key=known.count)
-            with np.errstate(invalid="ignore"):
-                expected = np.quantile(known, [0, 0.3, 0.5, 1])
-            found = quantiles(value, count, [0, 0.3, 0.5, 1]).numpy()
-            # numpy gives NaN between infinities
-            assert found[np.isfinite(expected)] == pytest.approx(expected[np.isfinite(expected)], rel=1e-9, abs=1e-300)
-        else:
-            assert bool(quantiles(value, count, [0.5]).isnan().all())
-            assert math.isnan(mode(value, count))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(partition, min_size=1, max_size=4), st.floats(-1e12, 1e12), st.data())
-def test_moments_by_cell_merge_to_those_of_all(parts, shift, data):
-    cells, everything = in_cells(data, [[v + shift for v in part] for part in parts], 2)
-    merged = reduce(merge_column_moments, starmap(column_moments, cells))
-    for chosen, mask in (([0, 1], None), ([1], torch.tensor([False, True]))):
-        known = [v for c in chosen for v in everything[c] if math.isfinite(v)]
-        total = {n: float(v) for n, v in total_moments(merged, mask).items()}
-        assert total["count"] == len(known)
-        if known:
-            mean = math.fsum(known) / len(known)
-            scale = max(map(abs, known))
-            assert total["mean"] == pytest.approx(mean, rel=1e-12, abs=1e-14 * scale)
-            m2 = math.fsum((v - mean) ** 2 for v in known)
-            # Two means, each rounded to half a unit in the last place, are subtracted and squared.
-            rounding = len(known) * ((1e-14 * scale) ** 2 + (max(known) - min(known)) * scale * 2.0**-53)
-            assert total["m2"] == pytest.approx(m2, rel=1e-7, abs=rounding + 1e-300)
-            assert (total["min"], total["max"]) == (min(known), max(known))
 
 
 cents = st.integers(-10_000_000, 10_000_000)

@@ -364,15 +364,6 @@ def test_filters_of_an_approximate_index(many):
     assert (places[:, 3:] == -1).all()
 
 
-def test_where_lists_are_poor_all_are_compared(many):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "INDEX_FEW", 1_000)
-        assert Index(many[0], recall=0.9, verbose=False).kind == "ivf"
-        index = Index(many[0], recall=1.01, verbose=False)
-    assert (index.kind, index.recall) == ("exact", 1.0)
-    assert torch.equal(index.search(many[1], 7)[0], plain(*many, 7)[0])
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -154,33 +154,6 @@ def test_als_solves_for_users_and_lowers_its_loss(matrix, power, factors):
         np.testing.assert_allclose(users[u], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        EASE(reg=10),
-        ImplicitALS(factors=8),
-        ItemKNN(),
-        RP3Beta(),
-        SpectralFilter(factors=4),
-        UserKNN(),
-    ],
-    ids=lambda m: type(m).__name__,
-)
-def test_finds_planted_tastes(model):
-    rng = np.random.default_rng(0)
-    taste, kind = rng.integers(3, size=150), rng.integers(3, size=60)
-    chance = np.where(taste[:, None] == kind, 0.35, 0.03)
-    taken = rng.random(chance.shape) < chance
-    scores = all_scores(model, taken.astype(float))
-    open_pairs = ~taken
-    same = taste[:, None] == kind
-    wins = []
-    for u in range(len(taste)):
-        liked, other = scores[u, open_pairs[u] & same[u]], scores[u, open_pairs[u] & ~same[u]]
-        wins.append((liked[:, None] > other).mean())
-    assert np.mean(wins) > 0.85
-
-
 @pytest.mark.parametrize("at_once", [7, 1 << 16])
 def test_nearest_are_the_largest_similarities_with_the_history(matrix, monkeypatch, at_once):
     monkeypatch.setattr(limits, "ITEM_KNN_AT_ONCE", at_once)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import pickle
 
@@ -21,9 +20,6 @@ from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFitted
 from fastrec.estimators import XGBRanker  # noqa: E402
 from fastrec.features import category, number  # noqa: E402
 from fastrec.features._dask import states  # noqa: E402
-from fastrec.features._dask.files import spilled  # noqa: E402
-from fastrec.features._dask.frames import as_blocks  # noqa: E402
-from fastrec.features._dask.gathered import ByKey, GatheredInFiles, gather  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
 from tests.features.examples import EXAMPLES  # noqa: E402
@@ -229,50 +225,6 @@ def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
     assert "rows are shuffled by user for rank_price__user" in caplog.text
     with pytest.warns(DataWarning, match="lead1_price: made of all rows in order"):
         ff.FeatureSet([ff.Lag("price", order="id", n=-1)]).fit_transform(frame)
-
-
-@pytest.mark.parametrize("buckets", [1, 3])
-def test_rows_that_go_through_files_are_those_of_memory_and_leave_no_file(tmp_path, buckets):
-    train = events(120)
-    blocks = as_blocks(parted(train, [0, 50, 51]), ["user", "id"])
-    wanted = dask.compute(*gather(blocks, ["user", "id"], ByKey(["user"], buckets)).tables)
-    with spilled(tmp_path) as folder:
-        gathered = gather(blocks, ["user", "id"], ByKey(["user"], buckets))
-        assert isinstance(gathered, GatheredInFiles)
-        for _ in range(2):  # learned from first, then made into columns
-            for table, other in zip(dask.compute(*gathered.tables), wanted, strict=True):
-                pd.testing.assert_frame_equal(table.to_pandas(), other.to_pandas())
-        back = gathered.back(gathered.tables)
-        del gathered
-        gc.collect()
-        assert len(list(folder.iterdir())) == 1  # of the columns that went back
-        tables = dask.compute(*back)
-        assert [i for t in tables for i in t["id"].values.tolist()] == train["id"].tolist()
-        assert list(map(len, tables)) == [len(t) for t in dask.compute(*blocks.select(["id"]))]
-        del back
-        gc.collect()
-        assert not list(folder.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("categories", "ordered", "kept"), [(5000, False, False), (5000, True, True), (9, False, True)]
-)
-def test_a_bucket_has_the_categories_of_its_rows_where_they_are_ids(categories, ordered, kept):
-    kinds = pd.CategoricalDtype([f"c{i}" for i in reversed(range(categories))], ordered=ordered)
-    frame = pd.DataFrame({"user": [i % 7 for i in range(60)], "word": [f"c{i * 5 % 9}" for i in range(60)]})
-    blocks = as_blocks(parted(frame.astype({"word": kinds}), [0, 20, 41]), ["user", "word"])
-    tables = dask.compute(*gather(blocks, ["user", "word"], ByKey(["user"], 3)).tables)
-    assert sum(map(len, tables)) == 60
-    for table in tables:
-        rows = table.to_pandas()
-        assert rows["word"].astype(str).tolist() == [
-            w for u, w in zip(frame["user"], frame["word"], strict=True) if u in set(rows["user"])
-        ]
-        if kept:
-            assert table["word"].distinct.to_pylist() == kinds.categories.tolist()
-            assert table["word"].ordered == ordered
-        else:
-            assert set(table["word"].distinct.to_pylist()) == set(rows["word"].astype(str))
 
 
 # Many keys -----------------------------------------------------------------------------------------------------------

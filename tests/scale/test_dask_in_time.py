@@ -17,8 +17,6 @@ from hypothesis import strategies as st  # noqa: E402
 from fastrec.errors import DataError  # noqa: E402
 from fastrec.features import Combine, CumTarget, FeatureSet, TargetEncode  # noqa: E402
 from fastrec.features._dask.files import spilled  # noqa: E402
-from fastrec.features._dask.frames import as_blocks  # noqa: E402
-from fastrec.features._dask.gathered import ByTime  # noqa: E402
 from tests.scale.dask_parts import assert_near, of_parts  # noqa: E402
 from tests.scale.dask_parts import parted as parted_at  # noqa: E402
 
@@ -112,19 +110,6 @@ def test_hidden_folds_and_generators_after_it(spills, tmp_path):
     else:
         with spilled(tmp_path):
             assert_near(wanted, parts.fit_transform(ours).compute(), whole.outputs, near=1e-12)
-
-
-@pytest.mark.parametrize("ranges", [1, 2, 5])
-def test_ranges_are_even_in_order_and_keep_ties_together(ranges):
-    frame = log(3_000, times=40)
-    blocks = as_blocks(parted(frame, 4), ["t"])
-    cut = ByTime(blocks, "t", ranges)
-    tables = dask.compute(*blocks.select(["t"]))
-    number = np.concatenate([cut.of(t).numpy() for t in tables])
-    span = frame.groupby(number)["t"].agg(["min", "max", "size"])
-    assert len(span) == cut.count == ranges
-    assert (span["max"].to_numpy()[:-1] < span["min"].to_numpy()[1:]).all()
-    assert span["size"].max() <= 3_000 / ranges + 3_000 / 40 * 2
 
 
 def test_times_of_other_units_are_one_order():
