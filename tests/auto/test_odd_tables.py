@@ -27,7 +27,7 @@ RNG = np.random.default_rng(5)
 
 
 def wide():
-    made = {f"v{i}": np.where(RNG.random(500) < 0.7, 0, RNG.normal(size=500)) for i in range(370)}
+    made = {f"v{i}": np.where(RNG.random(500) < 0.7, 0, RNG.normal(size=500)) for i in range(130)}
     made |= {"v7": np.zeros(500), "v9": made["v8"]}
     return pd.DataFrame(made | {"y": (made["v1"] + made["v2"] > 0).astype(int)}), {}
 

@@ -211,8 +211,8 @@ def circle(ids, n):
 
 def test_empty_endless_and_repeated_sessions_in_train_and_test(tmp_path):
     ids = [f"x{i}" for i in range(12)]
-    train = [*circle(ids, 90), [], ["x1"], ["x2"] * 50, ids * 8334]  # the last one has 100,008 events
-    test = [[], ["x3"], ["never"], [None, "x4"], ids * 8334, ["x5"] * 7]
+    train = [*circle(ids, 90), [], ["x1"], ["x2"] * 50, ids * 834]  # the last one has 10,008 events
+    test = [[], ["x3"], ["never"], [None, "x4"], ids * 834, ["x5"] * 7]
     targets = ["x1", "x4", "x4", "x5", "never", None]
     made = run_of(Odd(), tmp_path, pa.table({"items": train}), pa.table({"items": test, "target": targets}))
     lines = lines_of(made)

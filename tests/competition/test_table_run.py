@@ -422,7 +422,7 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
         takes = time.perf_counter() - begun
         moments = random.Random(seed)
         killed = 0
-        for k in range(20 if os.environ.get("FUZZ") == "all" else 4):
+        for k in range(20 if os.environ.get("FUZZ") == "all" else 3):
             process = fresh.start(KILLED, data, tmp_path / "run")
             assert process.stdout.readline() == "ready\n", process.stderr.read()
             time.sleep(moments.uniform(0.05, 1 if k else 0.1) * takes)  # the first one surely before its end
