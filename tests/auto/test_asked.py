@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +26,8 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.run import run_competition
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
 from fastrec.table import Table
+from tests import fresh
 
-ROOT = Path(__file__).resolve().parents[2]
 N = 600
 RNG = np.random.default_rng(5)
 
@@ -361,11 +359,8 @@ def test_a_fit_is_opened_in_a_fresh_process(fitted, tmp_path):
         "import sys, fastrec, pandas as pd; made = fastrec.load(sys.argv[1]); print(made)\n"
         "made.predict_proba(pd.read_parquet(sys.argv[2])).to_parquet(sys.argv[3])"
     )
-    words = [str(p) for p in (kept, tmp_path / "rows.parquet", tmp_path / "said.parquet")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script, *words], env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"Fit(binary, auc {fit.score:.5f} out of fold, {kept}")
+    said = fresh.run(script, kept, tmp_path / "rows.parquet", tmp_path / "said.parquet", cwd=tmp_path)
+    assert said.startswith(f"Fit(binary, auc {fit.score:.5f} out of fold, {kept}")
     pd.testing.assert_frame_equal(
         pd.read_parquet(tmp_path / "said.parquet"), fit.predict_proba(rows[["pulse", "day"]]), check_exact=False
     )
@@ -377,11 +372,8 @@ def test_a_fit_is_opened_in_a_fresh_process(fitted, tmp_path):
 
 
 def test_folds_forward_in_time_end_in_models_of_all_rows(tmp_path):
-    """Beside the warning of a doubtful ranking, for which nobody asked."""
     rows = CASES["one at most"][0].assign(at=np.arange(N) // 2)
-    with pytest.warns(DataWarning, match="task: rows of one patient are taken for candidates.*task = 'binary'"):
-        fastrec.fit(rows, "again", group="patient", minutes=0.1, folder=tmp_path / "ranked", quiet=True)
-    fit = fastrec.fit(rows, "again", task="binary", time="at", minutes=0.15, folder=tmp_path / "table", quiet=True)
+    fit = fastrec.fit(rows, "again", task="binary", time="at", minutes=0.1, folder=tmp_path / "table", quiet=True)
     kept = [sorted(p.name for p in m.iterdir()) for m in (fit.run / "models").iterdir()]
     assert kept
     assert all(names == ["fold0"] for names in kept)

@@ -171,12 +171,16 @@ def test_features_are_those_of_plain_loops(order):
         np.testing.assert_allclose(made[name].astype("float64"), expected[name], rtol=1e-9, err_msg=name)
 
 
-FEATURES = {len(order): features_of(order) for order in (["ts"], ["ts", "step"])}
+@pytest.fixture(scope="module")
+def fitted() -> dict[int, tuple[FeatureSet, pd.DataFrame]]:
+    """Of one column of order and of two: fitted features, and what they are with the log as it is."""
+    made = {len(order): features_of(order).fit(ROWS, tables={"log": LOG}) for order in (["ts"], ["ts", "step"])}
+    return {n: (features, features.transform(ROWS, tables={"log": LOG})) for n, features in made.items()}
 
 
 @given(st.integers(0, ROWS["list"].max()), st.sampled_from(KINDS), st.integers(0, C - 1), st.integers(0, 30))
 @settings(max_examples=20, deadline=None)
-def test_no_event_of_the_future_moves_a_feature(which, kind, place, later):
+def test_no_event_of_the_future_moves_a_feature(fitted, which, kind, place, later):
     """Neither a later event of the owner on the item, nor the very click to predict at the list's own moment."""
     rows = ROWS[ROWS["list"] == which]
     planted = rows.iloc[[place]].assign(kind=kind)[LOG.columns]
@@ -185,9 +189,8 @@ def test_no_event_of_the_future_moves_a_feature(which, kind, place, later):
     old = ROWS[ROWS["ts"] <= planted["ts"].iloc[0]]
     # of one moment the owner's earlier steps alone are the past
     old = {1: old, 2: old[(old["ts"] < planted["ts"].iloc[0]) | (old["step"] <= planted["step"].iloc[0])]}
-    for n, features in FEATURES.items():
-        fitted = features.fit(ROWS, tables={"log": LOG})
-        before, after = (fitted.transform(ROWS, tables={"log": t}) for t in (LOG, log))
+    for n, (features, before) in fitted.items():
+        after = features.transform(ROWS, tables={"log": log})
         index = old[n].index
         pd.testing.assert_frame_equal(before.loc[index], after.loc[index], check_exact=True)
 
@@ -196,7 +199,7 @@ def test_an_event_of_the_past_moves_features():
     """So the test above would see one."""
     early = ROWS[ROWS["list"] == 3].iloc[[2]].assign(kind="click")[LOG.columns].astype(LOG.dtypes)
     log = pd.concat([LOG, early.assign(ts=early["ts"] - 1, step=-1)], ignore_index=True)
-    before, after = (FEATURES[1].fit_transform(ROWS, tables={"log": t}) for t in (LOG, log))
+    before, after = (features_of(["ts"]).fit_transform(ROWS, tables={"log": t}) for t in (LOG, log))
     moved = (before != after) & ~(before.isna() & after.isna())
     assert moved.loc[ROWS["list"] == 3].any().sum() > 30
 

@@ -1,9 +1,6 @@
 """A ranking without code: groups and items are found, what cannot be ranked is refused, the run predicts groups."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,9 +29,9 @@ from fastrec.metrics import mrr
 from fastrec.monitor.retrain import _joined
 from fastrec.serve import Scorer, export_run
 from fastrec.validate import Folds
+from tests import fresh
 from tests.files import write_csv
 
-ROOT = Path(__file__).resolve().parents[2]
 C = 5  # candidates of a group
 
 
@@ -559,7 +556,7 @@ def test_fit_ranks_a_frame():
     """The frame's rows in any order; groups without a label are those to predict."""
     rows = pd.concat([TRAIN, TEST.assign(clicked=np.nan)]).sample(frac=1, random_state=0)
     with pytest.warns(DataWarning, match="folds: whole groups of session_id at random"):
-        fitted = fastrec.fit(rows, "clicked", group="session_id", metric="mrr", minutes=0.1, quiet=True)
+        fitted = fastrec.fit(rows, "clicked", group="session_id", metric="mrr", minutes=0.06, quiet=True)
     assert fitted.score > 0.6
     assert len(fitted.predict(TEST)) == len(TEST)
     assert len(pd.read_csv(fitted.run / "submission.csv")) == len(TEST)
@@ -567,7 +564,7 @@ def test_fit_ranks_a_frame():
 
 def test_fit_warns_of_a_ranking_that_nobody_asked_for():
     with pytest.warns(DataWarning) as told:
-        fitted = fastrec.fit(positive_first(TRAIN), "clicked", minutes=0.1, quiet=True)
+        fitted = fastrec.fit(positive_first(TRAIN), "clicked", minutes=0.06, quiet=True)
     assert fitted.scores["task"] == "ranking"
     said = " ".join(str(w.message) for w in told)
     assert "task: one row of each session_id is chosen" in said
@@ -577,17 +574,10 @@ def test_fit_warns_of_a_ranking_that_nobody_asked_for():
 def test_the_command_line_in_fresh_processes(tmp_path):
     data = folder(tmp_path, TRAIN, TEST.drop(columns="clicked"))
     TEST[["session_id", "item_id", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
-    script = (
-        "import json, sys; from fastrec.cli import app; [app(a, standalone_mode=False) for a in json.load(sys.stdin)]"
-    )
+    script = "import sys; from fastrec.cli import app; [app(a.split(), standalone_mode=False) for a in sys.argv[1:]]"
 
     def call(*commands: str) -> str:
-        options = {"capture_output": True, "text": True, "cwd": tmp_path, "check": False}
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        asked = json.dumps([c.split() for c in commands])
-        done = subprocess.run([sys.executable, "-c", script], input=asked, env=env, **options)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return fresh.run(script, *commands, cwd=tmp_path)
 
     new = f"new competitions/mine --data {data} --task ranking --label clicked --group session_id --item item_id"
     said = call(

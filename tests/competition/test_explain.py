@@ -129,14 +129,6 @@ def test_background_rows_are_evenly_spaced_by_prediction():
     assert background_rows(wide, 12).tolist() == order
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[str, Path]:
-    folder, made = tmp_path_factory.mktemp("explained"), {}
-    for case in ("binary", "multiclass", "regression", "multilabel"):
-        made[case] = run_competition(Recipe(case), write(folder / "data" / case, case), folder / case)
-    return made
-
-
 @pytest.mark.parametrize("case", ["binary", "multiclass", "regression", "multilabel"])
 def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case):
     saved, rows = SavedRun(runs[case]), TEST.head(4).set_index("id", drop=False)
@@ -312,7 +304,7 @@ def oof_of(run: Path) -> tuple[np.ndarray, pd.DataFrame, np.ndarray]:
     return predicted, rows.filter(like="label_"), rows["fold"].to_numpy()
 
 
-def test_intervals_are_the_out_of_fold_errors_around_a_prediction(runs, tmp_path):
+def test_intervals_are_the_out_of_fold_errors_around_a_prediction(runs):
     saved, rows = SavedRun(runs["regression"]), TEST.set_index("id", drop=False)
     predicted, label, folds = oof_of(runs["regression"])
     errors = np.abs(label.to_numpy() - predicted)[:, 0]
@@ -327,7 +319,7 @@ def test_intervals_are_the_out_of_fold_errors_around_a_prediction(runs, tmp_path
     page = (runs["regression"] / "report.html").read_text()
     assert "Coverage of intervals" in page
     assert f"{100 * covered:.1f} %" in page
-    both = run_competition(Recipe("regression2"), write(tmp_path / "data", "regression2"), tmp_path / "run")
+    both = runs["regression2"]
     found = SavedRun(both).predict_interval(TEST.head(3), 0.8)
     assert list(found) == [f"{t}_{n}" for t in ("regression", "other") for n in ("low", "prediction", "high")]
     predicted, label, _ = oof_of(both)

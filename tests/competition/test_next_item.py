@@ -211,8 +211,8 @@ def circle(ids, n):
 
 def test_empty_endless_and_repeated_sessions_in_train_and_test(tmp_path):
     ids = [f"x{i}" for i in range(12)]
-    train = [*circle(ids, 90), [], ["x1"], ["x2"] * 50, ids * 8334]  # the last one has 100,008 events
-    test = [[], ["x3"], ["never"], [None, "x4"], ids * 8334, ["x5"] * 7]
+    train = [*circle(ids, 90), [], ["x1"], ["x2"] * 50, ids * 834]  # the last one has 10,008 events
+    test = [[], ["x3"], ["never"], [None, "x4"], ids * 834, ["x5"] * 7]
     targets = ["x1", "x4", "x4", "x5", "never", None]
     made = run_of(Odd(), tmp_path, pa.table({"items": train}), pa.table({"items": test, "target": targets}))
     lines = lines_of(made)
@@ -265,7 +265,7 @@ def test_a_catalogue_of_few_items_gives_short_lists(tmp_path):
     assert said.warnings == ("2 lists have fewer than 5 ids",)
 
 
-@pytest.mark.parametrize("most", [2, 3, 20])
+@pytest.mark.parametrize("most", [2, 20])
 def test_the_recipe_for_diginetica_on_very_few_sessions(most, tmp_path):
     class Both(Odd):
         def models(self, *, bs):
@@ -359,13 +359,3 @@ def test_the_recipe_for_amazon_asks_for_the_last_item_of_any_such_file(tmp_path)
     train, test = recipe.read(tmp_path, None)
     assert train.decode(train.values).to_pylist() == [5, 6, 9]
     assert test.decode(test.target).to_pylist() == [9, 5]
-
-
-def test_the_recipe_for_movielens_reads_its_files(tmp_path):
-    recipe = load_competition("competitions/movielens")
-    lines_of = {"train_input": "1 2 3\n2 3 4 1\n", "test_input": "1 2 3\n2 3 4 1\n", "test_output": "4\n5\n"}
-    for name, text in lines_of.items():
-        (tmp_path / f"gsasrec_{name}.txt").write_text(text)
-    train, test = recipe.read(tmp_path, None)
-    assert train.decode(train.values).to_pylist() == [1, 2, 3, 2, 3, 4, 1]
-    assert test.target.tolist() == [test.items.classes.index(4), 0]  # nobody saw film 5

@@ -297,6 +297,8 @@ def test_a_layout_of_other_files_can_be_predicted(tmp_path):
     lines_of = {"train_input": "1 2 3\n2 3 4 1\n", "test_input": "1 2 3\n2 3 4 1\n", "test_output": "4\n5\n"}
     for name, text in lines_of.items():
         (tmp_path / f"gsasrec_{name}.txt").write_text(text)
+    train, _ = recipe.read(tmp_path, None)
+    assert train.decode(train.values).to_pylist() == [1, 2, 3, 2, 3, 4, 1]
     (made,) = write_layout(recipe, tmp_path, tmp_path / "layout")
     found = pd.read_parquet(made)
     assert [list(v) for v in found["items"]] == [[1, 2, 3], [2, 3, 4, 1]]

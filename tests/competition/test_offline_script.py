@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec._core.environment import write_own_wheel
-from fastrec._core.progress import Stages
 from fastrec.cli import load_competition
-from fastrec.competition import ValueForm, check_submission, offline_script, run_competition, write_script
+from fastrec.competition import ValueForm, check_submission, offline_script, write_script
 from fastrec.competition.offline_script import _literal
 from fastrec.errors import (
     DataError,
@@ -158,50 +157,6 @@ def test_the_script_gives_the_runs_submission_without_a_network(tiny, recipe, no
     form = ValueForm(ids=("id",), values=("y",))
     assert check_submission(tmp_path / "submission.csv", data / "test.csv", form).rows == 60
     assert {p.name for p in tmp_path.iterdir()} == {"data", "kernel", "run", ".run.parts", "submission.csv"}
-
-
-RANKING = """
-from fastrec.competition import Competition
-from fastrec.estimators import LGBMModel, NetRanker, XGBRanker
-from fastrec.features import FeatureSet, GroupRank, feature
-
-
-@feature(inputs=["price", "rating"], outputs=["worth"])
-def worth(price, rating):
-    return rating / price
-
-
-class Tiny(Competition):
-    name, task, metric, n_folds = "Tiny", "ranking", "ndcg@5", 2
-    list_column, item, label = "search", "product", "bought"
-
-    def features(self):
-        return FeatureSet([worth, GroupRank("price", by="search")], key="search")
-
-    def models(self, *, bs):
-        return [XGBRanker("xgb", rounds=5, max_depth=2), LGBMModel("lgbm", rounds=5, early_stopping_rounds=None),
-                NetRanker("net", epochs=1)]
-"""
-
-
-def test_the_script_of_a_ranking_gives_the_runs_submission(no_network, tmp_path, monkeypatch):
-    """Slow for a process that imports everything and installs the library before."""
-    folder = lay_out(tmp_path, {"competitions/tiny/competition.py": RANKING})
-    rng, data = np.random.default_rng(3), tmp_path / "data"
-    frame = pd.DataFrame({"search": np.repeat(np.arange(60), 5), "product": np.tile(list("abcde"), 60)})
-    frame["price"], frame["rating"] = rng.uniform(1, 9, 300), rng.integers(1, 6, 300)
-    frame["bought"] = (frame.rating > 3) * rng.integers(0, 4, 300)
-    write_csv(data, train=frame[:200], test=frame[200:].drop(columns="bought"))
-    (data / "sample_submission.csv").write_text("search,products\n40,a b c d e\n")
-    loaded = load_competition(folder)
-    run = run_competition(loaded, data, tmp_path / "run", stages=Stages(quiet=True), seed=7)
-    script = kernel(folder, type(loaded), tmp_path / "kernel", monkeypatch)
-    shutil.move(folder.parents[0], tmp_path / "elsewhere")
-    code, out, err = alone(script, "--data", data, "--out", tmp_path / "submission.csv", network=no_network)
-    assert code == 0, err
-    assert (tmp_path / "submission.csv").read_bytes() == (run / "submission.csv").read_bytes()
-    assert (tmp_path / "submission.csv").read_text().startswith("search,products\n40,")
-    assert re.search(r"^lgbm ndcg@5 0\.\d{5} out of fold$", out, re.M)
 
 
 def test_what_a_recipe_imports_is_in_the_script_and_nothing_else(tiny, recipe, tmp_path):

@@ -124,7 +124,7 @@ def as_frame(lists: list[list[tuple[int, int]]]) -> pd.DataFrame:
 
 
 @given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_form_and_metric_equal_a_plain_loop(tmp_path_factory, lists, metric, form, positives_alone):
     frame = as_frame(lists)
     if positives_alone:
@@ -143,7 +143,7 @@ def test_every_form_and_metric_equal_a_plain_loop(tmp_path_factory, lists, metri
 
 
 @given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_relevant_items_that_a_short_list_lacks_count(tmp_path_factory, lists, metric, form, most):
     frame = as_frame(lists)
     # No equal scores: which of them a list of a limited length leaves out is chance.
@@ -164,7 +164,7 @@ def test_relevant_items_that_a_short_list_lacks_count(tmp_path_factory, lists, m
 
 
 @given(graded, st.sampled_from(METRICS), st.sampled_from(["scores", "ranks", "lists"]), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_relevant_items_that_were_no_candidates_count_as_not_found(tmp_path_factory, lists, metric, form, data):
     frame = as_frame(lists)
     frame["score"] = -ranks_of(frame).astype(float)

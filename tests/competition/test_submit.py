@@ -248,13 +248,6 @@ def test_bad_files_are_named(files, which, content, error, words):
     assert caught.value.remedy
 
 
-def test_invalid_text_is_named(files):
-    submission, _, truth = files()
-    submission.write_bytes(f"{HEADER}\n".encode() + b"\xff\xfe,s,1,1,2\n")
-    with pytest.raises(UnreadableFileError, match="it cannot be read as CSV"):
-        score_submission(submission, truth)
-
-
 def test_a_test_file_without_targets_or_with_one_twice_is_named(files):
     submission, test, _ = files(test="\n".join(TEST.splitlines()[:3]) + "\n")
     with pytest.raises(DataError, match="no row with action_type 'clickout item' and reference ''"):

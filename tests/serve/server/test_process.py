@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -28,17 +25,16 @@ pytest.importorskip("uvicorn")
 from fastrec.cli import app
 from fastrec.retrieval import Recommender, Seen
 from fastrec.sequences import CoVisitation, SessionFrame
+from tests import fresh
 from tests.bench.load_server import measure
 from tests.serve.server.exports import by_hand, columns, write_export
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass
 class Served:
     """A server in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: Any
     url: str
     folder: Path
     token: str | None = None
@@ -64,11 +60,9 @@ def start() -> Iterator[Callable[..., Served]]:
     running = []
 
     def begin(folder: Path, *options: str, token: str | None = None) -> Served:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "FASTREC_TOKEN": token or ""}
-        command = [sys.executable, "-m", "fastrec.cli", "serve", str(folder), "--port", "0", *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
+        words = ["serve", folder, "--port", "0", *options]
+        process = fresh.start("from fastrec.cli import app; app()", *words, FASTREC_TOKEN=token or "")
         running.append(process)
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("listening at "), line
         return Served(process, line.split()[-1], folder, token)
@@ -76,9 +70,8 @@ def start() -> Iterator[Callable[..., Served]]:
     yield begin
     for process in running:
         process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        with process:  # waits, and closes its pipes
+            pass
 
 
 @pytest.fixture(scope="module")
