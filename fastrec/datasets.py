@@ -54,22 +54,14 @@ class CTRTruth:
     logit's variance, and ``b`` gives the base rate (both set on 262,144 rows of their own).
     The id of rank ``r = 0, 1, …`` by frequency comes with probability ``∫ (1 + t)^-exponent dt`` from ``r`` to
     ``r + 1``, up to a factor: a power law but for the first ranks. Which id has which rank is drawn.
-
-    Args:
-        cardinalities: number of ids of each categorical column.
-        n_cont: number of continuous columns.
-        seed: other seeds give other laws and other rows.
-        base_rate: mean click probability.
-        signal: standard deviation of the logit.
-        exponent: of the power law.
     """
 
-    cardinalities: tuple[int, ...]
-    n_cont: int
-    seed: int
-    base_rate: float
-    signal: float
-    exponent: float
+    cardinalities: tuple[int, ...]  # number of ids of each categorical column
+    n_cont: int  # number of continuous columns
+    seed: int  # other seeds give other laws and other rows
+    base_rate: float  # mean click probability
+    signal: float  # standard deviation of the logit
+    exponent: float  # of the power law
 
     def __post_init__(self) -> None:
         wrong = [

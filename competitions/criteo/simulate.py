@@ -51,6 +51,7 @@ SCALES = (1.0, 3.0, 2.5, 1.8, 7.0, 4.0, 1.6, 2.2, 4.2, 0.3, 1.0, 0.4, 1.8)  # of
 PAIRS = ((0, 5), (7, 16), (13, 22), (1, 24), (4, 8))
 BASE, POWER, WIDTH, BLOCK = -0.95, 1.1, 4, 1 << 18
 MARKS = ("bayes.json", "day_0.tsv")
+FILES = {"bayes.json", *(f"day_{day}.tsv" for day in range(DAYS))}
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def simulate(
     out = Path(out)
     if rows < 100 * DAYS:
         raise DataError(f"{rows} lines are too few", remedy=f"Simulate {100 * DAYS} or more")
-    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not all((out / m).exists() for m in MARKS)):
+    there = {p.name for p in out.iterdir()} if out.is_dir() else set()
+    if out.is_file() or (there and (there - FILES or not there.issuperset(MARKS))):
         raise DataError("holds files of something else", file=out, remedy="Name an empty or a new folder")
     rng = np.random.default_rng(seed)
     sizes = [max(3, min(c, round(c * max(rows / LINES, 0.0)) if c > 1000 else c)) for c in CARDINALITIES]

@@ -42,17 +42,11 @@ REQUIRED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class OptionalPart:
-    """An optional part.
+    """An optional part."""
 
-    Args:
-        extra: the extra of the package that installs it.
-        packages: package → the lowest version.
-        gives: what is to be had with it.
-    """
-
-    extra: str
-    packages: Mapping[str, str]
-    gives: str
+    extra: str  # the extra of the package that installs it
+    packages: Mapping[str, str]  # package → the lowest version
+    gives: str  # what is to be had with it
 
     @property
     def install(self) -> str:

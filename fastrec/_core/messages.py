@@ -18,21 +18,13 @@ from rich.text import Text
 
 @dataclass
 class TableColumn:
-    """A column of a table for a terminal.
+    """A column of a table for a terminal."""
 
-    Args:
-        head: its heading.
-        cells: a text for each row.
-        drop: the columns with the highest number are dropped first; 0: never.
-        fold: long texts continue on the next line; figures never do.
-        options: further options of rich, such as ``justify``.
-    """
-
-    head: str
-    cells: Sequence[str]
-    drop: int = 0
-    fold: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    head: str  # its heading
+    cells: Sequence[str]  # a text for each row
+    drop: int = 0  # the columns with the highest number are dropped first; 0: never
+    fold: bool = False  # long texts continue on the next line; figures never do
+    options: dict[str, Any] = field(default_factory=dict)  # further options of rich, such as ``justify``
 
 
 def terminal_table(

@@ -336,7 +336,7 @@ def fit(
         target = str(target) if named else [str(t) for t in target]
     check_names(tables["train"].column_names, [target] if isinstance(target, str) else target)
     own_log = None if log is None else "log.parquet"
-    asked = Asked(target, metric, task, group, item, time, own_log, owner, weight, positive, ids, refit)
+    asked = Asked(target, metric, task, group, item, time, own_log, owner, weight, positive, ids, refit, minutes)
     where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
     recipe, data = where / "competitions" / "mine", where / "data"
     if recipe.exists() or data.exists():

@@ -22,7 +22,7 @@ ALONE = "it alone"  # so begins the reason for leaving out a column that gives t
 class Asked:
     """A person's words about a competition; None: it is found out. ``fastrec.fit`` has the fields as arguments.
 
-    ``log``: a file beside the candidates.
+    ``log``: a file beside the candidates. ``minutes``: of ``fastrec.fit``, for all.
     """
 
     target: str | Sequence[str] | None = None
@@ -37,6 +37,7 @@ class Asked:
     positive: Any = None
     ids: Sequence[str] = ()
     refit: bool | None = None
+    minutes: float | None = None
 
 
 @dataclass
@@ -126,6 +127,16 @@ class Problem:
         known = [c for c in known if limits.FEW_CLASSES <= c.distinct <= most and c.name not in self.ids]
         known = known if self.lists is None else [c for c in known if c.name in self.shared]
         return [c.name for c in known if _ID_NAME.search(c.name) or (c.key and c.name in told)]
+
+    @property
+    def ten_folds(self) -> bool:
+        """Whether rows at random are so few that models of nine tenths of them are worth twice the time."""
+        if self.time is not None or self.group is not None or self.lists is not None or len(self.target) > 1:
+            return False
+        enough = self.asked.minutes is None or self.asked.minutes >= limits.TEN_FOLDS_MINUTES
+        known = self.train[self.target[0]].drop_null()
+        rarest = pc.min(known.value_counts().field("counts")).as_py() if self.classes else len(known)
+        return enough and limits.TEN_FOLDS_FROM <= len(known) <= limits.TEN_FOLDS_ROWS and (rarest or 0) >= 10
 
     def columns_of(self, role: str) -> list[str]:
         """Return the names of a table's columns; none if the table is not there."""

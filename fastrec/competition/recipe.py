@@ -33,19 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of recipe is carried out.
+    """How a kind of recipe is carried out."""
 
-    Args:
-        steps: ``module:NAME`` of the steps, functions of the run's record, in their order; imported when a run begins.
-        options: the options that it can use, of those that not every kind can.
-        record: ``module:Name`` of the record.
-        keeps_parts: an interrupted run continues from its finished parts.
-    """
-
+    # ``module:NAME`` of the steps, functions of the run's record, in their order; imported when a run begins
     steps: str
-    options: frozenset[str] = frozenset()
-    record: str = "fastrec.competition.run_record:Run"
-    keeps_parts: bool = False
+    options: frozenset[str] = frozenset()  # the options that it can use, of those that not every kind can
+    record: str = "fastrec.competition.run_record:Run"  # ``module:Name`` of the record
+    keeps_parts: bool = False  # an interrupted run continues from its finished parts
 
     def load(self) -> tuple[type, list[Callable[[Any], None]]]:
         """Import the record and the steps."""

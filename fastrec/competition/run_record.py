@@ -28,13 +28,7 @@ def now() -> str:
 
 @dataclass(kw_only=True)
 class Run:
-    """A run: what the caller of ``run_competition`` asked for (see there), and when it began.
-
-    Args:
-        parts: finished parts of an interrupted run; None: nothing is cached.
-        budget: the wall time of the whole run; None: no limit.
-        context: resources that end with the run, such as workers.
-    """
+    """A run: what the caller of ``run_competition`` asked for (see there), and when it began."""
 
     recipe: Any
     data: Path
@@ -45,11 +39,12 @@ class Run:
     seed: int = 0
     bs: int | None = None
     command: str | None = None
-    parts: Parts | None = None
-    budget: Budget | None = None
+    parts: Parts | None = None  # finished parts of an interrupted run; None: nothing is cached
+    budget: Budget | None = None  # the wall time of the whole run; None: no limit
     ranks: int = 1
     scheduler: str | None = None
     started: str = field(default_factory=now)
+    # resources that end with the run, such as workers
     context: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @property
@@ -77,42 +72,32 @@ def shown_first(table: Table, place: Mapping[str, float]) -> Table:
 
 @dataclass(kw_only=True)
 class TableRun(Run):
-    """A run over rows and lists in memory. A field is absent until its step has set it.
+    """A run over rows and lists in memory. A field is absent until its step has set it."""
 
-    Attributes:
-        found: the data; the test does not show its target. ``train``, ``test``: its rows with features.
-        target: None in a ranking task.
-        split: partitions a table for the workers of a cluster; None: features are computed here.
-        cats, conts: the columns that models see.
-        counted: the training rows that are scored.
-        predictions: estimator → its predictions; ``stack``, of the second level ``outcome``, is the last.
-        decision: how predictions become classes, or a ranking's scores chances.
-        chances: of the training rows' scores, each by what the other folds say.
-        permutation: feature → how much the best base model's score drops if its values are shuffled.
-        refitted: test rows are predicted by models of all training rows.
-        left_out: model → why it is not in the run.
-        blended: of a blend: model → the run or the file that its predictions are from.
-    """
-
+    # the data; the test does not show its target. ``train``, ``test``: its rows with features
     found: CompetitionData = field(init=False)
-    target: Target | None = field(init=False)
+    target: Target | None = field(init=False)  # None in a ranking task
     form: Form = field(init=False)
+    # partitions a table for the workers of a cluster; None: features are computed here
     split: Callable[[Table | None], Any] | None = None
     folds: Folds = field(init=False)
     scorer: Scorer = field(init=False)
     prepared: RunFeatures = field(init=False)
-    cats: list[str] = field(init=False)
-    conts: list[str] = field(init=False)
+    cats: list[str] = field(init=False)  # the categories that models see
+    conts: list[str] = field(init=False)  # the numbers that models see
     train: Rows = field(init=False)
     test: Rows | None = field(init=False)
-    counted: torch.Tensor = field(init=False)
+    counted: torch.Tensor = field(init=False)  # the training rows that are scored
+    # estimator → its predictions; ``stack``, of the second level ``outcome``, is the last
     predictions: dict[str, Predictions] = field(default_factory=dict)
     outcome: Any = field(init=False)
-    decision: Decision = field(init=False)
-    chances: torch.Tensor | None = None
-    refitted: bool = False
+    decision: Decision = field(init=False)  # how predictions become classes, or a ranking's scores chances
+    chances: torch.Tensor | None = None  # of the training rows' scores, each by what the other folds say
+    refitted: bool = False  # test rows are predicted by models of all training rows
+    # feature → how much the best base model's score drops if its values are shuffled
     permutation: dict[str, float] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # model → why it is not in the run
+    # of a blend: model → the run or the file that its predictions are from
     blended: dict[str, str] = field(default_factory=dict)
     _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
 

@@ -24,18 +24,15 @@ from fastrec.validate.target import Task
 
 @dataclass(frozen=True)
 class Decision:
-    """How classes are made of predictions, learned on out-of-fold ones.
+    """How classes are made of predictions, learned on out-of-fold ones."""
 
-    Args:
-        threshold: a binary task's class 1 begins above it; None: probabilities are submitted as they are.
-        cuts: between which amounts one class ends and the next begins; None: amounts are submitted as they are.
-        sigmoid: slope and intercept of a ranking's chances: the sigmoid of a line of its scores.
-        steps: scores and their chances, between which a ranking's chances are straight lines.
-    """
-
+    # a binary task's class 1 begins above it; None: probabilities are submitted as they are
     threshold: float | None = None
+    # between which amounts one class ends and the next begins; None: amounts are submitted as they are
     cuts: tuple[float, ...] | None = None
+    # slope and intercept of a ranking's chances: the sigmoid of a line of its scores
     sigmoid: tuple[float, float] | None = None
+    # scores and their chances, between which a ranking's chances are straight lines
     steps: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @classmethod

@@ -31,21 +31,11 @@ def near_pairs(
     half_life: float,
     size: tuple[int, int],
 ) -> State:
-    """Sum every two places of a group up to ``window`` apart by pair of items.
+    """Sum every two places of a group up to ``window`` apart, in one cell, by pair of items (from 0, in sorted order).
 
-    Args:
-        groups: the sorted places.
-        item: int64 ``[n]`` from 0, in sorted order, as are all that follow.
-        cell: int64 ``[n]``; two places in different cells make no pair.
-        weight: float64 ``[n]``; a pair weighs the product of both.
-        time: float64 ``[n]``: a pair's weight halves with every ``half_life`` between its places; None: it stays.
-        window: how many places apart.
-        half_life: see ``time``.
-        size: number of items and of cells.
-
-    Returns:
-        ``low`` and ``high``, int64 ``[U]``: the items of each pair, from 0, in sorted order; ``weight``, float64
-        ``[cells, U]``.
+    A pair weighs the product of both weights, halved with every ``half_life`` between them where ``time`` is given.
+    ``size`` counts items and cells. ``low`` and ``high`` (int64 ``[U]``, sorted) are the items of each pair, ``weight``
+    is float64 ``[cells, U]``.
     """
     items, cells = size
     joined = item.new_zeros(0)
@@ -386,17 +376,11 @@ class JaccardToHistory(Grouped):
 
 @dataclass(frozen=True, eq=False)
 class _Sets:
-    """Sets of properties, concatenated.
+    """Sets of properties, concatenated."""
 
-    Args:
-        start: int64 ``[sets + 1]``, the place of each set's first property.
-        properties: int64 ``[elements]`` in ``0 … size - 1``, every property of a set once.
-        size: the number of properties.
-    """
-
-    start: torch.Tensor
-    properties: torch.Tensor
-    size: int
+    start: torch.Tensor  # int64 ``[sets + 1]``, the place of each set's first property
+    properties: torch.Tensor  # int64 ``[elements]`` in ``0 … size - 1``, every property of a set once
+    size: int  # the number of properties
 
     @classmethod
     def of(cls, sets: torch.Tensor, properties: torch.Tensor, count: int, size: int) -> _Sets:

@@ -361,11 +361,7 @@ class _CrossTrial:
         return torch.stack(folds)
 
     def _scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score models of encodings ``x`` (``[folds, n, columns]``) on held-out rows.
-
-        Returns:
-            The score of each fold ``[folds]``, and each row's part of it ``[n]``, up to a constant.
-        """
+        """Score models of encodings ``[folds, n, columns]`` on held-out rows, by fold and (but a constant) by row."""
         scores, parts = [], []
         for k in range(self.cells.count):
             train, valid = x[k][self.fit_rows[k]], x[k][self.fold_rows[k]]

@@ -254,19 +254,12 @@ _INSTALL = "pip install 'fastrec-tabular[embed]'"
 
 @dataclass
 class PretrainedEncoder:
-    """A net and its preprocessing of a batch.
+    """A net and its preprocessing of a batch."""
 
-    Args:
-        net: the net, in evaluation.
-        encode: texts, or pictures (``PIL.Image``), to float32 ``[n, dims]`` on the net's device.
-        digest: of the net's weights, its form, and the files that say how it reads and pools.
-        dims: how many numbers a vector has.
-    """
-
-    net: nn.Module
-    encode: Callable[[Sequence[Any]], Tensor]
-    digest: str
-    dims: int
+    net: nn.Module  # the net, in evaluation
+    encode: Callable[[Sequence[Any]], Tensor]  # texts or pictures (``PIL.Image``) → float32 ``[n, dims]``
+    digest: str  # of weights, form, and the files that say how it reads and pools
+    dims: int  # how many numbers a vector has
 
 
 @lru_cache(maxsize=4)

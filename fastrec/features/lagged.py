@@ -46,13 +46,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(W|D|h|min|ms|us|ns|s)\s*", re.ASCII)
 
 
 def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
-    """Return the seconds in a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``.
-
-    Args:
-        text: numbers, each with a unit: W, D, h, min, s, ms, us or ns.
-        wanted_by: the generator's name, for errors.
-        what: the argument's name, for errors.
-    """
+    """Return the seconds in a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``."""
     parts, end = [], 0
     stripped = text.strip()
     while (found := _PART.match(stripped, end)) is not None:
@@ -464,21 +458,14 @@ def _seconds(half_life: float | str) -> Fraction:
 
 @dataclass(frozen=True, eq=False)
 class _Decayed:
-    """Sums over known values, weighted by their age at the last of them; tensors ``[n]``.
+    """Sums over known values, weighted by their age at the last of them; tensors ``[n]``."""
 
-    Args:
-        total, weight: float64, of the finite values and of their weights.
-        last: the last one's time; None: not needed.
-        found: bool, whether there is a value.
-        up, down: bool, whether one is infinite, or minus infinite.
-    """
-
-    total: torch.Tensor
-    weight: torch.Tensor
-    last: Clock | None
-    found: torch.Tensor
-    up: torch.Tensor
-    down: torch.Tensor
+    total: torch.Tensor  # float64, of the finite values and of their weights
+    weight: torch.Tensor  # float64, of the finite values and of their weights
+    last: Clock | None  # the last one's time; None: not needed
+    found: torch.Tensor  # bool, whether there is a value
+    up: torch.Tensor  # bool, whether one is infinite, or minus infinite
+    down: torch.Tensor  # bool, whether one is infinite, or minus infinite
 
     def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
         """Add the sums of earlier values (``[1]``)."""
@@ -517,11 +504,7 @@ def _before(
 ) -> _Decayed:
     """Return the decayed sums of the known rows from ``start`` to before ``limit`` (sorted places, int64 ``[m]``).
 
-    Args:
-        values, known: ``[n]``, of sorted rows.
-        start, limit: int64 ``[m]``.
-        when: each sorted row's time in units, and as a clock or None.
-        half_life: in the units.
+    ``when`` is each sorted row's time in units (those of ``half_life``), and as a clock or None.
     """
     # Sums change only at known rows, so they are computed there alone; the last value weighs 1, however old it is.
     counts = windows.count_before(known)

@@ -110,19 +110,12 @@ class Tokens(RowWise):
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Distinct bags of words.
+    """Distinct bags of words."""
 
-    Args:
-        words: the ``K`` words that occur, in ascending order.
-        size: how many bags there are; one of them may be empty.
-        pairs: int64 ``[P]``, ascending: ``bag · K + word`` of each word of each bag.
-        times: int64 ``[P]``, how often it is there.
-    """
-
-    words: Keys
-    size: int
-    pairs: torch.Tensor
-    times: torch.Tensor
+    words: Keys  # the ``K`` words that occur, in ascending order
+    size: int  # how many bags there are; one of them may be empty
+    pairs: torch.Tensor  # int64 ``[P]``, ascending: ``bag · K + word`` of each word of each bag
+    times: torch.Tensor  # int64 ``[P]``, how often it is there
 
     def split(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return bag and word of every pair: int64 ``[P]`` each."""
@@ -133,11 +126,7 @@ class Bags:
 def count_words(
     offsets: torch.Tensor, codes: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count how often each of ``size`` words occurs in each text (``offsets``, from 0; ``codes``: 0 no word).
-
-    Returns:
-        Text, word (from 0) and count, int64 ``[P]`` each, by text and then by word.
-    """
+    """Count each text's words (code 0: none): text, word from 0, and count, int64 ``[P]`` each, in that order."""
     known = codes > 0
     pairs = (rows_of(offsets) * max(size, 1) + codes - 1)[known]
     found, times = np.unique(pairs.numpy(), return_counts=True)
@@ -148,15 +137,9 @@ def count_words(
 def distinct_bags(
     words: Keys, text: torch.Tensor, word: torch.Tensor, times: torch.Tensor, texts: int
 ) -> tuple[Bags, torch.Tensor]:
-    """Find the distinct bags of texts.
+    """Find the distinct bags of texts, of what ``count_words`` gave, and each text's bag: int64 ``[texts]``.
 
-    Args:
-        words: the words, in ascending order; those in no text are left out.
-        text, word, times: as ``count_words`` gives them.
-        texts: how many texts there are.
-
-    Returns:
-        The bags, and each text's bag: int64 ``[texts]``.
+    Words ascend; those in no text are left out.
     """
     used, word = torch.unique(word, return_inverse=True)
     words = words if len(used) == len(words) else words.take(used)

@@ -107,12 +107,7 @@ class DatePart(RowWise):
 
 
 class Calendar:
-    """The parts of times, each computed once at first use.
-
-    Args:
-        local: whole seconds since 1970 on the column's clock.
-        utc: whole seconds since 1970.
-    """
+    """The parts of times, each computed at first use, of whole seconds since 1970 on a local clock and in UTC."""
 
     # Whole numbers as float64 [n]: exact up to 2^53, and dividing floats is much faster than dividing integers.
 

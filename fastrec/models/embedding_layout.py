@@ -76,11 +76,7 @@ def lay_out(
     grads: Grads = "dense",
     kinds: Mapping[str, str] | None = None,
 ) -> tuple[TableSlice, ...]:
-    """Lay tables out: those of one width, one kind of gradient and one place share a parameter.
-
-    Args:
-        kinds: table that is not on the device → one of ``KINDS``.
-    """
+    """Lay tables out: those of one width, one kind of gradient and one place (``KINDS``) share a parameter."""
     filled: dict[str, int] = {}
     slices = []
     for name, (rows, width) in zip(names, emb_szs, strict=True):

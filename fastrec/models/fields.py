@@ -158,10 +158,8 @@ def mlp_blocks(
 ) -> list[nn.Module]:
     """Make one block for each step from a width to the next, to be put into an ``nn.Sequential``.
 
-    Args:
-        ps: dropout after each hidden layer, one for all or one each; none by default.
-        last_is_output: the last block has no activation, no dropout, and batch norm only with ``bn_final``; False
-            makes it a hidden layer as the others.
+    ``ps`` is the dropout after hidden layers. The last block, if it is the output, has no activation, no dropout, and
+    batch norm only with ``bn_final``.
     """
     steps = len(sizes) - 1
     hidden = steps - int(last_is_output)
@@ -213,11 +211,7 @@ def hidden_layers(
 
 
 class LinearTerms(nn.Module):
-    """One weight for each category and output, and one for each dense value: a linear model without its bias.
-
-    Args:
-        emb_szs: ``(rows, ·)`` for each categorical column; the width is not used.
-    """
+    """One weight for each category and output, and one for each dense value: a linear model without its bias."""
 
     def __init__(
         self, emb_szs: Sequence[tuple[int, int]], n_dense: int, out_sz: int, inputs: InputOptions | None = None
@@ -247,9 +241,8 @@ class LinearTerms(nn.Module):
 def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the rows that a net will train on, as its batches hold them; ``limit``: so many, drawn at random.
 
-    Returns:
-        Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None where
-        there are none).
+    Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]``, None if there
+    are none.
     """
     if limit is not None and limit < 1:
         raise DataError(f"a sample of {limit} rows", remedy="Give 1 or more, or None for all rows")

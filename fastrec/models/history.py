@@ -14,22 +14,14 @@ from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks
 
 
 class EventBatch(NamedTuple):
-    """The events before some lists, a list a row, filled up behind.
+    """The events before some lists, a list a row, filled up behind."""
 
-    Args:
-        lists: int64 ``[n]``: each candidate's list, a row of the others.
-        items, cats, conts: codes ``[lists, T]`` (by the vocabulary of the candidates' items) and ``[lists, T, k]``,
-            numbers ``[lists, T, c]``.
-        listed: int64 ``[lists, T]``: the candidate, of all in the batch, that is the event's item; -1: none is.
-        steps: int64 ``[lists, T]``: how many events of the list came after, 0 for the last one; -1: there is no event.
-    """
-
-    lists: Tensor
-    items: Tensor
-    cats: Tensor
-    conts: Tensor
-    listed: Tensor
-    steps: Tensor
+    lists: Tensor  # int64 ``[n]``: each candidate's list, a row of the others
+    items: Tensor  # codes ``[lists, T]``, by the vocabulary of the candidates' items
+    cats: Tensor  # codes ``[lists, T, k]``
+    conts: Tensor  # numbers ``[lists, T, c]``
+    listed: Tensor  # int64 ``[lists, T]``: the batch's candidate that is the event's item; -1: none is
+    steps: Tensor  # int64 ``[lists, T]``: how many events came after; -1: there is no event
 
 
 class EventNet(FieldNet):

@@ -30,9 +30,7 @@ Structure = Literal["parallel", "stacked"]
 class CrossNet(nn.Module):
     """Cross layers: ``x ← x0 ⊙ (W x + b) + x`` (arXiv 2008.13535, equations 1 and 2).
 
-    Args:
-        n_layers: number of layers; products of up to ``n_layers + 1`` inputs arise.
-        low_rank: rank r of ``W = U Vᵀ``, with U and V of ``width × r``; None keeps W whole.
+    Products of up to ``n_layers + 1`` inputs arise. With a ``low_rank`` r ``W = U Vᵀ``, U and V of ``width × r``.
     """
 
     def __init__(self, width: int, n_layers: int, *, low_rank: int | None = None) -> None:

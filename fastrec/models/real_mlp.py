@@ -21,11 +21,7 @@ class OneHotTables(nn.Module):
 
     Id 0 (missing, unseen) is all zeros. A column of two values is one number, -1 and 1. Each number is then less its
     median, over the distance of its quartiles, clipped smoothly, as ``RobustScale`` does it to numbers
-    (arXiv 2407.04491, section 3); over training rows these depend on the share of each id alone.
-
-    Args:
-        shares: for each column the share of each id ``[rows]``; None: as if equal.
-        check_ids: when to look for ids out of range, see ``EmbeddingTables``.
+    (arXiv 2407.04491, section 3); over training rows these depend on the ``shares`` of each id alone (None: equal).
     """
 
     def __init__(

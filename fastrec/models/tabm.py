@@ -324,9 +324,7 @@ class EnsembleLinear(nn.Module):
     """One matrix for all members, around which each member scales inputs, and outputs if asked for.
 
     For member i: ``y_i = (x_i ⊙ r_i) W (⊙ s_i) + b_i``; without ``outputs`` there is no ``s`` and one bias for all.
-
-    Args:
-        signs: the inputs' scales begin as random signs (else at 1), and one input ``[b, n_in]`` goes to all members.
+    With ``signs`` the inputs' scales begin as random signs, else at 1.
     """
 
     def __init__(self, n_in: int, n_out: int, k: int, *, signs: bool, outputs: bool) -> None:

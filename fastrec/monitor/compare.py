@@ -156,40 +156,23 @@ class CellShares:
 
 @dataclass(frozen=True)
 class Compared:
-    """A column of both sides.
+    """A column of both sides."""
 
-    Args:
-        name: the column.
-        kind: ``'number'`` or ``'category'``.
-        rows: of the reference and of the new rows.
-        missing: share of missing values of each.
-        missing_test: whether these shares differ.
-        psi, js: distances over the cells.
-        test: ``'ks'`` or ``'chi2'``.
-        shape: that test.
-        values: numbers of distinct values of each.
-        unseen: share of new rows with a value that the reference does not have; of a number: outside its range.
-        unseen_usual: the share that would be usual where nothing has changed.
-        unseen_test: whether there are more.
-        grown: how many distinct values are new, of categories.
-        cells: what ``psi`` and ``js`` are of.
-    """
-
-    name: str
-    kind: str
-    rows: tuple[int, int]
-    missing: tuple[float, float]
-    missing_test: Test
-    psi: float
-    js: float
-    test: str
-    shape: Test
-    values: tuple[int, int]
-    unseen: float
-    unseen_usual: float
-    unseen_test: Test
-    grown: int
-    cells: CellShares = field(repr=False)
+    name: str  # the column
+    kind: str  # ``'number'`` or ``'category'``
+    rows: tuple[int, int]  # of the reference and of the new rows
+    missing: tuple[float, float]  # share of missing values of each
+    missing_test: Test  # whether these shares differ
+    psi: float  # population stability index over the cells
+    js: float  # Jensen-Shannon distance over the cells
+    test: str  # ``'ks'`` or ``'chi2'``
+    shape: Test  # that test
+    values: tuple[int, int]  # numbers of distinct values of each
+    unseen: float  # share of new rows with a value that the reference does not have; of a number: outside its range
+    unseen_usual: float  # the share that would be usual where nothing has changed
+    unseen_test: Test  # whether there are more
+    grown: int  # how many distinct values are new, of categories
+    cells: CellShares = field(repr=False)  # what ``psi`` and ``js`` are of
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:

@@ -32,28 +32,19 @@ from fastrec.validate import adversarial_validation
 
 @dataclass
 class Sides:
-    """Both tables and their comparable columns.
+    """Both tables and their comparable columns."""
 
-    Args:
-        tables: the rows as they were and as they are, columns of one kind on both sides as ``common`` names them.
-        names: what the two are called.
-        common: the columns to compare.
-        gone: columns that the new rows lack.
-        retyped: column → what it was and is.
-        added: columns that only the new rows have.
-        left_out: column → why it is not compared.
-        scores: name → predictions as they were and as they are.
-        metric: a run's out-of-fold metric, whether more of it is better, and its name.
-    """
-
+    # the rows as they were and as they are, columns of one kind on both sides as ``common`` names them
     tables: tuple[Table, Table]
-    names: tuple[str, str]
-    common: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    retyped: dict[str, tuple[str, str]] = field(default_factory=dict)
-    added: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
+    names: tuple[str, str]  # what the two are called
+    common: list[str] = field(default_factory=list)  # the columns to compare
+    gone: list[str] = field(default_factory=list)  # columns that the new rows lack
+    retyped: dict[str, tuple[str, str]] = field(default_factory=dict)  # column → what it was and is
+    added: list[str] = field(default_factory=list)  # columns that only the new rows have
+    left_out: dict[str, str] = field(default_factory=dict)  # column → why it is not compared
+    # name → predictions as they were and as they are
     scores: dict[str, tuple[Column, Column]] = field(default_factory=dict)
+    # a run's out-of-fold metric, whether more of it is better, and its name
     metric: tuple[float, bool, str] | None = None
 
 

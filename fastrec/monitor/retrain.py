@@ -38,28 +38,18 @@ from fastrec.validate.cuts import given_times, group_folds, random_folds
 
 @dataclass
 class Newest:
-    """A run's rows and new ones.
+    """A run's rows and new ones."""
 
-    Args:
-        found: all rows, as a recipe takes them; of a ranking task by list.
-        judged: bool ``[n]``: new rows that the two models are judged by. (The folds score an earlier period too, from
-            which the second level learns.)
-        folds: each scores a period by rows before it.
-        periods: the name of each row's period.
-        codes: its number, int64 ``[n]``.
-        past: the rows that are known when a period begins.
-        blend_sees_later: the first judged period has none before it that the second level could learn from.
-        cold_folds: folds that score rows which the run has learned from.
-    """
-
-    found: CompetitionData
+    found: CompetitionData  # all rows, as a recipe takes them; of a ranking task by list
+    # bool ``[n]``: new rows that the two models are judged by. (The folds score an earlier period too, from which the
+    # second level learns.)
     judged: torch.Tensor
-    folds: Folds
-    periods: np.ndarray
-    codes: np.ndarray
-    past: Past
-    blend_sees_later: bool = False
-    cold_folds: tuple[int, ...] = ()
+    folds: Folds  # each scores a period by rows before it
+    periods: np.ndarray  # the name of each row's period
+    codes: np.ndarray  # its number, int64 ``[n]``
+    past: Past  # the rows that are known when a period begins
+    blend_sees_later: bool = False  # the first judged period has none before it that the second level could learn from
+    cold_folds: tuple[int, ...] = ()  # folds that score rows which the run has learned from
 
 
 @dataclass

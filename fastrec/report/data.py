@@ -36,24 +36,19 @@ class Bin:
 
 @dataclass
 class RowResults:
-    """Summary of one model's out-of-fold predictions.
+    """Summary of one model's out-of-fold predictions."""
 
-    Attributes:
-        task: the task.
-        outputs: names of classes or targets.
-        bins: output → bins of ascending prediction (multiclass: of each row's likeliest class).
-        lift: share of rows, from the highest prediction down → share of class 1; empty for other tasks.
-        confusion: actual class → predicted class → rows; empty without classes, or with too many.
-        intervals: target → level, share of rows covered at it, and mean width (of classes: mean number in a set).
-        correlations: model → model → rank correlation of their predictions.
-    """
-
-    task: str
-    outputs: list[str]
+    task: str  # the task
+    outputs: list[str]  # names of classes or targets
+    # output → bins of ascending prediction (multiclass: of each row's likeliest class)
     bins: dict[str, list[Bin]] = field(default_factory=dict)
+    # share of rows, from the highest prediction down → share of class 1; empty for other tasks
     lift: list[tuple[float, float]] = field(default_factory=list)
+    # actual class → predicted class → rows; empty without classes, or with too many
     confusion: list[list[int]] = field(default_factory=list)
+    # target → level, share of rows covered at it, and mean width (of classes: mean number in a set)
     intervals: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    # model → model → rank correlation of their predictions
     correlations: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
@@ -211,48 +206,40 @@ class Slice:
 
 @dataclass
 class RunResults:
-    """Content of the report. Parts that the run did not write are None or empty.
-
-    Attributes:
-        metric: short name of the score, in capitals.
-        models: in ascending order of their out-of-fold score (else their test score); the last is ``best``.
-        scores: split → model → score, as the run reported them.
-        standings: split → model → standing with intervals; models without known lists have none.
-        oracle: expected score of the true click probabilities, if known.
-        by_length, by_touched, by_place: split → slices of its lists by length, by whether the clicked item was touched
-            before, by the first relevant item's place among the list's rows.
-        groups: split → figures of all its lists, by name: how many, rows and relevant rows of each.
-        curves: model → one record per fold and epoch, or round of boosting.
-        transductive: features whose target-free statistics saw the test rows; None: unknown.
-        rows: unit (rows, sessions …) → count.
-        position: of clicks with known places: click rate and examination by place, scores weighed by them.
-        explanation: contributions of columns to some rows' predictions, the lowest, middle and highest of them first.
-        also: other metric → model → its score, out of fold; of next items on the test.
-    """
+    """Content of the report. Parts that the run did not write are None or empty."""
 
     name: str
-    metric: str
-    models: list[str]
+    metric: str  # short name of the score, in capitals
+    models: list[str]  # in ascending order of their out-of-fold score (else their test score); the last is ``best``
     best: str | None
-    scores: dict[Split, dict[str, float]]
+    scores: dict[Split, dict[str, float]]  # split → model → score, as the run reported them
+    # split → model → standing with intervals; models without known lists have none
     standings: dict[Split, dict[str, Standing]] = field(default_factory=dict)
     n_lists: dict[Split, int] = field(default_factory=dict)
-    oracle: float | None = None
+    oracle: float | None = None  # expected score of the true click probabilities, if known
+    # split → slices of its lists by length
     by_length: dict[Split, list[Slice]] = field(default_factory=dict)
+    # by whether the clicked item was touched before
     by_touched: dict[Split, list[Slice]] = field(default_factory=dict)
+    # by the first relevant item's place among the list's rows
     by_place: dict[Split, list[Slice]] = field(default_factory=dict)
+    # split → figures of all its lists, by name: how many, rows and relevant rows of each
     groups: dict[Split, dict[str, str]] = field(default_factory=dict)
+    # model → one record per fold and epoch, or round of boosting
     curves: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     importance: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    transductive: list[str] | None = None
-    rows: dict[str, Any] = field(default_factory=dict)
+    transductive: list[str] | None = None  # features whose target-free statistics saw the test rows; None: unknown
+    rows: dict[str, Any] = field(default_factory=dict)  # unit (rows, sessions …) → count
     config: dict[str, Any] = field(default_factory=dict)
     task: str = "ranking"
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
+    # of clicks with known places: click rate and examination by place, scores weighed by them
     position: dict[str, Any] = field(default_factory=dict)
+    # contributions of columns to some rows' predictions, the lowest, middle and highest of them first
     explanation: dict[str, Any] = field(default_factory=dict)
+    # other metric → model → its score, out of fold; of next items on the test
     also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 

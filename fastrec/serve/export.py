@@ -171,17 +171,8 @@ def with_events(
 ) -> None:
     """Write the features that are made outside of a graph and the events so far, and add them to ``about``.
 
-    Args:
-        part: the export's folder.
-        saved: the run.
-        sample: some of its rows.
-        about: the content of ``serving.json``.
-        data: the data with the tables of events (see ``predict_run``), or these tables by name, ``train`` or
-            ``history`` among them where features look back to the rows.
-
-    Raises:
-        DataError: a feature cannot be made from events, by name; or it reads lists or vectors, which requests lack.
-        MissingFileError: a table is not there.
+    ``data`` has the tables of events (see ``predict_run``), or these by name, ``train`` or ``history`` among them where
+    features look back to the rows. Refuse a feature that cannot be made from events, or reads what requests lack.
     """
     made = [i["name"] for i in about["inputs"] if i["made"]]
     assert saved.features is not None

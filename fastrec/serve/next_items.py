@@ -105,10 +105,6 @@ class SessionScores(nn.Module):
 
     Codes are in the order of the events; 0 is no event, at any place. A net that reads times takes them after the
     codes, float64 ``[n, length]``. Code 0 scores -inf, with ``exclude_seen`` a session's own items too.
-
-    Raises:
-        NotFittedError: the net has not been trained.
-        DataError: its events have side features, which sessions of codes alone lack.
     """
 
     def __init__(self, model: NextItemNet, *, exclude_seen: bool = False) -> None:

@@ -47,20 +47,9 @@ def check_hash(graph: Path, sha: str) -> None:
 
 
 def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> Any:
-    """Open a session of onnxruntime.
+    """Open a graph's session of onnxruntime, on ``'cpu'``, ``'cuda'``, or ``'tensorrt'`` (what it cannot do: CUDA).
 
     On a GPU what works on text and on vocabularies stays on the CPU: onnxruntime has no such operators there.
-
-    Args:
-        path: the graph's file.
-        threads: of one call.
-        device: ``'cpu'``, ``'cuda'``, or ``'tensorrt'`` (what it cannot do goes to CUDA).
-
-    Raises:
-        DataError: there is no such device.
-        DeviceError: onnxruntime cannot use it on this machine.
-        MissingPackageError: onnxruntime is not installed.
-        UnreadableFileError: the file is damaged, or of another kind.
     """
     if device not in _PROVIDERS:
         raise DataError(f"there is no device {device!r} to serve on", remedy=f"Choose one of {', '.join(_PROVIDERS)}")

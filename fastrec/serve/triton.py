@@ -2,7 +2,8 @@
 
 Shapes. Inputs and outputs of the graph are ``[n]`` or ``[n, width]``, and Triton knows no tensor without a dimension
 beside the batch: requests have ``[n, 1]`` for ``[n]``, and ``reshape`` takes the 1 away (its model configuration,
-"Reshape", https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html).
+"Reshape",
+https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html).
 
 Batches. Triton joins the rows of several requests where ``max_batch_size`` is above 0. What looks at the column of
 lists must not be given the lists of two requests under one number, so that there a request is a batch:
@@ -33,13 +34,7 @@ class Enum(str):
 
 
 def pbtxt(fields: Mapping[str, Any], indent: str = "") -> str:
-    """Write fields as text.
-
-    Args:
-        fields: name → a number, a bool, a string, an ``Enum``, a mapping (a message), or a list of one of these; fields
-            that are None are left out.
-        indent: what every line begins with.
-    """
+    """Write fields as text: name → number, bool, string, ``Enum``, message (a mapping) or list of these, or None."""
 
     def scalar(value: Any) -> str:  # numbers, bools and quoted text are written as in JSON
         return str(value) if isinstance(value, Enum) else json.dumps(value, ensure_ascii=False)

@@ -97,17 +97,7 @@ def compare_scores(scores: np.ndarray, wanted: np.ndarray, groups: torch.Tensor 
 def score_rows(
     folder: str | Path, table: Table, advance: Any = None, *, events: ListEvents | None = None
 ) -> np.ndarray:
-    """Score rows that have the columns of all inputs by an exported graph: float64 ``[n]`` or ``[n, k]``.
-
-    Args:
-        folder: the export.
-        table: the rows, with whole lists.
-        advance: called with the number of rows that are done.
-        events: events before the lists, for graphs that read them.
-
-    Raises:
-        DataError: the graph reads events, and there are none.
-    """
+    """Score rows, their lists whole, by an exported graph: float64 ``[n]`` or ``[n, k]``."""
     folder = Path(folder)
     about = read_about(folder)
     session = open_session(folder / about["model"]["file"])

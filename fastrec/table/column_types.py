@@ -93,11 +93,7 @@ def differing(*tables: pa.Table | None) -> list[str]:
 
 
 def as_types(table: Table, types: Mapping[str, str], names: Sequence[str] | None = None) -> Table:
-    """Convert a table's columns (``names``, or all) to their ``types``; others stay as they are.
-
-    Raises:
-        DataError: a value is none of the type, naming column and row.
-    """
+    """Convert a table's columns (``names``, or all) to their ``types``; others stay as they are."""
     made = {}
     for name in types if names is None else names:
         if name not in table or name not in types:
@@ -116,13 +112,10 @@ def as_types(table: Table, types: Mapping[str, str], names: Sequence[str] | None
 def as_type(
     values: pa.Array | pa.ChunkedArray, wanted: str, *, column: str, file: str | Path | None = None
 ) -> pa.Array | pa.ChunkedArray:
-    """Convert values ``[n]`` of any type to a wanted one.
+    """Convert values ``[n]`` of any type to a wanted one; refuse a value that is none, naming file, column and row.
 
     Numbers are text as they are written, text of numbers is numbers, ``true`` and ``false`` are yes and no, text in
     ISO 8601 is times, and a moment of another zone is the same moment. No values at all are missing ones of any type.
-
-    Raises:
-        DataError: a value is none of the type, naming file, column and row.
     """
     kind = type_of(values.type)
     if kind == wanted and "decimal" not in str(values.type):

@@ -25,11 +25,7 @@ UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
-    """Return a type that holds the values of both: of those known so far and of those that come now.
-
-    Raises:
-        DataError: there is none (strings and numbers, times with and without a zone), naming the column.
-    """
+    """Return a type that holds the values of both, those known and those that come; refuse two that have none."""
     if a.equals(b):
         return a
     if pa.types.is_null(a) or pa.types.is_null(b):
@@ -50,11 +46,7 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
 
 
 def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
-    """Convert ``values`` ``[K]`` to ``kind``, exactly; one that it cannot hold becomes missing.
-
-    Raises:
-        DataError: the two kinds cannot be compared (strings and numbers, say), naming the column.
-    """
+    """Convert ``values`` to a comparable ``kind``, exactly; one that it cannot hold becomes missing."""
     if values.type.equals(kind):
         return values
     if len(values) == values.null_count:
@@ -78,13 +70,9 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
 
 
 def align_types(a: pa.Array, b: pa.Array, *, name: str | None = None) -> tuple[pa.Array, pa.Array]:
-    """Convert both arrays to one type that holds every value of them exactly.
+    """Convert both arrays to one type that holds every value of them exactly; refuse two that have none.
 
-    Integers and floats become integers where all the floats are whole numbers: such floats are ids that once met a
-    missing value.
-
-    Raises:
-        DataError: there is no such type, naming the column.
+    Integers and floats become integers if all floats are whole: such floats are ids that once met a missing value.
     """
     if a.type.equals(b.type):
         return a, b

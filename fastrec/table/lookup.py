@@ -51,11 +51,7 @@ class Lookup:
         return (found.table, found.low, found.high) if isinstance(found, _NarrowCodes) else None
 
     def distinct(self, values: pa.Array) -> torch.Tensor:
-        """Return codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
-
-        Raises:
-            DataError: the two kinds of values cannot be compared (strings and numbers, say).
-        """
+        """Return codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU."""
         if not len(values) or not len(self.values):  # no values, no type to disagree about
             return torch.full((len(values),), self.absent, dtype=torch.int64)
         if self._text is not None and is_text(values.type):

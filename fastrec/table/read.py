@@ -48,21 +48,11 @@ def read_file(
     types: Mapping[str, pa.DataType] | None = None,
     form: CsvForm | None = None,
 ) -> pa.Table:
-    """Read a CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+    """Read a CSV or Parquet file, or a folder of Parquet files, as an Arrow table of ``columns``, in their order.
 
-    Args:
-        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs; ``.gz``
-            and a ``.zip`` with one CSV file in it are unpacked); or a pattern of such (``part-*.parquet``), whose rows
-            follow one another in the order of their names.
-        columns: the columns to read; None: all.
-        types: Arrow types to read columns of a CSV as.
-        form: how a text file is written; None: as usual.
-
-    Returns:
-        The table, its columns in the file's order or in that of ``columns``.
-
-    Raises:
-        MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming the file.
+    ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV, in its ``form`` and with Arrow ``types``
+    (``.tsv``: with tabs; ``.gz`` and a ``.zip`` with one CSV file in it are unpacked). Rows of a pattern of such
+    (``part-*.parquet``) follow one another in the order of their names. Errors name the file.
     """
     path = Path(path)
     named = [] if path.exists() else sorted(glob.glob(str(path), recursive=True))
@@ -91,11 +81,7 @@ def read_file(
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Open a text file's bytes, unpacked from ``.gz`` or from the one file in a ``.zip``.
-
-    Raises:
-        UnreadableFileError: the archive is torn, or does not hold one CSV file.
-    """
+    """Open a text file's bytes, unpacked from ``.gz`` or from the one CSV file in a ``.zip``."""
     if path.suffix.lower() == ".gz":
         return gzip.open(path)  # type: ignore[return-value]
     if path.suffix.lower() != ".zip":
@@ -112,12 +98,7 @@ def open_text(path: Path) -> BinaryIO:
 
 
 def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
-    """Refuse columns that are not among ``names``, or that appear there twice.
-
-    Raises:
-        MissingColumnError: a column is not there.
-        DataError: a column that is wanted has a name that another one has too.
-    """
+    """Refuse columns that are not among ``names``, or that appear there twice."""
     known = set(names)
     for name in columns if columns is not None else ():
         if name not in known:
@@ -223,19 +204,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: dict[str, Any], error:
 
 
 def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
-    """Read the column names of a CSV file.
-
-    Args:
-        path: the file; compressed ones are recognised by their ending.
-        sep: what stands between two values.
-
-    Returns:
-        Its first line, split.
-
-    Raises:
-        MissingFileError: there is no such file.
-        UnreadableFileError: it is empty, a folder, not CSV, or names a column twice.
-    """
+    """Read the column names of a CSV file that ``sep`` separates; compressed ones are recognised by their ending."""
     path = Path(path)
     if not path.exists():
         raise MissingFileError("there is no such file", file=path, remedy="Check the path")
@@ -256,20 +225,7 @@ def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
 
 
 def read_text_csv(path: str | Path, columns: Sequence[str], *, sep: str = ",") -> pa.Table:
-    """Read columns of a CSV file as text; an empty value is the empty string, never missing.
-
-    Args:
-        path: the file.
-        columns: the columns to read, in the order wanted.
-        sep: what stands between two values.
-
-    Returns:
-        An Arrow table of strings, in the file's order.
-
-    Raises:
-        MissingFileError, UnreadableFileError: as for :func:`csv_header`, or a line has too few or too many values.
-        MissingColumnError: a column is not there.
-    """
+    """Read columns of a CSV file as text, in the order wanted; an empty value is the empty string, never missing."""
     names = csv_header(path, sep=sep)
     for name in columns:
         if name not in names:
@@ -292,14 +248,6 @@ def write_text_csv(path: str | Path, table: pa.Table, *, sep: str = ",") -> None
     among its own. Look at such files in an editor, or let the spreadsheet import every column as text.
 
     Lines end in a line feed and only values that need quotes get them: the same table gives the same bytes everywhere.
-
-    Args:
-        path: the file to write or replace.
-        table: an Arrow table of strings without nulls.
-        sep: what stands between two values, one character.
-
-    Raises:
-        WriteError: the file system refused; what was at ``path`` is as it was.
     """
     header = pa.table({name: pa.array([name], pa.large_string()) for name in table.column_names})
     with atomic_file(path) as temporary, open(temporary, "wb") as file:

@@ -155,9 +155,6 @@ def settings_of(thing: object) -> dict[str, Any]:
     """Return the arguments of an object's constructor, read from its attributes of the same names.
 
     The values of ``**params`` are those of an attribute ``params``; without one they are the base class's arguments.
-
-    Raises:
-        DataError: an argument is no attribute.
     """
     given: dict[str, Any] = {}
     for kind in (c for c in type(thing).__mro__ if "__init__" in vars(c)):
@@ -186,15 +183,9 @@ def known_classes(base: type[T]) -> dict[str, type[T]]:
 
 
 def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> type[T]:
-    """Return the class of a saved name. Only fastrec's rooms are imported, never a module that a file names.
+    """Return the class of a saved name, a kind of ``base`` and of ``asked``.
 
-    Args:
-        base: what all classes that may be saved so have in common, one of fastrec's.
-        name: what ``saved_name`` gave.
-        asked: the class, or a base of it, that the caller wants; None: ``base``.
-
-    Raises:
-        DataError: there is no such class, it is a user's and not imported, or it is not based on ``asked``.
+    Only fastrec's rooms are imported, never a module that a file names: a user's class must be there already.
     """
     asked = base if asked is None else asked
     is_own = asked.__module__.startswith("fastrec.")
@@ -217,18 +208,7 @@ def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> typ
 
 
 def load_as(asked: type[T], base: type[Any], folder: str | Path, made_of: Callable[[dict[str, Any]], Any]) -> T:
-    """Read an object whose state names its class as ``'class'``.
-
-    Args:
-        asked: the class, or a base of it, that the caller wants.
-        base: what all classes that may be saved so have in common.
-        folder: where it was saved.
-        made_of: makes the object of the state.
-
-    Raises:
-        MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-        DataError: the class is not known, or is not based on ``asked``.
-    """
+    """Read an object, a kind of ``asked`` and ``base``, whose state names its class as ``'class'``."""
     state = load_state(folder)
     try:
         class_named(base, state.get("class"), asked)

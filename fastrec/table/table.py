@@ -260,11 +260,7 @@ def concat(tables: Sequence[Table]) -> Table:
 
 
 def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
-    """Concatenate columns, at least one, on a device; those with no value at all take the others' type.
-
-    Raises:
-        DataError: the columns hold values that no one type holds exactly.
-    """
+    """Concatenate columns, at least one, on a device; those with no value at all take the others' type."""
     parts = [p.to(device) for p in parts]
     void = [p.kind != "opaque" and bool(p.is_missing().all()) for p in parts]
     model = next((p for p, empty in zip(parts, void, strict=True) if not empty), None)

@@ -197,24 +197,12 @@ class Vocab:
 
 
 def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
-    """Return the hash bucket of each value, from the 64-bit FNV-1a hash of the UTF-8 of its text.
+    """Return the hash bucket of each *distinct* value of any key type: the 64-bit FNV-1a hash of its text's UTF-8.
 
     The hash's low half is mixed with its high half (``h ^= h >> 32``, then one more multiplication by FNV's prime), and
-    the bucket is ``(h >> 1) % buckets``: the plain hash's low bits depend on the text's low bits alone.
-
-    The text of a value does not depend on the device or the frame library, so neither does its bucket. Meant for
-    *distinct* values.
-
-    Args:
-        values: ``[K]`` values of any key type, none missing.
-        buckets: how many buckets, at least 1.
-        seed: an integer, xor-ed into FNV's start value: other seeds give other hashes.
-
-    Returns:
-        int64 ``[K]`` in ``0 … buckets - 1``.
-
-    Raises:
-        DataError: there is no bucket to hash to.
+    the bucket is ``(h >> 1) % buckets``, int64: the plain hash's low bits depend on the text's low bits alone. The text
+    does not depend on the device or the frame library, so neither does the bucket. Other seeds, which are xor-ed into
+    FNV's start value, give other hashes.
 
     Source: Fowler, Noll, Vo; IETF draft-eastlake-fnv.
     """

@@ -21,11 +21,7 @@ _FIXED = re.compile(r"([+-])(\d\d):?(\d\d)")
 
 
 def local_seconds(column: Column) -> torch.Tensor:
-    """Return whole seconds since 1970 on a time column's clock, rounded down: float64 ``[n]``, NaN if missing.
-
-    Raises:
-        DataError: nobody knows the zone.
-    """
+    """Return whole seconds since 1970 on a time column's clock, rounded down: float64 ``[n]``, NaN if missing."""
     missing = column.is_missing()
     seconds = torch.div(column.integer(), UNITS_PER_SECOND[column.unit], rounding_mode="floor")
     local = seconds.double()  # exact up to 2^53, and nothing overflows
@@ -48,9 +44,6 @@ def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
     """Return how many seconds ahead of UTC a zone's clock is, int64 ``[n]``, at seconds since 1970 in UTC.
 
     ``zone`` is a name of the tz database, or a fixed ``'+05:30'``.
-
-    Raises:
-        KeyError, ValueError, OSError: there is no such zone.
     """
     if fixed := _FIXED.fullmatch(zone):
         sign, hours, minutes = fixed.groups()

@@ -129,12 +129,8 @@ def cont_cat_split(
 ) -> tuple[list[str], list[str]]:
     """Tell continuous from categorical columns as fastai's ``cont_cat_split`` does, in any frame.
 
-    Args:
-        max_card: whole numbers with at most that many distinct values (a missing one is one of them) are categorical.
-
-    Returns:
-        ``(cont_names, cat_names)``. Floats are continuous and so are times; text and booleans are categorical; lists,
-        vectors and columns of no usable type are neither.
+    Whole numbers with at most ``max_card`` distinct values (a missing one is one of them) are categorical, as are text
+    and booleans; floats and times are continuous; lists, vectors and columns of no usable type are neither.
     """
     left_out, found = set(L(dep_var)), {"cont": [], "cat": []}
     for name in column_names(df):

@@ -124,11 +124,7 @@ class Shared:
     world_size: int
 
     def set_rank(self, rank: int | None = None, world_size: int | None = None) -> None:
-        """Yield another rank's share from the next epoch on; the order of rows is not reset.
-
-        Args:
-            rank, world_size: which of how many; None: as torch's process group says, else the only one.
-        """
+        """Yield another rank's share (None: as torch's process group says) from the next epoch on, in its order."""
         if rank is None and world_size is None:
             rank, world_size = ranks.rank(), ranks.world_size()
         elif rank is None or world_size is None or not 0 <= rank < world_size:

@@ -24,12 +24,7 @@ class Layout:
     """Where a row's fields lie in a row-major buffer of 4-byte words.
 
     Fields of 8 bytes come first and the row is padded to whole 8 bytes where there are any, so that all are aligned.
-
-    Args:
-        n_cont: number of continuous values, float32.
-        n_y: number of targets; None = the rows have no targets.
-        cat_dtype: int32 or int64.
-        y_dtype: float32, float64 or int64.
+    Without ``n_y`` the rows have no targets.
     """
 
     n_cat: int

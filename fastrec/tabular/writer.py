@@ -154,13 +154,10 @@ class BlockLoops:
 
 
 class Writer:
-    """Writes rows into packed ones.
+    """Writes rows into packed ones, at most ``step`` at a time.
 
     Rows in an order of their own are read as they stand in the frame, and whole packed rows are put in their places:
     one access to memory for each row, where reading in that order takes one for each number of it.
-
-    Args:
-        step: rows at a time, at most.
     """
 
     def __init__(self, made: PreparedColumns, columns: FrameColumns, packed: Packed, *, step: int, few: int) -> None:

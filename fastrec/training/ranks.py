@@ -151,12 +151,8 @@ class DataParallel(Callback):
     Every rank has the whole net and a share of every batch. Gradients are added up over the ranks before each step, so
     that all take the same one: that of the mean loss over the whole batch, however unequal the shares are. Embedding
     tables with row-sparse gradients exchange the rows that the batch has touched. The net stays unwrapped: callbacks,
-    checkpoints and ``learn.save`` see the same names as ever.
-
-    ``fastrec.scale.distributed`` adds it to a Learner.
-
-    Args:
-        sync_bn: batch norms take their statistics over all ranks, as in one process.
+    checkpoints and ``learn.save`` see the same names as ever. With ``sync_bn`` batch norms take their statistics over
+    all ranks. ``fastrec.scale.distributed`` adds it to a Learner.
     """
 
     order = MixedPrecision.order - 2  # gradients are whole before scaling, clipping and the step; accumulated before

@@ -175,11 +175,7 @@ class CowClip(Callback):
 
 
 def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float) -> Tensor:
-    """Clip a table's gradient ``[rows, width]`` id by id, a dense one in place, a row-sparse one as each row once.
-
-    Args:
-        ids: the rows that the batch looked up, int64 ``[m]``, each as often as it stands there.
-    """
+    """Clip a table's gradient for each of the batch's ``ids`` by their number: a dense one in place."""
     # only rows of the batch have gradients: the whole table is never read
     rows, counts = torch.unique(ids, return_counts=True)
     if grad.is_sparse:

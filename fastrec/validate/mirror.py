@@ -168,17 +168,11 @@ _VERDICTS = ((0.6, "they are hardly told apart"), (0.8, "they differ"), (1.1, "t
 
 
 class ColumnShift(NamedTuple):
-    """Power of a column to tell train from test.
+    """Power of a column to tell train from test."""
 
-    Args:
-        name: the column.
-        gain: its share of the trees' gain, among all columns.
-        auc: the area that the column has alone, out of fold, 0.5 or above: 0.5 = it tells nothing.
-    """
-
-    name: str
-    gain: float
-    auc: float
+    name: str  # the column
+    gain: float  # its share of the trees' gain, among all columns
+    auc: float  # the area that the column has alone, out of fold, 0.5 or above: 0.5 = it tells nothing
 
 
 @dataclass(frozen=True)

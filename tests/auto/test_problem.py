@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fastrec.auto import new_competition
 from fastrec.auto.columns import Files, names_something, read_files
 from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
+from fastrec.cli import load_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from tests.files import write_csv
 
@@ -329,3 +331,25 @@ def test_a_smooth_effect_or_none_names_nothing(target):
     values = rng.integers(0, 200, 4_000).astype(float)
     y = (values / 50 if target == "smooth" else 0) + rng.normal(size=4_000)
     assert not names_something(values, y[:, None])
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "asked", "ten"),
+    [
+        (400, {}, {}, True),
+        (399, {}, {}, False),  # fewer than were measured
+        (3_001, {}, {}, False),
+        (600, {}, {"minutes": 5.0}, True),
+        (600, {}, {"minutes": 4.9}, False),
+        (600, {"y": ["rare"] * 9 + ["often"] * 591}, {}, False),  # a fold would be without the class
+        (600, {"y": ["rare"] * 10 + ["often"] * 590}, {}, True),
+        (600, {"y": [None] * 201 + [*RNG.normal(size=399)]}, {}, False),  # rows without a target teach nothing
+        (600, {"u": np.arange(600) // 4}, {"group": "u"}, False),
+        (600, {"t": np.arange(600)}, {"time": "t"}, False),
+    ],
+)
+def test_few_rows_at_random_are_cut_into_ten(tmp_path, rows, more, asked, ten):
+    table = pd.DataFrame({"x": RNG.normal(size=rows), "y": RNG.normal(size=rows)} | more)
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    new_competition(tmp_path / "mine", tmp_path / "rows.csv", target="y", seconds=0, **asked)
+    assert load_competition(tmp_path / "mine").n_folds == (10 if ten else 5)

@@ -190,13 +190,13 @@ def fastai(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray
 
 
 def autogluon(folder: Path, target: str, metric: str, minutes: float, *, a: Options) -> np.ndarray:
-    """AutoGluon's medium preset, without the column of row numbers."""
+    """AutoGluon, without the column of row numbers."""
     with tempfile.TemporaryDirectory() as own:
         files = [Path(own) / f"{n}.csv" for n in ("train", "test", "out")]
         for path in files[:2]:
             pd.read_csv(folder / path.name).drop(columns="row_id").to_csv(path, index=False)
         command = [a.peer, a.peer_script, *map(str, files[:2]), target, PEER_METRICS[metric], str(files[2])]
-        command += ["--minutes", str(minutes), "--cpus", str(a.cpus)]
+        command += ["--minutes", str(minutes), "--cpus", str(a.cpus), "--preset", a.preset]
         print(subprocess.run(command, check=True, capture_output=True, text=True).stdout[-1500:])
         return pd.read_csv(files[2], index_col=0).to_numpy()
 
@@ -224,12 +224,13 @@ def main() -> None:
         systems=("lightgbm,catboost,fastrec,autogluon", "names with commas between"),
         peer=(None, "AutoGluon's Python; without it AutoGluon is left out"),
         peer_script=(None, "what it runs"),
+        preset=("medium_quality", "AutoGluon's; another is a system of its own name"),
         cpus=(cores(), "that AutoGluon may use"),
         out=(Path("runs/bench/auto.json"), "the file of results"),
     )
     systems = {"fastrec": ours, "lightgbm": lightgbm, "catboost": catboost, "fastai": fastai}
     if a.peer:
-        systems["autogluon"] = partial(autogluon, a=a)
+        systems["autogluon" if a.preset == "medium_quality" else a.preset] = partial(autogluon, a=a)
     found: list[Record] = read(a.out)
     there = {(r["case"], r["seed"], r["system"]) for r in found}
     asked = [s for s in a.systems.split(",") if s in systems]

@@ -226,13 +226,6 @@ def test_a_damaged_run_is_named(run, tmp_path):
         form_of_run(tmp_path / "nowhere")
 
 
-def test_help_says_what_form_is_meant():
-    for command in ("check", "score"):
-        code, out = invoke(command, "--help")
-        assert code == 0
-        assert all(word in out for word in ("--competition", "--run", "2019"))
-
-
 # Ranked lists against sorting in plain Python
 
 

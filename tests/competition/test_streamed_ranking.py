@@ -30,6 +30,7 @@ from fastrec.estimators import XGBRanker
 from fastrec.features import CountEncode, FeatureSet, GroupRank, History, TargetEncode
 from fastrec.models import TabularNet
 from fastrec.table import Table
+from tests.fresh import start
 
 PARTS = 4
 
@@ -262,10 +263,8 @@ SLOW = """
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are told apart by /proc")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
 def test_files_of_a_run_that_was_ended_from_outside_go_at_once_or_with_the_next_run(made, tmp_path, how, code):
-    command = [sys.executable, "-c", textwrap.dedent(SLOW).format(tests=str(Path(__file__).parent))]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen([*command, "--data", str(made[0]), "--out", str(tmp_path / "run")], **pipes) as child:
+    slow = textwrap.dedent(SLOW).format(tests=str(Path(__file__).parent))
+    with start(slow, "--data", made[0], "--out", tmp_path / "run") as child:
         assert child.stdout.readline() == "ready\n"
         (spilled,) = (p for p in tmp_path.iterdir() if p.name != ".run.lock")
         assert any(spilled.rglob("*.parquet"))

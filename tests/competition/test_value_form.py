@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import balanced_accuracy_score, f1_score, ndcg_score
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from fastrec.competition import ValueForm, check_submission, score_values
 from fastrec.competition.scoring import Decision, Scorer
@@ -187,16 +187,6 @@ def test_scores_of_several_classes_by_their_names(tmp_path):
     assert score.value == pytest.approx(-np.log([0.7, 0.6, 0.5]).mean())
 
 
-def test_scores_of_lists(tmp_path):
-    form = ValueForm(ids=("u", "i"), values=("s",), sep="\t")
-    made = write(tmp_path / "s.tsv", "u\ti\ts\n1\ta\t0.9\n1\tb\t0.5\n2\ta\t0.1\n2\tb\t0.7\n3\ta\t1\n")
-    truth = write(tmp_path / "qrel.tsv", "u\ti\trating\n1\tb\t1\n2\tb\t1\n")
-    score = score_values(made, truth, form, metric="mrr", target=None)
-    assert (score.value, score.rows) == (0.75, 4)  # user 3 has no answer
-    with pytest.raises(SubmissionError, match="u 4 has no line"):
-        score_values(made, write(tmp_path / "q.tsv", "u\ti\n4\tb\n"), form, metric="mrr", target=None)
-
-
 LISTS = ValueForm(ids=("u", "i"), values=("s",))
 
 
@@ -252,16 +242,6 @@ def test_lines_without_a_partner_are_counted(tmp_path):
     rows.assign(u=rows["u"] + 100).drop(columns="s").to_csv(tmp_path / "truth.csv", index=False)
     with pytest.raises(SubmissionError, match=r"u 1\d\d has no line \(150 such in all\)"):
         score_values(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
-
-
-def test_grades_of_the_named_label_count(tmp_path):
-    made, rows = some_lists(tmp_path)
-    rows["grade"] = np.random.default_rng(0).integers(0, 4, 150)
-    rows[["u", "i", "grade", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
-    score = score_values(made, tmp_path / "truth.csv", LISTS, metric="ndcg@3", target=None, label="grade")
-    lists = [g.sort_values("i") for _, g in rows.groupby("u")]
-    oracle = [ndcg_score([2.0 ** g["grade"] - 1], [g["s"]], k=3) for g in lists if g["grade"].any()]
-    assert score.value == pytest.approx(sum(oracle) / 30)
 
 
 def test_a_truth_that_tells_no_line_from_another_is_refused(tmp_path):

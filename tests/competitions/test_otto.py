@@ -39,7 +39,7 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_files_have_the_official_form(data, tmp_path):
+def test_the_files_have_the_official_form(data):
     train, test, labels = (lines(data / name) for name in FILES)
     assert len(train) + len(test) == 600
     assert [t["session"] for t in test] == [t["session"] for t in labels]
@@ -57,10 +57,6 @@ def test_the_files_have_the_official_form(data, tmp_path):
         assert len(set(one["labels"].get("orders", []))) == len(one["labels"].get("orders", []))
     ordered = {e["aid"] for t in train for e in t["events"] if e["type"] == "orders"}
     assert ordered <= {e["aid"] for t in train for e in t["events"] if e["type"] == "carts"}
-    simulate(600, tmp_path / "again", seed=1)
-    assert all((tmp_path / "again" / n).read_bytes() == (data / n).read_bytes() for n in FILES)
-    simulate(600, tmp_path / "other", seed=2)
-    assert (tmp_path / "other" / FILES[0]).read_bytes() != (data / FILES[0]).read_bytes()
 
 
 def test_all_events_are_read(data):
@@ -214,12 +210,3 @@ def test_errors_of_kinds_as_numbers_and_of_labels(data, tmp_path):
             pd.DataFrame(rows).to_parquet(folder / f"{name}.parquet")
         with pytest.raises(DataError, match=rf"kinds of events: \[{kind}\]"):
             Quick().read(folder, None)
-
-
-def test_a_simulation_replaces_no_other_files(tmp_path):
-    simulate(50, tmp_path)
-    simulate(50, tmp_path)  # an earlier one is replaced
-    (tmp_path / "mine.csv").write_text("a")
-    with pytest.raises(DataError, match="files of something else"):
-        simulate(50, tmp_path)
-    assert (tmp_path / "mine.csv").exists()

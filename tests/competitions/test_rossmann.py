@@ -252,16 +252,5 @@ def test_simulated_files_have_the_form_of_the_real_ones(folder, tmp_path):
     stores = pd.read_csv(folder / "store.csv")
     assert list(stores) == ["Store", *list(table)[9:]]
     assert len(stores) == 4
-    simulate(4, tmp_path / "again", days=540, seed=3)
-    assert pq.read_table(tmp_path / "again" / "rossmann.parquet").equals(pq.read_table(folder / "rossmann.parquet"))
     with pytest.raises(DataError, match="84 days"):
         simulate(4, tmp_path / "short", days=80)
-
-
-def test_a_simulation_replaces_no_other_files(tmp_path):
-    simulate(1, tmp_path, days=84)
-    simulate(1, tmp_path, days=84)  # an earlier one is replaced
-    (tmp_path / "mine.csv").write_text("a")
-    with pytest.raises(DataError, match="files of something else"):
-        simulate(1, tmp_path, days=84)
-    assert (tmp_path / "mine.csv").exists()

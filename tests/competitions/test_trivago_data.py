@@ -27,7 +27,6 @@ from fastrec.features.base import Fitted
 from fastrec.features.history import slug
 
 CPU = torch.device("cpu")
-TARGET = {"reference": ""}
 
 
 @pytest.fixture
@@ -123,7 +122,7 @@ def check_against_loops(folder: Path, official) -> None:
     assert list(zip(*found.targets.to_arrow().to_pydict().values())) == keys
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_files_as_plain_loops_read_them(seed, tmp_path, official):
     check_against_loops(official.write(tmp_path, *official.random_rows(seed)), official)
 
@@ -493,7 +492,7 @@ def check(table, expected: list[dict]) -> None:
             assert got == pytest.approx(want, rel=1e-6, nan_ok=True), name  # likeness is a float32
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_features_are_what_a_plain_loop_finds(seed, tmp_path, official):
     found = trivago_features_read(tmp_path, official.random_rows(seed, sessions=18, steps=16), official)
     features, sessions = Trivago2019().features(), official.sessions_of(tmp_path)
@@ -577,8 +576,7 @@ def a_world(seed: int, folder: Path, official):
     return rows, found, official.sessions_of(folder), Trivago2019().features()
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("targets", [False, True])
+@pytest.mark.parametrize(("seed", "targets"), [(0, False), (1, True)])
 def test_what_comes_later_moves_no_feature(seed, targets, tmp_path, official):
     """With what was learned held fixed, nothing moves at all."""
     rows, found, sessions, features = a_world(seed, tmp_path / "a", official)
@@ -593,10 +591,9 @@ def test_what_comes_later_moves_no_feature(seed, targets, tmp_path, official):
     assert not changed  # the files did differ
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_what_comes_later_moves_only_what_is_learned_from_all_rows(seed, tmp_path, official):
+def test_what_comes_later_moves_only_what_is_learned_from_all_rows(tmp_path, official):
     """Learned anew, only what is learned from all rows moves: target-free counts, rates' common prior, encodings."""
-    rows, found, sessions, features = a_world(seed, tmp_path / "a", official)
+    rows, found, sessions, features = a_world(1, tmp_path / "a", official)
     before = features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
     learned = downstream(features, lambda s: isinstance(s, Fitted) and getattr(s, "over", "train") == "train")
     names = [n for n in features.outputs if n not in learned]
@@ -608,9 +605,8 @@ def test_what_comes_later_moves_only_what_is_learned_from_all_rows(seed, tmp_pat
         assert of_list(after, click, names) == of_list(before, click, names)
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_a_lists_own_answer_moves_none_of_its_encodings(seed, tmp_path, official):
-    rows, found, sessions, features = a_world(seed, tmp_path / "a", official)
+def test_a_lists_own_answer_moves_none_of_its_encodings(tmp_path, official):
+    rows, found, sessions, features = a_world(0, tmp_path / "a", official)
     before = features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
     names = features.outputs
     encodings = [n for n in names if n.startswith("te_")]

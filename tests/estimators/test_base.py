@@ -61,7 +61,7 @@ rows_of_lists = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows_of_lists=rows_of_lists, weighted=st.booleans())
 def test_lists_that_teach(rows_of_lists, weighted):
     frame = pd.DataFrame(sorted(rows_of_lists, key=lambda r: r[0]), columns=["group", "label", "weight"])
@@ -87,7 +87,7 @@ def rows(n: int, task: str = "regression", **given) -> Rows:
     return Rows(Table({"x": torch.arange(n, dtype=torch.float64)}), task, conts=["x"], label=label, **given)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(sizes=st.lists(st.integers(0, 40), min_size=2, max_size=4), seed=st.integers(0, 5))
 def test_of_every_class_the_same_share_and_one_at_least_to_train_on(sizes, seed):
     label = torch.cat([torch.full((s,), c) for c, s in enumerate(sizes)])
@@ -110,7 +110,7 @@ def test_seeds_draw_other_rows_and_the_same_seed_the_same():
     assert place.mean().item() == pytest.approx(2_000, abs=200)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(times=st.lists(st.integers(0, 9), min_size=2, max_size=60))
 def test_the_last_rows_are_held_out_those_of_one_time_together(times):
     order = torch.tensor(times)
@@ -125,7 +125,7 @@ def test_the_last_rows_are_held_out_those_of_one_time_together(times):
     assert abs(int(held.sum()) - wanted) == min(abs(p - wanted) for p in possible)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(groups=st.lists(st.integers(-3, 12), min_size=2, max_size=80), timed=st.booleans())
 def test_groups_stay_whole(groups, timed):
     ids = torch.tensor(groups)

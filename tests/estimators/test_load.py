@@ -24,7 +24,6 @@ from fastrec.table.state import known_classes
 from fastrec.validate import Lists
 from tests.fresh import run
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"epochs": 1, "bs": 80}
 TREES = {"rounds": 3, "max_depth": 2}
 BLENDED = ["a", "b"]
@@ -148,13 +147,6 @@ def test_a_loaded_ranker_has_the_settings_and_learns_the_same_again(saved, case,
     if loaded.learns:
         again = loaded.fresh().fit(lists_of(rows(0)), seed=3)
         torch.testing.assert_close(again.predict(data), rankers[case].predict(data), rtol=0, atol=1e-6)
-
-
-def test_no_file_is_a_pickle(saved):
-    kinds = {p.suffix for p in saved[0].rglob("*") if p.is_file()}
-    assert kinds == {".json", ".safetensors", ".ubj"}
-    for path in saved[0].rglob("*"):
-        assert not path.is_file() or path.read_bytes()[:1] != b"\x80"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -282,16 +274,6 @@ def test_what_no_file_holds_is_not_saved(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------- any model
-
-
-def test_the_default_net_is_what_it_was(saved):
-    """The options that were fixed before models could be chosen."""
-    fixed = {"layers": [128, 64], "ps": 0.2, "embed_p": 0.05, "use_bn": False, "act_cls": nn.SiLU}
-    assert NetRanker().architecture.model is TabularNet
-    assert dict(NetRanker().architecture.options) == fixed
-    data = lists_of(rows(0))
-    by_name = NetRanker(model="TabularNet", **SMALL).fit(data, seed=1).predict(data)
-    assert torch.equal(NetRanker(options=fixed, **SMALL).fit(data, seed=1).predict(data), by_name)
 
 
 def test_every_model_can_be_the_net_of_a_run():

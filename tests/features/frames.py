@@ -1,5 +1,7 @@
 """Frames that the features' tests share: plain columns with every trouble in them, in every library."""
 
+import functools
+import itertools
 import math
 
 import numpy as np
@@ -125,3 +127,16 @@ def clicks(n=120, seed=0):
             "fold": rng.integers(0, 4, n),
         }
     )
+
+
+def learned(feature, parts):
+    """The generator after it has learned from parts, the last one first."""
+    states = [feature.collect(Table.read(part)) for part in parts]
+    feature.learn(functools.reduce(lambda merged, state: feature.merge(state, merged), states[:-1], states[-1]))
+    return feature
+
+
+def pieces(frame, parts):
+    """A pandas frame's rows in that many parts; where there are more parts than rows, some hold none."""
+    bounds = np.linspace(0, len(frame), parts + 1).astype(int)
+    return [frame.iloc[a:b] for a, b in itertools.pairwise(bounds)]

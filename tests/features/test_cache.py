@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import types
 from collections import Counter
 from logging.handlers import BufferingHandler
 
@@ -382,28 +381,6 @@ def test_a_parameter_without_a_digest_is_named_once_and_never_remembered():
     assert len(cache) == 2  # the other generator's state and column
 
 
-def test_columns_follow_what_their_function_uses(cache):
-    series, held, arrays = pd.Series([1.0, 2.0]), types.SimpleNamespace(k=1.0), {"k": np.ones(1)}
-    module = types.ModuleType("own_module")
-    module.k = 1.0
-
-    def used(x):
-        return x * series[0] * held.k * arrays["k"][0] * module.k
-
-    changes = [
-        lambda k: series.__setitem__(0, k),
-        lambda k: setattr(held, "k", k),
-        lambda k: arrays["k"].__setitem__(0, k),
-        lambda k: setattr(module, "k", k),
-    ]
-    for change in changes:
-        for k in (1.0, 3.0, 1.0):
-            change(k)
-            found = ff.FeatureSet([ff.RowFunction(used, "x", "out")], cache=cache).fit_transform({"x": [1.0, 2.0]})
-            assert found["out"].tolist() == [k, 2 * k]
-    assert (cache.hits, cache.misses) == (7, 5)
-
-
 def test_a_table_whose_array_was_changed_in_place_is_encoded_anew(cache):
     item, y = np.array([1, 1, 2, 2, 3]), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
     table = Table({"item": item, "y": y, "list": [[1], [2], [], [3], [4]]})
@@ -436,28 +413,6 @@ def test_columns_given_out_may_be_changed_in_place():
         made["count_item"].values[:] = 8
         again = ff.FeatureSet([ff.Lag("count_item")], cache=cache).fit_transform(made)
         assert again["lag1_count_item"].values.tolist()[1:] == [8, 8]
-
-
-def test_the_target_changed_in_the_same_frame_changes_what_is_learned():
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame(rng.integers(0, 2, (400, 3)), columns=["a", "b", "c"])
-    cache = ff.FeatureCache()
-    for frame in (df, Table(df)):
-        for pair in (["a", "b"], ["b", "c"], ["a", "c"]):
-            y = (df[pair[0]] != df[pair[1]]).astype(float).to_numpy()
-            if frame is df:
-                df["y"] = y
-            elif "y" in frame:
-                frame["y"].values.numpy()[:] = y
-            else:
-                frame = frame.with_columns({"y": y.copy()})
-            search = ff.search_crosses(frame, ["a", "b", "c"], "y")
-            assert search.kept == [tuple(pair)]
-            fs = ff.FeatureSet(search.features(), cache=cache)
-            name = fs.outputs[0]
-            found = fs.fit_transform(frame)[name]
-            expected = ff.FeatureSet(search.features()).fit_transform(df.assign(y=y))[name].tolist()
-            assert (found.tolist() if frame is df else found.values.tolist()) == expected
 
 
 _WRITER = """

@@ -35,7 +35,6 @@ COUNTS = Counter({"k": 1})
 LISTED = [lambda x: x + 1]
 OBJECTS = np.array([1.0, "a"], dtype=object)
 MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
-ARROW = pa.array([1.0, 2.0])
 TENSOR = torch.ones(2)
 NUMBER = 1.0
 CONFIG = types.ModuleType("own_config")

@@ -13,7 +13,6 @@ from sklearn.decomposition import PCA
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.features import FeatureSet, ImageEmbed, Pca, TextEmbed
 from fastrec.features import embed as encoders
-from fastrec.features.embed import VectorStore, digest_of
 from tests.features.tiny_nets import pictures, sentence_net, text_net, timm_net, vision_net
 
 TEXTS = ["red shoe", None, "a blue hat", "red shoe", "", "boots two one red blue"]
@@ -146,14 +145,6 @@ def test_kept_vectors_are_of_the_encoder_not_only_of_its_weights(tmp_path):
     again = encoders.load_encoder(str(copied), "text", "cpu").digest  # wherever it lies
     assert again == encoders.load_encoder(text_net(), "text", "cpu").digest
     encoders.load_encoder.cache_clear()
-
-
-def test_a_digest_that_is_asked_twice_is_found_twice(tmp_path):
-    store, names = VectorStore(tmp_path), [digest_of(t) for t in (b"a", b"b")]
-    store.put(names, np.array([[1.0], [2.0]], dtype=np.float32))
-    got, known = store.get([names[1], names[0], names[1], digest_of(b"c")], 1)
-    assert got.ravel().tolist() == [2, 1, 2, 0]
-    assert known.tolist() == [True, True, True, False]
 
 
 def test_neither_weights_nor_a_network_is_an_error_that_says_what_to_do(monkeypatch, tmp_path):

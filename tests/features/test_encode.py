@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 
@@ -20,6 +19,7 @@ from fastrec.features._engine import chain as counting
 from fastrec.features._engine.chain import counted, step_by_step
 from fastrec.features.base import Cells
 from fastrec.table import Table
+from tests.features.frames import learned
 
 word = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "", "🎉"]))
 column = st.lists(word, min_size=1, max_size=25)
@@ -112,13 +112,6 @@ def test_codes_equal_tabular_pandas(frame):
     feature = ff.Categorify("k")
     assert feature.fit_transform(frame)["code_k"].tolist() == to.items["k"].tolist()
     assert len(feature.vocabs["k"]) == len(to.classes["k"])
-
-
-def learned(feature, parts):
-    """The feature after it has learned from parts, the last one first."""
-    states = [feature.collect(Table.read(part)) for part in parts]
-    feature.learn(functools.reduce(lambda merged, state: feature.merge(state, merged), states[:-1], states[-1]))
-    return feature
 
 
 def test_missing_values_in_several_partitions_code_right():
@@ -241,15 +234,6 @@ def test_a_number_and_a_time_have_one_code_whatever_holds_them(frame, texts):
     assert made.to_arrow().to_pylist() == [0 if t is None else fnv(t, 10**6) for t in texts]
 
 
-def test_other_seeds_tell_colliding_values_apart():
-    frame = pd.DataFrame({"k": [f"v{i}" for i in range(300)]})
-    one, two = ff.HashEncode("k", 50), ff.HashEncode("k", 50, seed=1, name="hash2")
-    made = two.fit_transform(one.fit_transform(frame))
-    assert made["hash_k"].nunique() <= 50
-    assert len(made[["hash_k", "hash2_k"]].drop_duplicates()) > 270
-    assert made["hash_k"].between(1, 50).all()
-
-
 key = st.one_of(st.none(), st.sampled_from(["a", "b", ""]))
 rows = st.lists(st.tuples(key, key), min_size=1, max_size=20)
 
@@ -274,19 +258,6 @@ def test_counts_shares_and_counts_in_groups_equal_a_loop(train, new):
             expected = [math.log1p(own[0]), math.log1p(both)]
             assert made.loc[i, ["log_count_x", "log_count_y__x"]].tolist() == pytest.approx(expected)
     assert fs.fit_transform(first)["count_x"].tolist() == fs.transform(first)["count_x"].tolist()
-
-
-def test_unlabeled_rows_count_where_asked():
-    train, test = pd.DataFrame({"k": ["a", "b"], "g": [1, 1]}), pd.DataFrame({"k": ["b", "c"], "g": [1, 2]})
-    shares = [ff.CountEncode("k", by=by, normalise=True, scope="all") for by in (None, "g")]
-    fs = ff.FeatureSet([*shares, ff.CountEncode("k", scope="all"), ff.CountEncode("k", log=True)])
-    made = fs.fit_transform(train, unlabeled=test)
-    assert (made["share_k"].tolist(), made["count_k"].tolist()) == ([0.25, 0.5], [1, 2])
-    made = fs.transform(test)
-    assert (made["share_k"].tolist(), made["count_k"].tolist()) == ([0.5, 0.25], [2, 1])
-    assert made["share_k__g"].tolist() == pytest.approx([2 / 3, 1])
-    assert made["log_count_k"].tolist() == pytest.approx([math.log(2), 0])
-    assert fs.transductive == ["share_k", "share_k__g", "count_k"]
 
 
 def test_unlabeled_rows_of_a_generator_that_counts_another():
@@ -362,18 +333,6 @@ def test_the_widest_pattern_and_one_too_wide():
 
 
 # How far a set of features has come: every step once, in one thread or several
-
-
-@given(units=st.integers(0, 50), steps=st.integers(0, 9), done=st.integers(0, 12))
-def test_shares_add_up_whatever_number_of_steps_there_is(units, steps, done):
-    told: list[int] = []
-    with step_by_step(told.append, units, steps):
-        work = counted(lambda: None)
-        for i in range(done):
-            work()
-            assert sum(told) == (units * min(i + 1, steps) // steps if steps else 0)
-    assert sum(told) == units
-    assert all(t >= 0 for t in told)
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(300, 1), (60_000, 2)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import Diff, Ewm, FeatureSet, Lag, PctChange, Rolling
-from fastrec.features.lagged import positive, seconds_in, short
+from fastrec.features.lagged import positive, seconds_in
 from fastrec.table import Table
 from tests.features.frames import of_rows, plain
 
@@ -37,19 +37,6 @@ def test_what_is_no_length_of_time_is_named(text):
     with pytest.raises(DataError, match=r"Lag: horizon=.* is not a length of time") as caught:
         seconds_in(text, wanted_by="Lag", what="horizon")
     assert "42D" in caught.value.remedy
-
-
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, None, [1], "1"])
-def test_what_is_not_above_0_is_named(value):
-    with pytest.raises(DataError, match="Ewm: half_life"):
-        positive(value, wanted_by="Ewm", what="half_life")
-
-
-@pytest.mark.parametrize(
-    ("value", "name"), [("1h 30min", "1h30min"), (7, "7"), (7.0, "7"), (0.5, "0.5"), (1e7, "10000000")]
-)
-def test_names_are_short(value, name):
-    assert short(value) == name
 
 
 rows = st.lists(
@@ -154,18 +141,6 @@ def test_lags_behind_a_horizon_equal_a_loop(data, n, horizon):
     assert plain(quarter[f"lag{n}_0.5_v__g"]) == known_by(data, 2, n, 2)
 
 
-def test_a_horizon_equals_pandas_merge_asof():
-    rng = np.random.default_rng(0)
-    day = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.permutation(400), unit="D")
-    frame = pd.DataFrame({"store": rng.integers(0, 5, 400), "day": day, "sold": rng.normal(size=400)})
-    made = Lag("sold", by="store", order="day", horizon="42D").fit_transform(frame)
-    ordered = frame.sort_values("day")
-    late = ordered.assign(day=ordered["day"] - pd.Timedelta("42D"))
-    expected = pd.merge_asof(late, ordered, on="day", by="store", suffixes=("", "_then"))
-    expected = expected.set_index(late.index)["sold_then"].sort_index()
-    assert made["lag1_42D_sold__store"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
-
-
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_a_horizon_of_seconds_in_every_unit(unit):
     t = pd.to_datetime(["2024-01-01 00:00:00", "2024-01-01 00:00:09", "2024-01-01 00:00:10"]).as_unit(unit)
@@ -242,22 +217,6 @@ def test_times_of_every_unit_and_zone(unit, zone):
     assert made["rollsum1s_x"].isna().all()
 
 
-def test_an_order_of_numbers_is_in_seconds_and_rows_at_the_same_time_do_not_see_each_other():
-    frame = pd.DataFrame({"t": [10.0, 10.0, 10.5, 11.0], "x": [1.0, 2.0, 4.0, 8.0]})
-    made = Rolling("x", ["sum", "count"], order="t", window="500ms").fit_transform(frame)
-    assert made["rollsum500ms_x"].fillna(-1).tolist() == [-1, -1, 3, 4]
-    assert made["rollcount500ms_x"].tolist() == [0, 0, 2, 1]
-
-
-def test_one_around_1e8_keeps_its_digits():
-    x = np.tile([1e8 - 1, 1e8, 1e8 + 1], 200)
-    made = Rolling(["x"], ["mean", "std"], window=300).fit_transform(pd.DataFrame({"x": x}))
-    assert made["rollmean300_x"].iloc[-1] == pytest.approx(1e8, abs=1e-6)
-    assert made["rollstd300_x"].iloc[-1] == pytest.approx(np.std([-1, 0, 1] * 100, ddof=1), rel=1e-12)
-    same = Rolling("x", "std", window=9).fit_transform(pd.DataFrame({"x": [0.1] * 20}))
-    assert set(same["rollstd9_x"].dropna()) == {0.0}
-
-
 def test_an_infinite_value_spoils_its_own_windows_only():
     frame = pd.DataFrame({"x": [1.0, math.inf, 2.0, 3.0, 5.0, -math.inf, math.inf, 1.0]})
     made = Rolling("x", STATS, window=2).fit_transform(frame)
@@ -267,15 +226,6 @@ def test_an_infinite_value_spoils_its_own_windows_only():
     assert made["rollmedian2_x"].tolist()[4:6] == [2.5, 4.0]
     assert made["rollstd2_x"].tolist()[4:6] == pytest.approx([math.sqrt(0.5), math.sqrt(2)])
     assert np.isnan(made["rollstd2_x"][[2, 3, 6, 7]]).all()
-
-
-def test_rows_without_a_group_have_no_past():
-    frame = pd.DataFrame({"g": [None, None, "a", "a"], "x": [1.0, 2.0, 3.0, 4.0]})
-    made = Rolling("x", ["mean", "count", "sum"], by="g", window=2).fit_transform(frame)
-    assert made["rollmean2_x__g"].fillna(-1).tolist() == [-1, -1, -1, 3]
-    assert made["rollcount2_x__g"].tolist() == [0, 0, 0, 1]
-    zero = Rolling("x", "sum", by="g", window=2, min_count=0).fit_transform(frame)
-    assert zero["rollsum2_x__g"].fillna(-1).tolist() == [-1, -1, 0, 3]
 
 
 PLACE = {"by": "g", "order": "t"}

@@ -219,15 +219,6 @@ def test_history_brings_lists_from_two_frames_together():
     assert fs.transform(now, history=past)["slice_1_end_x"].to_pylist() == [["d"], None]
 
 
-@pytest.mark.parametrize(
-    ("start", "end"), [(0, None), (2, 2), (3, 1), (0, -1), (-3, 2), (-1, -1), (-1, -3), (0, 0), (-2, 0)]
-)
-def test_a_pad_without_a_length_is_refused(start, end):
-    with pytest.raises(FastrecError, match="ListSlice"):
-        ListSlice("x", start, end, pad=0)
-    ListSlice("x", start, end)
-
-
 multi_hot_some = settings(max_examples=50, deadline=None)
 tag = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é", "🎉"]))
 lists = st.lists(st.one_of(st.none(), st.lists(tag, max_size=5)), max_size=9)

@@ -10,8 +10,6 @@ import torch
 import fastrec.features as ff
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features.base import Context
-from fastrec.table import Table
 from tests.features.frames import columns, to_arrow
 
 pytestmark = pytest.mark.host_only(reason="steps run side by side on the host alone")
@@ -86,20 +84,3 @@ def test_a_users_own_function_runs_alone(threads):
     mine = ff.RowFunction(lambda x: seen.append(threading.current_thread()) or x, "views", "mine")
     ff.FeatureSet([mine, ff.CountEncode("city")]).fit_transform(to_arrow(columns()))
     assert seen == [threading.main_thread()]
-
-
-def test_what_no_step_reads_any_more_is_given_back(threads):
-    data = Table.read(to_arrow(columns(200)))
-    data["city"].coded()
-    steps = [ff.CountEncode(["city", "item"]), ff.Lag("price", by="user", order="when")]
-    walked = ff.FeatureSet(steps)._chain().run(data, Context())
-    assert {n for n in ("city", "item", "user") if "coded" in data[n]._cache} == {"city"}  # it was there before
-    assert not data._memory
-    assert set(walked.names) - set(data.names) == {"count_city", "count_item", "lag1_price__user"}
-
-
-def test_encodings_that_are_redone_keep_their_codes(threads):
-    data = Table.read(to_arrow(columns(200)))
-    fs = ff.FeatureSet([ff.GroupRank(ff.TargetEncode("item", "y"), by="city")], key="row")
-    fs._chain().run(data, Context())
-    assert "coded" in data["item"]._cache

@@ -13,8 +13,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import BayesianRate, Cross, CumTarget, FeatureSet, TargetEncode
 from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
-from tests.features.frames import of_rows
-from tests.features.partitions import fit_in_parts
+from tests.features.frames import learned, of_rows, pieces
 
 some = settings(max_examples=40, deadline=None)
 row = st.tuples(
@@ -89,13 +88,9 @@ def test_a_deviation_needs_two_rows_whatever_they_weigh(scale):
 def test_a_deviation_of_weighted_rows_does_not_depend_on_partitions(parts):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"k": rng.integers(0, 12, 30), "y": rng.normal(size=30), "w": rng.choice([0.0, 0.1, 0.4], 30)})
-    frame["id"] = range(30)
-    whole = TargetEncode("k", "y", stats="std", weight="w").fit(frame)
-    fs, _ = fit_in_parts([TargetEncode("k", "y", stats="std", weight="w")], frame, parts)
-    new = pd.DataFrame({"k": range(13), "id": range(13)})
+    te = learned(TargetEncode("k", "y", stats="std", weight="w"), pieces(frame, parts))
     expected = [loop(list(zip(frame["k"], frame["y"], frame["w"], strict=True)), k, 0)[1] for k in range(13)]
-    assert whole.transform(new)["te_std_k__y"].tolist() == pytest.approx(expected)
-    assert fs.transform(new)["te_std_k__y"].tolist() == pytest.approx(expected)
+    assert te.transform(pd.DataFrame({"k": range(13)}))["te_std_k__y"].tolist() == pytest.approx(expected)
 
 
 def test_a_fold_column_says_the_folds():
@@ -229,7 +224,7 @@ def test_values_that_would_spoil_every_statistic_are_named(column, value):
     assert (caught.value.column, caught.value.row) == (column, 1)
 
 
-def learned(frame, **options):
+def prior_of(frame, **options):
     """The prior's mean and weight, from the values at 0 of 0 and 0 of 1 trials: m·r / m and m·r / (m + 1)."""
     rate = BayesianRate("c", "n", **options).fit(frame)
     prior, at_one = rate.transform(pd.DataFrame({"c": [0.0, 0.0], "n": [0.0, 1.0]}))["rate_c"]
@@ -263,34 +258,12 @@ def test_a_learned_weight_is_the_moment_estimator(rows, prior):
     assert made.tolist() == pytest.approx([(c + m * r) / (n + m) for c, n in frame.itertuples(index=False)], rel=1e-9)
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 8.0), (0.5, 4.5), (30.0, 30.0)])
-def test_it_finds_the_prior_that_the_rates_were_drawn_from(alpha, beta):
-    rng = np.random.default_rng(0)
-    n = rng.integers(5, 60, 20_000)
-    frame = pd.DataFrame({"c": rng.binomial(n, rng.beta(alpha, beta, 20_000)), "n": n})
-    for prior in (None, alpha / (alpha + beta)):
-        found, weight = learned(frame, weight=None, prior=prior)
-        assert found == pytest.approx(alpha / (alpha + beta), rel=0.03)
-        assert weight == pytest.approx(alpha + beta, rel=0.08)
-
-
-def test_its_rates_are_nearer_to_the_truth_than_the_raw_ones_and_any_other_weight():
-    rng = np.random.default_rng(1)
-    truth, n = rng.beta(2, 18, 5000), rng.integers(1, 40, 5000)
-    frame = pd.DataFrame({"c": rng.binomial(n, truth), "n": n})
-
-    def error(weight):
-        return ((BayesianRate("c", "n", weight=weight).fit_transform(frame)["rate_c"] - truth) ** 2).mean()
-
-    assert error(None) < min(error(0.01), error(5), error(100), ((frame["c"] / n - truth) ** 2).mean())
-
-
 def test_rates_that_differ_by_chance_alone_are_pooled_and_those_of_all_or_nothing_left():
     same = pd.DataFrame({"c": [5, 10, 15], "n": [10, 20, 30]})
-    assert learned(same, weight=None) == (0.5, pytest.approx(60))
+    assert prior_of(same, weight=None) == (0.5, pytest.approx(60))
     rng = np.random.default_rng(2)
     noise = pd.DataFrame({"c": rng.binomial(20, 0.3, 3000), "n": 20})
-    assert learned(noise, weight=None)[1] > 500
+    assert prior_of(noise, weight=None)[1] > 500
     frame = pd.DataFrame({"c": [0, 10, 0, 10], "n": [10, 10, 10, 10]})
     rate = BayesianRate("c", "n", weight=None).fit(frame)
     made = rate.transform(pd.DataFrame({"c": [0, 3, 0], "n": [10, 4, 0]}))["rate_c"]
@@ -316,7 +289,7 @@ def test_missing_and_infinite_numbers_touch_their_own_row_alone():
         a, b = (BayesianRate("c", "n", weight=weight).fit_transform(f)["rate_c"].tolist() for f in (clean, odd))
         rounding = 0.0 if on_host(resolve_device()) else 1e-12  # a device adds up in any order
         assert b[:3] == pytest.approx(a, rel=rounding, abs=0)
-        assert learned(odd, weight=weight) == pytest.approx(learned(clean, weight=weight), rel=rounding, abs=0)
+        assert prior_of(odd, weight=weight) == pytest.approx(prior_of(clean, weight=weight), rel=rounding, abs=0)
 
 
 count = st.one_of(st.none(), st.integers(0, 9).map(float))

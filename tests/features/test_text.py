@@ -53,7 +53,7 @@ def marked(text, mark):
     return found
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(texts)
 def test_hashtags_mentions_and_words_are_those_found_by_hand(values):
     def expected(find):
@@ -94,21 +94,6 @@ def test_the_type_is_the_same_without_any_text(values):
         made = Tokens("x").fit_transform(frame)
         assert (made.schema.field("hashtags_x").type, made["hashtags_x"].to_pylist()) == (kind, values)
     assert Tokens("x").fit_transform(pl.DataFrame({"x": ["b"]}))["hashtags_x"].dtype == pl.List(pl.String)
-
-
-def test_each_distinct_text_is_searched_once(monkeypatch):
-    seen = []
-
-    class Spy:
-        def findall(self, text):
-            seen.append(text)
-            return [text]
-
-    feature = Tokens("x", "words")
-    monkeypatch.setattr(feature, "_compiled", Spy)
-    made = feature.fit_transform(Table({"x": ["a", "b"] * 500}))
-    assert sorted(seen) == ["a", "b"]
-    assert made["words_x"].to_arrow().to_pylist() == [["a"], ["b"]] * 500
 
 
 @pytest.mark.parametrize("values", [[None, 5.0], [None, pd.Timestamp("2024-01-01")], [None, ["a"]]])

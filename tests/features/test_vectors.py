@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, VectorColumns, number
-from fastrec.features import vectors as svd
 from fastrec.features.vectors import unit
 from fastrec.table import Table
 
@@ -225,23 +224,6 @@ def test_keys_are_told_apart_to_64_bits_and_words_with_nul():
     made = SvdEncode("item", "user", dims=2).fit_transform(table)
     rows = np.stack([made["svd0_item__user"].to_numpy(), made["svd1_item__user"].to_numpy()], 1)
     np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-12)
-
-
-def test_saved_it_is_not_decomposed_again(tmp_path, monkeypatch):
-    fs = FeatureSet([SvdEncode("item", "user", dims=2)]).fit(frame([("a", 1, 1), ("b", 2, 1), ("b", 1, 1)]))
-    fs.save(tmp_path / "fs")
-
-    def refuse(*_):
-        raise AssertionError("decomposed again")
-
-    monkeypatch.setattr(svd, "_components", refuse)
-    again = FeatureSet.load(tmp_path / "fs").features[0]
-    items = ["a", "b", None, "c"]
-    np.testing.assert_array_equal(vectors_of(again, items), vectors_of(fs.features[0], items))
-    monkeypatch.undo()
-    more = again.merge(again.state_, again.collect(Table.read(frame([("c", 3, 1)]))))  # it can still learn more
-    again.learn(more)
-    assert np.linalg.norm(vectors_of(again, ["c"])) == pytest.approx(1)
 
 
 def test_inside_others():

@@ -330,17 +330,6 @@ def test_row_sparse_gradients_are_the_dense_ones(case):
         assert torch.allclose(one, other, atol=1e-6), name
 
 
-@cases()
-def test_it_exports_to_a_graph_of_any_batch_size(case):
-    parts = parts_of(case, extras=False)
-    net, inputs = make(case, parts), batch(parts, 16)
-    rows = torch.export.Dim("rows", min=2, max=4096)
-    shapes = tuple(None if x is None else {0: rows} for x in inputs)
-    program = torch.export.export(net, inputs, dynamic_shapes=shapes)
-    others = batch(parts, 33, seed=3)
-    assert torch.allclose(program.module()(*others), net(*others), atol=1e-6)
-
-
 @pytest.mark.parametrize("case", [k for k, (c, _) in CASES.items() if "y_range" in inspect.signature(c).parameters])
 def test_outputs_keep_to_a_range(case):
     parts = parts_of(case)

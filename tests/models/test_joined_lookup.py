@@ -28,7 +28,7 @@ def grads_of(out, pull, params):
     return [g.to_dense() if g.is_sparse else g for g in torch.autograd.grad((out * pull).sum(), params)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 20), min_size=1, max_size=7),
     others=st.lists(st.integers(1, 3), max_size=2),

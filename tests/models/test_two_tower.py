@@ -91,29 +91,6 @@ def test_vectors_and_scores_equal_plain_ones(normalize, temperature):
     assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-def test_a_tower_sees_its_own_columns_only():
-    net, (cats, conts, *extras) = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=4)), batch()
-    other_item, other_user, other_price = cats.clone(), cats.clone(), conts.clone()
-    other_item[:, 1] = (cats[:, 1] + 1) % 6
-    other_user[:, 0] = (cats[:, 0] + 1) % 5
-    other_price[:, 1] += 1
-    seen, picture = extras
-    query, item = net.query_vectors(cats, conts, *extras), net.item_vectors(cats, conts, *extras)
-    assert torch.equal(query, net.query_vectors(other_item, other_price, seen, -picture))
-    assert not torch.equal(item, net.item_vectors(other_item, conts, *extras))
-    assert torch.equal(item, net.item_vectors(other_user, conts, *extras))
-
-
-def test_parameter_count():
-    net = TwoTower(SIZES, 2, 1, **COLUMNS, dim=4, layers=[5, 6])
-    tables = 5 * 4 + 6 * 3 + 7 * 8 + 6 * 3
-    query, item = 4 + 8 + 3 + 1, 3 + 1 + 3
-    towers = sum((n + 1) * 5 + (5 + 1) * 6 + (6 + 1) * 4 for n in (query, item))
-    assert count(net) == tables + towers + 2 * 3
-    tied = TwoTower(SIZES, 2, 1, **COLUMNS, tie={"seen": "item"}, dim=4, layers=[5, 6])
-    assert count(tied) == tables - 6 * 3 + towers + 2 * 3
-
-
 def test_gradients_are_right():
     net = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=3, layers=[4], temperature=1.0, act_cls=nn.Softplus))
     cats, conts, seen, picture = batch(5)

@@ -1,7 +1,5 @@
 """LAMB's and AdamW's steps, dense and row-sparse, against plain loops and torch_optimizer's LAMB."""
 
-import copy
-import io
 import math
 
 import numpy as np
@@ -11,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrec._core import limits
 from fastrec._core.device import on_host, resolve_device
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
-from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb
 from fastrec.optim.torch_optimizers import BatchPlaces, SparseRows
 
@@ -42,21 +38,6 @@ def test_lamb_equals_the_plain_loop_step_for_step(debias, clamp, wd, adapt_1d):
         opt.step()
         for p, layer in zip(params, layers, strict=True):
             assert p.flatten().tolist() == pytest.approx([w for (w,) in layer.w], rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("debias", "first", "fifth"), [(False, 0.01, 0.01), ("paper", 0.01, 0.01), (True, 0.00316, 0.00173)]
-)
-def test_relative_steps_under_a_constant_gradient(debias, first, fifth):
-    p = nn.Parameter(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).to(DEVICE))
-    grad, opt, steps = torch.ones_like(p), Lamb([p], lr=0.01, debias=debias), []
-    for _ in range(5):
-        before = p.detach().clone()
-        p.grad = grad.clone()
-        opt.step()
-        steps.append(((p.detach() - before).norm() / before.norm()).item())
-    assert steps[0] == pytest.approx(first, rel=2e-3)
-    assert steps[4] == pytest.approx(fifth, rel=3e-3)
 
 
 @pytest.mark.parametrize("debias", [True, False])
@@ -224,25 +205,6 @@ def test_adamw_of_rows_equals_a_loop_by_calls_and_by_loops_in_any_number_of_part
     np.testing.assert_allclose(table.detach().cpu().numpy(), np.multiply(plain.w, np.c_[left]), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", [AdamW, Lamb])
-def test_where_every_row_has_a_gradient_it_is_the_dense_step(kind):
-    torch.manual_seed(0)
-    rows = nn.Parameter(torch.randn(40, 8, device=DEVICE))
-    dense = nn.Parameter(rows.detach().clone())
-    rows.segments = dense.segments = (0, 15, 40)
-    opts = [kind([p], lr=0.05, weight_decay=0.1) for p in (rows, dense)]
-    for _ in range(5):
-        values, order = torch.randn(40, 8, device=DEVICE), torch.randperm(40, device=DEVICE)
-        halves = torch.cat([order, order[:7]]), torch.cat([values[order], values[order[:7]]])
-        halves[1][:7] /= 2
-        halves[1][40:] /= 2
-        rows.grad = sparse(halves[0], halves[1], rows)
-        dense.grad = values
-        for opt in opts:
-            opt.step()
-        torch.testing.assert_close(rows, dense, rtol=1e-5, atol=1e-6)
-
-
 PLACES = BatchPlaces()  # one for all examples, so that numbers of earlier batches and other tables stand in it
 
 
@@ -252,54 +214,3 @@ def test_rows_of_a_gradient_each_once(ids, size, places):
     rows = SparseRows.of(grad, places)
     assert sorted(rows.ids.tolist()) == sorted(set(ids))
     torch.testing.assert_close(torch.zeros(size, 2).index_add(0, rows.ids, rows.grads), grad.to_dense())
-
-
-@pytest.fixture
-def nets(monkeypatch):
-    """Twins, one with row-sparse gradients of its largest tables."""
-    monkeypatch.setattr(limits, "SPARSE_FROM", 50)
-    sizes = [(60, 8), (5, 8), (80, 16), (70, 8)]
-    made = {g: EmbeddingTables(sizes, names=list("abcd"), grads=g).to(DEVICE) for g in ("dense", "rows")}
-    for name in "abcd":
-        made["rows"].load_table(name, made["dense"].table(name).detach())
-    return made
-
-
-def test_tables_with_row_sparse_gradients_are_the_same_tables(nets):
-    ids = torch.stack([torch.randint(0, n, (30,), device=DEVICE) for n in (60, 5, 80, 70)], 1)
-    found = {g: net(ids) for g, net in nets.items()}
-    assert torch.equal(found["dense"], found["rows"])
-    for out in found.values():
-        out.pow(2).sum().backward()
-    assert {g for g, w in nets["rows"].weights.items() if w.grad.is_sparse} == {"w8_rows", "w16_rows"}
-    for name in "abcd":
-        s, d = (net.slice_of(name) for net in (nets["rows"], nets["dense"]))
-        grad = nets["rows"].weights[s.group].grad
-        grad = grad.to_dense() if grad.is_sparse else grad
-        torch.testing.assert_close(grad[s.start : s.stop], nets["dense"].weights[d.group].grad[d.start : d.stop])
-
-
-@pytest.mark.parametrize("kind", [AdamW, Lamb])
-def test_state_goes_on_where_it_was_saved(nets, kind):
-    torch.manual_seed(0)
-    net = nets["rows"]
-
-    def step(net, opt, seed):
-        torch.manual_seed(seed)
-        opt.zero_grad()
-        (net(torch.randint(0, 5, (20, 4), device=DEVICE)) - 1).pow(2).sum().backward()
-        opt.step()
-
-    opt = kind(net.parameters(), lr=0.1, weight_decay=0.1)
-    for seed in range(3):
-        step(net, opt, seed)
-    twin = copy.deepcopy(net)
-    file = io.BytesIO()
-    torch.save(opt.state_dict(), file)
-    file.seek(0)
-    other = kind(twin.parameters(), lr=0.1, weight_decay=0.1)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    for seed in range(3, 6):
-        step(net, opt, seed)
-        step(twin, other, seed)
-    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dask
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 import pytest
+
+import fastrec.features as ff
 
 
 def parted(frame, ends):
@@ -29,3 +32,39 @@ def assert_near(wanted, made, names, near=1e-9):
         else:
             a, b = (pd.to_numeric(pd.Series(v), errors="coerce").astype(float).tolist() for v in (a, b))
             assert b == pytest.approx(a, rel=near, abs=near, nan_ok=True), name
+
+
+def events(n=240, seed=0):
+    """Rows with repeated and missing keys, one of them in most parts missing alone."""
+    rng = np.random.default_rng(seed)
+    item = np.array([f"i{k}" for k in rng.integers(0, 9, n)], dtype=object)
+    item[rng.random(n) < 0.2] = None
+    item[n // 2 : n // 2 + n // 6] = None
+    user = [None if rng.random() < 0.1 else int(k) for k in rng.integers(0, 5, n)]
+    return pd.DataFrame(
+        {
+            "id": rng.permutation(n) + 10**6,
+            "item": pd.Series(item, dtype=object),
+            "user": pd.array(user, dtype="Int64"),
+            "price": np.where(rng.random(n) < 0.15, np.nan, np.round(rng.normal(50, 20, n), 2)),
+            "y": rng.integers(0, 2, n),
+            "z": rng.normal(1e8, 1, n),
+        }
+    )
+
+
+def chained():
+    """Generators that read others, which learn from partitions too."""
+    item = ff.TargetEncode(["item", ff.Cross("item", "user")], "y", smooth=2)
+    price = ff.FillMissing("price", add_col=False)
+    return [
+        item,
+        ff.Bucketize(ff.TargetEncode("item", "y", smooth=1, stats="count"), quantiles=3),
+        ff.GroupStats(item, by="user", stats=["median", "max", "nunique", "mean", "std"]),
+        ff.Bucketize(price, quantiles=5),
+        ff.CountEncode(ff.Cross("user", ff.Bucketize(price, quantiles=5, name="level"))),
+        ff.RankByCount(ff.Cross("user", "item", min_count=2), method="ordinal"),
+        ff.NUnique(ff.Categorify("item", min_count=12), by="user"),
+        ff.TargetEncode(ff.Categorify("item", max_size=4, name="top"), "z", stats=["mean", "std", "count"]),
+        ff.Normalize([ff.GroupStats("price", by="item"), ff.CountEncode("item")]),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -14,7 +15,7 @@ from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.features import GroupRank, History
 from fastrec.segments import as_of, rank_in_group
-from fastrec.segments.groups import last_before, rank_small_groups
+from fastrec.segments.groups import rank_small_groups
 from fastrec.table import Table
 from tests.segments.test_segments import HIGH, LOW, plain_ranks
 
@@ -25,7 +26,6 @@ pytestmark = [
 some = settings(max_examples=80, deadline=None)
 whole = st.one_of(st.integers(-2, 2), st.sampled_from([LOW, LOW + 1, 2**53, 2**53 + 1, HIGH]))
 real = st.one_of(st.integers(-2, 2).map(float), st.sampled_from([-0.0, 5e-324, math.inf, -math.inf, math.nan]))
-far_apart = st.sampled_from([0, 1, 2, 700, 701, 5_000, 2**40, 2**40 + 1, 2**62])
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3], autouse=True)
@@ -79,42 +79,6 @@ def test_a_group_of_the_greatest_length_is_ranked_at_once():
     assert found.tolist() == [1.0, *range(128, 0, -1), 1.0]
 
 
-@some
-@given(
-    st.lists(st.tuples(far_apart, whole, whole), max_size=14),
-    st.lists(st.tuples(far_apart, whole, whole), min_size=1, max_size=14),
-    st.integers(0, 2),
-)
-def test_last_event_before_a_row(rows, log, keys):
-    rows, log = [row[: keys + 1] for row in rows], sorted(event[: keys + 1] for event in log)
-    given = [[ints([row[k] for row in some]) for k in range(keys + 1)] for some in (rows, log)]
-    found = last_before(*given)
-    for row, place in zip(rows, found.tolist(), strict=True):
-        own = [i for i, event in enumerate(log) if event[0] == row[0] > 0]
-        before = [i for i in own if log[i] < row]
-        assert place == (before[-1] if before else -1)
-
-
-@some
-@given(
-    st.lists(st.tuples(far_apart, st.integers(-2, 2), real), max_size=14),
-    st.lists(st.tuples(far_apart, st.integers(-2, 2), real), max_size=14),
-    st.booleans(),
-)
-def test_as_of_is_torchs_own(rows, log, mixed):
-    codes, events = ints([r[0] % 2**50 for r in rows]), ints([e[0] % 2**50 for e in log])
-    here = [torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in (1, 2)]
-    there = [torch.tensor([e[k] for e in log], dtype=torch.float64) for k in (1, 2)]
-    if mixed:
-        here[0] = here[0].long()
-    found, groups = as_of(codes, here, events, there)
-    with without_compiled():
-        expected, theirs = as_of(codes, here, events, there)
-    assert found.tolist() == expected.tolist()
-    order = torch.arange(len(log)) if theirs.order is None else theirs.order
-    assert (torch.arange(len(log)) if groups.order is None else groups.order).tolist() == order.tolist()
-
-
 def test_few_rows_do_not_wait_for_the_compiler(monkeypatch):
     monkeypatch.setattr(limits, "COMPILED_ROWS", 4)
     for n in (3, 4):
@@ -131,7 +95,18 @@ def test_rows_are_not_changed():
     assert torch.equal(order[0], kept[1])
 
 
-def test_features_are_the_same_without():
+def test_features_take_the_loops_and_are_the_same_without(monkeypatch):
+    taken = []
+    for name in ("groups.rank_small_groups", "as_of_join.last_before"):
+        module, _, function = name.rpartition(".")
+        inner = getattr(importlib.import_module(f"fastrec.segments.{module}"), function)
+
+        def noting(*args, inner=inner, name=name, **options):
+            found = inner(*args, **options)
+            taken.extend([name] if found is not None else [])
+            return found
+
+        monkeypatch.setattr(f"fastrec.segments.{name}", noting)
     torch.manual_seed(0)
     lists, of = 60, torch.arange(60).repeat_interleave(25)
     frame = Table({"list": of, "user": of // 3, "item": torch.randint(0, 40, (lists * 25,)), "t": of * 10})
@@ -148,3 +123,5 @@ def test_features_are_the_same_without():
             other = step.fit_transform(frame, tables=tables)
         for name in step.outputs:
             np.testing.assert_array_equal(made[name].values.numpy(), other[name].values.numpy())
+    assert "groups.rank_small_groups" in taken
+    assert ("as_of_join.last_before" in taken) == (limits.REQUEST_ROWS < 0)  # a request's few rows go another way

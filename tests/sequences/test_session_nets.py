@@ -130,26 +130,6 @@ def test_gradients_reach_every_parameter(name):
     assert not silent
 
 
-def count(net) -> int:
-    return sum(p.numel() for p in net.parameters())
-
-
-def test_parameters_are_as_many_as_the_papers_parts_have():
-    d, table = WIDTH, (CODES + 1) * WIDTH
-    block = 4 * d + 4 * d * d + 4 * d + (2 * d * d + 2 * d) + (2 * d * d + d)
-    assert count(net_of("SASRec", blocks=3)) == table + 7 * d + 3 * block + 2 * d
-    assert count(net_of("PooledSASRec")) == table + 7 * d + block + 2 * d + 2 * (d * d + d) + 7 + 1
-    gates, swiglu = 2 * (d * d + d), 3 * d * (4 * d // 3)
-    assert count(net_of("ESASRec")) == table + 7 * d + 4 * d + 4 * d * d + 4 * d + gates + swiglu + 2 * d
-    gru = 6 * d * d + 6 * d
-    assert count(net_of("HSTU")) == table + 7 * d + 4 * d + (4 * d * d + 4 * d) + (d * d + d) + 2 * d
-    assert count(net_of("SASRec", bias="both", blocks=2, heads=4)) == count(net_of("SASRec", blocks=2)) + 8 * (7 + 64)
-    assert count(net_of("GRU4Rec")) == table + gru + d * d + d
-    assert count(net_of("NARM")) == table + gru + 2 * d * d + d + d + 2 * d * d
-    assert count(net_of("BERT4Rec")) == table + 7 * d + 2 * block + 2 * d
-    assert count(net_of("XLNet")) == table + d + 2 * 2 * 15 + 2 * block + 2 * d
-
-
 BIASED = [
     (name, bias) for name in ("SASRec", "PooledSASRec", "ESASRec", "HSTU") for bias in ("position", "time", "both")
 ]

@@ -28,7 +28,7 @@ from fastrec.features import (
     TargetEncode,
     TextSvd,
 )
-from fastrec.serve import Online, Scorer, export_run, make_app, metric_loss, verify_export, write_triton
+from fastrec.serve import Online, export_run, make_app, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
 from fastrec.serve.server.process import open_events
@@ -303,15 +303,6 @@ def test_verify_looks_at_the_export_before_it_computes_features(clicks, exported
     assert done.exit_code == 1
     assert done.output.startswith(f"error: file '{folder / gone}'"), done.output
     assert len(done.output.splitlines()) == 1  # no line of a stage
-
-
-def test_a_server_loads_it(clicks, exported):
-    table = pd.read_parquet(clicks / "data/test.parquet")
-    one = table[table["list_id"] == table["list_id"].iloc[0]]
-    scorer = Scorer(clicks / "out")
-    said = scorer.score({n: one[n].to_numpy() for n in ("price", "place", "city")})
-    run = SavedRun(clicks / "run")
-    np.testing.assert_allclose(said, run.predict(one).numpy(), atol=1e-5)
 
 
 def test_empty_text_is_a_value_where_it_is_one():

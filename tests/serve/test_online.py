@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +38,7 @@ from fastrec.features import (
 from fastrec.features.base import Context, Grouped
 from fastrec.serve import MemoryStore, Online, write_online_state
 from fastrec.table import Column, Table
+from tests import fresh
 from tests.serve.online_frames import ITEMS, SCHEMA, batch, equal, fitted, from_log, from_rows, random_rows
 
 EVERY = [*from_log(), *from_rows()]
@@ -80,7 +79,7 @@ def replay(features: list, seed: int, *, keep: int, late: int, steps: int = 10) 
 WHICH = st.lists(st.integers(0, len(EVERY) - 1), min_size=1, max_size=6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(WHICH, st.integers(0, 2**20), st.integers(1, 6), st.integers(0, 3))
 def test_any_features_equal_the_batch(which: list[int], seed: int, keep: int, late: int) -> None:
     assert replay(chosen(which), seed, keep=keep, late=late, steps=6) == 6
@@ -482,13 +481,10 @@ while place < len(log):
 
 
 def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """Three processes, each of which takes seconds to start."""
     fs, acknowledged = small(), 0
     log = random_rows(np.random.default_rng(1), 30000, (0, 500))
     for pause in (0.02, 0.3, 0.1):
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "s")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
+        with fresh.start(CHILD, tmp_path / "s") as child:
             lines = [child.stdout.readline()]
             time.sleep(pause)
             child.send_signal(signal.SIGKILL)

@@ -20,7 +20,7 @@ pytest.importorskip("onnxscript")
 
 import onnxruntime
 
-from fastrec.serve import export_run, make_app, metric_loss, verify_export, write_triton
+from fastrec.serve import export_run, make_app, verify_export, write_triton
 from fastrec.serve.export import event_feeds, feeds_of
 from tests.serve.test_export import by_parts
 
@@ -75,14 +75,6 @@ def test_triton_takes_events_as_wide_as_they_come(folder: Path, tmp_path: Path) 
     at = said.index("events.kind")
     assert "dims: -1\n" in said[at : at + 120].replace("  ", "") or "[-1, -1]" in said[at : at + 120]
     assert (tmp_path / "repo" / "looks_ensemble" / "config.pbtxt").is_file()
-
-
-def test_what_a_quantized_graph_costs(folder: Path, tmp_path: Path) -> None:
-    export_run(folder / "run", tmp_path / "small", fold=0, compress="int8")
-    loss = metric_loss(tmp_path / "small", folder / "run", fold=0)
-    assert loss.rows == 1_500
-    assert loss.full > 0.8
-    assert abs(loss.full - loss.compressed) < 0.1
 
 
 def test_a_server_takes_lists_of_events(folder: Path) -> None:

@@ -73,16 +73,6 @@ def test_logistic_is_that_of_scikit_learn(case, ridge):
         np.testing.assert_allclose(got.predict(data).reshape(len(data), -1)[:, j], expected, atol=1e-5)
 
 
-def test_logistic_of_one_model_by_hand():
-    # p = .8 in ten rows, nine of them 1; p = .2 in ten, one of them 1: logits of ln 9 at inputs of ln 4.
-    p = torch.tensor([0.8] * 10 + [0.2] * 10, dtype=torch.float64)
-    y = torch.tensor([1.0] * 9 + [0.0] * 10 + [1.0])
-    data = by_row({"m": p}, Rows(Table({"x": torch.zeros(20)}), "binary", label=y))
-    got = LogisticBlend(["m"], ridge=0.0).fit(data)
-    assert float(got.weights[0, 0]) == pytest.approx(math.log(9) / math.log(4), abs=1e-6)
-    assert float(got.predict(data)[0]) == pytest.approx(0.9, abs=1e-6)
-
-
 @pytest.mark.parametrize("kind", [LogisticBlend, RankMean, TreeBlend])
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_one_class_and_certain_models_give_numbers(kind, label):

@@ -24,7 +24,7 @@ from fastrec.features import CountEncode, Cross, FeatureSet, GroupFunction, Lag,
 from fastrec.table import Table
 from fastrec.trials import list_tries
 from fastrec.trials.ideas import NewColumns, read_idea
-from fastrec.trials.reference import RunColumns, lighter, reference_model, thinned, without_random_splits
+from fastrec.trials.reference import RunColumns, reference_model, thinned
 from fastrec.trials.trying import note_try, tries_file
 from fastrec.validate import Folds, Rows
 from tests.trials import planted
@@ -189,14 +189,6 @@ def test_trees_of_random_thresholds_are_the_yardstick_only_if_there_are_no_other
     assert reference_model(kept, "extra").name == "extra"
 
 
-def test_the_yardstick_has_no_random_splits(extra, shop):
-    settings = without_random_splits(reference_model(KeptRows(extra), full=True)).settings()
-    assert settings["feature_fraction"] == 1.0
-    assert "extra_trees" not in settings
-    assert (settings["num_leaves"], settings["rounds"]) == (8, 40)
-    assert without_random_splits(reference_model(KeptRows(shop))).settings()["colsample_bytree"] == 1.0
-
-
 def good_number(df):
     return df["h"]
 
@@ -314,24 +306,6 @@ def test_a_function_may_write_to_its_frame(shop):
     np.testing.assert_array_equal(new._whole["double"], TRAIN["x"] * 2)
 
 
-def test_columns_of_all_rows_are_read_once(shop, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(shop, folder / shop.name)
-    shutil.copytree(KeptRows(shop).parts.folder, folder / KeptRows(shop).parts.folder.name)
-    kept = KeptRows(folder / shop.name)
-    names = list(kept.columns)
-    first = kept.train(names[:2])
-    whole = kept.train()
-    made = kept.made(kept.outputs[:1])
-    shutil.rmtree(kept.place)  # what is asked for again is not looked for there
-    assert kept.train().names == whole.names == names
-    assert kept.train(names[1::-1]).names == names[1::-1]
-    for name in names:
-        assert kept.train([name])[name].to_arrow().equals(KeptRows(shop).train([name])[name].to_arrow())
-    assert first.names == names[:2]
-    assert made.names == kept.outputs[:1]
-
-
 @pytest.mark.parametrize("case", ["shop", "ranked"])
 def test_of_many_rows_some_are_trained_on_and_all_scored(case, request):
     kept = KeptRows(request.getfixturevalue(case))
@@ -374,17 +348,6 @@ def test_the_best_model_is_tried_or_the_one_that_is_named(shop):
         reference_model(kept, "net")
     with pytest.raises(DataError, match="learns nothing"):
         reference_model(kept, "constant")
-
-
-def test_lighter_trees_grow_as_far_in_fewer_steps():
-    light = lighter(XGBModel("m", rounds=2000, learning_rate=0.05, early_stopping_rounds=50)).settings()
-    assert (light["rounds"], light["eta"], light["early_stopping_rounds"]) == (333, 0.3, 8)
-    assert "learning_rate" not in light
-    quick = XGBModel("m", rounds=10, eta=0.5, early_stopping_rounds=None)
-    assert lighter(quick).settings() == quick.settings()
-    ranker = lighter(XGBRanker("m", rounds=200, max_depth=4)).settings()
-    assert (ranker["rounds"], ranker["eta"], ranker["max_depth"]) == (67, 0.3, 4)
-    assert lighter(XGBModel("m"), stop=False).settings()["early_stopping_rounds"] is None
 
 
 GENERATORS = """
@@ -498,20 +461,6 @@ def test_data_of_other_digest_are_refused(shop, tmp_path):
         try_features(CountEncode("shop"), shop, data=tmp_path / "data")
     with pytest.raises(MissingFileError, match="no such folder"):
         try_features(CountEncode("shop"), shop, data=tmp_path / "nowhere")
-
-
-def test_a_second_run_keeps_the_rows_that_are_kept(shop, tmp_path):
-    train = TRAIN.head(300)
-    run = planted.make_run(tmp_path, planted.Shop, train)
-    places = list((tmp_path / ".run.parts").glob("rows-*"))
-    stamp = (places[0] / "about.json").stat().st_mtime_ns
-    planted.run_competition(planted.Shop(), tmp_path / "data", run, resume=True)
-    again = list((tmp_path / ".run.parts").glob("rows-*"))
-    assert again == places
-    assert (places[0] / "about.json").stat().st_mtime_ns == stamp
-    train.assign(x=1.0).to_parquet(tmp_path / "data" / "train.parquet", index=False)
-    planted.run_competition(planted.Shop(), tmp_path / "data", run, resume=True)
-    assert list((tmp_path / ".run.parts").glob("rows-*")) != places
 
 
 def test_every_try_is_noted(shop, tmp_path):

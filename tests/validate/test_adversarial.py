@@ -115,14 +115,6 @@ def test_columns_that_are_chosen_left_out_and_refused():
     refused(DataError, "test 4", lambda: adversarial_validation(train, test[:4]))
 
 
-def test_many_columns_are_cut_short_in_the_text():
-    rng = np.random.default_rng(0)
-    train, test = ({f"x{i}": rng.normal(size=40) for i in range(23)} for _ in range(2))
-    text = str(adversarial_validation(train, test))
-    assert "… and 3 more" in text
-    assert len(text.splitlines()) == 24
-
-
 def test_rates_are_those_of_the_other_folds():
     rng = np.random.default_rng(0)
     bins, labels, folds = rng.integers(0, 6, 200), rng.integers(0, 2, 200), rng.integers(0, 5, 200)

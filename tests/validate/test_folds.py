@@ -568,14 +568,6 @@ def test_no_label_overlaps_a_scored_one(spans, count, embargo):
         assert valid == [i for i in range(len(spans)) if first <= start[i] <= last]
 
 
-def test_purged_by_hand():
-    # ten days, a label takes two more; the middle fold is days 4 to 6, its labels are known by day 8
-    folds = Folds.purged(10, np.arange(10), np.arange(10) + 2, 3)
-    assert pairs(folds) == [([6, 7, 8, 9], [0, 1, 2, 3]), ([0, 1, 9], [4, 5, 6]), ([0, 1, 2, 3, 4], [7, 8, 9])]
-    assert pairs(Folds.purged(10, np.arange(10), np.arange(10) + 2, 3, embargo=1))[1][0] == [0, 1]
-    assert Folds.purged(10, range(10), range(10), 5).is_partition is False
-
-
 def test_purged_by_dates_of_two_units():
     start = pd.Series(DAY + pd.to_timedelta(range(12), unit="D"), name="bought").astype("datetime64[s]")
     end = (start + pd.Timedelta(days=2)).astype("datetime64[ns]").rename("sold")

@@ -47,26 +47,18 @@ _FILE = "work.pickle"  # read by the process that wrote it alone: the folder's n
 
 @dataclass
 class Work:
-    """What a streamed ranking has done so far.
+    """What a streamed ranking has done so far."""
 
-    Args:
-        folder: where its files are.
-        started: when, for ``config.json``.
-        models: the trained models, by name.
-        done: the finished steps.
-        parts, tables, counts: how many parts there are, the names of other tables, and how many rows of each kind.
-        features: with what they have learned.
-    """
-
-    folder: Path
+    folder: Path  # where its files are
     stages: Stages
-    started: str = field(default_factory=now)
-    models: dict[str, Estimator] = field(default_factory=dict)
-    done: list[str] = field(default_factory=list)
-    parts: int = 0
-    tables: list[str] = field(default_factory=list)
+    started: str = field(default_factory=now)  # when, for ``config.json``
+    models: dict[str, Estimator] = field(default_factory=dict)  # the trained models, by name
+    done: list[str] = field(default_factory=list)  # the finished steps
+    parts: int = 0  # how many parts there are
+    tables: list[str] = field(default_factory=list)  # names of the other tables
+    # rows of each kind
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("train", "valid", "test"), 0))
-    features: FeatureSet = field(init=False)
+    features: FeatureSet = field(init=False)  # with what they have learned
 
     @classmethod
     def of(cls, folder: Path, stages: Stages) -> Work:
@@ -147,13 +139,9 @@ def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
 
 @dataclass(kw_only=True)
 class ListsRun(Run):
-    """A run of a ``StreamedRanking``.
+    """A run of a ``StreamedRanking``."""
 
-    Attributes:
-        work: its finished steps.
-    """
-
-    work: Work = field(init=False)
+    work: Work = field(init=False)  # its finished steps
 
 
 def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:

@@ -50,13 +50,10 @@ def tasks_of_pieces(
 
 
 class Blocks:
-    """Rows of a Dask frame as Tables, one task per partition.
+    """Rows of a Dask frame as Tables: ``parts`` has a task for each partition, which gives the columns ``names``.
 
-    Args:
-        names: the columns of ``parts``.
-        parts: one task per partition, each gives a Table.
-        together: columns of which all rows of one value are in one partition.
-        read: from some of ``names`` the tasks that read those alone; None: columns are taken from ``parts``.
+    ``together`` are columns of which all rows of one value are in one partition; ``read`` makes, of some of the names,
+    the tasks that read those alone.
     """
 
     def __init__(
@@ -178,10 +175,8 @@ class Hidden:
 class CellRule:
     """The rule by which a generator's training rows are split into cells.
 
-    Args:
-        folding: its folds where rows get their values from other folds; None: all rows are in one cell.
-        column: instead of ``folding``, the column that holds folds, and all of its values.
-        hidden: rows in a cell of their own, the first, which no row sees; None: none.
+    Rows get their values from other folds by ``folding``, or by a ``column`` of folds (and all its values). ``hidden``
+    rows are in a cell of their own, the first, which no row sees.
     """
 
     def __init__(

@@ -50,12 +50,8 @@ class DaskChain(Chain):
     ) -> Blocks:
         """Fit steps on training rows and return the rows with the values that training rows get.
 
-        Args:
-            work, others: the rows, and the other tables.
-            extra: unlabeled rows that ``scope='all'`` counts too.
-            steps: those of the chain's own that are wanted; None: all.
-            hidden: rows whose targets no value may hold; None: none.
-            learn: whether the steps keep what they learn.
+        ``extra`` are unlabeled rows that ``scope='all'`` counts too, ``hidden`` those whose targets no value may hold;
+        with ``learn`` the steps keep what they learn. Without ``steps`` all of the chain's own are wanted.
         """
         own = [self.bare[self.steps.index(s)] for s in (self.steps if steps is None else steps)]
         rows = [work] if extra is None else [work, extra]

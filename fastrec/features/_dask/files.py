@@ -119,16 +119,10 @@ def _folder() -> str | None:
 
 
 class PartFiles:
-    """A table in Parquet files with the parts of a Dask frame's interface that a FeatureSet uses.
+    """A table in Parquet files, one a partition, with the parts of a Dask frame's interface that a FeatureSet uses.
 
-    Columns are read where they are wanted and not kept in between, and groups of rows that lie in one file need not be
-    shuffled.
-
-    Args:
-        files: a partition each; some may hold no rows.
-        together: columns of which all rows of one value lie in one file, and in the file of the same number all that
-            belongs to them of another table that names the column here (it need not have it).
-        names: the columns; None: all.
+    Columns are read where they are wanted and not kept in between. Rows of one value of a ``together`` column lie in
+    one file, as do those of another table that names it, in the file of the same number: they need no shuffle.
     """
 
     divisions = None

@@ -170,16 +170,10 @@ def in_turn(
     collected: Callable[[int], Any],
     merged: Callable[[Any, Any], Any],
 ) -> Iterator[Any]:
-    """Compute the columns of each table, which gets what the tables before it have collected.
+    """Compute the columns of ``count`` tables, each of which gets what those before it have collected.
 
     On workers they are tasks, which Dask runs when it likes: collecting goes side by side, only merging one after the
     other. While there is a folder to spill to, each table is worked on now, as it is asked for.
-
-    Args:
-        count: how many tables there are.
-        made: makes the task of a table's columns from its number and what was collected before it (None: nothing).
-        collected: makes the task of what a table collects from its number.
-        merged: makes the task of both from two states, the earlier first.
     """
     now, before = spill_folder() is not None, None
     for i in range(count):

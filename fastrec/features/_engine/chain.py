@@ -290,19 +290,10 @@ Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
 def walk(
     steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
 ) -> tuple[Table, Table | None]:
-    """Add every step's columns to the rows.
+    """Add every step's columns, which ``do`` makes, to the rows and to other rows beside them (unlabeled ones).
 
-    Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``). Of
-    more than a million rows each step has all threads to itself.
-
-    Args:
-        steps: the generators, those that others read before them.
-        work, extra: the rows, and other rows beside them (unlabeled ones).
-        do: makes a step's columns for the rows and for the others.
-        release: give back a column's codes and groups when its last reader is done, where they were not there before.
-
-    Returns:
-        Both tables with the columns added. The values do not depend on the number of threads.
+    Torch's number of threads says how many steps may run at once, without a change of values. Of more than a million
+    rows each step has all threads to itself. ``release``: give back a column's codes and groups after its last reader.
     """
     do = counted(do)
     if on_host(work) and len(work) >= limits.PARALLEL_STEPS_FROM:
@@ -367,21 +358,13 @@ def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[T
 
 @dataclass(eq=False)
 class Chain:
-    """Steps in the order in which they are computed.
+    """Steps in the order in which they are computed."""
 
-    Args:
-        steps: the generators, those inside others before them.
-        key: the columns that rows' folds are made from; empty: the row's number.
-        folds: how many inner folds, where a generator does not say.
-        targets: the columns that are targets, whichever step uses them.
-        cache: where learned states and made columns are kept; None: nowhere.
-    """
-
-    steps: Sequence[Feature]
-    key: list[str]
-    folds: int
-    targets: Collection[str]
-    cache: FeatureCache | None = None
+    steps: Sequence[Feature]  # the generators, those inside others before them
+    key: list[str]  # the columns of rows' folds; empty: the row's number
+    folds: int  # how many inner folds, where a generator does not say
+    targets: Collection[str]  # the columns that are targets, whichever step uses them
+    cache: FeatureCache | None = None  # where states and columns are kept; None: nowhere
 
     @property
     def tainted(self) -> list[Feature]:

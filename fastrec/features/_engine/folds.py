@@ -17,16 +17,9 @@ _GAMMA, _MIX_1, _MIX_2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D
 
 
 def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
-    """Assign folds by a stable hash of each row's key, independent of row order and other rows.
+    """Assign folds by a stable hash of each row's key (empty: its number): int64 ``[n]`` in ``0 … folds - 1``.
 
-    Args:
-        table: the rows.
-        key: column(s) of the key; empty: the row's number.
-        folds: how many folds.
-        seed: other seeds give other folds.
-
-    Returns:
-        int64 ``[n]`` in ``0 … folds - 1``. Equal keys have equal folds, whatever type or library holds them.
+    They do not depend on other rows. Equal keys have equal folds, whatever type or library holds them.
     """
     if not key:
         return number_folds(torch.arange(len(table), device=table.device), folds, seed)
@@ -49,11 +42,7 @@ def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
-    """Check the fold numbers of rows: integers ``[n]`` from 0 in any form, or the name of a column of ``df``.
-
-    Returns:
-        int64 ``[n]`` on the rows' device.
-    """
+    """Check the folds of rows, integers from 0 in any form or a column of ``df``: int64 ``[n]`` on the rows' device."""
     name = folds if isinstance(folds, str) else None
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
     if len(column) != len(work):

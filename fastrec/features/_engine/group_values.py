@@ -20,16 +20,7 @@ Tally = dict[str, torch.Tensor]
 
 
 def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
-    """Count every value of every key, sorted by cell, key and value.
-
-    Args:
-        values, known: float64 ``[n]``, and bool ``[n]``: False = missing.
-        codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
-        cells: each row's cell; None: one for all. As in all functions here.
-
-    Returns:
-        ``cell``, ``key`` (from 0), ``value`` and ``count``, each ``[T]``.
-    """
+    """Count every known value of every key (0: left out): ``cell``, ``key`` from 0, ``value``, ``count``, sorted so."""
     rows = (known & (codes > 0)).nonzero().squeeze(1)
     cell = torch.zeros_like(rows) if cells is None else cells.codes[rows]
     return _tally(cell, codes[rows] - 1, values[rows] + 0.0, torch.ones_like(rows))  # -0.0 and 0.0 are one value
@@ -54,10 +45,9 @@ def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -
 
 
 def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
-    """Compute quantiles of each key's values, linear between two values (Hyndman, Fan 1996, definition 7).
+    """Compute quantiles of each key's values, linear between two (Hyndman, Fan 1996, definition 7).
 
-    Returns:
-        For each share float64 ``[size + 1]`` of the cells in ``keep``; NaN for a key without values, as in entry 0.
+    For each share float64 ``[size + 1]`` of the cells in ``keep``; NaN for a key without values, as in entry 0.
     """
     if keep is not None:
         kept = keep.to(tally["cell"].device)[tally["cell"]]
@@ -120,13 +110,10 @@ def pick_ends(
     size: int,
     ends: Sequence[str],
 ) -> dict[str, Any]:
-    """Find the first or last value in each cell and key; rows of key (``codes``) 0 are left out.
+    """Find the first or last value in each cell and key (``codes``; rows of 0 are left out).
 
-    At one place in the ``order`` (keys ``[n]``) the smallest value is first and the largest is last.
-
-    Returns:
-        ``values`` (sorted ``Keys``) and for each end ``code`` (``[cells, size - 1]``, 0 = none, from 1) and ``order``,
-        a list of arrays of that shape.
+    At one place in the ``order`` the smallest value is first, the largest last. ``values`` are sorted ``Keys``; each
+    end has its ``code`` ``[cells, size - 1]``, 0 = none, and ``order``, arrays of that shape.
     """
     values, of_row = keyed.sort_keys(coded)
     count = 1 if cells is None else cells.count
@@ -208,11 +195,7 @@ def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
 
 
 def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
-    """Count distinct numbers (float64 ``[n]``; NaN does not count).
-
-    Returns:
-        ``value`` float64 ``[K]``, ascending, and ``count`` int64 ``[cells, K]``.
-    """
+    """Count distinct numbers but NaN: ``value`` float64 ``[K]``, ascending, and ``count`` int64 ``[cells, K]``."""
     known = ~numbers.isnan()
     rows = None if bool(known.all()) else known
     numbers = numbers if rows is None else numbers[rows]
@@ -243,8 +226,7 @@ def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch
 def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> torch.Tensor:
     """Compute exact quantiles of values with counts (``[K]``), linear between neighbours as ``numpy.quantile``.
 
-    Returns:
-        float64 ``[len(shares)]``; NaN where nothing was counted. Beside an infinity the lower neighbour is taken.
+    NaN where nothing was counted. Beside an infinity the lower neighbour is taken.
     """
     ends = torch.cumsum(count, 0)
     size = int(ends[-1]) if len(ends) else 0
@@ -267,11 +249,7 @@ def mode(value: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
-    """Compute count, mean, sum of squared deviations and range in two passes: 1e8 ± 1 keeps its digits.
-
-    Returns:
-        ``count``, ``mean``, ``m2``, ``min``, ``max`` of finite numbers: float64 ``[cells, 1]`` each, as of one key.
-    """
+    """Compute ``count mean m2 min max`` of finite numbers in two passes: 1e8 ± 1 keeps its digits. ``[cells, 1]``."""
     finite = numbers.isfinite()
     every = bool(finite.all())
     present = numbers if every else numbers[finite]

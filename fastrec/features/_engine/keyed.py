@@ -28,12 +28,10 @@ def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
 
 
 def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Code two tables' rows by the same keys: codes above 0 are equal if and only if the keys are.
+    """Code two tables' rows by the same keys, int64 ``[n]`` and ``[m]``: codes above 0 are equal if the keys are.
 
-    The columns' codes are joined as digits of one number, which needs no table of the combinations that occur.
-
-    Returns:
-        int64 ``[n]`` and ``[m]``, not dense; 0 = missing, and in ``there`` also a key with a part that ``here`` lacks.
+    The columns' codes are joined as digits of one number, which needs no table of the combinations. 0 is missing, and
+    in ``there`` also a key with a part that ``here`` lacks.
     """
     if not names:
         raise DataError("there is a key of no columns", remedy="Name at least one column")
@@ -199,15 +197,9 @@ def collect_moments(
     parts: Collection[str],
     bins: Sequence[float] = (),
 ) -> Arrays:
-    """Collect one partition's arrays ``[cells, size - 1]``.
+    """Collect one partition's arrays ``[cells, size - 1]``, those in ``parts``, of the ``known`` values.
 
-    Args:
-        values, known: float64 ``[n]``, and bool ``[n]``: False = missing, which does not count.
-        codes: int64 ``[n]``, the key of each row, 0 = missing.
-        cells: each row's cell; None: one for all.
-        size: number of codes, the one for missing included.
-        parts: which arrays are wanted.
-        bins: the edges of the bins.
+    ``codes`` (int64 ``[n]``, 0 = missing) are the rows' keys, ``size`` counts them, the one for missing included.
     """
 
     def total(values: torch.Tensor) -> torch.Tensor:

@@ -152,18 +152,10 @@ def _times(column: Column) -> str:
 
 
 def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute ``y[i] = factor[i] · y[i - 1] + values[i]`` inside each group, ``y = values`` in its first row.
+    """Compute ``y[i] = factor[i] · y[i - 1] + values[i]`` in each group, ``y = values`` in its first row: ``[c, n]``.
 
-    A row's sum is formed from blocks of its group's rows (Blelloch 1990, "Prefix sums and their applications"), in a
-    way that depends on its place in the group alone: neither later rows nor other groups touch its rounding.
-
-    Args:
-        values: float64 ``[c, n]``, the rows of a group together and in order.
-        place: int64 ``[n]``, each row's place in its group, from 0.
-        factor: float64 ``[n]`` in [0, 1]; None: 1.
-
-    Returns:
-        float64 ``[c, n]``.
+    Rows of a group are together, ``place`` is a row's in its group. A sum is formed from blocks (Blelloch 1990, "Prefix
+    sums and their applications") by that place alone: neither later rows nor other groups touch its rounding.
     """
     if not len(place):
         return values
@@ -286,17 +278,10 @@ class EarlierRows:
     def sums(
         self, values: torch.Tensor, counts: torch.Tensor, clock: Clock | None = None, half_life: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum over the earlier rows.
+        """Sum values ``[c, n]``, 0 in rows that do not count, over the earlier rows that do, decaying by a clock.
 
-        Args:
-            values: float64 ``[c, n]`` in row order, 0 in rows that do not count.
-            counts: bool ``[n]``, the rows that count.
-            clock: by which sums decay; None: nothing decays.
-            half_life: the age at which a row counts half.
-
-        Returns:
-            float64 ``[c, n]``, as they were at the last earlier row that counts, and ``[n]``, how long ago that was
-            (0 without a clock; where no earlier row counts any number).
+        Return the sums as they were at the last such row, and ``[n]``, how long ago that was (0 without a clock; any
+        number where there is none).
         """
         groups, place = self.groups, self.groups.place
         ordered = values if groups.order is None else values.index_select(1, groups.order)
@@ -349,16 +334,11 @@ def earlier_events(
     counted: torch.Tensor | None = None,
     tie: torch.Tensor | None = None,
 ) -> EarlierEvents:
-    """Find the events before each row.
+    """Find the events before each row: those of a ``log``, or (None) the rows themselves.
 
-    Args:
-        table: the rows.
-        log: the events; None: the rows themselves.
-        by: the columns of the group; a row or an event with a missing one is in none.
-        order: the columns that order rows and events; of events at one place the larger row number is later. Empty:
-            the rows' own order.
-        counted: bool ``[e]``, False = an event is passed over; None: all count.
-        tie: int64 ``[e]``, decides which of the events at one place is later before the row number does.
+    A row or an event with a missing ``by`` is in no group. Of events at one place in the ``order`` the one with the
+    larger ``tie``, then row number, is later; without an order the rows' own counts. Events not ``counted`` are passed
+    over.
     """
     if log is None:
         return _among_rows(table, by, order, counted, tie)
@@ -395,11 +375,7 @@ def _among_rows(
 
 
 def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor) -> torch.Tensor:
-    """Subtract an event's order value from each row's; ``events``: row numbers int64 ``[n]`` in ``log``, -1 = none.
-
-    Returns:
-        float64 ``[n]``: seconds for times, else the order's unit; NaN where there is no event.
-    """
+    """Subtract an event's order value from each row's: seconds for times; NaN for event -1. float64 ``[n]``."""
     here = order_keys(table, [order])[0]
     there = here if log is None else order_keys(log, [order])[0]
     if not len(there):

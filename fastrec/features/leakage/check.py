@@ -197,15 +197,10 @@ class LeakCheck:
         at_made: torch.Tensor | None = None,
         excuse: Callable[[str], str | None] = lambda name: None,
     ) -> set[str]:
-        """Record the suspects that have moved, and return them.
+        """Record the suspects that have moved (a leak of this kind) between ``base`` and ``made``, and return them.
 
-        Args:
-            kind: the kind of leak that a move is.
-            base, made: the columns before and after the change.
-            what: the change, for messages.
-            rows: int64, the rows of the checked frame that must not move.
-            at, at_made: their places in ``base`` (None: their numbers), and in ``made`` (None: ``at``).
-            excuse: returns, in words, why a column's move is no leak; None: it is one.
+        ``rows`` of the checked frame must not move; they are at ``at`` in ``base`` (None: their numbers) and at
+        ``at_made`` in ``made``. ``excuse`` says why a column's move is no leak, if so.
         """
         at = rows if at is None else at
         at_made = at if at_made is None else at_made
@@ -248,18 +243,12 @@ _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 
 @dataclass(frozen=True, eq=False)
 class RandomRuns:
-    """Runs with targets of all rows changed at random.
+    """Runs with targets of all rows changed at random."""
 
-    Args:
-        made, targets: of each run the columns, and the targets as numbers by name: float64 ``[n]``.
-        flips: bool ``[runs, n]``, whose targets were changed in which run.
-        moves: by how much each column has moved, float64 ``[runs, n]``; only columns of all runs.
-    """
-
-    made: list[Made]
-    targets: list[dict[str, torch.Tensor]]
-    flips: torch.Tensor
-    moves: dict[str, torch.Tensor]
+    made: list[Made]  # of each run the columns
+    targets: list[dict[str, torch.Tensor]]  # of each run, as numbers by name: float64 ``[n]``
+    flips: torch.Tensor  # bool ``[runs, n]``, whose targets were changed in which run
+    moves: dict[str, torch.Tensor]  # by how much each column of all runs has moved: float64 ``[runs, n]``
 
     def of(self, name: str) -> list[Column]:
         """Return one column of the runs that have it."""

@@ -107,9 +107,8 @@ def told_within(
 ) -> tuple[int, int]:
     """Count the pairs that tell the target within groups: equal values for equal targets, all higher or all lower else.
 
-    Returns:
-        The pairs of neighbours in groups of at least four rows and several targets (in smaller ones folds leave out one
-        row too), 0 if one pair contradicts; and the pairs with equal targets.
+    Pairs are neighbours in groups of at least four rows and several targets (in smaller ones folds leave out one row
+    too); 0 if one contradicts. The second number counts those of equal targets.
     """
     order = by_group(codes, y) if order is None else order
     codes, y, values = codes[order], y[order], values[order]
@@ -136,12 +135,10 @@ def told_within(
 
 
 def says_target(cases: Iterable[tuple[torch.Tensor, ...]], how: Literal["drawn", "moved", "static"]) -> bool:
-    """Decide whether values tell the target in all cases, in more pairs of rows than chance allows.
+    """Decide whether values tell the target in all cases of ``told_within``, in more pairs of rows than by chance.
 
-    Args:
-        cases: arguments for ``told_within``.
-        how: ``drawn``: all targets were changed at random; ``moved``: the rows that one target moves; ``static``:
-            nothing was changed; then most targets must be equal, as numbers that all differ tell less.
+    ``drawn``: all targets were changed at random; ``moved``: the rows that one target moves; ``static``: nothing was
+    changed; then most targets must be equal, as numbers that all differ tell less.
     """
     pairs = equal = 0
     for case in cases:

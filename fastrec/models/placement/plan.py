@@ -182,12 +182,7 @@ def table_kinds(
 def device_slots(
     asked: Embeddings, groups: Mapping[str, tuple[str, int, int]], device_rows: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """Return how many rows of each group of tables have room on the device.
-
-    Args:
-        groups: group that does not lie on the device → its kind, rows and width.
-        device_rows: table on the device → ``(rows, width)``.
-    """
+    """Return how many rows of each group of tables (kind, rows, width) have room beside tables on the device."""
     limit = asked.device_bytes
     if limit is None:
         share = {"host": 0, "cached": limits.CACHED_SHARE}

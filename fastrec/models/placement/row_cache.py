@@ -60,12 +60,7 @@ class Coldest:
         return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
 
     def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
-        """Return ``wanted`` slots to be emptied, int64, or all that may go.
-
-        Args:
-            row_at: the row in each slot, int64 ``[slots]``, -1 where there is none.
-            held: slots that stay, int64, in any number.
-        """
+        """Return ``wanted`` slots to be emptied, int64, or all that may go: no ``held`` ones, none without a row."""
         stays = torch.zeros(len(row_at), dtype=torch.bool)
         stays.index_fill_(0, held[held < len(row_at)], True)
         found = self._from_queue(wanted, row_at, stays)
@@ -251,9 +246,7 @@ class RowCache:
     def _bring(self, ids: Tensor, held: list[Tensor], *, must: bool, counts: bool) -> Tensor:
         """Bring the rows of a lookup; return the slots of ``ids``, int64, without those of rows that were not brought.
 
-        Args:
-            ids: int64 ``[n]`` on the host, as often as they are looked up.
-            must: all have to be brought; else as many as there is room for.
+        Without ``must`` as many rows come as there is room for.
         """
         slots = self.slot_of.index_select(0, ids)
         absent = ids[slots < 0]

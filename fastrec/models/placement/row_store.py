@@ -22,13 +22,10 @@ from fastrec.models.embedding_layout import KINDS, TableSlice, lay_out
 
 
 class RowStore:
-    """Named columns of numbers of all rows: the weights, and what an optimizer keeps of them.
+    """Named columns of numbers of all rows, in memory or in a folder: the weights, and what an optimizer keeps of them.
 
     Rows that no batch has are not settled (see ``fastrec.optim.torch_optimizers``) before they are read: ``pending``
     says by what. A row is then multiplied by the same numbers in the same order as rows on the device were.
-
-    Args:
-        folder: where files are to lie; None: in memory.
     """
 
     def __init__(self, rows: int, width: int, folder: str | Path | None = None) -> None:
@@ -238,11 +235,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Send each rank its part of values ``[n, …]``, those for rank 0 first; ``sizes``: how many each gets.
-
-    Returns:
-        What came from the ranks, those of rank 0 first; and how many from each.
-    """
+    """Send each rank its part of values, in order, by their ``sizes``; return what came from the ranks, and sizes."""
     if ranks == 1:
         return values, sizes
     if back is None:
@@ -264,11 +257,7 @@ def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
 def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
     """Rearrange saved tables to this layout; if that fails, change nothing, and loading raises the error.
 
-    Args:
-        share: which rank's rows of how many ranks' are here; None: the tables are not shared.
-
-    Returns:
-        Whether tables that ranks share are one rank's own rows.
+    ``share``: which rank's rows of how many ranks' are here. Return whether shared tables are one rank's own rows.
     """
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     # rows of one rank fit no other layout: only the same rank of as many can take them

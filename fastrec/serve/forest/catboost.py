@@ -159,14 +159,9 @@ _LINKS: dict[str, Link] = {
 
 
 def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> Forest:
-    """Convert the trees of a model, of any shape.
+    """Convert the trees of a CatBoost model, of any shape.
 
-    Args:
-        model: ``catboost.CatBoost`` or one of its kind.
-        n_codes: column → number of codes of a category, integers from 0 in training; NaN counts as code 0.
-
-    Raises:
-        DataError: the trees read text, embeddings, categories without ``n_codes``, or an unknown kind of statistics.
+    ``n_codes``: column → number of codes of a category, integers from 0 in training; NaN counts as code 0.
     """
     import catboost
 

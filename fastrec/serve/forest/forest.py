@@ -105,46 +105,26 @@ class Forest:
     A margin is ``base`` plus the values of the leaves. A ``feature`` from ``columns`` on is a number in ``derived``. A
     node's children are numbers of nodes, or of leaves if ``left_leaf`` or ``right_leaf`` is set. A tree that is a
     single leaf has one node with that leaf on both sides.
-
-    Args:
-        roots: int64 ``[trees]``, numbers of nodes.
-        feature: int64 ``[nodes]``.
-        threshold: float64 ``[nodes]``.
-        missing_left: bool ``[nodes]``, where NaN goes.
-        left, right: int64 ``[nodes]``.
-        left_leaf, right_leaf: bool ``[nodes]``.
-        value: float64 ``[leaves]``.
-        target: int64 ``[leaves]``, which target a leaf counts for.
-        columns: number of columns of rows.
-        base: float64 ``[targets]``, start of the sums.
-        link: the prediction from ``m = scale · margin``: ``'logistic'`` is ``1 / (1 + exp(-m))``,
-            ``'log1p_exp'`` is ``log(1 + exp(m))``, ``'signed_square'`` is ``|m| · m``.
-        scale: factor of margins before the link.
-        rule: condition to go left.
-        dtype: what the library adds up in, and what thresholds are: rows are float32 in either case, unless
-            ``wide`` is set.
-        wide: rows must be float64: the library compares float64 and was trained on such rows.
-        derived: columns computed from others: sets of categories, zeros as missing, CatBoost's statistics.
     """
 
-    roots: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    missing_left: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    left_leaf: np.ndarray
-    right_leaf: np.ndarray
-    value: np.ndarray
-    target: np.ndarray
-    columns: int
-    base: np.ndarray
-    link: Link
-    scale: float
-    rule: Rule
-    dtype: Literal["float32", "float64"]
-    wide: bool
-    derived: tuple[Derived, ...] = ()
+    roots: np.ndarray  # int64 ``[trees]``, numbers of nodes
+    feature: np.ndarray  # int64 ``[nodes]``
+    threshold: np.ndarray  # float64 ``[nodes]``
+    missing_left: np.ndarray  # bool ``[nodes]``, where NaN goes
+    left: np.ndarray  # int64 ``[nodes]``
+    right: np.ndarray  # int64 ``[nodes]``
+    left_leaf: np.ndarray  # bool ``[nodes]``
+    right_leaf: np.ndarray  # bool ``[nodes]``
+    value: np.ndarray  # float64 ``[leaves]``
+    target: np.ndarray  # int64 ``[leaves]``, which target a leaf counts for
+    columns: int  # number of columns of rows
+    base: np.ndarray  # float64 ``[targets]``, start of the sums
+    link: Link  # the prediction of ``m = scale · margin``: log1p_exp is ``log(1 + exp(m))``, signed_square ``|m| · m``
+    scale: float  # factor of margins before the link
+    rule: Rule  # condition to go left
+    dtype: Literal["float32", "float64"]  # of sums and thresholds; rows are float32 unless ``wide``
+    wide: bool  # rows must be float64: the library compares float64 and was trained on such rows
+    derived: tuple[Derived, ...] = ()  # sets of categories, zeros as missing, CatBoost's statistics
 
     @property
     def targets(self) -> int:
@@ -173,12 +153,9 @@ class Forest:
         return attributes
 
     def margins(self, x: str, graph: Graph, *, base: bool = True) -> str:
-        """Add the nodes that compute margins of rows; return their name: float64 ``[n, targets]``.
+        """Add the nodes that compute margins ``[n, targets]`` of rows ``x`` (float32, float64 if ``wide``).
 
-        Args:
-            x: name of the rows: float32 ``[n, columns]`` (float64 if ``wide``), NaN if missing.
-            graph: the graph to add to.
-            base: add ``base`` first, as the libraries do; False if rows have their own.
+        ``base`` is added first, as the libraries do, unless rows have their own.
         """
         if self.dtype == "float64" and not self.wide:
             x = graph.cast(x, np.float64)
@@ -267,26 +244,16 @@ class Forest:
 
 @dataclass
 class Tree:
-    """One tree; row 0 is the root.
+    """One tree; row 0 is the root."""
 
-    Args:
-        left, right: int ``[rows]``, the children's rows; -1 in rows that are leaves.
-        feature: int ``[rows]``.
-        threshold: float ``[rows]``.
-        missing_left: bool ``[rows]``.
-        value: float ``[rows]``, of leaves.
-        target: of the leaves.
-        derived: row → its column, if that is a derived one.
-    """
-
-    left: np.ndarray
-    right: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    missing_left: np.ndarray
-    value: np.ndarray
-    target: int = 0
-    derived: Mapping[int, Derived] = field(default_factory=dict)
+    left: np.ndarray  # int ``[rows]``, the children's rows; -1 in rows that are leaves
+    right: np.ndarray  # int ``[rows]``, the children's rows; -1 in rows that are leaves
+    feature: np.ndarray  # int ``[rows]``
+    threshold: np.ndarray  # float ``[rows]``
+    missing_left: np.ndarray  # bool ``[rows]``
+    value: np.ndarray  # float ``[rows]``, of leaves
+    target: int = 0  # of the leaves
+    derived: Mapping[int, Derived] = field(default_factory=dict)  # row → its column, if that is a derived one
 
 
 def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
@@ -347,21 +314,14 @@ def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str,
 
 @dataclass(frozen=True)
 class SymmetricTrees:
-    """Trees of one depth whose nodes of a level have the same split.
+    """Trees of one depth whose nodes of a level have the same split."""
 
-    Args:
-        feature, threshold, missing_left: ``[splits]``, the distinct splits.
-        splits: int64 ``[depth, trees]``, which split each level has.
-        leaves: float64 ``[trees, 2 ** depth]``; the right side of the first level is the highest digit.
-        target: int64 ``[trees]``, ascending.
-    """
-
-    feature: np.ndarray
-    threshold: np.ndarray
-    missing_left: np.ndarray
-    splits: np.ndarray
-    leaves: np.ndarray
-    target: np.ndarray
+    feature: np.ndarray  # ``[splits]``, the distinct splits
+    threshold: np.ndarray  # ``[splits]``, the distinct splits
+    missing_left: np.ndarray  # ``[splits]``, the distinct splits
+    splits: np.ndarray  # int64 ``[depth, trees]``, which split each level has
+    leaves: np.ndarray  # float64 ``[trees, 2 ** depth]``; the right side of the first level is the highest digit
+    target: np.ndarray  # int64 ``[trees]``, ascending
 
 
 def symmetric_trees(forest: Forest, targets: int) -> SymmetricTrees | None:

@@ -32,14 +32,7 @@ _IDENTITY = ("regression", "regression_l1", "huber", "fair", "quantile", "mape",
 
 
 def forest_of_lightgbm(booster: Any) -> Forest:
-    """Convert the trees of a booster, up to its best iteration if it has one.
-
-    Args:
-        booster: ``lightgbm.Booster``.
-
-    Raises:
-        DataError: the objective is not known here, or leaves are linear models.
-    """
+    """Convert the trees of a ``lightgbm.Booster``, up to its best iteration if it has one."""
     head, *texts = booster.model_to_string(num_iteration=booster.best_iteration).split("\nTree=")
     about = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
     objective, *options = about.get("objective", "none").split()
@@ -92,16 +85,8 @@ def _tree_from_lightgbm(text: str, target: int) -> Tree:
 def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
     """Convert the trees of a trained classifier or regressor with one target.
 
-    Targets are the values of a regressor, the probability of the second of two classes or of each of several; of
-    boosted classifiers what probabilities are made of by ``link``.
-
-    Args:
-        model: ``DecisionTree…``, ``ExtraTree…``, ``RandomForest…``, ``ExtraTrees…``, ``GradientBoosting…`` or
-            ``HistGradientBoosting…``.
-        every_class: give two classes a target each, too.
-
-    Raises:
-        DataError: it is of another kind, or has several targets or categories of its own.
+    Targets are the values of a regressor, the probability of the second of two classes (``every_class``: of both) or of
+    each of several; of boosted classifiers what probabilities are made of by ``link``.
     """
     from sklearn import ensemble, tree
 
@@ -192,15 +177,7 @@ _KNOWN = (
 
 
 def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> Forest:
-    """Convert the trees of a booster; one that stopped early must have been cut to its best tree.
-
-    Args:
-        booster: trees (``gbtree`` or ``dart``).
-        n_columns: number of columns of rows; None: the booster's.
-
-    Raises:
-        DataError: the booster is linear, its objective is not known here, or its leaves are vectors.
-    """
+    """Convert the trees (``gbtree``, ``dart``) of a booster; one that stopped early must have been cut to its best."""
     learner = json.loads(booster.save_raw("json"))["learner"]
     objective, params = learner["objective"]["name"], learner["learner_model_param"]
     if objective not in _KNOWN:
@@ -245,14 +222,7 @@ def _tree_from_xgboost(tree: Mapping[str, Any], weight: float, target: int) -> T
 
 
 def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
-    """Return the same trees under an objective that leaves margins as they are, for servers without margins.
-
-    Args:
-        booster: trees of one target.
-
-    Raises:
-        DataError: it has several targets, or cannot be exported.
-    """
+    """Return trees of one target under an objective that leaves margins as they are, for servers without margins."""
     forest = forest_of_xgboost(booster)
     if forest.targets > 1:
         why = f"a booster of {forest.targets} targets has no objective of margins"
@@ -268,19 +238,12 @@ def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
 
 @dataclass(frozen=True)
 class EstimatorForests:
-    """One forest, or the constant that is predicted, for each output of an estimator.
+    """One forest, or the constant that is predicted, for each output of an estimator."""
 
-    Args:
-        parts: the outputs, with the links of ``predict`` (none in ranking).
-        inputs: converts a table to the trees' matrix.
-        task: the estimator's.
-        start: a column of margins instead of ``base``, if any.
-    """
-
-    parts: tuple[Forest | float, ...]
-    inputs: TreeInputs | DenseInputs
-    task: Task
-    start: str | None = None
+    parts: tuple[Forest | float, ...]  # the outputs, with the links of ``predict`` (none in ranking)
+    inputs: TreeInputs | DenseInputs  # converts a table to the trees' matrix
+    task: Task  # the estimator's
+    start: str | None = None  # a column of margins instead of ``base``, if any
 
     @property
     def dtype(self) -> Literal["float32", "float64"]:
@@ -288,15 +251,9 @@ class EstimatorForests:
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
     def predictions(self, x: str, graph: Graph, *, start: str | None = None) -> tuple[str, list[str | None]]:
-        """Add the nodes of ``predict``.
+        """Add the nodes of ``predict`` of a matrix of ``dtype``; return their name, and those of each part's margins.
 
-        Args:
-            x: name of the matrix of ``inputs.matrix``: ``dtype``, ``[n, columns]``, NaN if missing.
-            graph: the graph to add to.
-            start: name of the values of the column ``start``, if there is one: float32 ``[n]``.
-
-        Returns:
-            The name of the predictions, float64 ``[n]`` or ``[n, k]``, and of each part's margins (None: a constant).
+        ``start`` names the values of the column ``start``, float32 ``[n]``. A constant has no margins (None).
         """
         one, outputs, margins = graph.constant([1]), [], []
         for part in self.parts:
@@ -318,15 +275,7 @@ class EstimatorForests:
 
 
 def forests_of(estimator: Estimator) -> EstimatorForests:
-    """Convert the trees of a trained estimator.
-
-    Args:
-        estimator: ``XGBModel`` (``XGBRanker``), ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees.
-
-    Raises:
-        NotFittedError: it has not learned yet.
-        DataError: it has no trees, or none that can be exported.
-    """
+    """Convert the trees of a trained ``XGBModel``, ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees."""
     if isinstance(estimator, XGBModel | LGBMModel | CatBoostModel):
         if estimator._task is None:
             raise estimator.not_fitted()

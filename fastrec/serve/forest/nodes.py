@@ -20,32 +20,21 @@ _APART = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio: multiples of it are far
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """A model's statistics of combinations of categories.
+    """A model's statistics of combinations of categories."""
 
-    Args:
-        hashes: int64 ``[codes + 1]``, of the codes of every category, the last for those above; NaN is code 0.
-        above: (column, border, whether NaN is above it): elements from 0 on. The first one is never above.
-        cats: columns: the next elements.
-        exact: (place in ``cats``, hash of a code): the last elements.
-        elements: int64 ``[combinations, most]``, filled up in front with 0.
-        keys: int64 ``[rows]``, hashes of the combinations that are known.
-        starts: int64 ``[rows]``, where their values are.
-        unknown: int64 ``[combinations]``, where the values of other rows are.
-        values: float32, for each row one after the other.
-        of, index: int64 ``[statistics]``, the combination of each statistic, and its place among those of a row.
-    """
-
-    hashes: np.ndarray
-    above: tuple[tuple[int, float, bool], ...]
-    cats: tuple[int, ...]
-    exact: tuple[tuple[int, int], ...]
-    elements: np.ndarray
-    keys: np.ndarray
-    starts: np.ndarray
-    unknown: np.ndarray
-    values: np.ndarray
-    of: np.ndarray
-    index: np.ndarray
+    hashes: np.ndarray  # int64 ``[codes + 1]``, of every category, the last for those above; NaN is code 0
+    above: tuple[
+        tuple[int, float, bool], ...
+    ]  # (column, border, whether NaN is above): elements from 0; the first never is
+    cats: tuple[int, ...]  # columns: the next elements
+    exact: tuple[tuple[int, int], ...]  # (place in ``cats``, hash of a code): the last elements
+    elements: np.ndarray  # int64 ``[combinations, most]``, filled up in front with 0
+    keys: np.ndarray  # int64 ``[rows]``, hashes of the combinations that are known
+    starts: np.ndarray  # int64 ``[rows]``, where their values are
+    unknown: np.ndarray  # int64 ``[combinations]``, where the values of other rows are
+    values: np.ndarray  # float32, for each row one after the other
+    of: np.ndarray  # int64 ``[statistics]``, the combination of each
+    index: np.ndarray  # int64 ``[statistics]``, its place among those of a row
 
 
 @dataclass(frozen=True)

@@ -325,13 +325,9 @@ def lists_of(step: Feature, places: ListScope) -> GraphGroups:
 def written(
     steps: Sequence[Feature], table: GraphTable, places: ListScope, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
-    """Write all steps that can be written, in order; the other steps' columns become inputs.
+    """Write all of ``steps`` (those that others read first) that can be written; others' columns become inputs.
 
-    Args:
-        steps: steps after those that they read.
-        table: the existing columns.
-        places: see ``ListScope``.
-        wanted: the columns that models read.
+    ``wanted`` are the columns that models read.
     """
     served = Served()
     needed = set(wanted)  # steps that no model reads are not written

@@ -132,11 +132,6 @@ def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bo
     Each step halves the edges of all columns at once: one number of a table is read and compared, and the result is the
     next binary digit of the place. No branch can be mispredicted: 40 columns of 1,000 edges take 1,024 rows .8 ms,
     comparisons with 2 √K of the edges 3.4.
-
-    Args:
-        values: ``[rows, m]`` numbers, compared as float64.
-        edges: at least one for each column, float64 ``[K]``.
-        right: as in torch's ``bucketize``.
     """
     graph = values.graph
     sizes = torch.tensor([len(e) for e in edges])

@@ -25,25 +25,15 @@ Made = dict[str, Column]
 
 @dataclass(eq=False)
 class Fetched:
-    """The events of some rows' keys.
+    """The events of some rows' keys."""
 
-    Args:
-        index: where they are from.
-        rows: int64 ``[n]``, the place of each row's key among the keys; -1: it has none.
-        first: int64 ``[keys]``, a row that has each key.
-        of_key: int64 ``[events]``, the place of each event's key; those of one key are together, as they came.
-        bases: what folded events came to, ``[keys]``; None: there are none.
-        folded: bool ``[keys]``, the keys that have some.
-        events: the events as a table.
-    """
-
-    index: EventIndex
-    rows: np.ndarray
-    first: np.ndarray
-    of_key: np.ndarray
-    bases: np.ndarray | None
-    folded: np.ndarray
-    events: Table
+    index: EventIndex  # where they are from
+    rows: np.ndarray  # int64 ``[n]``, the place of each row's key; -1: it has none
+    first: np.ndarray  # int64 ``[keys]``, a row that has each key
+    of_key: np.ndarray  # int64 ``[events]``, the place of each event's key; those of one key are together, as they came
+    bases: np.ndarray | None  # what folded events came to, ``[keys]``; None: there are none
+    folded: np.ndarray  # bool ``[keys]``, the keys that have some
+    events: Table  # the events as a table
 
 
 class Request:

@@ -234,22 +234,14 @@ class EventLookup:
 
 @dataclass(eq=False)
 class EventIndex:
-    """A table's events by key.
+    """A table's events by key."""
 
-    Args:
-        number: what its keys begin with.
-        table, columns: the table's name, and its key columns.
-        fields: the columns that a record has.
-        readers: the generators that read it.
-        folds: whether old events are folded into sums.
-    """
-
-    number: int
-    table: str
-    columns: tuple[str, ...]
-    fields: tuple[str, ...] = ()
-    readers: list[Feature] = field(default_factory=list)
-    folds: bool = False
+    number: int  # what its keys begin with
+    table: str  # the table's name, and its key columns
+    columns: tuple[str, ...]  # the table's name, and its key columns
+    fields: tuple[str, ...] = ()  # the columns that a record has
+    readers: list[Feature] = field(default_factory=list)  # the generators that read it
+    folds: bool = False  # whether old events are folded into sums
 
     @property
     def prefix(self) -> bytes:
@@ -264,23 +256,14 @@ class EventIndex:
 
 @dataclass(eq=False)
 class Plan:
-    """What is computed, and from which events.
+    """What is computed, and from which events."""
 
-    Args:
-        steps: the generators, those that others read before them.
-        lookups: what each of them looks up, by its place among the steps.
-        indexes: how the tables' events are kept.
-        columns: the columns that each table's events must have.
-        orders: the columns of each table that must have a value.
-        deep: the places of steps whose values earlier rows need too.
-    """
-
-    steps: list[Feature]
-    lookups: list[list[EventLookup]]
-    indexes: list[EventIndex]
-    columns: dict[str, list[str]]
-    orders: dict[str, list[str]]
-    deep: set[int]
+    steps: list[Feature]  # the generators, those that others read before them
+    lookups: list[list[EventLookup]]  # what each of them looks up, by its place among the steps
+    indexes: list[EventIndex]  # how the tables' events are kept
+    columns: dict[str, list[str]]  # the columns that each table's events must have
+    orders: dict[str, list[str]]  # those of each table that must have a value
+    deep: set[int]  # the places of steps whose values earlier rows need too
     _found: dict[EventLookup, EventIndex] = field(default_factory=dict, init=False)
 
     def index_of(self, lookup: EventLookup) -> EventIndex:

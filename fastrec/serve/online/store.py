@@ -31,12 +31,7 @@ _HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
 
 
 class EventLog:
-    """Records one after the other, each with its length and checksum.
-
-    Args:
-        path: the file; made where it is not there.
-        sync: as of ``MemoryStore``.
-    """
+    """Records in a file, one after the other, each with its length and checksum; ``sync`` as of ``MemoryStore``."""
 
     def __init__(self, path: Path, *, sync: Sync = "always") -> None:
         self.path, self.sync = path, sync
@@ -82,11 +77,7 @@ class EventLog:
 
 
 def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
-    """Read the records of a log that end after byte ``after``, the size that the file once had; cut off a torn end.
-
-    Raises:
-        UnreadableFileError: it is no log, or is damaged before its end.
-    """
+    """Read a log's records that end after byte ``after``, the size that the file once had; cut off a torn end."""
     data = path.read_bytes()
     if not data.startswith(_MAGIC[: len(data)]):
         raise UnreadableFileError("it is no log of events", file=path, remedy="Give the folder of a store")
@@ -352,17 +343,10 @@ def _number(path: Path) -> int:
 def row_keys(
     table: Table, names: Sequence[str], prefix: bytes, memory: dict[str, list[bytes | None]] | None = None
 ) -> list[bytes | None]:
-    """Build each row's key; None if a part of it is missing.
+    """Build each row's key: the prefix and 16 bytes of a digest of each column's value; None if a part is missing.
 
-    Args:
-        table: the rows.
-        names: the key columns; none: all rows have one key.
-        prefix: what the keys begin with.
-        memory: digests of these rows' columns that were made before, and will be asked for again.
-
-    Returns:
-        ``[n]``: the prefix and, for each column, 16 bytes of a digest of the value (two of a billion billion values
-        have the same one with a chance of one in a billion).
+    Two of a billion billion values have one digest with a chance of one in a billion. ``memory`` keeps the columns'
+    digests for the next call.
     """
     if not names:
         return [prefix] * len(table)

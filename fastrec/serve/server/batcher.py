@@ -63,10 +63,7 @@ class Job:
 class Batcher:
     """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop.
 
-    Args:
-        workers, max_wait, queue_rows: as of ``Limits``.
-        max_rows: its ``batch_rows``.
-        seen: called after every batch with its jobs, its rows and the seconds it took.
+    ``seen`` is called after every batch with its jobs, its rows and the seconds it took; the rest is as of ``Limits``.
     """
 
     def __init__(
@@ -205,7 +202,7 @@ class Scorer:
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
-        self.events: Any = None  # what makes its columns from events (see ``service.Events``)
+        self.events: Any = None  # what makes its columns from events: an ``Online``
         self.spec: Spec = read_spec(folder)
         path = self.folder / BACKGROUND  # rows that others are compared with to be explained
         table = pq.read_table(path) if path.is_file() else None

@@ -85,11 +85,16 @@ def columns_of_candidates(
 def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestColumns:
     """Read columns of a table of Arrow."""
     check_rows(table.num_rows, max_rows)
+    return checked_columns(spec, named_columns(table), table.num_rows, from_arrow, _listed)
+
+
+def named_columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return a table's columns by name; refuse two of one name."""
     names = table.column_names
-    if len(set(names)) != len(names):
-        twice = next(n for i, n in enumerate(names) if n in names[:i])
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
         raise Refusal(422, "two columns have this name", column=twice)
-    return checked_columns(spec, dict(zip(names, table.columns)), table.num_rows, from_arrow, _listed)
+    return dict(zip(names, table.columns))
 
 
 def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
@@ -336,23 +341,36 @@ def parse_body(body: bytes, content_type: str, fields: Collection[str], limits: 
 
     ``fields``: names that JSON's object may have beside the rows.
     """
-    kind = content_type.split(";", 1)[0].strip().lower()
-    if kind == ARROW:
-        return Body("table", parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body), {})
-    if kind != JSON:
-        raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
-    said = parse_json(body)
-    if type(said) is not dict:
-        raise Refusal(400, "the body is no object of JSON")
+    said = parse_content(body, content_type, limits)
+    if isinstance(said, pa.Table):
+        return Body("table", said, {})
     forms = [n for n in ("columns", "rows", "candidates") if n != "candidates" or n in fields]
-    unknown = next((n for n in said if n not in {*fields, *forms}), None)
-    if unknown is not None:
-        raise Refusal(422, f"the body has an unknown field {shortened(unknown)!r}")
+    check_fields(said, {*fields, *forms})
     there = [n for n in forms if n in said]
     if len(there) != 1:
         why = f"the body holds none, or several, of {', '.join(forms)}"
         raise Refusal(422, why, remedy='Send {"columns": {"a": [1]}}')
     return Body(there[0], said.pop(there[0]), said)
+
+
+def parse_content(body: bytes, content_type: str, limits: Limits) -> pa.Table | dict[str, Any]:
+    """Parse a body by its content type: a stream of Arrow, or an object of JSON."""
+    kind = content_type.split(";", 1)[0].strip().lower()
+    if kind == ARROW:
+        return parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body)
+    if kind != JSON:
+        raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
+    said = parse_json(body)
+    if type(said) is not dict:
+        raise Refusal(400, "the body is no object of JSON")
+    return said
+
+
+def check_fields(said: dict[str, Any], known: Collection[str], of: str = "body", row: int | None = None) -> None:
+    """Refuse an object of JSON that has other fields."""
+    unknown = next((n for n in said if n not in known), None)
+    if unknown is not None:
+        raise Refusal(422, f"the {of} has an unknown field {shortened(unknown)!r}", row=row)
 
 
 def parse_json(body: bytes | memoryview) -> Any:
@@ -392,9 +410,7 @@ def events_table(declared: tuple[Input, ...], body: Body, max_rows: int) -> pa.T
     """Read the events of a body; null stays null, whatever the column."""
     columns: Mapping[str, Any]
     if body.form == "table":
-        columns = dict(zip(body.rows.column_names, body.rows.columns))
-        if len(columns) < body.rows.num_columns:
-            raise Refusal(422, "two columns have one name")
+        columns = named_columns(body.rows)
     else:
         columns = lists_of_rows(body.rows, max_rows) if body.form == "rows" else body.rows
         if type(columns) is not dict or any(type(v) is not list for v in columns.values()):

@@ -124,12 +124,9 @@ class Call:
 
 
 class BytesHeld:
-    """The bytes of all bodies that are being read, wait, or are being answered; bounded, for each client too.
+    """The bytes of all bodies that are being read, wait, or are being answered: ``limit`` for a client, twice for all.
 
-    Where there is no room, a body that has been coming for longer than a second gives way to others.
-
-    Args:
-        limit: how many one client may have; one body alone may have more. All together may have twice as many.
+    One body alone may have more. Where there is no room, one that has been coming for longer than a second gives way.
     """
 
     def __init__(self, limit: int) -> None:

@@ -332,26 +332,16 @@ class RequestColumns:
     """The rows of one request, under names that the export knows.
 
     The values become arrays when they are scored: 60 columns of one row cost about as much as 60 columns of a hundred.
-
-    Args:
-        spec: what the export takes.
-        sent: each column as it came.
-        rows: how many there are.
-        convert: makes an array ``[rows]`` of the declared type of a column, or refuses it.
-        lists: int64 ``[rows]``: the number of the list that a row is of, 0 … ``n_lists`` - 1; None: all are of one.
-        n_lists: how many lists there are.
-        items: the ids of the candidates as they were sent; None: they were not.
-        made: arrays ``[rows]`` that were made from events.
     """
 
-    spec: Spec
-    sent: Mapping[str, Any]
-    rows: int
-    convert: Callable[[Input, Any], np.ndarray]
-    lists: np.ndarray | None = None
-    n_lists: int = 1
-    items: list[Any] | None = None
-    made: dict[str, np.ndarray] = field(default_factory=dict)
+    spec: Spec  # what the export takes
+    sent: Mapping[str, Any]  # each column as it came
+    rows: int  # how many there are
+    convert: Callable[[Input, Any], np.ndarray]  # makes an array ``[rows]`` of the declared type, or refuses
+    lists: np.ndarray | None = None  # int64 ``[rows]``, each row's list, from 0; None: all are of one
+    n_lists: int = 1  # how many lists there are
+    items: list[Any] | None = None  # the candidates' ids as they were sent
+    made: dict[str, np.ndarray] = field(default_factory=dict)  # arrays ``[rows]`` made from events
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Convert to an array ``[rows]`` for every input but the list's."""

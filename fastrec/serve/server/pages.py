@@ -50,22 +50,14 @@ RANK_FIELDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Address:
-    """A path with what answers there.
-
-    Args:
-        path, method: as the router takes them.
-        handler: called with the service and the request.
-        says: one sentence for the description; None: it is not described.
-        public: answered without a token.
-        post: the model's spec → the description of body and answer (``operation``), None if the model has none.
-    """
+    """A path with what answers there."""
 
     path: str
-    handler: Handler
-    says: str | None = None
+    handler: Handler  # called with the service and the request
+    says: str | None = None  # one sentence for the description; None: it is not described
     method: str = "GET"
-    public: bool = False
-    post: Callable[[Any], dict[str, Any] | None] | None = None
+    public: bool = False  # answered without a token
+    post: Callable[[Any], dict[str, Any] | None] | None = None  # spec → ``operation`` of body and answer
 
 
 def operation(body: dict[str, Any], gives: dict[str, Any], *, example: Any = None, **query: Any) -> dict[str, Any]:

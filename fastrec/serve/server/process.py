@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], None] | None = None) -> None:
     """Answer until SIGTERM or Ctrl-C; what was accepted is finished. SIGHUP reloads the export.
 
-    Args:
-        app: what ``make_app`` gave.
-        host: the address to listen at.
-        port: the port; 0: a free one.
-        started: called with the server's address when it listens.
+    Port 0 is a free one; ``started`` is called with the server's address when it listens.
     """
     # Threads that put batches together and the event loop take turns: with the 5 ms that are usual the loop would wait
     # that long for each of them.

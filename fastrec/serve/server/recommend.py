@@ -29,7 +29,7 @@ from fastrec.retrieval.pipeline.recommender import ABOUT, RANKER
 from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items import TASK, NextItemGraph, type_of
 from fastrec.serve.server.batcher import Job
-from fastrec.serve.server.bodies import ARROW, JSON, check_rows, parse_arrow, parse_json, write_json
+from fastrec.serve.server.bodies import JSON, check_fields, check_rows, named_columns, parse_content, write_json
 from fastrec.serve.server.call import Call, Limits, Refusal, shortened
 from fastrec.serve.server.columns import event_parts, from_arrow, from_values
 from fastrec.serve.server.pages import operation, render
@@ -65,21 +65,13 @@ class RecommendSpec:
 
 @dataclass
 class AskedSessions:
-    """Sessions, one after the other.
+    """Sessions, one after the other."""
 
-    Args:
-        items: ids of their events, ``[events]``.
-        offsets: session ``i`` is ``items[offsets[i]:offsets[i + 1]]``, int64 ``[rows + 1]``.
-        k: how many items are wanted.
-        context: name → a value for each session, None where there is none.
-        times: of the events, in seconds, float64 ``[events]``; None: the model takes none.
-    """
-
-    items: np.ndarray
-    offsets: np.ndarray
-    k: int
-    context: dict[str, list[Any]] = field(default_factory=dict)
-    times: np.ndarray | None = None
+    items: np.ndarray  # ids of their events, ``[events]``
+    offsets: np.ndarray  # session ``i`` is ``items[offsets[i]:offsets[i + 1]]``, int64 ``[rows + 1]``
+    k: int  # how many items are wanted
+    context: dict[str, list[Any]] = field(default_factory=dict)  # name → each session's value, None if there is none
+    times: np.ndarray | None = None  # of the events, in seconds, float64 ``[events]``; None: the model takes none
 
     @property
     def rows(self) -> int:
@@ -115,21 +107,13 @@ def parse_sessions(
     ``timed`` wants. A stream of Arrow has a column ``items`` of lists, one of ``times``; others are the context.
     ``k`` is that of the address.
     """
-    kind = content_type.split(";", 1)[0].strip().lower()
-    if kind == ARROW:
-        table = parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body)
-        asked, alone = _of_arrow(table, spec), False
-    elif kind == JSON:
-        said = parse_json(body)
-        if type(said) is not dict:
-            raise Refusal(400, "the body is no object of JSON")
-        unknown = next((n for n in said if n not in (*_fields(spec), "sessions", "k")), None)
-        if unknown is not None:
-            raise Refusal(422, f"the body has an unknown field {shortened(unknown)!r}")
+    said = parse_content(body, content_type, limits)
+    if isinstance(said, pa.Table):
+        asked, alone = _of_arrow(said, spec), False
+    else:
+        check_fields(said, (*_fields(spec), "sessions", "k"))
         k, alone = said.get("k", k), "items" in said
         asked = _of_json(said, spec, limits.max_rows)
-    else:
-        raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
     asked.k = min(top(k) or spec.k, max(spec.items, 1))
     if asked.k * asked.rows > ANSWER_ITEMS:
         said = f"{asked.rows} sessions with {asked.k} items each are more than {ANSWER_ITEMS} items"
@@ -171,9 +155,7 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedS
     for row, session in enumerate(sessions):
         if type(session) is not dict or type(session.get("items")) is not list:
             raise Refusal(422, "the session is no object with a list of items", row=row)
-        unknown = next((n for n in session if n not in _fields(spec)), None)
-        if unknown is not None:
-            raise Refusal(422, f"the session has an unknown field {shortened(unknown)!r}", row=row)
+        check_fields(session, _fields(spec), "session", row)
     lists = [s["items"] for s in sessions]
     offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
     items = _ids(list(chain.from_iterable(lists)), spec, offsets)
@@ -214,23 +196,20 @@ def _check_name(name: str, spec: RecommendSpec, row: int | None) -> None:
 
 
 def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
-    names = table.column_names
-    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
-    if twice is not None:
-        raise Refusal(422, "two columns have this name", column=twice)
-    absent = next((n for n in ("items", *(["times"] if spec.timed else [])) if n not in names), None)
+    columns, needed = named_columns(table), ("items", "times") if spec.timed else ("items",)
+    absent = next((n for n in needed if n not in columns), None)
     if absent is not None:
         raise Refusal(422, "the column is missing", column=absent)
-    lists = table["items"]
+    lists = columns["items"]
     flat, lengths = event_parts(Input("items", spec.type), lists)
     if lists.null_count:
         raise Refusal(422, "the session has no list", column="items", row=int(np.argmax(lists.is_null())))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     items = _ids(flat, spec, offsets)
-    context, times = {}, _times(table["times"], offsets) if spec.timed else None
-    for name in (n for n in names if n not in (("items", "times") if spec.timed else ("items",))):
+    context, times = {}, _times(columns["times"], offsets) if spec.timed else None
+    for name in (n for n in columns if n not in needed):
         _check_name(name, spec, None)
-        context[name] = _plain(name, table[name].to_pylist())
+        context[name] = _plain(name, columns[name].to_pylist())
     return AskedSessions(items, offsets, 1, context, times)
 
 
@@ -460,12 +439,9 @@ def _version(folder: Path) -> str:
 
 
 class RecommendService(Service):
-    """The model that is served, for sessions. Requests that wait are answered together, one batch at a time.
+    """The model that is served, for sessions: a recommender, a run for next items, its export, or a registry of them.
 
-    Args:
-        folder: a saved recommender, a run for next items, the export of one, or a registry of these two.
-        limits: how much to take on; rows are sessions.
-        canary: refused: one version answers all sessions.
+    Requests that wait are answered together, one batch at a time. One version answers all: a canary is refused.
     """
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:

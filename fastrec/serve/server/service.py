@@ -149,13 +149,7 @@ class EventState(Protocol):
 
 
 class Service:
-    """The export that is served.
-
-    Args:
-        folder: what ``fastrec export`` wrote, or a registry: then the current version is served, and the next one from
-            when it is promoted.
-        events, limits, canary: as ``make_app`` takes them.
-    """
+    """The export that is served; of a registry the current version, and the next one from when it is promoted."""
 
     def __init__(
         self,

@@ -16,35 +16,19 @@ TYPES = ("int64", "float64", "float32", "string", "bool")
 
 @dataclass(frozen=True)
 class Input:
-    """A column that the graph takes, or that the features of an export's events take.
+    """A column that the graph takes, or that the features of an export's events take."""
 
-    Args:
-        name: its name in the training files.
-        type: ``int64``, ``float64``, ``float32``, ``string`` or ``bool``.
-        missing: the value that stands for a missing string or integer; None: none may be missing. Floats: NaN.
-        unit: for a time, the unit since 1970 that the integers count: ``s``, ``ms``, ``us`` or ``ns``.
-        zone: for a time, its time zone; None: clock time without a zone.
-        required: whether every request must hold it.
-        made: whether the server makes it from events, so that no request may hold it.
-        longest: bytes that a text may have; None: as many as the request.
-        events: of a column of the events before a list, so many of the last of which are read: each row holds a list
-            of them. None: it is a column of rows.
-        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of decimals, ``clock`` or
-            ``bool``.
-        gaps: whether training had missing values; if not, every row must have the column.
-    """
-
-    name: str
-    type: str
-    missing: str | int | None = None
-    unit: str | None = None
-    zone: str | None = None
-    required: bool = True
-    made: bool = False
-    longest: int | None = None
-    events: int | None = None
-    text: dict[str, Any] | None = None
-    gaps: bool = True
+    name: str  # its name in the training files
+    type: str  # ``int64``, ``float64``, ``float32``, ``string`` or ``bool``
+    missing: str | int | None = None  # stands for a missing string or integer; None: none may be missing. Floats: NaN
+    unit: str | None = None  # of a time, since 1970: ``s``, ``ms``, ``us`` or ``ns``
+    zone: str | None = None  # of a time; None: clock time without a zone
+    required: bool = True  # whether every request must hold it
+    made: bool = False  # by the server, from events: no request may hold it
+    longest: int | None = None  # bytes that a text may have; None: as many as the request
+    events: int | None = None  # of a column of the events before a list: how many are read, as a list in each row
+    text: dict[str, Any] | None = None  # how the run reads it: ``date``, ``number`` (``comma``), ``clock`` or ``bool``
+    gaps: bool = True  # whether training had missing values; if not, every row must have the column
 
     @cached_property
     def is_float(self) -> bool:
@@ -73,40 +57,22 @@ class Output:
 
 @dataclass(frozen=True)
 class Spec:
-    """All of ``serving.json`` that a server needs.
+    """All of ``serving.json`` that a server needs."""
 
-    Args:
-        name: what the export is called.
-        task: ``binary``, ``multiclass``, ``regression``, ``multilabel`` or ``ranking``.
-        model: the graph's file.
-        version: the SHA-256 of the graph's file.
-        inputs: the columns, in the graph's order.
-        outputs: the tensors that come out; the first is the score.
-        classes: names of the classes, where the score has one column for each.
-        list: the input that tells lists apart, for rankings: whole numbers or text.
-        item: the column with the ids of the candidates, which need not be an input.
-        ignored: other columns of the training rows and of the submission, which a request may hold → the word for the
-            type (``fastrec.table.column_types``), None: not known.
-        of_list: inputs that are equal in the rows of a list.
-        events: what the export says of its events; None: it needs none.
-        tables: the columns of each table of events.
-        events_count: the graph's input that says how many events before its list each row has; None: it reads none.
-    """
-
-    name: str
-    task: str
-    model: Path
-    version: str
-    inputs: tuple[Input, ...]
-    outputs: tuple[Output, ...]
-    classes: tuple[Any, ...] | None = None
-    list: str | None = None
-    item: str | None = None
-    ignored: dict[str, str | None] = field(default_factory=dict)
-    of_list: tuple[str, ...] = ()
-    events: dict[str, Any] | None = None
-    tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)
-    events_count: str | None = None
+    name: str  # what the export is called
+    task: str  # ``binary``, ``multiclass``, ``regression``, ``multilabel`` or ``ranking``
+    model: Path  # the graph's file
+    version: str  # the SHA-256 of the graph's file
+    inputs: tuple[Input, ...]  # the columns, in the graph's order
+    outputs: tuple[Output, ...]  # the tensors that come out; the first is the score
+    classes: tuple[Any, ...] | None = None  # of a score with one column for each
+    list: str | None = None  # the input that tells lists apart, for rankings: whole numbers or text
+    item: str | None = None  # the column with the candidates' ids, which need not be an input
+    ignored: dict[str, str | None] = field(default_factory=dict)  # columns that may be sent → type in a word
+    of_list: tuple[str, ...] = ()  # inputs that are equal in the rows of a list
+    events: dict[str, Any] | None = None  # what the export says of its events; None: it needs none
+    tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)  # each table's columns of events
+    events_count: str | None = None  # the input that counts the events before a list; None: it reads none
 
     @cached_property
     def sent(self) -> tuple[Input, ...]:

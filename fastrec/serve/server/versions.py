@@ -108,9 +108,6 @@ class RegistryEvents:
     A version's files never change: its state goes on in ``events/0007`` beside them, from those of its export. Every
     batch of events is a record of ``events/observed.log`` before a state takes it in; a version that is served again
     takes in what it has missed since it was put into the registry. (What was before is in its export.)
-
-    Args:
-        registry: the registry.
     """
 
     def __init__(self, registry: Registry) -> None:

@@ -162,11 +162,10 @@ class LogForm:
 
 
 def parse(stretch: Stretch, form: LogForm) -> tuple[np.ndarray, np.ndarray]:
-    """Parse lines into rows.
+    """Parse lines into rows, int32 ``[n, words]``, and the smallest value of each number, int64.
 
-    Returns:
-        int32 ``[n, words]``: each category's 32-bit value, the numbers (0 where missing), and a word with the label in
-        bit 0 and, in bit 1 + j, whether category j is missing; and the smallest value of each number, int64.
+    A row is each category's 32-bit value, the numbers (0 where missing), and a word with the label in bit 0 and, in bit
+    1 + j, whether category j is missing.
     """
     cuts, counts = _shares(stretch)
     rows = np.empty((sum(counts), form.words), dtype=np.int32)

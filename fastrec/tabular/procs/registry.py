@@ -24,15 +24,7 @@ def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
 
 
 def as_procs(procs: Any) -> list[FrameProc]:
-    """Return procs in the order they work in: classes instantiated, fastai's translated, a ``Pipeline`` taken apart.
-
-    Args:
-        procs: None, one or several of this library's or fastai's procs, classes or instances, or another frame's
-            ``procs``.
-
-    Raises:
-        DataError: something else, or two of a kind.
-    """
+    """Return procs in the order they work in: classes instantiated, fastai's translated, a ``Pipeline`` taken apart."""
     given = procs.fs if isinstance(procs, Pipeline) else L(procs)
     found = [_as_proc(p) for p in given if not isinstance(p, Categorize | RegressionSetup)]
     kinds = [type(p) for p in found if not p.several]

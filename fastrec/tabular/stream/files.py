@@ -33,12 +33,7 @@ class Unit:
 
 
 class ParquetSource:
-    """The rows of several Parquet files, one file after the other.
-
-    Args:
-        paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it, but for files and folders whose names begin
-            with ``.`` or ``_``), a pattern with ``*``, or a list of these.
-    """
+    """The rows of several Parquet files (see ``list_files``), one file after the other."""
 
     def __init__(self, paths: Paths, columns: Sequence[str]) -> None:
         self.files = list_files(paths)

@@ -168,15 +168,9 @@ class StreamedFrame(TabularFrame):
 
 
 class StreamLoader(Shared, TfmdDL):
-    """Batches ``(x_cat, x_cont, y)`` of Parquet rows, read as they are needed.
+    """Batches ``(x_cat, x_cont, y)`` of Parquet rows, read as they are needed (see ``ParquetFrame.dataloaders``).
 
-    Args:
-        frame: a ``ParquetFrame``.
-        rows: its training or validation rows.
-        bs, shuffle, drop_last, buffer_rows, seed, rank, world_size: see ``ParquetFrame.dataloaders``.
-        after_batch: transforms of a batch on its device.
-        num_workers: not used: rows are read in a thread.
-        **kwargs: as for fastai's ``TfmdDL``.
+    ``num_workers`` is not used: rows are read in a thread.
     """
 
     def __init__(

@@ -100,10 +100,8 @@ class Mixer:
     """Rows in random order through a buffer: each that is taken leaves its place to one that is read.
 
     All places are emptied once, in random order, before any is emptied again: a row stays while as many others are
-    taken as the buffer holds, give or take as many. The rows that are left at the end are permuted.
-
-    Args:
-        seed: of the order; None: rows come as they are read.
+    taken as the buffer holds, give or take as many. The rows that are left at the end are permuted. Without a ``seed``
+    rows come as they are read.
     """
 
     def __init__(self, filled: Iterator[Packed], layout: Layout, rows: int, seed: int | None) -> None:

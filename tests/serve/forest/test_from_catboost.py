@@ -80,8 +80,8 @@ def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
     "more",
     [
         {"grow_policy": "Depthwise"},
-        {"grow_policy": "Lossguide", "max_leaves": 9},
-        {"nan_mode": "Max"},
+        {"grow_policy": "Lossguide", "max_leaves": 9, "loss": "MultiClass"},
+        {"nan_mode": "Max", "loss": "MultiClass"},
         {"depth": 1},
         {"depth": 9, "iterations": 3},
         {"boost_from_average": False},
@@ -89,11 +89,9 @@ def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("loss", ["RMSE", "MultiClass"])
-def test_other_ways_to_grow(loss, more, rows, odd_rows, amounts, margins):
-    if loss == "MultiClass":
-        more = {n: v for n, v in more.items() if n != "boost_from_average"}
-    model = trained(rows, LOSSES[loss](amounts), loss=loss, **more)
+def test_other_ways_to_grow(more, rows, odd_rows, amounts, margins):
+    loss = more.get("loss", "RMSE")
+    model = trained(rows, LOSSES[loss](amounts), **more)
     same_margins(margins, model, forest_of_catboost(model), 0, odd_rows, tolerance=1e-13)
 
 
@@ -130,25 +128,26 @@ def joined(a, b):
 @pytest.mark.parametrize(
     "more",
     [
-        {},
-        {"max_ctr_complexity": 4},
-        {"max_ctr_complexity": 4, "nan_mode": "Max"},
+        {"loss": "Logloss"},
+        {"loss": "MultiClass"},
+        {"loss": "MultiClass", "max_ctr_complexity": 4},
+        {"loss": "Logloss", "max_ctr_complexity": 4, "nan_mode": "Max"},
         {"max_ctr_complexity": 3, "simple_ctr": ["Buckets", "Counter"], "combinations_ctr": ["Buckets"]},
-        {"max_ctr_complexity": 2, "simple_ctr": ["BinarizedTargetMeanValue"]},
+        {"loss": "Logloss", "max_ctr_complexity": 2, "simple_ctr": ["BinarizedTargetMeanValue"]},
         {"one_hot_max_size": 50},
-        {"one_hot_max_size": 5, "max_ctr_complexity": 4},
+        {"loss": "MultiClass", "one_hot_max_size": 5, "max_ctr_complexity": 4},
         {"grow_policy": "Depthwise", "max_ctr_complexity": 3},
-        {"counter_calc_method": "Full", "has_time": True},
+        {"loss": "Logloss", "counter_calc_method": "Full", "has_time": True},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("loss", ["RMSE", "Logloss", "MultiClass"])
-def test_categories_and_their_combinations(loss, more, margins):
+def test_categories_and_their_combinations(more, margins):
     # the number first: a category's place among categories is not its place in the row
     train, other = (frame_of(*size)[list("3012")] for size in ((0, 3, 1, 500), (1, 3, 1, 500, UNSEEN)))
     a, b, c, d = (train[name] for name in "3021")
-    label = ((c % 3 == 1) ^ (d > 1) ^ (a > 0) ^ (b > 0)).astype(float) + (d % 2 if loss == "MultiClass" else 0)
-    model = trained(train, label, (1, 2, 3), loss, iterations=40, depth=5, **more)
+    several = more.get("loss") == "MultiClass"
+    label = ((c % 3 == 1) ^ (d > 1) ^ (a > 0) ^ (b > 0)).astype(float) + several * (d % 2)
+    model = trained(train, label, (1, 2, 3), iterations=40, depth=5, **more)
     forest = forest_of_catboost(model, {place + 1: size for place, size in codes_of(3).items()})
     assert forest.derived
     same_margins(margins, model, forest, (1, 2, 3), train, other, tolerance=1e-13)
@@ -221,7 +220,7 @@ ways = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000), cats=st.integers(1, 5), conts=st.integers(0, 3), n=st.integers(40, 300),
     loss=st.sampled_from(CTR_LOSSES), way=ways,

@@ -35,8 +35,10 @@ def own_margins(booster: xgb.Booster, rows: np.ndarray, types=None) -> np.ndarra
     return booster.predict(data, output_margin=True).reshape(len(rows), -1)
 
 
-@pytest.mark.parametrize("types", [None, CATS], ids=["numbers", "sets"])
-@pytest.mark.parametrize("objective", OBJECTIVES)
+SETS = [(o, CATS) for o in ("reg:squarederror", "binary:logistic", "multi:softprob")]
+
+
+@pytest.mark.parametrize(("objective", "types"), [*((o, None) for o in OBJECTIVES), *SETS])
 def test_every_objective(objective, types, rows, odd_rows, amounts, margins):
     more = {"num_class": 4} if objective.startswith("multi") else {}
     booster = trained(rows, OBJECTIVES[objective](amounts), types, objective=objective, **more)
@@ -142,7 +144,7 @@ def test_what_cannot_be_exported_is_named(rows, amounts):
         forest_of_xgboost(trained(rows, amounts > 1, objective="binary:hinge"))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     columns=st.integers(1, 6),

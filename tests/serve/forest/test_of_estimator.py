@@ -181,9 +181,11 @@ def expected_of(model, rows: np.ndarray, targets: int) -> np.ndarray:
     return model.predict_proba(rows)[:, -targets:]
 
 
-@pytest.mark.parametrize("every_class", [False, True])
-@pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("kind", SMALL)
+OF_CLASSES = [(2, False), (2, True), (3, False)]
+KINDS = [(k, *how) for k in SMALL for how in (OF_CLASSES if "Classifier" in k.__name__ else [(2, False)])]
+
+
+@pytest.mark.parametrize(("kind", "n_classes", "every_class"), KINDS)
 def test_every_kind(kind, n_classes, every_class, rows, amounts, margins, linked):
     rows = np.nan_to_num(rows) if kind in TAKES_NO_NAN else rows
     label = np.clip(amounts.round(), 0, n_classes - 1) if "Classifier" in kind.__name__ else amounts

@@ -189,37 +189,6 @@ def test_a_reload_puts_the_new_export_in_the_old_ones_place_unless_it_fails(tmp_
     assert counted['fastrec_reloads_total{outcome="failed"}'] == 2
 
 
-@in_loop
-async def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path: Path) -> None:
-    folder, rows = write_export(tmp_path / "export"), columns(2)
-    app = serve(folder, token="t", limits=Limits(workers=2))
-    known = [by_hand(rows, weights=w) for w in (0, 1)]
-    asked: list[asyncio.Task[Any]] = []
-
-    def ask(times: int) -> None:
-        sending = [post_soon(app, "/v1/score", {"columns": rows}, RIGHT) for _ in range(times)]
-        asked.extend(map(asyncio.create_task, sending))
-
-    for turn in range(4):
-        write_export(folder, weights=(turn + 1) % 2)
-        reload = asyncio.create_task(post_soon(app, "/v1/reload", b"", RIGHT))
-        seen_through = len(asked) + 10  # a reload may be faster than the first five questions
-        while not reload.done() or len(asked) < seen_through:
-            ask(5)
-            await asyncio.sleep(0.002)
-        assert reload.result().status == 200
-        ask(1)
-        await asked[-1]  # surely by the new export
-    assert len(asked) >= 40
-    seen = set()
-    for answer in await asyncio.gather(*asked):
-        assert answer.status == 200, answer.body
-        which = [i for i, k in enumerate(known) if answer.json()["scores"] == pytest.approx(k, abs=1e-6)]
-        assert len(which) == 1
-        seen.add(which[0])
-    assert seen == {0, 1}
-
-
 def test_who_hangs_up_in_the_middle_of_a_body_stops_nothing(apps: Any) -> None:
     assert asyncio.run(silent(apps["binary"], b"{", hangs_up=True)).status == 400
     assert get(apps["binary"], "/health").status == 200

@@ -233,23 +233,6 @@ async def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: 
 # An export that is loaded, and scores as it was written down by hand
 
 
-def test_scores_are_those_of_plain_python(exports: dict[str, Path]) -> None:
-    scorer, rows = Scorer(exports["binary"]), columns(200)
-    assert scorer.score(rows).dtype == np.float64
-    np.testing.assert_allclose(scorer.score(rows), by_hand(rows), atol=1e-6)
-    some = {k: v for k, v in rows.items() if k not in ("ratio", "at", "seen")}  # which may be left out
-    np.testing.assert_allclose(scorer.score(some), by_hand(some), atol=1e-6)
-    # integers that doubles cannot tell apart are told apart
-    rows = {**{k: v * 3 for k, v in columns(1).items()}, "user": [2**53, 2**53 + 1, 2**53 + 2]}
-    np.testing.assert_allclose(scorer.score(rows), by_hand(rows), atol=1e-6)
-    assert len(set(scorer.score(rows).tolist())) == 3
-    several, rows = Scorer(exports["multiclass"]), columns(5)
-    np.testing.assert_allclose(several.score(rows)[:, 1], by_hand(rows), atol=1e-6)
-    np.testing.assert_allclose(several.score(rows).sum(1), 1)
-    empty: dict[str, list[Any]] = {name: [] for name in rows}
-    assert [s.score(empty).shape for s in (scorer, several)] == [(0,), (0, 2)]
-
-
 def test_arrays_of_numpy_are_read_by_their_types(exports: dict[str, Path]) -> None:
     rows = columns(20)
     plain = {k: np.array(v, object) for k, v in rows.items()}

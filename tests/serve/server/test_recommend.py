@@ -132,21 +132,6 @@ def test_a_run_and_its_export_answer_as_they_do_in_python(served, folders):
         assert asked(served[kind_], {"items": [float(2**40)]})["ids"] == asked(served[kind_], {"items": []})["ids"]
 
 
-class Alone(Small):
-    def models(self, *, bs):
-        return {"net": NextItemNet(width=8, epochs=1, max_len=6)}
-
-
-def test_a_run_of_one_net_and_its_export_give_the_same_scores(folders, tmp_path):
-    run = run_competition(Alone(), folders["run"].parent, tmp_path / "run")
-    export = export_next_items(run, tmp_path / "net").folder
-    body = sessions(*walks(9), [], [2**60 + 3] * 20)
-    by_run, by_net = (asked(serve(folder), body)["sessions"] for folder in (run, export))
-    assert [s["ids"] for s in by_run] == [s["ids"] for s in by_net]
-    for one, other in zip(by_run, by_net, strict=True):
-        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-4)
-
-
 class Timed(NextItemCompetition):
     name, k, minutes, items, session, order = "Timed", 4, 2.0, "item", "s", ("at",)
 

@@ -1,4 +1,4 @@
-"""Partitions of chained generators, and of numbers far from 0: what is learned is the same whatever the parts."""
+"""Numbers far from 0, in one part and in several: what is learned has the digits of numbers near 0."""
 
 from __future__ import annotations
 
@@ -7,43 +7,7 @@ import pandas as pd
 import pytest
 
 import fastrec.features as ff
-from tests.features.partitions import PARTS, events, fit_in_parts
-
-
-def chained():
-    item = ff.TargetEncode(["item", ff.Cross("item", "user")], "y", smooth=2)
-    price = ff.FillMissing("price", add_col=False)
-    return [
-        item,
-        ff.Bucketize(ff.TargetEncode("item", "y", smooth=1, stats="count"), quantiles=3),
-        ff.GroupStats(item, by="user", stats=["median", "max", "nunique", "mean", "std"]),
-        ff.Bucketize(price, quantiles=5),
-        ff.CountEncode(ff.Cross("user", ff.Bucketize(price, quantiles=5, name="level"))),
-        ff.RankByCount(ff.Cross("user", "item", min_count=2), method="ordinal"),
-        ff.NUnique(ff.Categorify("item", min_count=12), by="user"),
-        ff.TargetEncode(ff.Categorify("item", max_size=4, name="top"), "z", stats=["mean", "std", "count"]),
-        ff.Normalize([ff.GroupStats("price", by="item"), ff.CountEncode("item")]),
-    ]
-
-
-EXACT = ("count", "nunique", "bucket", "rank", "level")  # counts and codes: to the bit; so are means of zeros and ones
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_chained_generators_learn_the_same_from_any_partitions(parts):
-    train, new = events(), events(seed=9)
-    whole = ff.FeatureSet(chained(), key="id").fit(train)
-    fs, _ = fit_in_parts(chained(), train, parts, seed=parts)
-    assert fs.outputs == whole.outputs
-    for frame in (train, new):
-        a, b = whole.transform(frame), fs.transform(frame)
-        for name in whole.outputs:
-            x, y = a[name].astype("float64"), b[name].astype("float64")
-            if not name.startswith("norm") and (name.endswith("__y") or any(w in name for w in EXACT)):
-                assert x.equals(y), name
-            near = 1e-7 if name == "te_std_top_item__z" else 1e-12  # z lies at 1e8, where a last place is 1.5e-8
-            assert y.tolist() == pytest.approx(x.tolist(), rel=near, abs=near, nan_ok=True), name
-            assert x.nunique() > 1, name  # a column that says nothing would show nothing
+from tests.features.frames import learned, pieces
 
 
 def far(n=3000):
@@ -102,8 +66,7 @@ def test_deviations_near_1e8_survive_partitions(parts):
         lambda: ff.GroupStats("x", by="g", stats=["mean", "std", "skew"]),
     ]
     for maker in make:
-        a = ff.FeatureSet([maker()], key="id").fit(near)
-        b, _ = fit_in_parts([maker()], there, parts, seed=parts)
+        a, b = maker().fit(near), learned(maker(), pieces(there, parts))
         x, y = a.transform(near)[a.outputs], b.transform(there)[b.outputs]
         x[[n for n in x if "mean" in n or n == "te_g__x"]] += 1e8
         assert y.to_numpy() == pytest.approx(x.to_numpy(), rel=1e-7, abs=2e-7)

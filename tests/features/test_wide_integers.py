@@ -1,0 +1,111 @@
+"""Integers that a float64 does not hold, and decimals, in every way that a frame can hold them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import fastrec.features as ff
+from fastrec.errors import FastrecError
+from fastrec.table import Table
+
+
+def test_nullable_integers_past_the_floats_stay_exact():
+    frame = pd.DataFrame({"k": pd.array([2**53 + 1, 2**53, None, 2**53 + 1], dtype="Int64"), "y": [1, 0, 1, 1]})
+    assert ff.TargetEncode("k", "y", smooth=0).fit(frame).transform(frame)["te_k__y"].tolist() == [1, 0, 0.75, 1]
+    assert ff.Lag("k").fit_transform(frame)["lag1_k"].tolist()[1:] == [2**53 + 1, 2**53, pd.NA]
+    assert ff.Categorify("k").fit_transform(frame)["code_k"].tolist() == [2, 1, 0, 2]
+
+
+BIG = 1 << 53
+NUMBERS = [BIG + 1, BIG + 3, BIG, BIG + 4, None, BIG + 3]
+HUGE = [(1 << 64) - 2, (1 << 64) - 1, (1 << 63) + 1, 1 << 63]
+
+
+def plain(values):
+    return pa.array(values, pa.int64())
+
+
+def dictionary(values):
+    return plain(values).dictionary_encode()
+
+
+def unsigned(values):
+    return pa.array(values, pa.uint64()).dictionary_encode()
+
+
+def categorical(values):
+    return pd.Series(values, dtype="Int64").astype("category")
+
+
+HELD = [dictionary, unsigned, categorical]
+
+
+def made(feature, **columns):
+    frame = Table.read(columns)
+    found = feature.fit_transform(frame)
+    return {n: found[n].to_arrow().to_pylist() for n in feature.outputs}
+
+
+FEATURES = [
+    lambda: ff.Lag("x", order="t"),
+    lambda: ff.TimeSince(order="t"),
+    lambda: ff.Diff("v", order="t"),
+    lambda: ff.GroupRank("v", by="g"),
+    lambda: ff.GroupPick("x", by="g", order="v"),
+    lambda: ff.Neighbours("v", by="g", order="t", what=["diff_previous", "above", "below"]),
+    lambda: ff.Digits("v", 3),
+    lambda: ff.Clip("v", low=BIG + 1, high=BIG + 3),
+    lambda: ff.PctChange("v", order="t"),
+    lambda: ff.RoundTo("v", 10, stats=["value", "gap", "is_round"]),
+]
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("make", FEATURES)
+def test_integers_of_a_category_are_exact(make, held):
+    order = [BIG + 5, BIG + 1, BIG + 2, BIG, BIG + 3, BIG + 4]
+    rest = {"x": pa.array([1.0, 2, 3, 4, 5, 6]), "g": pa.array([1, 1, 1, 2, 2, 2])}
+    expected = made(make(), v=plain(NUMBERS), t=plain(order), **rest)
+    assert made(make(), v=held(NUMBERS), t=held(order), **rest) == expected
+
+
+def test_digits_and_lags_by_hand():
+    assert made(ff.Digits("v"), v=dictionary([BIG + 3, None])) == {"last1_v": [5, None]}  # 2^53 + 3 = …995
+    lag = made(ff.Lag("x", order="t"), x=pa.array([1, 2, 3]), t=dictionary([BIG + 1, BIG, BIG + 2]))
+    assert lag == {"lag1_x": [2, None, 1]}
+
+
+@pytest.mark.parametrize(
+    "held", [lambda v: pa.array(v, pa.uint64()), lambda v: pa.array(v, pa.uint64()).dictionary_encode()]
+)
+def test_unsigned_integers_are_ranked_exactly_or_refused_by_name(held):
+    rest = {"g": pa.array([1] * 4), "x": pa.array([1, 2, 3, 4])}
+    for feature in (ff.GroupRank("v", by="g"), ff.Lag("x", order="v"), ff.Digits("v"), ff.Diff("v")):
+        with pytest.raises(FastrecError, match="2\\^63") as error:
+            made(feature, v=held(HUGE), **rest)
+        assert error.value.column == "v"
+    as_key = made(ff.GroupRank("x", by="v"), v=held(HUGE), **rest)
+    assert as_key == {"rank_x__v": [1, 1, 1, 1]}
+
+
+DECIMALS = [k for k in ("decimal32", "decimal64", "decimal128", "decimal256") if hasattr(pa, k)]
+
+
+@pytest.mark.parametrize("name", DECIMALS)
+@pytest.mark.parametrize("coded", [False, True])
+def test_decimals_of_every_width(name, coded):
+    values = [Decimal("1.50"), None, Decimal("-2.25"), Decimal("1.50")]
+    array = pa.array(values, getattr(pa, name)(9, 2))
+    if coded:
+        wide = pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(9, 2)).cast(array.type)
+        array = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0]), wide)
+    column = Table.read({"v": array})["v"]
+    assert column.to_arrow().to_pylist() == [1.5, None, -2.25, 1.5]
+    counts = made(ff.GroupRank("x", by="v", method="ordinal"), v=array, x=pa.array([1, 2, 3, 4]))
+    assert counts["rank_x__v"] == [1, None, 1, 2]
+    lists = pa.ListArray.from_arrays([0, 2, 3], array if not coded else array.dictionary_decode().slice(0, 3))
+    assert Table.read({"v": lists})["v"].to_arrow().to_pylist() == [values[:2], values[2:3]]
