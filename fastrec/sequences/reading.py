@@ -52,7 +52,7 @@ def read_events(source: Any, columns: dict[str, Any], target: str | None, virtua
     source = read_file(source, wanted) if isinstance(source, str | Path) else source
     table = Table.read(source, wanted, device="cpu")
     for name in order:
-        _refuse_clock(source[name], name)
+        refuse_clock(source[name], name)
         if type(getattr(source[name], "dtype", None)).__name__ == "Enum":  # of polars: Arrow's dictionaries say it
             table = table.with_columns({name: replace(table[name], ordered=True)})
     needless = _elements(table[item]).is_missing()  # events that are dropped have no place in the order
@@ -115,7 +115,7 @@ def _elements(column: Column) -> Column:
     return packed(column).elements or column if column.kind == "list" else column
 
 
-def _refuse_clock(values: Any, name: str) -> None:
+def refuse_clock(values: Any, name: str) -> None:
     """Refuse times of day, which columns hold as numbers; the first value tells, of lists the first in one."""
     if isinstance(values, Column | torch.Tensor) or library_of(values) == "cudf":
         return  # they hold none
