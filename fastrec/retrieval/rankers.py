@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 import xgboost as xgb
 from torch import Tensor
 
 from fastrec._core import limits
+from fastrec._core.kernels import compiled, shared, view
+from fastrec._core.kernels import sessions as loops
 from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
@@ -35,6 +40,38 @@ def _as_bytes(trees: xgb.Booster) -> Tensor:
 
 def _of_bytes(raw: Tensor) -> xgb.Booster:
     return xgb.Booster(model_file=bytearray(raw.numpy().tobytes()))
+
+
+def log_odds(trees: xgb.Booster, x: Tensor) -> Tensor:
+    """Return what trees say of rows float32 ``[n, features]``, NaN where a value is missing: float32 ``[n]``.
+
+    A compiled loop takes a fifth of XGBoost's time (120 trees, one core), with the same bits.
+    """
+    work = len(x) * trees.num_boosted_rounds() * int(_PARAMS["max_depth"])
+    if not compiled(work):
+        return torch.from_numpy(trees.inplace_predict(x.numpy(), predict_type="margin"))
+    base, *nodes = _nodes(trees)
+    out = torch.full((len(x),), base)
+    shared(loops().sum_of_leaves, view(x.contiguous()), *nodes, view(out), numbers=work)
+    return out
+
+
+@lru_cache
+def _nodes(booster: xgb.Booster) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Return what every row begins with, and the trees as ``sum_of_leaves`` takes them, filled up to one depth."""
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    about, trees = learner["learner_model_param"], learner["gradient_booster"]["model"]["trees"]
+    levels, names = int(_PARAMS["max_depth"]), ("left_children", "right_children", "split_indices", "split_conditions")
+    feature, value = np.zeros((len(trees), 1 << levels), np.uint32), np.zeros((2, len(trees), 1 << levels), np.float32)
+    for t, tree in enumerate(trees):
+        left, right, index, split = (np.array(tree[n]) for n in names)
+        index, at = index + int(about["num_feature"]) * (np.array(tree["default_left"]) == 0), np.zeros(1, np.int64)
+        for level in range(levels):  # a leaf above the last level is its own child on both sides
+            nodes, inner = slice(1 << level, 2 << level), left[at] >= 0
+            feature[t, nodes], value[0, t, nodes] = np.where(inner, index[at], 0), split[at]
+            at = np.where(inner, (left[at], right[at]), at).T.reshape(-1)
+        value[1, t] = split[at]
+    return float(-np.log(1 / np.float32(about["base_score"].strip("[]")) - 1)), feature, *value
 
 
 def _matrix(table: Table) -> Tensor:
@@ -102,7 +139,8 @@ class RankedCandidates(SessionModel):
         """Fit each in an equal share of the time that is left; quick ones, which come last, leave theirs unused."""
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / rounds
-            model.fit(sessions, seed=seed, minutes=None if left is None else left / (len(self.models) - i))
+            fit = model.fit if rounds > 1 else model.refit  # what was chosen for the past is right for all
+            fit(sessions, seed=seed, minutes=None if left is None else left / (len(self.models) - i))
         self._features = CandidateFeatures().fit(sessions)
         self._take()
 
@@ -132,7 +170,7 @@ class RankedCandidates(SessionModel):
             return session, table["item"].values, x.nan_to_num(0)[:, 0]
         # Probabilities would give a blend the first candidates alone (Diginetica, 6,000 held-out events: NDCG@20 of the
         # net and these .2949 → .2958).
-        score = torch.from_numpy(self._trees.inplace_predict(x.numpy(), predict_type="margin"))
+        score = log_odds(self._trees, x)
         least = torch.zeros(len(sessions)).scatter_reduce_(0, session, score, "amin", include_self=False)
         return session, table["item"].values, score - least[session]
 
@@ -285,9 +323,9 @@ class ObjectiveRanker:
             if not len(session):
                 continue
             first, count = int(session[0]), int(session[-1] - session[0]) + 1
-            matrix = xgb.DMatrix(self._numbers(table, asked).numpy())
+            numbers = self._numbers(table, asked)
             for name in self.objectives:
-                score = torch.from_numpy(self._trees[name].predict(matrix))
+                score = log_odds(self._trees[name], numbers).sigmoid()
                 if name in self.instead:  # below 1, the trees' probabilities stand behind
                     rank = table[f"{self.instead[name]}_rank"].values
                     score = torch.where(rank.isnan(), score, 1 + 1 / rank)

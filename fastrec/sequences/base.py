@@ -12,6 +12,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, sessions, shared, view
+from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.reading import SessionFrame
 from fastrec.table import Vocab, save_state
@@ -62,6 +63,7 @@ def of_all(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: Sessio
     return found
 
 
+@keeping_memory()
 def recommended(
     blocks: Iterable[tuple[torch.Tensor, torch.Tensor]],
     sessions: SessionFrame,
@@ -153,6 +155,10 @@ class SessionModel(ABC):
         self.items = sessions.items
         self._fit(sessions, seed=seed, minutes=minutes)
         return self
+
+    def refit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
+        """Learn from other sessions, with what the last ``fit`` has chosen by sessions that it held out."""
+        return self.fit(sessions, seed=seed, minutes=minutes)
 
     def score(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield scores of all items, block by block, sessions of equal length together.

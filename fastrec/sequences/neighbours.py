@@ -7,7 +7,7 @@ import math
 import time
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -189,11 +189,20 @@ class SessionKNN(SessionModel):
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         sessions, age = by_age(sessions)
         recency = self.recency if self.recency != "held-out" else self._held_out_recency(sessions, minutes)
+        self._chosen = recency
         of_session, of_item, self._decays = self._weights(sessions)
         of_session = of_session if recency is None else of_session * torch.exp(-age / recency)
         self._of_session, self._of_item = of_session.float(), of_item.float()
         self._index = SessionIndex.of(sessions.values, sessions.offsets, len(sessions.items))
         self._prior = _popularity(self._index)
+
+    def refit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
+        """See ``SessionModel.refit``: the recency stays."""
+        given, self.recency = self.recency, getattr(self, "_chosen", self.recency)
+        try:
+            return self.fit(sessions, seed=seed, minutes=minutes)
+        finally:
+            self.recency = given
 
     def _held_out_recency(self, sessions: SessionFrame, minutes: float | None) -> float | None:
         """Return the recency with which the sessions before put the last sessions' items first, by NDCG@20."""
@@ -209,7 +218,7 @@ class SessionKNN(SessionModel):
             trial.recency = recency
             ranking = trial.fit(past).score(asked)
             scores[recency] = sequence_metrics(ranking, asked.target)["ndcg@20"]  # type: ignore[arg-type]
-        # Two choices, of trees' past and of all, should be the same where little depends on it.
+        # Two choices, of parts of a log, should be the same where little depends on it.
         worth = {r: s * (1 + limits.RECENCY_GAIN * (r == limits.RECENCIES[0])) for r, s in scores.items()}
         return max(worth, key=worth.__getitem__, default=limits.RECENCIES[0])
 

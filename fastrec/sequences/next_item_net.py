@@ -242,20 +242,21 @@ class GoalNet(NextItemNet):
 
     def __init__(
         self,
-        goals: Sequence[str],
+        goals: Sequence[Any],
         *,
         event: str = "type",
         heads: Heads = "ple",
         goal_weights: Sequence[float] | None = None,
-        goal: str | None = None,
+        goal: Any = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        goal = goal or (goals[0] if goals else None)
+        goals = [str(g) for g in goals]  # as ``SessionFrame.kinds`` names kinds that are numbers, or yes and no
+        goal = next(iter(goals), None) if goal is None else str(goal)
         if goal not in goals or (goal_weights is not None and len(goal_weights) != len(goals)):
-            problem = f"goals {list(goals)}, weights {goal_weights}, goal={goal!r}"
+            problem = f"goals {goals}, weights {goal_weights}, goal={goal!r}"
             raise DataError(problem, remedy="Give goals, a weight for each (or None), and one of them to score by")
-        self._settings |= {"goals": list(goals), "event": event, "heads": heads, "goal": goal}
+        self._settings |= {"goals": goals, "event": event, "heads": heads, "goal": goal}
         self._settings["goal_weights"] = None if goal_weights is None else list(goal_weights)
         kinds = [n for n in NETS if NETS[n].task == "causal"]
         if self._settings["net"] not in kinds or self._settings["augment"]:
@@ -267,7 +268,7 @@ class GoalNet(NextItemNet):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_shared": {"trained": 0}}  # what others share is of this process
 
-    def of(self, goal: str) -> GoalNet:
+    def of(self, goal: Any) -> GoalNet:
         """Return a model that scores by another goal and shares this one's net."""
         made = type(self)(**{**self._settings, "goal": goal})
         made.device, made.items, made._shared = self.device, self.items, self._shared

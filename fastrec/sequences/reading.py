@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
+from datetime import time
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 import torch
 
+from fastrec._core.imports import library_of
 from fastrec.errors import DataError, FastrecError, MissingColumnError, warn
 from fastrec.segments import lexical_order
 from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs
-from fastrec.table.column_types import times_in_text, types_of
+from fastrec.table.column_types import times_in_text
 from fastrec.table.keys import is_text
 from fastrec.table.read import read_file
+
+_TIMED_BY = {"number": "numbers", "datetime": "times (2024-03-31 10:30:00)", "category": "ordered categories"}
+_TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
 
 # A log of events, or a table of list columns, as events that stand session by session and in order.
 
@@ -39,17 +44,22 @@ class EventColumns:
     target: Column | None
 
 
-def read_events(
-    source: Any, *, item: str, session: str | None, order: Sequence[str], features: Sequence[str], target: str | None
-) -> EventColumns:
+def read_events(source: Any, columns: dict[str, Any], target: str | None, virtual: str | None) -> EventColumns:
     """Return the events of a log, or of lists; the arguments are those of ``SessionFrame``."""
+    item, session, order, features = (columns[n] for n in ("item", "session", "order", "features"))
+    features = [*features, *([] if virtual is None else [virtual])]
     wanted = list(dict.fromkeys([item, *order, *features, *(n for n in (session, target) if n is not None)]))
     source = read_file(source, wanted) if isinstance(source, str | Path) else source
     table = Table.read(source, wanted, device="cpu")
-    clocks = types_of(source.select(order)) if isinstance(source, pa.Table) else {}
-    clocks = {n: as_column(source[n].cast(pa.string()), name=n) for n, kind in clocks.items() if kind == "clock"}
-    table = table.with_columns({n: as_order(clocks.get(n, table[n])) for n in order})
-    events = [item, *order, *features]
+    for name in order:
+        refuse_clock(source[name], name)
+        if type(getattr(source[name], "dtype", None)).__name__ == "Enum":  # of polars: Arrow's dictionaries say it
+            table = table.with_columns({name: replace(table[name], ordered=True)})
+    needless = _elements(table[item]).is_missing()  # events that are dropped have no place in the order
+    if virtual is not None and len(says := _elements(table[virtual])) == len(needless):
+        needless = needless & says.is_missing()
+    table = table.with_columns({n: as_order(table[n], needless) for n in order})
+    events = list(dict.fromkeys([item, *order, *features]))
     if table[item].kind == "list":
         return _of_lists(table, events, session, target, order)
     if session is None:
@@ -100,23 +110,53 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
     return columns if permutation is None else {n: c.take(permutation) for n, c in columns.items()}
 
 
-def as_order(column: Column) -> Column:
+def _elements(column: Column) -> Column:
+    """Return a column's values, of lists what they hold."""
+    return packed(column).elements or column if column.kind == "list" else column
+
+
+def refuse_clock(values: Any, name: str) -> None:
+    """Refuse times of day, which columns hold as numbers; the first value tells, of lists the first in one."""
+    if isinstance(values, Column | torch.Tensor) or library_of(values) == "cudf":
+        return  # they hold none
+    for row, value in enumerate(values):
+        found = value.as_py() if isinstance(value, pa.Scalar) else value
+        if not isinstance(found, str | bytes) and isinstance(found, Sized):
+            found = next((v for v in found if v is not None), None)
+        if isinstance(found, time):
+            raise DataError(f"'{found}' is no time", column=name, row=row, remedy=_TIMES)
+        if str(found) not in ("None", "nan", "NaT", "<NA>"):
+            return
+
+
+def as_order(column: Column, needless: torch.Tensor) -> Column:
     """Return a column of ``order``, one value an event or a list a session, with text in ISO 8601 as times.
+
+    Args:
+        column: the values.
+        needless: bool ``[events]``: events that are dropped, and come first where they have none.
 
     Raises:
         DataError: a value is missing, or other text, which says nothing of the order.
     """
     held = packed(column) if column.kind == "list" else column
-    values = moments = held if held.elements is None else held.elements
-    if values.kind == "category" and not values.ordered and is_text(values.distinct.type):
-        moments = as_column(replace(values, distinct=times_in_text(values.distinct)).to_arrow(), name=column.name)
-    missing = moments.is_missing().nonzero()
-    if len(missing):
-        event = int(missing[0])
+    values = moments = _elements(column)
+    if values.kind == "category" and is_text(values.distinct.type):
+        times = times_in_text(values.distinct)
+        if not values.ordered or not times.null_count:  # an order of its own is for other text
+            moments = as_column(replace(values, distinct=times).to_arrow(), name=column.name)
+    missing = moments.is_missing()
+    kept = (~missing).nonzero().squeeze(1)
+    if len(needless) == len(missing) and bool((missing & needless).any()) and len(kept):
+        first = kept[_key(moments.take(kept)).argmin()]
+        moments = moments.take(torch.where(missing & needless, first, torch.arange(len(missing))))
+        missing = missing & ~needless
+    if bool(missing.any()):
+        event = int(missing.nonzero()[0])
         row = int(rows_of(held.values)[event]) if column.kind == "list" else event
         found, problem, remedy = values.to_arrow()[event].as_py(), "an event has no time", "Drop such rows first"
         if found is not None:
-            problem, remedy = f"{found!r} is no time", "Write times as 2024-03-31 10:30:00, or as numbers"
+            problem, remedy = f"{found!r} is no time", _TIMES
         raise DataError(problem, column=column.name, row=row, remedy=remedy)
     return moments if column.kind != "list" else replace(held, elements=moments)
 
@@ -265,8 +305,8 @@ class SessionFrame:
             takes, a path too.
         item: the column of items.
         session: a log's column of sessions; of lists: the sessions' ids, if there are any.
-        order: column or columns by which the events of a session are ordered: numbers, times, text in ISO 8601, or a
-            category with an order; none: they are in order.
+        order: column or columns by which the events of a session are ordered: numbers, times, text in ISO 8601, or
+            another category with an order; none: they are in order. Events that are dropped need none.
         features: columns of the events beside the item: text, categories and booleans become codes, other values
             standardised numbers.
         target: the column with the item that follows the session, where it is known; of a log its last row's counts.
@@ -307,6 +347,7 @@ class SessionFrame:
         virtual: str | None = None,
     ) -> None:
         names = [order] if isinstance(order, str) else list(order)
+        self.timed_by: str | None = None  # the kind of the first column of ``order``
         self.columns: dict[str, Any] = {"item": item, "session": session, "order": names, "features": list(features)}
         self.unknown, self.virtual = unknown, virtual
         events = self._read(source, target)
@@ -361,7 +402,7 @@ class SessionFrame:
         """
         made = cls.__new__(cls)
         made.columns = {"item": items.name or "item", "session": None, "order": [], "features": []}
-        made.unknown, made.items, made.virtual = "drop", items, None
+        made.unknown, made.items, made.virtual, made.timed_by = "drop", items, None, None
         made.codings, made.item_codings, made.item_sides = {}, {}, {}
         made.values, made.offsets, made.target = values, offsets, target
         made.sessions, made.times, made.sides = None, None, {}
@@ -370,7 +411,7 @@ class SessionFrame:
     def form(self) -> dict[str, Any]:
         """Return how these sessions were read and coded, without any session, as ``save_state`` takes it."""
         codings = {n: c.to_state() for n, c in self.codings.items()}
-        about = {"columns": self.columns, "unknown": self.unknown, "codings": codings}
+        about = {"columns": self.columns, "unknown": self.unknown, "codings": codings, "timed_by": self.timed_by}
         return about if self.virtual is None else {**about, "virtual": self.virtual}
 
     @classmethod
@@ -378,14 +419,14 @@ class SessionFrame:
         """Return no sessions, whose ``new`` reads others as those that gave ``form`` were read."""
         made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
         made.columns, made.unknown, made.virtual = form["columns"], form["unknown"], form.get("virtual")
+        made.timed_by = form.get("timed_by")  # runs of old do not say it
         made.codings = {n: Coding.from_state(c) for n, c in form["codings"].items()}
         made.sides = {n: c.empty() for n, c in made.codings.items()}
         return made
 
     def _read(self, source: Any, target: str | None) -> EventColumns:
-        features = [*self.columns["features"], *([] if self.virtual is None else [self.virtual])]
         try:
-            return read_events(source, target=target, **{**self.columns, "features": list(dict.fromkeys(features))})
+            return read_events(source, self.columns, target, self.virtual)
         except FastrecError as error:
             raise error.of_file(source) from None
 
@@ -396,6 +437,12 @@ class SessionFrame:
         self.target = None if events.target is None else self.items.encode(events.target)
         times = events.columns[order[0]] if order else None
         self.times = None if times is None or times.kind not in ("number", "datetime") else times.number()
+        if times is not None and len(times):
+            if self.timed_by not in (None, times.kind):  # their gaps, and what is recent, would mean nothing
+                there = _TIMED_BY[self.timed_by]
+                problem = f"holds {_TIMED_BY[times.kind]}, but {there} in the log that was learned from"
+                raise DataError(problem, column=order[0], remedy=f"Give {there} as in that log")
+            self.timed_by = times.kind
         self.sides = {n: c.encode(events.columns[n]) for n, c in self.codings.items()}
         column = events.columns.get(item)
         if column is None:  # lists, all of them empty

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
+from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel, best_items, hide_items, item_ranks, sequence_metrics
 from fastrec.sequences.items import PopularItems
@@ -208,6 +209,7 @@ class SessionBlend(SessionModel):
         assert self.weights is not None
         return _sum(self._standard(sessions), self.weights)
 
+    @keeping_memory()
     def recommend_each(
         self, sessions: SessionFrame, k: int, done: Callable[[int], None] | None = None
     ) -> dict[str, tuple[Tensor, Tensor]]:

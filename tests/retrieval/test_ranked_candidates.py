@@ -9,11 +9,11 @@ import xgboost as xgb
 
 from fastrec.errors import DataError
 from fastrec.retrieval import RankedCandidates
-from fastrec.retrieval.rankers import _matrix
-from fastrec.sequences import CoVisitation, PopularItems, SessionModel
+from fastrec.retrieval.rankers import _grown, _matrix, log_odds
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionModel
 from tests._core.refusals import refused
 from tests.retrieval.walks import chains
-from tests.sequences.helpers import frame
+from tests.sequences.helpers import frame, scores_of
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +80,34 @@ def test_trees_stop_when_the_time_is_over():
     models = {"around": CoVisitation(before=1.0)}
     model = RankedCandidates(models, share=0.3, rounds=500).fit(frame(chains(1, 200, 15)), minutes=1e-6)
     assert model._trees.num_boosted_rounds() == 10
+
+
+@pytest.mark.parametrize("rows", [60, 5_000])  # trees of few rows are a split deep, or none
+def test_leaves_are_added_up_as_xgboost_does(rows):
+    draw = np.random.default_rng(rows)
+    x = draw.integers(-3, 4, (rows, 5)).astype("f4")  # values stand at thresholds too
+    x[:, 3] = draw.normal(size=rows)
+    y = (np.nan_to_num(x).sum(1) + draw.normal(size=rows) > 0).astype("f4")
+    x[draw.random(x.shape) < 0.3] = np.nan
+    grown = _grown(torch.from_numpy(x), torch.from_numpy(y), 40, 0)
+    asked = np.tile(x, (5_000 // rows + 1, 1))  # enough for the compiled loop
+    asked[::7] = np.nan
+    found = log_odds(grown, torch.from_numpy(asked))
+    np.testing.assert_array_equal(found, grown.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True))
+    assert len(found.unique()) > 2
+
+
+def test_the_recency_of_neighbours_is_chosen_once():
+    class Choosing(VSTAN):
+        chosen = 0
+
+        def _held_out_recency(self, sessions, minutes):
+            self.chosen += 1
+            return [0.3, 0.1][self.chosen - 1]
+
+    log, neighbours = frame(chains(1, 60, 15)), Choosing(recency="held-out")
+    RankedCandidates({"knn": neighbours}, k=5, rounds=2).fit(log)
+    assert neighbours.chosen == 1
+    assert neighbours.settings()["recency"] == "held-out"  # another fit chooses anew
+    assert torch.equal(scores_of(neighbours, log), scores_of(VSTAN(recency=0.3).fit(log), log))
+    assert scores_of(neighbours.fit(log), log).equal(scores_of(VSTAN(recency=0.1).fit(log), log))

@@ -143,3 +143,17 @@ def test_one_training_serves_every_goal(tmp_path):
 def test_errors_say_what_to_do(call, match):
     with pytest.raises((DataError, MissingColumnError), match=match):
         call()
+
+
+def test_goals_may_be_numbers_or_yes_and_no():
+    sessions = log(3)
+    for made in (lambda code: code - 1, lambda code: code == 2):
+        kinds = [None if c == 0 else made(c) for c in range(4)]
+        said = pd.Series([kinds[c] for c in sessions.sides["type"]])
+        said = said.astype("category" if said.dtype != bool else bool)
+        items = sessions.decode(sessions.values).to_pylist()
+        rows = torch.repeat_interleave(sessions.lengths).numpy()
+        again = SessionFrame(pd.DataFrame({"s": rows, "i": items, "k": said}), item="i", session="s", features=["k"])
+        net = GoalNet([kinds[1], kinds[2]], event="k", goal=kinds[1], epochs=1, width=8).fit(again)
+        assert torch.equal(scores_of(net.of(kinds[1]), again), scores_of(net, again))
+        assert not torch.equal(scores_of(net.of(kinds[2]), again), scores_of(net, again))

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -131,10 +132,62 @@ def test_a_category_with_an_order_orders_events():
     assert frame.times is None
 
 
-def test_clock_times_of_a_file_are_no_times(tmp_path):
+def test_times_of_day_are_no_times(tmp_path):
     (tmp_path / "log.csv").write_text("s,i,t\n1,a,23:50\n1,b,00:10\n")
     with pytest.raises(DataError, match=r"log\.csv', column 't', row 0: '23:50:00' is no time.*2024-03-31"):
         SessionFrame(tmp_path / "log.csv", item="i", session="s", order="t")
+    clocks = [None, dt.time(23, 50), dt.time(0, 10)]  # the first is of an event that has no item
+    log = {"s": [1, 1, 1], "i": [None, "b", "c"], "t": clocks}
+    lists = {"i": [[], [None, "b", "c"]], "t": [[], clocks]}
+    made = [read(t) for read in (pd.DataFrame, pa.table, dict, pa.RecordBatch.from_pydict) for t in (log, lists)]
+    pl = pytest.importorskip("polars")
+    for source, session in zip([*made, pl.DataFrame(log), pl.DataFrame(lists)], ["s", None] * 5, strict=True):
+        with pytest.raises(DataError, match="column 't', row 1: '23:50:00' is no time"):
+            SessionFrame(source, item="i", session=session, order="t")
+
+
+def test_an_enum_of_polars_is_times_or_an_order(tmp_path):
+    pl = pytest.importorskip("polars")
+    for values, named, times in ((["late", "early"], "bca", None), (DAYS[:2], "acb", 1709337600.0)):
+        kind = pl.Enum(values[::-1] if times is None else sorted(values))
+        column = pl.Series([values[0], values[1], values[0]], dtype=kind)
+        log = pl.DataFrame({"s": [1, 1, 1], "i": list(named), "t": column})
+        log.write_parquet(tmp_path / "log.parquet")
+        lists = pl.DataFrame({"i": [list(named)], "t": pl.Series([column], dtype=pl.List(kind))})
+        for source, session in ((log, "s"), (log.to_arrow(), "s"), (tmp_path / "log.parquet", "s"), (lists, None)):
+            frame = SessionFrame(source, item="i", session=session, order="t")
+            assert lists_of(frame) == [["c", "b", "a"] if times is None else ["a", "b", "c"]]
+            assert times is None if frame.times is None else float(frame.times[0]) == times
+
+
+def test_times_of_another_kind_than_those_learned_from_are_refused(tmp_path):
+    logs = {"numbers": [2, 1], "times": ["2024-03-02", "2024-03-01"]}
+    logs = {n: pd.DataFrame({"s": [1, 1], "i": ["a", "b"], "t": t}) for n, t in logs.items()}
+    for name, other in zip(logs, list(logs)[::-1], strict=True):
+        logs[other].to_csv(tmp_path / "test.csv", index=False)
+        train = SessionFrame(logs[name], item="i", session="s", order="t")
+        assert lists_of(train.new(logs[name])) == [["b", "a"]]
+        for known in (train, SessionFrame.of_form(train.form(), train.items), train.new(logs[name].iloc[:0])):
+            with pytest.raises(DataError, match=rf"test.csv', column 't': holds {other}.* but {name}.*Give {name}"):
+                known.new(tmp_path / "test.csv")
+    old = {n: v for n, v in train.form().items() if n != "timed_by"}  # a run of before says nothing
+    assert lists_of(SessionFrame.of_form(old, train.items).new(logs["numbers"])) == [["b", "a"]]
+
+
+@pytest.mark.parametrize("times", [[2.0, None, 1.0], [2, None, 1], ["2024-03-02", "", "2024-03-01"]])
+def test_events_that_are_dropped_need_no_time(times):
+    times = pd.Series(times, dtype="Int64") if isinstance(times[0], int) else times
+    log = pd.DataFrame(
+        {"s": [1, 1, 1], "i": ["a", None, "b"], "t": times, "what": [None, None, None], "x": ["a", "b", "c"]}
+    )
+    for more in ({}, {"virtual": "what"}):
+        frame = SessionFrame(log, item="i", session="s", order="t", target="x", **more)
+        assert frame.decode(frame.values).to_pylist() == ["b", "a"]
+        assert frame.decode(frame.target).to_pylist() == ["a"]
+    lists = pd.DataFrame({"i": [["a", None, "b"]], "t": [[t if t is not pd.NA else None for t in log["t"]]]})
+    assert lists_of(SessionFrame(lists, item="i", order="t")) == [["b", "a"]]
+    with pytest.raises(DataError, match="column 't', row 1: "):
+        SessionFrame(log.assign(what=[None, "shoes", None]), item="i", session="s", order="t", virtual="what")
 
 
 @pytest.mark.parametrize(

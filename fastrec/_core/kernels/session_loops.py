@@ -1,4 +1,4 @@
-"""Loops over sessions on a CPU, compiled: a session's neighbours among others, and what these give each item.
+"""Loops over sessions on a CPU, compiled: a session's neighbours, what these give each item, and trees over candidates.
 
 Sessions are packed: items' codes one after the other, session ``i`` at ``offsets[i]`` up to ``offsets[i + 1]``. Each
 thread has a stretch of the sessions that are asked for.
@@ -323,3 +323,49 @@ def near_to_all(events, weights, offsets, items, scores, found, out, parts):
     for part in prange(parts):
         lo, hi = n * part // parts, n * (part + 1) // parts
         _near_to_all_part(events, weights, offsets, items, scores, found, out, lo, hi)
+
+
+@njit(**LOOP)
+def _leaves_part(x, feature, threshold, leaf, out, lo, hi):
+    width, size, levels = x.shape[1], 32, 0
+    while 1 << levels < leaf.shape[1]:
+        levels += 1
+    wide = np.zeros(2 * width * size, np.float32)  # column by column: rows step down a tree side by side
+    at, total = np.empty(size, np.uint32), np.empty(size, np.float32)
+    for start in range(lo, hi, size):
+        count = min(size, hi - start)
+        for r in range(count):
+            total[r] = out[start + r]
+            for f in range(width):
+                value = x[start + r, f]
+                gone = value != value
+                wide[f * size + r] = np.float32(-np.inf) if gone else value
+                wide[(width + f) * size + r] = np.float32(np.inf) if gone else value
+        for t in range(len(leaf)):
+            features, thresholds, leaves = feature[t], threshold[t], leaf[t]
+            at[:] = 1
+            for _ in range(levels):
+                for r in range(size):
+                    value = wide[np.uint32(features[at[r]]) * np.uint32(size) + np.uint32(r)]
+                    at[r] = np.uint32(2) * at[r] + np.uint32(value >= thresholds[at[r]])
+            for r in range(size):
+                total[r] += leaves[at[r] - np.uint32(len(leaves))]
+        out[start : start + count] = total[:count]
+
+
+@njit(**PARALLEL)
+def sum_of_leaves(x, feature, threshold, leaf, out, parts):
+    """Add to each row's number the leaves that it reaches, tree by tree.
+
+    Args:
+        x: float32 ``[n, features]``, NaN where a value is missing.
+        feature, threshold: uint32 and float32 ``[trees, 2^depth]``: node ``i``, from 1, goes on to node ``2 i``, or to
+            ``2 i + 1`` where the feature is not below the threshold. A feature plus ``features`` is the same one, but
+            a missing value goes to ``2 i + 1``.
+        leaf: float32 ``[trees, 2^depth]``.
+        out: float32 ``[n]``, changed.
+        parts: how many threads.
+    """
+    n = len(x)
+    for part in prange(parts):
+        _leaves_part(x, feature, threshold, leaf, out, n * part // parts, n * (part + 1) // parts)

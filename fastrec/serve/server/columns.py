@@ -88,8 +88,7 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
         values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     if values.type == _OWN[column.type] and not values.null_count:
         return values.to_numpy(zero_copy_only=False)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = _decoded(values)
     if column.type == "int64" and pa.types.is_floating(values.type):
         values = _whole(column, values.cast(pa.float64()))
     if values.null_count and not column.may_be_missing:
@@ -101,6 +100,10 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if values.null_count:
         values = values.fill_null(pa.scalar(column.missing, values.type))
     return values.to_numpy(zero_copy_only=False)
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def from_array(column: Input, values: np.ndarray) -> np.ndarray:
@@ -291,7 +294,7 @@ def event_parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
         elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             raise Refusal(422, f"its type is {shortened(str(kind))}, not a list of ids or values", column=column.name)
         lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return values.flatten(), lengths
+        return _decoded(values.flatten()), lengths
     rows = values.tolist() if isinstance(values, np.ndarray) else values
     rows = [v.tolist() if isinstance(v, np.ndarray) else list(v) if isinstance(v, tuple) else v for v in rows]
     odd = next((i for i, v in enumerate(rows) if v is not None and type(v) is not list), None)

@@ -207,6 +207,7 @@ def test_stages_are_timed_and_counted(served):
     assert "score;dur=" in post(served["net"], PATH, {"items": []}).headers["server-timing"]
 
 
+CODED = pa.array([44]).dictionary_encode()
 WRONG = [
     ("shop", b"{", 400, "no JSON"),
     ("shop", [], 400, "no object"),
@@ -225,6 +226,7 @@ WRONG = [
     ("shop", sessions(["é1"], ["é1", 44]), 422, "row 1: an id is a number, and ids are text"),
     ("shop", {"items": [1.5]}, 422, 'Send "44", not 44'),
     ("shop", pa.table({"items": [[], [44]]}), 422, "row 1: an id is a number"),
+    ("shop", pa.table({"items": pa.ListArray.from_arrays([0, 0, 1], CODED)}), 422, "row 1: an id is a number"),
     ("shop", {"items": [], "k": 0}, 422, "k is '0'"),
     ("shop", {"items": [], "k": "x"}, 422, "k is 'x'"),
     ("shop", {"items": [], "context": 3}, 422, "context is no object"),
