@@ -42,6 +42,8 @@ class CumStat(OfColumns, Grouped):
         self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
     ) -> None: ...
 
+    sees_ties = True
+
     @property
     def own_row(self) -> bool:  # type: ignore[override]
         return "smaller" in as_list(self.stats)
@@ -138,7 +140,7 @@ class LastKnown(OfColumns, Grouped):
 
     def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None: ...
 
-    own_row = False
+    own_row, sees_ties = False, True
 
     @property
     def uses_future(self) -> bool:  # type: ignore[override]

@@ -143,9 +143,12 @@ class FeatureSet(Parameters):
         Args:
             df: any rows.
             tables: other tables by name.
-            history: earlier rows that grouped generators may look back to; not returned.
+            history: earlier rows that grouped generators may look back to; not returned. Without an order they come
+                before all of ``df``.
 
         Raises:
+            DataError: a generator would give a row the target of a row of ``history`` at its own moment, which may be
+                itself (Dask frames are not searched for such rows).
             NotFittedError: nothing was fitted.
         """
         df = given_rows(df)
@@ -159,6 +162,7 @@ class FeatureSet(Parameters):
             work = concat([before, work])
         work = self._chain().apply(work, self._context(tables, work))
         if past:
+            self._chain().check_history(work, past)
             work = work.select(self.outputs).take(torch.arange(past, past + rows, device=work.device))
         return self._out(df, work)
 

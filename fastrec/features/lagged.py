@@ -128,6 +128,10 @@ class Lag(OfColumns, KeepsRows):
         return any(n < 0 for n in as_list(self.n))
 
     @property
+    def sees_ties(self) -> bool:  # type: ignore[override]
+        return self.horizon is None
+
+    @property
     def outputs(self) -> list[str]:
         return [self._name(c, n) for c in self.columns for n in as_list(self.n)]
 
@@ -289,6 +293,10 @@ class Rolling(OfColumns, KeepsRows):
         return self.closed in ("right", "both")
 
     @property
+    def sees_ties(self) -> bool:  # type: ignore[override]
+        return not all(isinstance(w, str) for w in as_list(self.window))
+
+    @property
     def outputs(self) -> list[str]:
         return [self._name(c, s, w) for c in self.columns for w in as_list(self.window) for s in as_list(self.stats)]
 
@@ -391,6 +399,10 @@ class Ewm(OfColumns, LooksBack):
             _seconds(length)
             if isinstance(length, str):
                 one_order(self, "a half-life in time")
+
+    @property
+    def sees_ties(self) -> bool:  # type: ignore[override]
+        return not all(isinstance(h, str) for h in as_list(self.half_life))
 
     @property
     def outputs(self) -> list[str]:

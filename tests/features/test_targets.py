@@ -80,6 +80,49 @@ def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(
     assert all(math.isnan(v) for v in alone["lag1_y__user"].astype(float))
 
 
+PLACE = {"by": "s", "order": "t"}
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        *(cls("y", **PLACE) for cls in (ff.Lag, ff.CumStat, ff.LastKnown)),
+        ff.Rolling("y", **PLACE, window=[2, "9s"]),
+        ff.Ewm("y", half_life=2, **PLACE),
+    ],
+    ids=repr,
+)
+def test_history_with_the_row_itself_is_refused(feature):
+    rows = pd.DataFrame({"s": [1, 2, 1, None, 1], "t": [0, 2, 1, 2, 2], "y": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    fs = ff.FeatureSet([feature], target="y").fit(rows)
+    asked = pd.DataFrame({"s": [1, None, 1, 2], "t": [9, 2, 2, 3]})
+    wanted = fs.transform(asked, history=rows[:4])
+    with pytest.raises(
+        DataError, match=r"column 't', row 2: .* would read 'y' of a row of history with the same s and t"
+    ):
+        fs.transform(asked, history=rows)
+    later = pd.concat([rows[:4], pd.DataFrame({"s": [1, 2], "t": [99, 99], "y": [7.0, 8.0]})])
+    pd.testing.assert_frame_equal(fs.transform(asked, history=later), wanted)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        *(cls("y", **PLACE) for cls in (ff.Collect, ff.TimeSince)),
+        ff.Lag("y", **PLACE, horizon=1),
+        ff.Rolling("y", **PLACE, window="9s"),
+        ff.Ewm("y", half_life="2s", **PLACE),
+    ],
+    ids=repr,
+)
+def test_what_looks_strictly_before_a_row_does_not_find_it_in_the_history(feature):
+    rows = pd.DataFrame({"s": [1, 1, 1], "t": [0, 1, 2], "y": [1.0, 3.0, 5.0]})
+    fs = ff.FeatureSet([feature], target="y", keep="outputs").fit(rows)
+    (name,) = fs.outputs
+    found, wanted = (fs.transform(rows[2:], history=rows[:n])[name].tolist() for n in (3, 2))
+    assert list(found[0]) == list(wanted[0]) if isinstance(feature, ff.Collect) else found == wanted
+
+
 @pytest.mark.parametrize(
     "feature",
     [

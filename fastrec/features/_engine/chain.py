@@ -22,9 +22,9 @@ from fastrec._version import __version__
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.features._engine.folds import INNER_SEED, given_fold_keys, row_folds
-from fastrec.features._engine.order import take_or_missing
+from fastrec.features._engine.order import ordered_groups, run_begins, take_or_missing
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, declared_parameters
-from fastrec.features.columns import Selector, as_list, no_column
+from fastrec.features.columns import Selector, as_list, no_column, order_keys
 from fastrec.table import Column, Table, concat
 
 if TYPE_CHECKING:
@@ -541,6 +541,23 @@ class Chain:
                     problem = f"{who} reads the target from the table {table!r}, where no fold is hidden"
                     remedy = "Read the frame's own rows, or give the column another name if it is known before the rows"
                     raise DataError(problem, column=known[0], remedy=remedy)
+
+    def check_history(self, work: Table, past: int) -> None:
+        """Refuse a row that would be given the target of one of the first ``past`` rows at its own moment."""
+        for step in self.steps:  # that row may be itself
+            by, order = as_list(getattr(step, "by", None)), as_list(getattr(step, "order", None))
+            read = reads_target(step, self.targets) if step.sees_ties and order else []
+            if not read:
+                continue
+            groups, outside = ordered_groups(work, by, order)
+            begins = run_begins(groups.codes, *map(groups.sort, order_keys(work, order)))
+            rows = groups.sort(torch.arange(len(work), device=work.device))
+            odd = ~begins[1:] & (rows[:-1] < past) & (rows[1:] >= past) & ~groups.sort(outside)[1:]
+            if bool(odd.any()):
+                alike = " and ".join([*by, *order])
+                problem = f"{type(step).__name__} would read {read[0]!r} of a row of history with the same {alike}"
+                remedy = "Leave such rows out of history: one may be the row itself. Or order by one more column"
+                raise DataError(problem, column=order[-1], row=int(rows[1:][odd].min()) - past, remedy=remedy)
 
 
 def excluded_cells(count: int, by_fold: bool, hidden: bool = False) -> torch.Tensor:
