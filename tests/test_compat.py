@@ -6,7 +6,6 @@ tested in ``test_tabular.py``, ``test_procs.py``, ``test_loader.py`` and at the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,19 +29,17 @@ from fastai.tabular.core import (
     Categorify,
     FillMissing,
     Normalize,
-    TabDataLoader,
     TabularPandas,
     add_datepart,
     cont_cat_split,
 )
-from fastai.tabular.data import TabularDataLoaders
 from fastai.tabular.learner import tabular_learner
 from fastai.tabular.model import get_emb_sz
 from fastai.torch_core import set_seed
 from fasttransform import ItemTransform
 from torch import nn
 
-from fastrec.tabular import RecDataLoaders, TabularFrame
+from fastrec.tabular import TabularFrame
 
 # fastai under one pandas or another: Categorify meets an unseen category, add_datepart uses old names, FillMissing
 # fills a row of objects
@@ -88,7 +85,7 @@ class Case:
 
 
 def mixed(n: int = 320) -> pd.DataFrame:
-    """Integers, text, booleans, categoricals, dates and missing values, and targets that depend on them."""
+    """Integers, text, booleans, categoricals and missing values, and targets that depend on them."""
     r = np.random.default_rng(0)
     df = pd.DataFrame(
         {
@@ -99,7 +96,6 @@ def mixed(n: int = 320) -> pd.DataFrame:
             "gappy": r.normal(50, 3, n),
             "whole": r.integers(0, 1000, n),
             "narrow": r.normal(size=n).astype("float32"),
-            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(r.integers(0, 400, n), unit="D"),
         }
     )
     score = df["whole"] / 500 + df["narrow"] + df["word"].isin(["a", "b"]) + r.normal(0, 0.3, n)
@@ -114,12 +110,6 @@ def mixed(n: int = 320) -> pd.DataFrame:
 
 CATS, CONTS = ["word", "small", "flag", "size"], ["gappy", "whole", "narrow"]
 LABELS = ["l1", "l2", "l3"]
-
-
-def dated() -> Case:
-    df = add_datepart(mixed(), "day", time=True)
-    parts = [n for n in df if n.startswith("day") and n != "dayElapsed"]
-    return Case(df, ["word", "size", *parts], [*CONTS, "dayElapsed"], "yes", CategoryBlock, accuracy)
 
 
 def there(path: Path) -> Path:
@@ -155,7 +145,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "numbers": lambda: Case(mixed(), CATS, CONTS, "price"),
     "several numbers": lambda: Case(mixed(), CATS, CONTS, ["price", "cost"], RegressionBlock),
     "labels": lambda: Case(mixed(), CATS, CONTS, [*LABELS], partial(MultiCategoryBlock, True, LABELS), accuracy_multi),
-    "dates": dated,
     "no categories": lambda: Case(mixed(), [], CONTS, "price"),
     "no numbers": lambda: Case(mixed(), CATS, [], "answer", CategoryBlock, accuracy),
 }
@@ -366,55 +355,6 @@ def test_mixup_applies_where_it_does_in_fastai(cls, name):
     learn.fit(6)
     losses = [v[1] for v in learn.recorder.values]
     assert losses[-1] < 0.9 * losses[0]
-
-
-@pytest.mark.parametrize("name", ["numbers", "two classes, by type"])
-def test_shuffled_training_scores_within_noise(name):
-    """Six seeds each; the means lie within three standard errors of their difference.
-
-    fastai's own loader for ``TabularPandas`` draws rows with replacement, which costs it some of its score here: the
-    one that permutes them is the fair side.
-    """
-    case, scores = CASES[name](), {}
-    for cls in KINDS:
-        to, scores[cls] = case.frame(cls), []
-        loaders = partial(to.dataloaders, bs=32, device="cpu", dl_type=TabDataLoader if cls is TabularPandas else None)
-        for seed in range(6):
-            set_seed(seed)
-            learn = quiet(tabular_learner(loaders(), layers=[16], metrics=case.metric))
-            learn.fit_one_cycle(4, 2e-2)
-            scores[cls].append(learn.recorder.values[-1][1])
-    stock, ours = (np.array(s) for s in scores.values())
-    error = math.sqrt(stock.var(ddof=1) / 6 + ours.var(ddof=1) / 6)
-    assert abs(stock.mean() - ours.mean()) < 3 * error, scores
-
-
-def test_twins_of_one_line_train_alike(tmp_path):
-    case, found = CASES["classes"](), []
-    case.df.to_csv(tmp_path / "data.csv", index=False)
-    for cls in (TabularDataLoaders, RecDataLoaders):
-        options = {"cat_names": list(CATS), "cont_names": list(CONTS), "valid_idx": case.splits[1], "bs": 64}
-        dls = cls.from_csv(tmp_path / "data.csv", procs=list(PROCS), y_names=case.y, shuffle=False, **options)
-        set_seed(0)
-        learn = quiet(tabular_learner(dls.cpu(), layers=[16]))
-        learn.fit_one_cycle(2, 1e-2)
-        found.append(learn.get_preds()[0])
-    torch.testing.assert_close(*found, rtol=2e-3, atol=2e-3)
-
-
-def test_what_is_first_missing_or_first_seen_at_test_time_works_in_stock_learners():
-    case = CASES["classes"]()
-    learn = quiet(tabular_learner(case.frame(TabularFrame).dataloaders(bs=64, device="cpu"), layers=[8]))
-    learn.fit(1)
-    test = case.df.head(4).drop(columns="answer")
-    test["size"] = test["size"].astype(object)
-    test.loc[0, ["word", "whole", "size"]] = ["never seen", np.nan, "XXL"]
-    assert learn.get_preds(dl=learn.dls.test_dl(test))[0].isfinite().all()
-    row, _, probabilities = learn.predict(test.iloc[0])
-    assert probabilities.isfinite().all()
-    shown = row.decode().items.iloc[0]
-    assert shown[["word", "size"]].tolist() == ["#na#", "#na#"]
-    assert shown["whole"] == pytest.approx(case.df.iloc[case.splits[0]]["whole"].median(), rel=1e-5)
 
 
 # ---- deliberate differences that no other file tests

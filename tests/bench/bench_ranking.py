@@ -4,9 +4,8 @@
 
 The peers are set as a user would: the files' own numbers, the size of the group, each number's rank and its ratio to
 the mean within the group, and the items' counts; stopped early on an eighth of the groups; they take what they take.
-Four sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld; all learn from the
-test's earlier lists, whose clicks are given), the same beside the log of all events, which ``fit(log=)`` alone is given
-(``trivago_log``), the candidates of a market of XMarket (a fifth of the users is held
+Three sets: trivago's shown lists (scored on the lists of its test, by the clicks that were withheld; all learn from the
+test's earlier lists, whose clicks are given), the candidates of a market of XMarket (a fifth of the users is held
 back), and candidates that ``fastrec candidates`` finds for the users of MovieLens-1M, whose last film is the answer.
 The difference has a bootstrap interval over lists.
 """
@@ -18,7 +17,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,24 +29,24 @@ from fastrec.retrieval import make_candidates
 from fastrec.table import Table
 
 warnings.simplefilter("ignore")
-Columns = dict[str, Any]  # group, item, label, metric; the log, if there is one
+Columns = dict[str, str]  # group, item, label, metric
 Set = tuple[pd.DataFrame, pd.DataFrame, Columns]  # rows to train on, rows to rank
 CLICKS = {"group": "list", "item": "item_id", "label": "clicked", "metric": "mrr"}
 
 
-def shown(lists: pd.DataFrame, *more: str) -> pd.DataFrame:
+def shown(lists: pd.DataFrame) -> pd.DataFrame:
     """One row for each item that was shown: its list, its place and price, and 1 for the one that was clicked."""
     lists = lists.assign(item_id=lists.impressions.str.split("|"), price=lists.prices.str.split("|"))
     rows = lists.explode(["item_id", "price"], ignore_index=True)
     rows["position"] = rows.groupby("list").cumcount() + 1
     rows["clicked"] = (rows.item_id == rows.reference).astype(int)
     kept = ["list", "session_id", "timestamp", "platform", "city", "device", "current_filters", "item_id", "price"]
-    rows = rows[[*more, *kept, "position", "clicked"]].astype({"item_id": "int64", "price": "float64"})
+    rows = rows[[*kept, "position", "clicked"]].astype({"item_id": "int64", "price": "float64"})
     return rows.assign(timestamp=pd.to_datetime(rows.timestamp, unit="s"))
 
 
-def clickouts(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """The log of train and test; its lists with a known click; those whose click was withheld, with the truth."""
+def trivago(data: Path) -> Set:
+    """The clicked lists of train and test, without the log: those whose clicks were withheld, and all others."""
     files = (data / "trivago2019" / f"{name}.csv" for name in ("train", "test", "ground_truth"))
     train, test, truth = (pd.read_csv(file, dtype={"reference": str}) for file in files)
     log = pd.concat([train, test], ignore_index=True)
@@ -57,26 +55,7 @@ def clickouts(data: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     known = lists[[r in i.split("|") for r, i in zip(lists.reference.fillna(""), lists.impressions)]]
     asked = lists[lists.reference.isna()].drop(columns="reference")
     asked = asked.merge(truth.drop(columns="impressions"), on=["user_id", "session_id", "timestamp", "step"])
-    return log, known, asked
-
-
-def trivago(data: Path) -> Set:
-    """The clicked lists of the log, without the log: those of the test whose clicks were withheld, and all others."""
-    _, known, asked = clickouts(data)
     return shown(known), shown(asked), CLICKS
-
-
-def trivago_log(data: Path) -> Set:
-    """The clicked lists of train's and test's log beside both logs; of the lists to predict the click is in none."""
-    log, *lists = clickouts(data)
-    train, test = (shown(t, "user_id", "step").drop_duplicates(["list", "item_id"]) for t in lists)
-    log = log[(log.action_type != "clickout item") | log.reference.notna()]
-    item = log.reference.where(log.action_type.str.contains("item"))
-    events = log[["session_id", "user_id", "timestamp", "step", "action_type"]].assign(
-        item_id=pd.to_numeric(item, errors="coerce").astype("Int64"),
-        timestamp=pd.to_datetime(log.timestamp, unit="s"),
-    )
-    return train, test, CLICKS | {"log": events}
 
 
 def xmarket(data: Path) -> Set:
@@ -114,15 +93,15 @@ def movielens(data: Path) -> Set:
     return train, test, {"group": "user", "item": "item", "label": "label", "metric": "ndcg@10"}
 
 
-SETS: dict[str, Callable[[Path], Set]] = {f.__name__: f for f in (trivago, trivago_log, xmarket, movielens)}
+SETS: dict[str, Callable[[Path], Set]] = {f.__name__: f for f in (trivago, xmarket, movielens)}
 
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float) -> np.ndarray:
-    """``fastrec.fit``, told the group, the item, the metric and the log."""
+    """``fastrec.fit``, told the group, the item and the metric."""
     import fastrec
 
     test = test.drop(columns=about["label"])
-    named = {n: about[n] for n in ("group", "item", "metric", "log") if n in about}
+    named = {n: about[n] for n in ("group", "item", "metric")}
     fitted = fastrec.fit(train, about["label"], **named, minutes=minutes, test=test, quiet=True)
     print(fitted.leaderboard().to_string(index=False))
     return fitted.predict(test)

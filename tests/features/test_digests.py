@@ -203,7 +203,7 @@ def test_a_functions_digest_is_the_same_in_another_process():
     path = os.pathsep.join(p for p in sys.path if p)
     environment = {**os.environ, "PYTHONPATH": path, "FASTREC_DEVICE": "cpu"}  # no digest asks for a device
     run = lambda seed: subprocess.check_output([sys.executable, "-c", code], env=environment | {"PYTHONHASHSEED": seed})  # noqa: E731
-    assert len({run(seed) for seed in "123"}) == 1
+    assert len({run(seed) for seed in "12"}) == 1
 
 
 LOOP: list = []

@@ -209,33 +209,6 @@ def test_every_change_of_a_clock_from_1900_to_2100(name):
     assert parts(seconds, name) == by_zoneinfo(seconds, name)
 
 
-@pytest.mark.parametrize("name", ["America/New_York", "Australia/Sydney", "Asia/Kathmandu"])
-def test_the_oldest_and_farthest_years(name):
-    rng = random.Random(0)
-    seconds = [rng.randrange(second_of(1, 1, 3), second_of(9999, 12, 30)) for _ in range(500)]
-    seconds += instants(name, 2490, 2510)
-    assert parts(seconds, name) == by_zoneinfo(seconds, name)
-    cycle = (second_of(2400) - second_of(2000)) * 100  # no year past 9999 in datetime, but the calendar goes on
-    later = by_zoneinfo(seconds[:200], name)
-    far = [s + cycle for s in seconds[:200] if s > second_of(2100)]
-    expected = [(y + 40_000, *rest) for s, (y, *rest) in zip(seconds, later, strict=False) if s > second_of(2100)]
-    assert parts(far, name) == expected
-
-
-def test_a_summer_night_of_2054_in_berlin():
-    column = pa.array([dt.datetime(2054, 4, 30, 22, 37)], pa.timestamp("us")).cast(pa.timestamp("us", "Europe/Berlin"))
-    made = DatePart("t", ["month", "hour", "minute"]).fit_transform(pa.table({"t": column}))
-    assert [made[f"t_{p}"].to_pylist() for p in ("month", "hour", "minute")] == [[5], [0], [37]]
-    month = Cyclic("t", "month").fit_transform(pa.table({"t": column}))
-    assert month["t_month_sin"].to_pylist() == pytest.approx([math.sin(2 * math.pi * 4 / 12)])
-
-
-def test_times_before_1970_are_rounded_down_in_the_zone_too():
-    column = pa.array([-1, -(10**9) - 1], pa.int64()).cast(pa.timestamp("ns", "Europe/Berlin"))
-    made = DatePart("t", ["second"]).fit_transform(pa.table({"t": column}))
-    assert made["t_second"].to_pylist() == [59, 58]
-
-
 @pytest.mark.parametrize("name", ["Asia/Tokyo", "America/New_York"])
 @pytest.mark.parametrize("unit", ["ns", "us", "ms", "s"])
 def test_the_first_and_the_last_time_of_a_unit(name, unit):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import limits
@@ -312,25 +312,6 @@ def test_any_text_equals_a_loop(values: list[str | None], kind: pa.DataType) -> 
     check_text(pa.array(values, kind))
 
 
-@given(
-    values=st.lists(st.text(alphabet="ab\0\x7fé", max_size=9), max_size=30, unique=True),
-    kind=st.sampled_from(TEXT_TYPES),
-    start=st.integers(0, 3),
-)
-@example(values=["a\0", "a"], kind=pa.string(), start=0)
-def test_short_text_is_sorted_by_its_bytes(values: list[str], kind: pa.DataType, start: int) -> None:
-    array = pa.array(values, kind)[start:]
-    order = text_codes.short_text_order(array)
-    if order is not None:
-        assert array.take(pa.array(order)).to_pylist() == sorted(array.to_pylist(), key=str.encode)
-    else:
-        left = array.to_pylist()
-        ends_alike = len({v.rstrip("\0") for v in left}) < len(left)
-        assert (
-            not left or kind == pa.string_view() or ends_alike or max(len(v.encode()) for v in left) > 8 or left == [""]
-        )
-
-
 @pytest.mark.parametrize("width", [1, 3, 4, 8])
 def test_many_rows(width: int) -> None:
     rng = np.random.default_rng(width)
@@ -346,9 +327,3 @@ def test_lengths_that_only_add_up_bytes_behind_a_missing_value_and_text_that_dif
     rng = np.random.default_rng(0)
     words = [start + "x" * k + end for start in ("", "0123456\0") for k in range(30) for end in ("", "a", "b\0", "b")]
     check_text(pa.array([words[i] for i in rng.integers(0, len(words), 5_000)]))
-
-
-def test_values_other_than_text_keep_their_type() -> None:
-    codes, distinct = text_codes.encode(pa.array([1, None, 1, 2**63], pa.uint64()))
-    assert codes.tolist() == [1, 0, 1, 2]
-    assert distinct.type == pa.uint64()

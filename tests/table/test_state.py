@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import resource
 import sys
 from pathlib import Path
 
@@ -178,24 +177,6 @@ def test_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
     (tmp_path / "s" / "state.safetensors").write_bytes(whole.replace(offsets, beyond))
     with pytest.raises(UnreadableFileError):
         load_state(tmp_path / "s")
-
-
-def test_a_full_disk_leaves_the_old_state(tmp_path):
-    save_state(tmp_path / "s", {"old": 1})
-    code = f"""
-import resource, signal, torch
-from fastrec.errors import WriteError
-from fastrec.table import save_state
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, {resource.RLIM_INFINITY}))
-try:
-    save_state({str(tmp_path / "s")!r}, {{"big": torch.zeros(100_000)}})
-except WriteError as error:
-    print("refused", error.file)
-"""
-    assert run(code).split() == ["refused", str(tmp_path / "s")]
-    assert load_state(tmp_path / "s") == {"old": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["s"]
 
 
 # ---- classes of saved objects

@@ -267,12 +267,6 @@ def test_hash_codes_spread_evenly(buckets):
         assert abs(chi2 - (buckets - 1)) < 5 * np.sqrt(2 * (buckets - 1))  # mean and deviation of chi-squared
 
 
-def test_seeds_give_other_hashes():
-    values = pa.array([str(i) for i in range(2_000)])
-    a, b = hash_codes(values, 50), hash_codes(values, 50, seed=1)
-    assert 0.01 < (a == b).mean() < 0.04
-
-
 # Lookup
 
 
@@ -289,7 +283,7 @@ def plain(values: list, codes: list[int], wanted: list, absent: int) -> list[int
 @given(
     st.lists(near, unique=True, max_size=40) | st.lists(far, unique=True, max_size=40), st.lists(near | far), st.data()
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_integers_near_and_far(values, others, data):
     codes = data.draw(st.lists(st.integers(0, 99), min_size=len(values), max_size=len(values)))
     absent = data.draw(st.integers(0, 99))
@@ -326,21 +320,11 @@ def test_floats_by_value(kind, values, others):
     assert not found.takes(torch.int64)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
-def test_whole_numbers_of_any_width(dtype):
-    found = Lookup(pa.array([0, 1, 100]), np.array([5, 6, 7]), absent=1)
-    assert found.takes(dtype)
-    wanted = [True, False] if dtype == torch.bool else [1, 0, 100, 99]
-    assert found.numbers(torch.tensor(wanted, dtype=dtype)).tolist() == [6, 5, 7, 1][: len(wanted)]
-    flags = Lookup(pa.array([True, False]), np.array([2, 1]), absent=0)
-    assert flags.numbers(torch.tensor([0, 1, 2])).tolist() == [1, 2, 0]
-
-
 words = st.text(st.sampled_from("ab\0é😀"), max_size=20)
 
 
 @given(st.sets(words, max_size=60), st.lists(words), st.integers(0, 3), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_text(values, others, front, large):
     values, kind = sorted(values), pa.large_string() if large else pa.string()
     wanted = list(dict.fromkeys([*others, *values]))
@@ -361,23 +345,3 @@ def test_text_of_equal_hash_is_told_apart(monkeypatch):
     same = hash_text(pa.array(["word 9"], pa.large_string()))
     monkeypatch.setattr(lookup, "hash_text", lambda v: np.repeat(same, len(v)))
     assert known.distinct(pa.array(["word 9", "none"], pa.large_string())).tolist() == [9, 0]
-
-
-def test_hashes_of_much_text_differ_and_depend_on_nothing_else():
-    values = pa.array([f"{'x' * (i % 23)}{i}" for i in range(50_000)], pa.large_string())
-    hashed = hash_text(values)
-    assert len(np.unique(hashed)) == 50_000
-    assert len(np.unique(hashed >> 48)) > 34_500  # of 65,536 random places 34,977 would be hit
-    np.testing.assert_array_equal(hash_text(values[100:200]), hashed[100:200])
-    assert len(hash_text(values[:0])) == 0
-    assert len(set(hash_text(pa.array(["", "\0", "\0\0", "\0" * 8, "\0" * 9], pa.large_string())).tolist())) == 5
-
-
-def test_values_of_other_types_are_found_where_they_are_equal():
-    known = Lookup(pa.array([3, 5, 2**40]), np.array([1, 2, 3]), absent=0)
-    assert known.distinct(pa.array([5.0, 5.5, 2.0**40])).tolist() == [2, 0, 3]
-    assert known.distinct(pa.array([3, 7], pa.int8())).tolist() == [1, 0]
-    assert known.distinct(pa.array([], pa.string())).tolist() == []
-    assert Lookup(pa.array([], pa.null()), np.array([]), absent=4).distinct(pa.array(["a"])).tolist() == [4]
-    with pytest.raises(DataError, match="column 'x'"):
-        Lookup(pa.array([3]), np.array([1]), absent=0, name="x").distinct(pa.array(["3"]))

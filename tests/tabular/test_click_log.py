@@ -164,11 +164,6 @@ def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(memory):
         assert got.tolist() == values[times >= 3].tolist()
 
 
-def test_values_as_text_are_those_of_python():
-    values = np.array([0, 1, 0xDEADBEEF, 2**32 - 1], dtype=np.uint32)
-    assert text.as_text(values).tolist() == [f"{v:08x}".encode() for v in values.tolist()]
-
-
 # The frame -----------------------------------------------------------------------------------------------------------
 
 

@@ -16,15 +16,12 @@ from fastai.learner import Learner, load_learner
 from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 from fastai.tabular.core import cont_cat_split as fastai_split
 from fastai.tabular.data import TabularDataLoaders
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.features import CountEncode, FeatureSet
 from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame, TabularLoader
 from fastrec.tabular.dataloaders import cont_cat_split
-from fastrec.tabular.packed import Layout, Packed, one_ahead
+from fastrec.tabular.packed import Layout, Packed
 from fastrec.training import RecLearner, rec_learner
 from tests.training.helpers import quiet_fit
 
@@ -252,7 +249,7 @@ def test_any_name_may_be_a_category_a_number_a_target_a_list_or_a_vector():
         "list_names": lambda: [rng.integers(0, 3, k).astype(str).tolist() for k in rng.integers(0, 3, n)],
         "vector_names": lambda: [rng.normal(size=2) for _ in range(n)],
     }
-    for name in FEW:
+    for name in ("c", "items", "loss_func", "train"):
         for odd in kinds:
             names = {kind: name if kind == odd else f"the {kind}" for kind in kinds}
             df = pd.DataFrame({names[kind]: make() for kind, make in kinds.items()})
@@ -344,30 +341,6 @@ def test_so_it_is_in_a_stream_of_files(tmp_path):
 # Packed
 
 
-cat_dtypes = st.sampled_from([torch.int32, torch.int64])
-y_dtypes = st.sampled_from([torch.float32, torch.float64, torch.int64])
-
-
-@given(st.integers(0, 4), st.integers(0, 4), st.none() | st.integers(0, 3), cat_dtypes, y_dtypes, st.integers(0, 5))
-def test_what_is_packed_comes_back(n_cat, n_cont, n_y, cat_dtype, y_dtype, n):
-    layout = Layout(n_cat, n_cont, n_y, cat_dtype, y_dtype)
-    generator = torch.Generator().manual_seed(0)
-    cats = torch.randint(0, 2**31 - 1, (n, n_cat), generator=generator).to(cat_dtype)
-    conts = torch.randn(n, n_cont, generator=generator)
-    ys = None if n_y is None else (torch.randn(n, n_y, generator=generator) * 1e6).to(y_dtype)
-    packed = Packed.of(cats, conts, ys, layout)
-    wanted = [cats, conts] + ([] if ys is None else [ys])
-    assert len(packed.views) == len(wanted)
-    rows = torch.arange(n - 1, -1, -1)
-    for got, backwards, want in zip(packed.views, packed.take(rows).views, wanted, strict=True):
-        assert got.dtype == want.dtype
-        assert torch.equal(got, want)
-        assert torch.equal(backwards, want.flip(0))
-    assert packed.nbytes == 4 * layout.words * n
-    used = n_cat * cat_dtype.itemsize + 4 * n_cont + (n_y or 0) * y_dtype.itemsize
-    assert used <= 4 * layout.words < used + 8
-
-
 def test_slices_share_memory_and_are_saved_without_the_rest():
     packed = Packed.of(torch.arange(6000).reshape(3000, 2), torch.zeros(3000, 1), None, Layout(2, 1))
     part = packed.rows(1, 3)
@@ -378,42 +351,3 @@ def test_slices_share_memory_and_are_saved_without_the_rest():
     assert pickle.loads(saved).views[0].tolist() == [[77, 3], [4, 5]]
     assert packed.on(torch.device("cpu")) is packed
     assert packed.on(torch.device("meta")) is packed.on(torch.device("meta"))
-
-
-@pytest.mark.parametrize("rows", [10, 10**6])
-def test_parallel_runs_keep_order_and_pass_errors_on(rows, set_threads):
-    set_threads(2)
-    assert run_parallel(lambda x: x * x, range(5), rows=rows) == [0, 1, 4, 9, 16]
-    with pytest.raises(ZeroDivisionError):
-        run_parallel(lambda x: 1 // x, [1, 0, 2], rows=rows)
-
-
-@given(st.lists(st.integers(), max_size=9))
-def test_one_is_begun_ahead_and_all_come_in_order(items):
-    places, begun, seen = [None, None], [], []
-
-    def begin(place, item):
-        assert places[place] is None
-        places[place] = item
-        begun.append(item)
-        return place
-
-    def end(place):
-        item, places[place] = places[place], None
-        return item
-
-    for result in one_ahead(begin, end, iter(items)):
-        seen.append(result)
-        assert len(begun) == min(len(seen) + 1, len(items))
-    assert seen == items
-    assert places == [None, None]
-
-
-def test_large_and_small_buffers_are_rows_of_words():
-    with pytest.raises(DataError, match="int16"):
-        Layout(1, 1, 1, torch.int16)
-    for n in (0, 3, 300_000):
-        packed = Packed.empty(n, Layout(2, 1), device="cpu")
-        assert (packed.buffer.shape, packed.buffer.dtype) == ((n, 3), torch.int32)
-        packed.buffer.fill_(1)
-        assert packed.nbytes == 12 * n

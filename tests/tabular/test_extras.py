@@ -91,7 +91,7 @@ def processed(to, frame):
 
 
 @given(lists=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=4), max_size=12), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_list_batch_does_what_a_list_of_lists_does(lists, data):
     batch = ListBatch.of(lists)
     n = len(lists)
@@ -153,7 +153,7 @@ def test_embedding_bags_take_the_lists():
     unseen=st.booleans(),
     library=st.sampled_from(["pandas", "polars", "pyarrow", "dict"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_elements_are_coded_by_the_training_rows_alone(lists, data, min_count, max_size, unseen, library):
     n = len(lists)
     cut = data.draw(st.integers(0, n))
@@ -305,7 +305,7 @@ def test_errors_of_chosen_rows_and_of_test_rows():
     seed=st.integers(0, 3),
     chunk=st.sampled_from([1, 60, 1 << 22]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, drop_last, seed, chunk):
     codes, n = coded_by_loop(lists, range(len(lists))), len(lists)
     to = numbered(lists, device="cpu")

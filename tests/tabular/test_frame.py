@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import pickle
 
 import numpy as np
@@ -10,18 +9,11 @@ import pyarrow as pa
 import pytest
 import torch
 from fastai.callback import schedule  # noqa: F401  (gives learners fit_one_cycle and lr_find)
-from fastai.callback.tracker import EarlyStoppingCallback, SaveModelCallback
 from fastai.data.block import CategoryBlock, MultiCategoryBlock, RegressionBlock
 from fastai.data.transforms import RandomSplitter
-from fastai.interpret import ClassificationInterpretation
-from fastai.learner import load_learner
-from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
-from fastai.metrics import accuracy, rmse
-from fastai.tabular.core import Categorify, FillMissing, FillStrategy, Normalize, Tabular, TabularPandas
-from fastai.tabular.data import TabularDataLoaders
+from fastai.losses import BCEWithLogitsLossFlat
+from fastai.tabular.core import Categorify, FillMissing, FillStrategy, Normalize, TabularPandas
 from fastai.tabular.learner import tabular_learner
-from fastai.tabular.model import get_emb_sz
-from fastai.torch_core import set_seed
 
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
 from fastrec.table import Table
@@ -80,34 +72,7 @@ def pair():
     return df, build(TabularPandas, df, reduce_memory=False), build(TabularFrame, df)
 
 
-# ---- the same as TabularPandas
-
-
-def test_codes_fills_and_names_equal_fastais(pair):
-    _, stock, ours = pair
-    assert isinstance(ours, Tabular)
-    for name in ("cat_names", "cont_names", "y_names", "x_names", "all_col_names"):
-        assert list(getattr(ours, name)) == list(getattr(stock, name))
-    assert (len(ours), ours.split, ours.n_subsets) == (len(stock), stock.split, 2)
-    np.testing.assert_array_equal(ours.cats, stock.cats)
-    np.testing.assert_array_equal(ours.ys, stock.ys)
-    assert ours.rows.tolist() == stock.items.index.tolist() == ours.items.index.tolist()
-    assert {n: list(c) for n, c in ours.classes.items()} == {n: list(c) for n, c in stock.classes.items()}
-    assert ours.procs.fill_missing.na_dict == stock.procs.fill_missing.na_dict
-    assert list(ours.vocab) == list(stock.vocab)
-    assert ours.c == stock.c == 2
-    assert get_emb_sz(ours) == get_emb_sz(stock)
-    assert ours.procs.categorify["word"] == stock.procs.categorify["word"]
-
-
-def test_prepared_numbers_equal_a_float64_oracle_and_fastais(pair):
-    df, stock, ours = pair
-    train, raw = (df.loc[to.rows.numpy(), CONTS].astype("float64") for to in (ours.train, ours))
-    train, raw = (part.fillna({"gappy": train["gappy"].median()}) for part in (train, raw))
-    oracle = (raw - train.mean()) / (train.std(ddof=0) + 1e-7)
-    np.testing.assert_allclose(ours.conts, oracle, atol=1e-6)
-    np.testing.assert_allclose(ours.conts, stock.conts.astype("float64"), atol=1e-5)
-    assert ours.x_cont.dtype == torch.float32
+# ---- the same as TabularPandas; ``test_compat.py`` runs one script on both
 
 
 def test_subsets_and_frames_equal_fastais(pair):
@@ -124,107 +89,6 @@ def test_subsets_and_frames_equal_fastais(pair):
     np.testing.assert_array_equal(ours.loc[ours.rows[:4].numpy(), "small"], stock.loc[ours.rows[:4].numpy(), "small"])
     np.testing.assert_array_equal(ours.iloc[:3, "small"], stock.iloc[:3, "small"].items)
     np.testing.assert_array_equal(ours[["word"]], stock[["word"]])
-
-
-def test_decoded_rows_equal_fastais(pair, capsys):
-    df, stock, ours = pair
-    before = ours.x_cont.clone()
-    a, b = ours.decode().items, stock.new(stock.all_cols.copy()).decode().items
-    for name in [*CATS, "gappy_na", "label"]:
-        assert a[name].astype(str).tolist() == b[name].astype(str).tolist()
-    np.testing.assert_allclose(a[CONTS], b[CONTS].astype("float64"), atol=1e-4)
-    np.testing.assert_allclose(a["whole"], df.loc[a.index, "whole"], atol=1e-4)
-    row = ours.decode_row(ours.items.iloc[5])
-    assert (row["word"], row["label"]) == (a.iloc[5]["word"], a.iloc[5]["label"])
-    assert "label" not in ours.decode_row(ours.items.iloc[5].drop("label"))
-    ours.show(max_n=2)
-    ours.decode().show(max_n=2)
-    assert "HTML" in capsys.readouterr().out
-    ours.process()  # a second time, and after decoding
-    assert torch.equal(ours.x_cont, before)
-
-
-def test_batches_have_fastais_shapes(pair):
-    _, stock, ours = pair
-    a, b = (to.dataloaders(bs=32, device="cpu") for to in (ours, stock))
-    assert isinstance(a, TabularDataLoaders)
-    for one, two in zip(a.one_batch(), b.one_batch(), strict=True):
-        assert one.shape == two.shape
-    assert [t.dtype for t in a.one_batch()] == [torch.int32, torch.float32, torch.int64]
-    assert (len(a.train), len(a.valid), a.n_inp, a.c) == (len(b.train), len(b.valid), b.n_inp, b.c)
-    assert list(a.cat_names) == list(b.cat_names)
-    for one, two in zip(a.valid, b.valid, strict=True):
-        assert torch.equal(one[0].long(), two[0])
-        torch.testing.assert_close(one[1], two[1], atol=1e-5, rtol=0)
-        assert torch.equal(one[2], two[2].long())
-
-
-@pytest.mark.parametrize("kind", ["class", "number"])
-def test_stock_learning_runs_unchanged(kind, tmp_path, capsys):
-    df = make(600)
-    y, block, metric = ("label", CategoryBlock, accuracy) if kind == "class" else ("price", None, rmse)
-    dls = build(TabularFrame, df, y, block).dataloaders(bs=64, path=tmp_path, device="cpu")
-    set_seed(0)
-    learn = tabular_learner(
-        dls, layers=[16], metrics=metric, cbs=[SaveModelCallback(), EarlyStoppingCallback(patience=9)]
-    )
-    assert str(learn.loss_func) == str((CrossEntropyLossFlat if kind == "class" else MSELossFlat)())
-    with learn.no_bar(), learn.no_logging():
-        learn.lr_find(show_plot=False)
-        learn.fit_one_cycle(8, 0.02)
-        learn.fine_tune(1)
-        _, score = learn.validate()
-        assert score > 0.8 if kind == "class" else score < 2
-        assert torch.equal(learn.get_preds()[1], dls.valid_ds.y.cpu())
-        mixed, again = learn.get_preds(dl=dls.train.new(shuffle=True, drop_last=False))
-        plain = learn.get_preds(dl=dls.train.new(shuffle=False, drop_last=False))
-        torch.testing.assert_close(mixed, plain[0])
-        assert torch.equal(again, plain[1])
-        test = df.drop(columns=["label", "price"])
-        unlabelled = learn.get_preds(dl=dls.test_dl(test))
-        assert unlabelled[1] is None
-        row, decoded, probabilities = learn.predict(df.iloc[0])
-        torch.testing.assert_close(probabilities, unlabelled[0][0], atol=1e-5, rtol=1e-5)
-        assert row.decode().items.iloc[0]["small"] == df.iloc[0]["small"]
-        assert len(decoded) == 1 if kind == "number" else decoded.item() in (0, 1)
-        row.show()
-        learn.show_results(max_n=3)
-        dls.show_batch(max_n=3)
-        dls.valid.show_batch(max_n=2)
-        if kind == "class":
-            assert ClassificationInterpretation.from_learner(learn).confusion_matrix().sum() == len(dls.valid_ds)
-        learn.export(tmp_path / "learner.pkl")
-        loaded = load_learner(tmp_path / "learner.pkl")
-        with loaded.no_bar(), loaded.no_logging():
-            torch.testing.assert_close(loaded.get_preds(dl=loaded.dls.test_dl(test))[0], unlabelled[0])
-    assert "HTML" in capsys.readouterr().out
-
-
-def test_trained_as_well_as_fastai():
-    df, scores = make(2000), {}
-    for cls in (TabularPandas, TabularFrame):
-        found = []
-        for seed in range(3):
-            set_seed(seed)
-            dls = build(cls, df).dataloaders(bs=128, device="cpu")
-            found.append(trained(dls, 4, 0.02, layers=[16], metrics=accuracy)[1])
-        scores[cls] = found
-    assert abs(np.mean(scores[TabularPandas]) - np.mean(scores[TabularFrame])) < 0.02, scores
-
-
-def test_show_results_shows_decoded_rows(pair):
-    from fastai.data.core import show_results
-
-    _, _, ours = pair
-    shown = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.frame.display_df", shown.append)
-        x, y = ours.valid, ours.valid.copy()
-        y.ys = 1 - y.ys
-        show_results(x, y, None, None, max_n=4)
-    assert len(shown[0]) == 4
-    assert set(shown[0]["word"]) <= {*"abcde", "#na#"}
-    assert (shown[0]["label"] != shown[0]["label_pred"]).all()
 
 
 # ---- the deliberate differences
@@ -503,18 +367,6 @@ def test_empty_frames_and_single_rows(n):
     assert len(to.decode().items) == n
 
 
-def test_only_codes_or_only_numbers():
-    df = make(40)
-    only_cats = TabularFrame(df, PROCS, CATS, None, "price")
-    only_conts = TabularFrame(df, [Categorify, Normalize], None, ["whole"], "price")
-    assert only_cats.x_cont.shape == (40, 0)
-    assert only_conts.x_cat.shape == (40, 0)
-    for to in (only_cats, only_conts):
-        learn, _ = trained(to.dataloaders(bs=8, device="cpu"), layers=[4])
-        with learn.no_bar():
-            learn.predict(df.iloc[0])
-
-
 def test_without_categorify_codes_and_flags_pass_as_they_are():
     to = TabularFrame({"c": [3, 1], "x": [0.5, np.nan], "y": [1.0, 2.0]}, None, "c", "x", "y")
     assert to.x_cat.tolist() == [[3], [1]]
@@ -626,39 +478,3 @@ def test_the_raw_frame_is_let_go():
     gc.collect()
     assert reference() is None
     assert len(dls.train_ds) == 80
-
-
-# ---- real data
-
-ADULT = [
-    *("age", "workclass", "fnlwgt", "education", "education_num", "marital", "occupation", "relationship"),
-    *("race", "sex", "gain", "loss", "hours", "country", "income"),
-]
-
-
-@pytest.fixture(scope="module")
-def adult(data_dir):
-    path = data_dir / "adult" / "adult.data"
-    if not path.is_file():
-        pytest.skip(f"no Adult data at {path}")
-    return pd.read_csv(path, names=ADULT, skipinitialspace=True, na_values="?").head(12000)
-
-
-def test_adult_as_fastai(adult):
-    cats = ["workclass", "education", "marital", "occupation", "relationship", "race", "sex", "country"]
-    conts = ["age", "fnlwgt", "education_num", "gain", "loss", "hours"]
-    adult = adult.assign(age=adult["age"].where(adult.index % 17 > 0))
-    splits, scores = RandomSplitter(seed=0)(adult), {}
-    given = (adult, PROCS, cats, conts, "income", CategoryBlock, splits)
-    frames = {c: c(*copy.deepcopy(given)) for c in (TabularPandas, TabularFrame)}
-    stock, ours = frames.values()
-    np.testing.assert_array_equal(ours.cats, stock.cats)
-    np.testing.assert_array_equal(ours.ys, stock.ys)
-    assert ours.procs.fill_missing.na_dict == stock.procs.fill_missing.na_dict
-    np.testing.assert_allclose(ours.conts, stock.conts.astype("float64"), atol=2e-5)
-    for cls, to in frames.items():
-        set_seed(0)
-        dls = to.dataloaders(bs=256, device="cpu")
-        scores[cls] = trained(dls, 1, 0.01, layers=[32], metrics=accuracy)[1]
-    assert abs(scores[TabularPandas] - scores[TabularFrame]) < 0.02
-    assert scores[TabularFrame] > 0.82

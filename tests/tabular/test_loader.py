@@ -4,8 +4,6 @@ import itertools
 import json
 import math
 import random
-import subprocess
-import sys
 from collections import Counter
 from functools import partial
 
@@ -24,7 +22,7 @@ from scipy.stats import chisquare
 
 from fastrec.errors import DataError
 from fastrec.tabular import Categorify, TabularFrame, TabularLoader
-from fastrec.tabular.loader import group_bounds
+from tests.fresh import start
 from tests.training.helpers import quiet_fit
 
 
@@ -65,7 +63,7 @@ def flat(loader):
     chunk=st.sampled_from([1, 60, 1 << 22]),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_row_comes_exactly_once_on_one_rank_or_another(n, world_size, bs, drop_last, shuffle, chunk, seed):
     to, options = frame(n), {"bs": bs, "drop_last": drop_last, "shuffle": shuffle, "seed": seed}
     if 0 < n < world_size:
@@ -100,7 +98,7 @@ def test_every_row_comes_exactly_once_on_one_rank_or_another(n, world_size, bs, 
     shuffle=st.booleans(),
     drop_last=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_groups_come_whole_and_once_on_one_rank_or_another(ids, world_size, bs, shuffle, drop_last):
     to, n, groups = frame(len(ids), ids), len(ids), len(set(ids))
     options = {"bs": bs, "shuffle": shuffle, "seed": 3, "groups": True, "drop_last": drop_last}
@@ -147,31 +145,6 @@ def test_ranks_in_new_loaders():
     assert np.concatenate(drawn).tolist() == TabularLoader(to, **options).get_idxs().tolist()
 
 
-@pytest.fixture
-def alone():
-    """fastai's wrapper, without a process group."""
-    pytest.importorskip("accelerate", reason="fastai.distributed needs accelerate")
-    from fastai.distributed import DistributedDL
-
-    class Alone(DistributedDL):
-        def _broadcast(self, t, rank):
-            return t
-
-    return Alone
-
-
-@pytest.mark.parametrize("n", [1, 20, 23])
-def test_fastais_own_distributed_loader_shares_out_ours(n, alone):
-    parts = [alone(TabularLoader(frame(n), bs=4), rank=r, world_size=2, device="cpu") for r in (0, 1)]
-    assert [len(p) for p in parts] == [-(-len(parts[0].dl) // 2)] * 2
-    seen = [r for p in parts for b in p for r in rows_of(b)]
-    assert set(seen) == set(range(n))
-    assert len(seen) == n + n % 2  # it fills up with rows that were there before
-    ranked = TabularLoader(frame(20), bs=4, rank=0, world_size=2)
-    with pytest.raises(DataError, match="world_size=1"):
-        list(alone(ranked, rank=0, world_size=2, device="cpu"))
-
-
 _RANK = """
 import sys, numpy as np, torch, torch.distributed
 from fastrec.tabular import TabularFrame, TabularLoader
@@ -185,25 +158,14 @@ torch.distributed.destroy_process_group()
 
 @pytest.mark.host_only(reason="gloo joins processes of the host")
 def test_without_a_seed_ranks_follow_the_first(tmp_path):
-    command = [sys.executable, "-c", _RANK, str(tmp_path / "join")]
-    running = [subprocess.Popen([*command, r], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in "01"]
-    said = [p.communicate(timeout=120) for p in running]
+    running = [start(_RANK, tmp_path / "join", r) for r in "01"]
+    said = [p.communicate() for p in running]
     assert [p.returncode for p in running] == [0, 0], said
     epochs = list(zip(*(json.loads(out.splitlines()[-1]) for out, _ in said), strict=True))
     orders = [[r for batches in ranks for b in batches for r in b] for ranks in epochs]
     assert all(sorted(order) == list(range(21)) for order in orders)
     assert orders[0] != orders[1]
     assert {len(batches) for ranks in epochs for batches in ranks} == {3}
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 40))
-def test_group_bounds_close_a_batch_where_its_share_is_full(sizes, bs):
-    ids = np.repeat(np.arange(len(sizes)), sizes)
-    n, batches = len(ids), -(-len(ids) // bs)
-    bounds = group_bounds(ids, batches)
-    assert (bounds[0], bounds[-1], len(bounds)) == (0, n, min(batches, len(sizes)) + 1)
-    assert (np.diff(bounds) > 0).all()
-    assert set(bounds.tolist()) <= {0, *np.cumsum(sizes).tolist()}
 
 
 def test_groups_are_shuffled_and_the_batch_knows_its_groups():

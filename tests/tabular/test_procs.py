@@ -27,12 +27,10 @@ from fastrec.tabular import (
     FillMissing,
     LogTransform,
     Normalize,
-    ParquetFrame,
     RankGauss,
     RobustScale,
     TabularFrame,
 )
-from fastrec.tabular.columns import coded_of, training_part
 from fastrec.tabular.procs.features import FeatureChain
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 from fastrec.training import rec_learner
@@ -122,13 +120,6 @@ def test_normalize_keeps_the_digits_of_large_numbers(centre):
     np.testing.assert_allclose(applied(Normalize(), centre + z), z, atol=max(1e-6, centre * 3e-16))
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 1e8 + 0.1, -3.0])
-def test_a_constant_column_becomes_zero(value):
-    proc = fitted(Normalize(), [value] * 7)
-    assert proc.apply("x", tensor([value, value])).tolist() == [0, 0]
-    assert proc.apply("x", tensor([value + 2])).item() == pytest.approx(2)
-
-
 def test_normalize_leaves_missing_values_out():
     proc = fitted(Normalize(), [1.0, np.nan, 3.0])
     assert (proc.means["x"], round(proc.stds["x"], 6)) == (2.0, 1.0)
@@ -156,24 +147,6 @@ def test_class_list_behaves_like_a_category_map():
     assert pickle.loads(pickle.dumps(classes)) == classes
     assert classes != ["a"]
     assert repr(classes) == "['#na#', 'a', 'b']"
-
-
-@given(st.lists(st.integers(-5, 40), min_size=1, max_size=60), st.integers(1, 60), st.integers(0, 3))
-def test_narrow_whole_numbers_are_coded_like_any_other(values, rows, shift):
-    rows = min(rows, len(values))
-    long = column(np.array(values * (1 + 4096 // len(values)), dtype=np.int64))
-    coded = coded_of(long)
-    vocab = Vocab.fit(training_part(long, coded, rows))
-    assert vocab.classes == ["#na#", *sorted(set(values[:rows]))]
-    assert vocab.encode(coded).tolist() == vocab.encode(long.coded()).tolist()
-    assert long.slice(shift, shift + 2).values.tolist() == long.values.tolist()[shift : shift + 2]
-
-
-def test_training_part_forgets_other_rows_but_keeps_a_categoricals_categories():
-    plain = column(["b", "a", "c", "b"])
-    assert Vocab.fit(training_part(plain, plain.coded(), 2), min_count=2).rare.to_pylist() == ["a", "b"]
-    ordered = column(pd.Categorical(["b", "a", "b"], categories=["z", "b", "a"]))
-    assert Vocab.fit(training_part(ordered, ordered.coded(), 1)).classes == ["#na#", "z", "b", "a"]
 
 
 def test_fastais_procs_are_translated_and_ordered():
@@ -248,7 +221,7 @@ MEDIAN_OF = {
 
 
 @pytest.mark.parametrize("kind", MEDIAN_OF)
-@pytest.mark.parametrize("n", [1, 2, 7, 8_191, 8_192, 8_193, 49_600, 200_001])
+@pytest.mark.parametrize("n", [1, 2, 7, 8_192, 8_193, 200_001])
 @pytest.mark.parametrize("gaps", [0.0, 0.1])
 def test_the_median_is_exact_however_many_numbers_are_equal(kind, n, gaps):
     rng = np.random.default_rng(n)
@@ -260,20 +233,6 @@ def test_the_median_is_exact_however_many_numbers_are_equal(kind, n, gaps):
     expected = (ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2) if ranked else 0.0
     assert fill.fills["x"] == expected or (np.isnan(expected) and np.isnan(fill.fills["x"]))
     assert fill.was_missing["x"] == bool(np.isnan(values).any())
-
-
-@pytest.mark.parametrize("proc", [FillMissing, Normalize])
-def test_a_block_of_columns_is_prepared_as_one_column_after_the_other(proc):
-    rng = np.random.default_rng(0)
-    values = torch.from_numpy(np.where(rng.random((3, 500)) < 0.1, np.nan, rng.normal(5, 3, (3, 500))))
-    values[1] = values[1].nan_to_num(0)
-    values[2, 7] = torch.inf
-    made = proc()
-    made.reset(["a", "b", "c"])
-    for name, column in zip("abc", values, strict=True):
-        made.fit(name, column[column != torch.inf])
-    expected = torch.stack([made.apply(n, v) for n, v in zip("abc", values, strict=True)])
-    assert torch.equal(made.apply_block(["a", "b", "c"], values.clone()).nan_to_num(-9), expected.nan_to_num(-9))
 
 
 # ---- RankGauss, beside SciPy's normal quantiles of ranks
@@ -294,7 +253,7 @@ def gauss_oracle(values: np.ndarray) -> np.ndarray:
 odd_numbers = st.sampled_from([0.0, -0.0, 1.0, 1.5, -7.0, 1e9, -1e-300, math.nan]) | st.floats(-1e6, 1e6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(values=st.lists(odd_numbers, max_size=40))
 def test_training_values_get_the_quantiles_of_their_ranks(values):
     x = np.array(values, dtype=np.float64)
@@ -360,24 +319,13 @@ def robust_oracle(values: np.ndarray) -> np.ndarray:
 infinite = st.sampled_from([0.0, 1.0, 1.5, -7.0, 1e9, math.nan, math.inf, -math.inf]) | st.floats(-1e6, 1e6, width=32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(values=st.lists(infinite, max_size=30))
 def test_values_are_centred_scaled_and_clipped(values):
     x = np.array(values, dtype=np.float64)
     got = applied(RobustScale(), x)
     np.testing.assert_allclose(got, robust_oracle(x), atol=1e-6)
     assert (np.abs(got) <= 3).all()
-
-
-def test_robust_scales_worked_by_hand():
-    proc = fitted(RobustScale(), [0.0, 1.0, 2.0, 3.0, 4.0])  # quartiles 1 and 3, median 2
-    got = proc.apply("x", torch.tensor([2.0, 4.0, -4.0, math.nan], dtype=torch.float64))
-    assert got.tolist() == pytest.approx([0, 1 / math.sqrt(1 + 1 / 9), -3 / math.sqrt(2), 0])
-    rare = fitted(RobustScale(), [0.0] * 9 + [5.0])  # quartiles are equal: half the range is one
-    assert rare.apply("x", torch.tensor([5.0], dtype=torch.float64)).item() == pytest.approx(2 / math.sqrt(1 + 4 / 9))
-    same = fitted(RobustScale(), [7.0, 7.0])
-    assert same.apply("x", torch.tensor([9.0, 7.0], dtype=torch.float64)).tolist() == [0, 0]
-    assert same.invert("x", torch.zeros(1, dtype=torch.float64)).item() == 7
 
 
 def test_in_a_frame_robust_scale_fills_what_is_missing_and_goes_back():
@@ -421,17 +369,6 @@ def test_the_smallest_training_value_is_zero_and_what_lies_below_too():
     for values in ([5.0, None], [], [None], [math.inf, -math.inf]):
         assert fitted(LogTransform(), values).lows == {"x": 0.0}
     assert fitted(LogTransform(), [-3.0, None]).apply("x", tensor([None])).item() == pytest.approx(math.log(4))
-
-
-def test_logs_of_one_row_are_those_of_columns():
-    proc = LogTransform(["a", "c"])
-    proc.reset(["a", "b", "c"])
-    for i, name in enumerate("abc"):
-        proc.fit(name, tensor([i - 1.0, None, 4.0]))
-    for row in ([None, None, 2.0], [-8.0, 3.0, 7.5]):
-        want = [proc.apply(n, tensor([v])).item() for n, v in zip("abc", row, strict=True)]
-        np.testing.assert_array_equal(proc.apply_row(["a", "b", "c"], tensor(row)), want)
-    assert proc.apply("b", tensor([-8.0])).item() == proc.invert("b", tensor([-8.0])).item() == -8
 
 
 def test_only_named_columns_and_those_must_be_there():
@@ -579,17 +516,6 @@ def test_a_learner_trains_predicts_and_is_exported(tmp_path):
     rows = [{"city": "a", "item": 3, "x": 0.5}, {"city": "zz", "item": None, "x": None}]
     _, unseen = predicts_after_export(frame([Features(te())]), rows, tmp_path)
     assert unseen.isfinite().all()
-
-
-def test_in_a_stream(tmp_path):
-
-    df = make().reset_index(drop=True)
-    df.to_parquet(tmp_path / "a.parquet")
-    procs, names = [Categorify, FillMissing, Normalize], (["city"], ["x"], "y")
-    got = ParquetFrame(tmp_path / "a.parquet", [*procs, Features(te())], *names)
-    want = TabularFrame(df, procs, *names, features=te())
-    rows = [b[1] for b in got.dataloaders(bs=120, shuffle=False, drop_last=False, device="cpu").train]
-    torch.testing.assert_close(torch.cat(rows), want.x_cont.cpu(), atol=1e-5, rtol=1e-5)
 
 
 def test_state_comes_back(tmp_path):

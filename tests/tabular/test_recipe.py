@@ -23,7 +23,6 @@ from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, Ra
 from fastrec.tabular import columns as training_rows
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows
-from fastrec.tabular.frame import joined_rows
 from fastrec.tabular.packed import Packed
 
 PROCS = [Categorify, FillMissing, Normalize]
@@ -155,43 +154,6 @@ def test_a_target_that_training_lacks_is_named_by_its_row(monkeypatch):
         TabularFrame(df, PROCS, CATS, CONTS, "y", splits=(rest, [11, 5]))
 
 
-@NEEDS_LOOPS
-@HOST_LOOPS
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int32", "int16", "int8", "uint8"])
-@pytest.mark.parametrize("n", [64, 1_001, 5_000])
-@pytest.mark.parametrize("kind", ["spread", "counts", "far from 0", "gaps"])
-@pytest.mark.parametrize("split", [False, True])
-def test_a_summary_is_that_of_the_training_rows(dtype, n, kind, split, monkeypatch):
-    use_loops(monkeypatch)
-    rng = np.random.default_rng(n)
-    values = {"counts": rng.negative_binomial(0.3, 0.4, n), "far from 0": rng.integers(100, 104, n)}.get(kind)
-    values = (rng.normal(0, 40, n).clip(0, 120) if values is None else values).astype(dtype)
-    if kind == "gaps" and dtype.startswith("float"):
-        values[rng.random(n) < 0.3] = np.nan
-    order = torch.from_numpy(rng.permutation(n)) if split else None
-    columns = FrameColumns({"x": values}, ["x"], n, order=order)
-    training = TrainingRows(n * 4 // 5, columns)
-    present = values[: training.count] if order is None else values[order[: training.count].numpy()]
-    present = present[~np.isnan(present)].astype(np.float64)
-    found = training.summary(values, median=True)
-    if found is None:  # it takes another look
-        assert n < 100 or kind == "counts"
-        return
-    assert found.gaps == training.count - len(present)
-    assert found.fill == np.median(present)
-    assert found.moments.count == len(present)
-    assert found.moments.mean == pytest.approx(present.mean(), rel=1e-13, abs=1e-12)
-    assert found.moments.std == pytest.approx(present.std(), rel=1e-12)
-
-
-@NEEDS_LOOPS
-@pytest.mark.parametrize("values", [[3.0] * 100, [np.nan] * 100, [1.0, np.inf] * 50, [0.0] * 99 + [1e200]])
-def test_numbers_that_take_another_look_have_no_summary(values, monkeypatch):
-    use_loops(monkeypatch)
-    columns = FrameColumns({"x": np.array(values)}, ["x"], 100)
-    assert TrainingRows(100, columns).summary(np.array(values), median=True) is None
-
-
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
     df = raw(90)
@@ -212,7 +174,7 @@ def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
     st.booleans(),
     st.randoms(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, least, most, unseen, mixed, random):
     fit_rows = min(fit_rows, len(values))
     order = random.sample(range(len(values)), len(values)) if mixed else None
@@ -234,68 +196,6 @@ def test_codes_fit_into_the_bytes_that_hold_them(classes):
     order = np.random.default_rng(0).permutation(classes - 1)
     to = TabularFrame({"x": words[order].tolist()}, [Categorify], ["x"], [])
     assert to.x_cat[:, 0].tolist() == (order + 1).tolist()
-
-
-def test_columns_are_read_when_they_are_asked_for():
-    class Frame(dict):
-        def __getitem__(self, name):
-            reads.append(name)
-            return super().__getitem__(name)
-
-    reads: list[str] = []
-    columns = FrameColumns(Frame(a=np.arange(4), b=np.ones(4)), ["a"], 4, ready={"c": as_column(np.zeros(4))})
-    assert (len(columns), columns.names, "a" in columns, "b" in columns) == (4, ["a", "c"], True, False)
-    reads.clear()
-    part = columns.take(torch.tensor([3, 1, 0])).take(torch.tensor([1, 0]))
-    assert reads == []
-    assert part["a"].values.tolist() == [1, 3]
-    assert (len(part), reads) == (2, ["a"])
-    assert part.raw("a").values.tolist() == [0, 1, 2, 3]
-    assert part.rows(1, 2).tolist() == [3]
-
-
-@pytest.mark.host_only(reason="only the host's memory can be shared")
-@pytest.mark.parametrize(
-    ("values", "shared"),
-    [
-        (np.arange(6), True),
-        (np.arange(12)[::2], False),
-        (np.arange(6, dtype="uint16"), False),
-        (pd.Series(np.arange(6.0)), True),
-        (pd.Series([1, None], dtype="Int64"), False),
-        (pa.chunked_array([[1, 2]]), True),
-        (pa.chunked_array([[1, None]]), False),
-        (pa.chunked_array([[1], [2]]), False),
-        (pa.chunked_array([[True, False]]), False),
-        (pa.chunked_array([["a"]]).dictionary_encode(), False),
-        (torch.arange(3), True),
-        ([1, 2, 3], False),
-    ],
-)
-def test_what_is_held_without_a_copy(values, shared):
-    columns = FrameColumns({"x": values}, ["x"], len(values))
-    assert columns.shares("x") == shared
-    if shared:
-        assert columns.raw("x").values.data_ptr() == columns.raw("x").values.data_ptr()
-
-
-@pytest.mark.parametrize(
-    ("rows", "n", "whole"),
-    [
-        ([range(3), range(3, 5)], 5, True),
-        ([range(5)], 5, True),
-        ([range(0), range(5)], 5, True),
-        ([range(3), range(3, 5)], 6, False),
-        ([range(3, 5), range(3)], 5, False),
-        ([[0, 2, 1]], 3, False),
-    ],
-)
-def test_splits_that_are_the_frame_as_it_stands(rows, n, whole, monkeypatch):
-    monkeypatch.setattr(limits, "FRAME_BLOCK", 2)
-    parts = [torch.tensor(list(r), dtype=torch.int64) for r in rows]
-    found = joined_rows(parts, n)
-    assert (found is None) == whole
-    assert whole or found.tolist() == [i for r in rows for i in r]
 
 
 GROW = """

@@ -23,7 +23,6 @@ from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.tabular.learner import tabular_learner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
 from fastrec._core.device import on_host
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
@@ -66,7 +65,7 @@ def stream_of(folder, **options) -> ParquetFrame:
 # ---- every row once
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     n=st.integers(0, 90),
     files=st.integers(1, 4),
@@ -139,17 +138,6 @@ def test_same_seed_same_order_and_another_order_every_epoch(tmp_path):
         assert [batches[i][2][:, 0].tolist() for batches in together] == alone
 
 
-def test_ten_epochs_read_the_partitions_in_ten_orders(tmp_path):
-    frame = stream_of(write(tmp_path, numbered(4000), 8, 100))
-    loader = frame.dataloaders(50, buffer_rows=400, seed=0).train
-    orders = set()
-    for _ in range(10):
-        flat = np.array(flat_rows(loader))
-        first = [int(np.flatnonzero(flat // 500 == part)[0]) for part in range(8)]
-        orders.add(tuple(np.argsort(first)))
-    assert len(orders) == 10
-
-
 @pytest.mark.parametrize(("group", "cached"), [(50, False), (100, False), (20_000, True)])
 def test_rows_travel_all_over_the_file(group, cached, tmp_path):
     n = 20_000
@@ -171,11 +159,11 @@ def test_rows_travel_all_over_the_file(group, cached, tmp_path):
 def test_what_fits_into_the_buffer_is_permuted_uniformly(tmp_path):
     frame = stream_of(write(tmp_path, numbered(6), 2, 2))
     loader = frame.dataloaders(6, buffer_rows=6, seed=0).train
-    orders = [tuple(rows_of(loader)[0]) for _ in range(1200)]
+    orders = [tuple(rows_of(loader)[0]) for _ in range(400)]
     first = np.bincount([o[0] for o in orders], minlength=6)
-    assert first.min() > 140
-    assert first.max() < 260
-    assert len(set(orders)) > 550  # 1200 draws of 720 see 584 on average
+    assert first.min() > 33
+    assert first.max() < 101
+    assert len(set(orders)) > 280  # 400 draws of 720 see 307 on average
 
 
 def test_one_large_row_group_is_warned_of(tmp_path):
@@ -264,20 +252,6 @@ def test_the_median_of_blocks_is_numpys(values, blocks):
     assert search.result() == middle or (np.isnan(middle) and np.isnan(search.result()))
 
 
-@given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=9), min_size=1, max_size=6), st.sampled_from([0.0, 1e8]))
-def test_moments_of_blocks_are_numpys(blocks, shift):
-    from fastrec.tabular.columns import Moments
-
-    moments = Moments()
-    for block in blocks:
-        moments.add(np.array(block, dtype=np.float64) + shift)
-    values = np.array([v for block in blocks for v in block]) + shift
-    if len(values):
-        assert moments.count == len(values)
-        np.testing.assert_allclose(moments.mean, values.mean(), rtol=1e-12, atol=1e-9)
-        np.testing.assert_allclose(moments.std, values.std(), rtol=1e-6, atol=1e-6)
-
-
 def test_targets_of_every_kind(tmp_path):
     df = pd.DataFrame({"x": np.arange(60.0), "a": np.arange(60) % 3, "b": np.arange(60) / 7})
     df["gap"] = pd.array([None, *range(59)], dtype="Int64")
@@ -353,36 +327,6 @@ def test_a_stock_learner_trains_predicts_and_is_exported(valid, tmp_path, capsys
     learn.export("model.pkl")
     weights = sum(p.numel() * 4 for p in learn.model.parameters())
     assert (tmp_path / "model.pkl").stat().st_size < weights + 100_000
-
-
-@pytest.mark.parametrize("order", ["time", "target"])
-def test_a_sorted_file_trains_as_well_as_memory(order, tmp_path):
-    rng = np.random.default_rng(1)
-    n = 12_000
-    time = np.sort(rng.random(n))
-    a, b, city = rng.normal(size=n), rng.normal(size=n), rng.integers(0, 20, n)
-    logit = 1.5 * a * np.sign(time - 0.5) + b + rng.normal(size=20)[city]  # what a says changes with the time
-    df = pd.DataFrame({"time": time, "a": a, "b": b, "city": city, "y": (rng.random(n) < 1 / (1 + np.exp(-logit))) * 1})
-    held = rng.random(n) < 0.25
-    train, test = df[~held], df[held]
-    train = train.sort_values("y" if order == "target" else "time", kind="stable")
-    folder = write(tmp_path, train, 3, 22)  # a row group is 2.5 % of the buffer
-
-    def score(dls, seed: int) -> float:
-        torch.manual_seed(seed)
-        learn = tabular_learner(dls, layers=[32])
-        with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, 0.02)
-            scores = learn.get_preds(dl=dls.test_dl(test))[0]
-        return roc_auc_score(test["y"], scores[:, 1].numpy())
-
-    names = {"cat_names": "city", "cont_names": ["time", "a", "b"], "y_names": "y", "y_block": CategoryBlock}
-    memory = TabularFrame(train, PROCS, **names)
-    stream = ParquetFrame(folder, PROCS, **names)
-    inside = np.array([score(memory.dataloaders(128, seed=s), s) for s in range(5)])
-    streamed = np.array([score(stream.dataloaders(128, buffer_rows=len(train) // 10, seed=s), s) for s in range(5)])
-    # Two sd: means of five waver themselves. `bench_loaders.py --cases converge` takes twenty seeds and looks for one.
-    assert streamed.mean() >= inside.mean() - 2 * max(inside.std(ddof=1), streamed.std(ddof=1))
 
 
 # ---- leaving early, several at once
