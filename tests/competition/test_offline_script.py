@@ -27,6 +27,7 @@ from fastrec.errors import (
     UnreadableFileError,
     WriteError,
 )  # fmt: skip
+from tests import fresh
 from tests.files import write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,11 +139,10 @@ def kernel(folder: Path, recipe: type, out: Path, monkeypatch) -> Path:
 
 
 def test_the_script_gives_the_runs_submission_without_a_network(tiny, recipe, no_network, tmp_path, monkeypatch):
-    """Slow for two processes that import everything, one of which installs the library before."""
+    """Slow for a process that imports everything and installs the library before."""
     data = write_data(tmp_path / "data")
-    command = [sys.executable, "-m", "fastrec.cli", "run", tiny, "--data", data, "--out", tmp_path / "run"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    subprocess.run([*map(str, command), "--seed", "7"], check=True, env=env, capture_output=True)
+    words = ["run", tiny, "--data", data, "--out", tmp_path / "run", "--seed", "7"]
+    fresh.run("from fastrec.cli import app; app()", *words)
     script = kernel(tiny, recipe, tmp_path / "kernel", monkeypatch)
     elsewhere = tmp_path / "elsewhere"  # nothing of the workspace is to be found from there
     shutil.move(tiny.parents[1], elsewhere)
@@ -189,9 +189,7 @@ def test_real_recipes_modules_are_those_that_importing_them_loads():
     )
     for name in ("rossmann", "trivago2019"):
         folder = ROOT / "competitions" / name
-        command = [sys.executable, "-c", code.format(str(folder), f"{ROOT}{os.sep}")]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        loaded = subprocess.run(command, check=True, env=env, capture_output=True, text=True).stdout.split()
+        loaded = fresh.run(code.format(str(folder), f"{ROOT}{os.sep}")).split()
         own = {n for n in loaded if n.startswith(("competitions", "features"))}
         found = offline_script.recipe_sources(folder)
         assert own <= set(found.modules)

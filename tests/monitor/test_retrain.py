@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -425,6 +426,8 @@ def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(
 
 # The gate alone -------------------------------------------------------------------------------------------------------
 
+verdict = partial(judge, repeats=100)  # intervals are wide enough for what is asserted of them
+
 
 def labels(n=2000, seed=0):
     rng = np.random.default_rng(seed)
@@ -435,7 +438,7 @@ def labels(n=2000, seed=0):
 def test_the_gates_figures():
     y, good, rng = labels()
     bad = y + rng.normal(0, 3, 2000)
-    found, kept = judge("auc", y, bad, good), judge("auc", y, good, bad)
+    found, kept = verdict("auc", y, bad, good), verdict("auc", y, good, bad)
     assert (found.promote, kept.promote) == (True, False)
     assert found.candidate == pytest.approx(auc(torch.tensor(good), torch.tensor(y)))
     assert found.gain.mean == pytest.approx(roc_auc_score(y, good) - roc_auc_score(y, bad))
@@ -444,15 +447,15 @@ def test_the_gates_figures():
     assert kept.gain.mean == pytest.approx(-found.gain.mean)
     # a margin lets even ones pass, and none does not
     even = good + rng.normal(0, 0.05, 2000)
-    assert judge("auc", y, good, even, margin=0.01).promote
-    assert not judge("auc", y, good, even - 0.02 * y, margin=0.0).promote
+    assert verdict("auc", y, good, even, margin=0.01).promote
+    assert not verdict("auc", y, good, even - 0.02 * y, margin=0.0).promote
     # of a loss less is better
     y = rng.normal(size=500)
     near, far = y + rng.normal(0, 0.5, 500), y + rng.normal(0, 1, 500)
-    found = judge("rmse", y, far, near)
+    found = verdict("rmse", y, far, near)
     assert found.promote
     assert found.gain.mean == pytest.approx(np.sqrt(((far - y) ** 2).mean()) - np.sqrt(((near - y) ** 2).mean()))
-    assert not judge("rmse", y, near, far).promote
+    assert not verdict("rmse", y, near, far).promote
 
 
 def test_classes_are_judged_as_each_model_makes_them():
@@ -460,13 +463,13 @@ def test_classes_are_judged_as_each_model_makes_them():
     near, far = 1 / (1 + np.exp(-(good - 2))), 1 / (1 + np.exp(-(y + rng.normal(0, 2, 600))))
     cut = (far > 0.7).astype(int), (near > 0.2).astype(int)
     options = {"periods": np.arange(600) // 300, "repeats": 60}
-    found = judge("f1", y, far, near, classes=cut, **options)
+    found = verdict("f1", y, far, near, classes=cut, **options)
     assert (found.serving, found.candidate) == (f1_score(y, cut[0]), f1_score(y, cut[1]))
     assert found.gain.mean == pytest.approx(f1_score(y, cut[1]) - f1_score(y, cut[0]))
     assert found.promote
     assert found.by_period["candidate"].tolist() == [f1_score(y[h], cut[1][h]) for h in (slice(300), slice(300, 600))]
     # one that never says 1 may say more than chance all the same
-    never = judge("accuracy", y, far, near, classes=(cut[0], np.zeros(600, dtype=int)), **options)
+    never = verdict("accuracy", y, far, near, classes=(cut[0], np.zeros(600, dtype=int)), **options)
     assert all(never.checks.values())
 
 
@@ -476,7 +479,7 @@ def test_lists_are_judged_as_lists():
     y = np.zeros(1500)
     y[np.arange(300) * 5 + rng.integers(0, 5, 300)] = 1
     good, bad = y + rng.normal(0, 0.5, 1500), y + rng.normal(0, 2, 1500)
-    found = judge("mrr", y, bad, good, groups=groups, periods=groups // 100)
+    found = verdict("mrr", y, bad, good, groups=groups, periods=groups // 100)
     assert found.promote
     assert found.rows == 300
     assert found.serving == pytest.approx(float(mrr(torch.tensor(bad), torch.tensor(y), torch.tensor(groups))))
@@ -488,15 +491,15 @@ def test_checks():
     y, good, _ = labels(200)
     broken = good.copy()
     broken[3] = np.nan
-    assert judge("auc", y, good, broken).reasons == ["it does not hold that its predictions are finite"]
-    said = judge("auc", y, good, broken).to_dict()
+    assert verdict("auc", y, good, broken).reasons == ["it does not hold that its predictions are finite"]
+    said = verdict("auc", y, good, broken).to_dict()
     assert (said["candidate"], said["gain"], said["by_period"]) == (None, [None] * 3, [])
-    one = judge("auc", y, good, good, periods=y).to_dict()  # of one class the AUC is none
+    one = verdict("auc", y, good, good, periods=y).to_dict()  # of one class the AUC is none
     assert [p["gain"] for p in one["by_period"]] == [None, None]
     json.dumps([said, one], allow_nan=False)
-    assert judge("auc", y, good, np.ones(200)).reasons == ["it does not hold that its predictions are not all alike"]
-    assert judge("auc", y[:30], good[:30], good[:30]).reasons == ["it does not hold that at least 50 rows"]
+    assert verdict("auc", y, good, np.ones(200)).reasons == ["it does not hold that its predictions are not all alike"]
+    assert verdict("auc", y[:30], good[:30], good[:30]).reasons == ["it does not hold that at least 50 rows"]
     with pytest.raises(DataError, match="200 labels, 200 and 199 predictions"):
-        judge("auc", y, good, good[:199])
+        verdict("auc", y, good, good[:199])
     with pytest.raises(DataError, match="margin"):
-        judge("auc", y, good, good, margin=-1)
+        verdict("auc", y, good, good, margin=-1)
