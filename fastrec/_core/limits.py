@@ -227,6 +227,7 @@ ITEM_KNN_AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
 RANKED_CANDIDATES_FEW = 20  # candidates of models that say little of the session
 RANKED_CANDIDATES_SHARE = 0.75  # of the time that is given: then no more trees are grown
 RANKED_CANDIDATES_FEWEST_TREES = 10  # trees; not measured: grown whatever the time
+RANKED_CANDIDATES_LAID_OUT = 8  # rankers whose trees stay laid out for a compiled loop: some 0.5 MB each
 
 # ---- stacking
 CHOICE_ERRORS = 2.0  # standard errors by which another blend must be better than the usual one (see Choice)

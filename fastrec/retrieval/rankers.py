@@ -56,7 +56,7 @@ def log_odds(trees: xgb.Booster, x: Tensor) -> Tensor:
     return out
 
 
-@lru_cache
+@lru_cache(limits.RANKED_CANDIDATES_LAID_OUT)
 def _nodes(booster: xgb.Booster) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
     """Return what every row begins with, and the trees as ``sum_of_leaves`` takes them, filled up to one depth."""
     learner = json.loads(booster.save_raw("json"))["learner"]
