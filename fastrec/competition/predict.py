@@ -44,6 +44,8 @@ from fastrec.metrics.intervals import conformal_bound, conformal_gaps
 from fastrec.report.data import out_of_fold
 from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table, concat, load_state
+from fastrec.table.convert import column_names
+from fastrec.table.frames import select_columns
 from fastrec.validate import Folds, Lists, Rows, Target
 
 
@@ -125,6 +127,9 @@ class SavedRun:
         if isinstance(source, str | Path):
             made = Table.read(self.reading.read(source, table, names), device=device)
         else:
+            there = {str(n): n for n in column_names(source)}
+            if names is not None and self.inputs and there.keys() >= set(self.inputs):  # else the message names all
+                source = select_columns(source, [n for s, n in there.items() if s in names])
             made = self.reading.frame(source, table, names)
         return with_row_numbers(made, self.config["item"]) if self.target is None and table == "test" else made
 

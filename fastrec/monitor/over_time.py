@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fastrec.competition import SavedRun
+from fastrec.competition.forms.values import ValueForm, names_in, predicted_values, read_text
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.metrics import Metric, as_scored, bootstrap_metric, get_metric
@@ -148,8 +149,7 @@ def over_time_of_files(
         raise DataError(f"{len(truth)} labels of {len(rows)} rows", file=labels, remedy="Give one for each row")
     if run is None and metric is None:
         raise DataError("which metric is not known", remedy="Give --metric, or a run as reference")
-    columns = [c.number().numpy() for c in prediction_columns(scores).values()]
-    prediction = columns[0] if len(columns) == 1 else np.column_stack(columns)
+    prediction = _predictions(scores, run)
     label = _labels(truth, run, labels)
     if groups is None and run is not None and run.target is None:
         groups = run.config["list_column"]
@@ -161,6 +161,15 @@ def over_time_of_files(
         used, label, prediction, _column((rows, truth), time, new), every=every,
         groups=None if groups is None else _column((rows, truth), groups, new).coded().codes.numpy(),
     )  # fmt: skip
+
+
+def _predictions(file: Path, run: SavedRun | None) -> np.ndarray:
+    """Read predictions ``[n]`` or ``[n, k]``: of a file in the form of the run's submission, its own columns."""
+    form = None if run is None or run.target is None else run.form
+    if isinstance(form, ValueForm) and set(form.values) <= set(names_in(file, form.sep)):
+        return predicted_values(read_text(file, form.values, form.sep), form, run.target, file)[0].numpy()
+    columns = [c.number().numpy() for c in prediction_columns(file).values()]
+    return columns[0] if len(columns) == 1 else np.column_stack(columns)
 
 
 def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:

@@ -111,6 +111,7 @@ AS = {
     "times of day with seconds": lambda df: df.assign(open=df.open.astype(str)),
     "a target of junk": lambda df: df.assign(y="?"),
     "a column that is not learned from": lambda df: df.assign(note=b"?"),
+    "one of several types": lambda df: df.assign(note=pd.Series([1, "a", 2.0] * len(df), dtype=object)),
 }
 
 

@@ -166,10 +166,12 @@ def test_a_run_scores_its_files_submits_the_test_rows_and_predicts_from_its_dire
     wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
     assert tuple(SavedRun(run).predict(raw.head(0)).shape) == wide.get(case, (0,))
     raw.head(0).to_parquet(tmp_path / "none.parquet")
-    with pytest.warns(DataWarning, match=r"none.parquet: it has no rows"):
-        written = pd.read_csv(predict_run(run, tmp_path / "none.parquet", tmp_path / "out.csv"))
-    assert written.columns.tolist() == own.columns.tolist()
-    assert not len(written)
+    raw.head(0).to_csv(tmp_path / "none.csv", index=False)
+    for none in ("none.parquet", "none.csv"):
+        with pytest.warns(DataWarning, match=f"{none}: it has no rows"):
+            written = pd.read_csv(predict_run(run, tmp_path / none, tmp_path / "out.csv"))
+        assert written.columns.tolist() == own.columns.tolist()
+        assert not len(written)
 
 
 def test_predict_of_rows_never_seen(runs, tmp_path):

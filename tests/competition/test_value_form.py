@@ -73,6 +73,11 @@ def test_nothing_is_written_that_no_competition_takes(tmp_path, ids, values, mes
         FORM.write(tmp_path / "s.csv", {"x": ids}, {"p": values})
 
 
+def test_no_rows_are_written_whatever_the_type_of_their_ids(tmp_path):
+    FORM.write(tmp_path / "s.csv", {"id": np.zeros(0)}, {"p": np.zeros(0)})
+    assert (tmp_path / "s.csv").read_text() == "id,p\n"
+
+
 @pytest.mark.parametrize("options", [{"values": ()}, {"ids": ("p",), "values": ("p",)}, {"values": "p", "sep": ", "}])
 def test_a_form_that_no_file_can_have(options):
     with pytest.raises(DataError, match="no submission has"):
@@ -137,6 +142,11 @@ def test_check_passes_what_is_right_and_tells_of_another_order(tmp_path):
     assert scored("accuracy", "id,p\na,Y\nb,N\nc,N\nd,N\n").value == 0.75
     with pytest.raises(SubmissionError, match="'Z' is no class"):
         scored("accuracy", "id,p\na,Y\nb,Z\nc,N\nd,N\n")
+    with pytest.raises(SubmissionError, match=r"'' is no finite number \(1 such") as caught:
+        scored("auc", "id,p\na,0.9\nb,0.1\nc,\nd,0.3\n")
+    assert caught.value.row == 2
+    with pytest.raises(SubmissionError, match="'y' is no class"):
+        scored("auc", "id,p\na,y\nb,n\nc,y\nd,n\n")
 
 
 @pytest.mark.parametrize("metric", ["logloss", "auc"])

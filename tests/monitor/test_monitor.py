@@ -427,6 +427,30 @@ def test_labels_beside_a_run(run, tmp_path):
     assert "1970-01-01   300 0.0000" in done.output
 
 
+def test_labels_and_what_predict_has_written(tmp_path):
+    class Read(Competition):
+        name, task, target, ids, n_folds, plain = "read", "binary", "bought", ("id",), 3, ("price",)
+
+        def models(self, *, bs):
+            return [XGBModel("xgb", rounds=5, early_stopping_rounds=None, nthread=1)]
+
+    rng = np.random.default_rng(0)
+    price = rng.normal(size=700)
+    rows = pd.DataFrame(
+        {"id": range(700), "price": price, "bought": np.where(price + rng.normal(size=700) > 0, "Y", "N")}
+    )
+    (tmp_path / "data").mkdir()
+    rows[:400].to_csv(tmp_path / "data" / "train.csv", index=False)
+    new = tmp_path / "new.csv"
+    rows[400:].assign(at=0).to_csv(new, index=False)
+    run = run_competition(Read(), tmp_path / "data", tmp_path / "run")
+    scores = predict_run(run, new, tmp_path / "scores.csv")
+    words = ["monitor", run, new, "--scores", scores, "--no-trees", "--labels", new, "--time", "at", "--metric", "auc"]
+    done = CliRunner().invoke(app, [*map(str, words)])
+    auc = roc_auc_score(rows.bought[400:], pd.read_csv(scores).bought)
+    assert f"1970-01-01   300 {auc:.4f}" in done.output
+
+
 def test_what_predict_writes_is_compared_with_the_runs_own(run, tmp_path):
     for name, dearer in (("same", 0.0), ("dear", 400.0)):
         new, scores = tmp_path / f"{name}.csv", tmp_path / f"{name}_scores.csv"

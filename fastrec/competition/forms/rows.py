@@ -214,7 +214,8 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
     if times and pa.types.is_timestamp(column.type):
         midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
         return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
-    if not (is_text(column.type) or pa.types.is_integer(column.type) or (times and pa.types.is_date(column.type))):
+    exact = is_text(column.type) or pa.types.is_integer(column.type) or (times and pa.types.is_date(column.type))
+    if len(column) and not exact:  # a file's column without values has no type of its own
         remedy = "Give integers or strings"
         raise DataError(f"{what}s are {column.type}, which has no exact text", column=name, remedy=remedy)
     return column.cast(pa.large_string())

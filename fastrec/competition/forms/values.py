@@ -435,7 +435,7 @@ def score_values(
     except FastrecError as error:
         raise error.of_file(truth_path) from None
     label = target.restore(codes if target.task == "multiclass" else codes.double())
-    predicted, are_classes = _predicted(table, form, target, path)
+    predicted, are_classes = predicted_values(table, form, target, path)
     placed = torch.zeros_like(predicted)
     placed[torch.from_numpy(rows)] = predicted
     if not are_classes or metric.wants not in ("probabilities", "scores"):
@@ -457,14 +457,14 @@ def _how_to_write(form: ValueForm, target: Target) -> str:
     )
 
 
-def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
+def predicted_values(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
     """Return predictions on the target's own scale, classes by their codes; and whether they are classes."""
     if len(form.values) == 1 and target.classes is not None:
-        name = form.values[0]
+        name, refused = form.values[0], None
         try:
             numbers = form.numbers(table, name, path)
-        except SubmissionError:
-            numbers = None
+        except SubmissionError as error:
+            numbers, refused = None, error
         # The numbers of a binary task may be its own raw values, and not probabilities.
         raw = target.classes.values.to_pylist()
         plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw)
@@ -473,6 +473,9 @@ def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> 
         if own or target.task == "multiclass":
             known = pa.array([str(v) for v in target.classes.values.to_pylist()], pa.large_string())
             codes = pc.index_in(pc.cast(table[name], pa.large_string()), value_set=known)
+            none = target.task == "binary" and codes.null_count == len(codes)
+            if refused is not None and none and any(not np.isnan(_number(v)) for v in table[name].to_pylist()):
+                raise refused  # they are numbers, but for some
             if codes.null_count:
                 row = int(np.flatnonzero(np.asarray(codes.is_null()))[0])
                 problem = f"{table[name][row].as_py()!r} is no class"
