@@ -78,10 +78,9 @@ def test_rows_at_or_after_a_time_never_move_a_row_before_it(feature, frame, othe
     past = frame[frame["t"] < now]
     expected = feature.fit_transform(past)
     later = pd.concat([frame[frame["t"] >= now], other[other["t"] >= now]])
-    for future in (later, later.iloc[::-1], later.iloc[:0]):
-        for whole in (pd.concat([past, future]), pd.concat([future, past])):
-            before = feature.fit_transform(whole)
-            exactly(before[before["t"] < now], expected, feature.outputs)
+    for whole in (pd.concat([past, later]), pd.concat([later.iloc[::-1], past])):
+        before = feature.fit_transform(whole)
+        exactly(before[before["t"] < now], expected, feature.outputs)
 
 
 @some
@@ -156,10 +155,9 @@ def test_a_rows_own_target_never_moves_its_encoding_without_a_key(features, fram
 
 
 @encoders
-@pytest.mark.parametrize("key", ["id", "user"])
 @few
 @given(frame=frames(min_size=6), new=new_targets, data=st.data())
-def test_cross_fit_holds_nothing_of_an_outer_fold(features, key, frame, new, data):
+def test_cross_fit_holds_nothing_of_an_outer_fold(features, frame, new, data):
     outer = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(frame), max_size=len(frame))))
     names = ff.FeatureSet(features).outputs
     present = np.unique(outer)  # a fold without rows yields no pair
@@ -167,7 +165,7 @@ def test_cross_fit_holds_nothing_of_an_outer_fold(features, key, frame, new, dat
         k = present[place]
         changed = with_targets(frame, outer == k, new)
         (train, valid), (train2, valid2) = (
-            list(set_of(features, key).cross_fit(f, outer))[place] for f in (frame, changed)
+            list(set_of(features, "id").cross_fit(f, outer))[place] for f in (frame, changed)
         )
         assert train["id"].tolist() == frame["id"][outer != k].tolist()
         assert valid["id"].tolist() == frame["id"][outer == k].tolist()
@@ -176,16 +174,13 @@ def test_cross_fit_holds_nothing_of_an_outer_fold(features, key, frame, new, dat
 
 
 @folded
-@pytest.mark.parametrize("key", ["id", "user"])
 @few
 @given(frame=frames(min_size=6), new=new_targets, fold=st.integers(0, 2), data=st.data())
-def test_cross_fit_is_out_of_fold_among_its_training_rows(features, key, frame, new, fold, data):
+def test_cross_fit_is_out_of_fold_among_its_training_rows(features, frame, new, fold, data):
     outer = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(frame), max_size=len(frame))))
-    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).cpu().numpy()
-    changed = with_targets(frame, inner == fold, new)
-    for (train, _), (train2, _) in zip(
-        set_of(features, key).cross_fit(frame, outer), set_of(features, key).cross_fit(changed, outer), strict=True
-    ):
+    inner = row_folds(Table.read(frame), ["id"], 3, seed=INNER_SEED).cpu().numpy()
+    pairs = [set_of(features, "id").cross_fit(f, outer) for f in (frame, with_targets(frame, inner == fold, new))]
+    for (train, _), (train2, _) in zip(*pairs, strict=True):
         own = inner[train["id"].to_numpy()] == fold
         exactly(train[own], train2[own], ff.FeatureSet(features).outputs)
 
