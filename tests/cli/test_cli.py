@@ -104,7 +104,7 @@ def workspace(tmp_path_factory):
 def script_run(data, tmp_path_factory):
     """The real recipe as a plain script, from another folder, with a path relative to it."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    command = [sys.executable, str(TRIVAGO / "competition.py"), "--data", str(data), "--out", "made", "--rows", "500"]
+    command = [sys.executable, str(TRIVAGO / "competition.py"), "--data", str(data), "--out", "made", "--rows", "250"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
