@@ -254,7 +254,7 @@ def test_only_a_net_with_times_tells_what_they_decide(name):
         config = {"dropout": 0.0, "bias": bias, "blocks": 2}
         dls = session_dataloaders(frame, timed_log(200, 1), tokens=200, max_len=3, seed=0, timed=bias == "time")
         learn = session_learner(dls, NETS[name], width=16, config=config)
-        quiet_fit(learn, 30, 2e-2)
+        quiet_fit(learn, 45, 1e-2)  # HSTU with three seeds .94 to .99; after 30 epochs .82 to .91
         found[bias] = learn.validate()[2]
     assert found["time"] > 0.9 > 0.8 > found["position"]
 
