@@ -98,7 +98,8 @@ class Feature(Parameters, ABC):
     Subclasses implement ``outputs``, the methods of their kind, and ``sources`` if these are more than ``col`` or
     ``cols``. ``uses_future``: later rows may change a value. ``own_row``: a row's own values do (not a lag's, which may
     read a target). ``sees_ties``: so do rows at its place in the order that stand before it. ``online``: a new row's
-    values need the ``row`` alone, the ``fitted`` state, or the ``history``.
+    values need the ``row`` alone, the ``fitted`` state, or the ``history``. ``codes``: its numbers are codes of
+    categories, no quantities.
     """
 
     kind: ClassVar[Literal["row", "fitted", "grouped"]]
@@ -107,6 +108,7 @@ class Feature(Parameters, ABC):
     uses_future: bool = False
     own_row: bool = True
     sees_ties: bool = False
+    codes: ClassVar[bool] = False
     # FeatureSet imports this class, so it puts itself here; an import of it would be a circle.
     _set_class: ClassVar[type[Any]]
     scope: Scope = "train"

@@ -49,6 +49,7 @@ class Cross(OfColumns, SumsByKey):
     """
 
     by_key = (("keys", "count"),)
+    codes = True
     _least: ClassVar = {"buckets": 1}
 
     def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:

@@ -52,6 +52,7 @@ class Categorify(OfColumns, Fitted):
     """
 
     by_key = (("keys", "count", "place"),)
+    codes = True
     _least: ClassVar = {"min_count": 0, "max_size": 0, "buckets": 1}
 
     def __init__(
@@ -247,6 +248,7 @@ class HashEncode(OfColumns, RowWise):
         [73, 5, 73, 0]
     """
 
+    codes = True
     _least: ClassVar = {"buckets": 1}
 
     def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None: ...
@@ -422,6 +424,8 @@ class NaNPattern(OfColumns, RowWise):
         >>> NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
         [3, 0, 1]
     """
+
+    codes = True
 
     def __init__(self, cols: Cols, *, name: str = "nan_pattern") -> None:
         if not is_open(cols):

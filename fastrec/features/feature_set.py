@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fastrec._core.imports import is_dask
-from fastrec.errors import DataError
+from fastrec.errors import DataError, warn
 from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table
 from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
@@ -202,7 +202,14 @@ class FeatureSet(Parameters):
 
     def _job(self, df: Any, *given: Any) -> Any:
         df = given_rows(df)
-        return (_on_dask().Job if is_dask(df) else _Job)(self, df, *given)
+        of_dask = is_dask(df)
+        job = (_on_dask().Job if of_dask else _Job)(self, df, *given)
+        own = map(str, df.columns) if of_dask else column_names(df)
+        there = set(own if self.keep == "all" else as_list(self.keep))
+        lost = next((n for n in self.outputs if n in there), None)
+        if lost is not None:
+            warn(f"column {lost!r}: a generator's output of this name replaces it. Rename it if it is to be kept.")
+        return job
 
     def _table(self, source: Any, names: Sequence[str] | None, *, device: Any = None) -> Table:
         # With a cache the columns are digested anew: their memory may be shared, and may have changed.

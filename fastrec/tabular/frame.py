@@ -221,7 +221,7 @@ class TabularFrame(PandasViews, Tabular):
         y_block: a fastai block; None: ``RegressionBlock`` for numbers, else ``CategoryBlock``.
         splits: row numbers of training and validation; rows in neither are left out. None: all rows train.
         features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training
-            rows, and its numeric outputs become continuous columns.
+            rows, and its numeric outputs become continuous columns, codes (of ``Cross``, say) categorical ones.
         list_names: columns of lists of strings or whole numbers: a batch has a ``ListBatch`` of each, after ``x_cont``
             (see ``fastrec.tabular.extras``).
         vector_names: columns of vectors of one length: a batch has float32 ``[b, d]`` of each, after the lists.
@@ -319,9 +319,7 @@ class TabularFrame(PandasViews, Tabular):
         parts = [fit_features(recipe.features, take_rows(self._raw, rows[0]))]
         parts += [apply_features(recipe.features, take_rows(self._raw, r)) for r in rows[1:] if len(r)]
         made = Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats])
-        named = {*recipe.conts, *recipe.extras.names}
-        numeric = [n for n in made.names if made[n].kind in ("number", "datetime") and n not in named]
-        recipe.conts = recipe.conts + numeric
+        recipe.add_outputs(made)
         return concat([read_for(part, recipe) for part in parts])
 
     def _fill(self, table: Table, *, fit_rows: int | None = None) -> None:

@@ -52,6 +52,15 @@ class FrameRecipe:
         """Return the proc of a kind, or None."""
         return next((p for p in self.procs if isinstance(p, kind)), None)
 
+    def add_outputs(self, made: Table) -> None:
+        """Use the numbers that features made: codes as categories if ``Categorify`` is there, others as numbers."""
+        named = {*self.cats, *self.conts, *self.extras.names}
+        numeric = [n for n in made.names if made[n].kind in ("number", "datetime") and n not in named]
+        sets = getattr(self.features, "sets", [self.features]) if self.proc(Categorify) is not None else []
+        codes = {n for s in sets for f in getattr(s, "features", ()) if f.codes for n in f.outputs}
+        self.cats = self.cats + [n for n in numeric if n in codes]
+        self.conts = self.conts + [n for n in numeric if n not in codes]
+
     @property
     def cont_procs(self) -> list[ContProc]:
         """The procs of continuous columns, in the order they work in."""

@@ -12,7 +12,7 @@ from sklearn.base import clone
 import fastrec.features as ff
 from fastrec._core.atomic import is_plain_name
 from fastrec.competition.table_run import check_models
-from fastrec.errors import DataError, FastrecError, NotFittedError, UnreadableFileError, WriteError
+from fastrec.errors import DataError, DataWarning, FastrecError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.estimators import ColumnRanker
 from fastrec.features import feature
 from fastrec.features._engine.folds import INNER_SEED, row_folds
@@ -206,6 +206,15 @@ def test_parameters_of_a_set():
     ):
         with pytest.raises(DataError, match=message):
             ff.FeatureSet(given)
+
+
+def test_an_output_of_a_columns_name_replaces_it_with_a_warning():
+    data = pd.DataFrame({"u": [1, 1, 2], "count_u": [-1.0, -1.0, -1.0]})
+    with pytest.warns(DataWarning, match="column 'count_u': a generator's output"):
+        made = ff.FeatureSet([ff.CountEncode("u")]).fit_transform(data)
+    assert made["count_u"].tolist() == [2, 2, 1]
+    alone = ff.FeatureSet([ff.CountEncode("u")], keep="outputs").fit_transform(data)
+    assert alone["count_u"].tolist() == [2, 2, 1]
 
 
 def test_errors_say_which_generator_met_them():

@@ -16,6 +16,7 @@ from fastai.tabular.core import Categorify, FillMissing, FillStrategy, Normalize
 from fastai.tabular.learner import tabular_learner
 
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
+from fastrec.features import CountEncode, Cross, FeatureSet, HashEncode, NaNPattern
 from fastrec.table import Table
 from fastrec.tabular import TabularFrame
 from fastrec.tabular import procs as own
@@ -337,6 +338,26 @@ def test_features_are_fitted_on_training_rows_and_join_the_numbers():
     new = processed(to, df.iloc[[1]])
     np.testing.assert_allclose(new.conts["mean_normal"], want.iloc[:1], atol=1e-5)
     assert features.rows == 50
+
+
+def test_features_that_are_codes_join_the_categories():
+    df = make(100, missing=False)
+    splits = (list(range(0, 100, 2)), list(range(1, 100, 2)))
+    features = [Cross("word", "unused"), HashEncode("word", 4), NaNPattern(["gappy"]), CountEncode("word")]
+    build_with = lambda procs, cats, conts: TabularFrame(  # noqa: E731
+        df, procs, cats, conts, "label", splits=splits, features=FeatureSet(features)
+    )
+    to = build_with(PROCS, "word", ["normal"])
+    assert list(to.cat_names) == ["word", "word_x_unused", "hash_word", "nan_pattern"]
+    assert list(to.cont_names) == ["normal", "count_word"]
+    both = df["word"] + df["unused"]
+    assert len(to.classes["word_x_unused"]) == 1 + both.iloc[::2].nunique()
+    places = dict(zip(sorted(both.iloc[::2].unique()), range(1, 99)))
+    assert to.valid.x_cat[:, 1].tolist() == [places.get(pair, 0) for pair in both.iloc[1::2]]
+    torch.testing.assert_close(processed(to, df.iloc[1::2]).x_cat, to.valid.x_cat)
+    to = build_with(PROCS, [], ["normal", "hash_word"])  # as was asked
+    assert list(to.cont_names) == ["normal", "hash_word", "count_word"]
+    assert not build_with([FillMissing, Normalize], [], ["normal"]).cat_names  # nothing numbers categories
 
 
 def test_groups_are_numbered_and_follow_the_rows():

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from fastrec._core.device import on_host
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
-from fastrec.features import CountEncode, Cyclic, FeatureSet, Lag, ListLength, TargetEncode, Tokens
+from fastrec.features import CountEncode, Cyclic, FeatureSet, HashEncode, Lag, ListLength, TargetEncode, Tokens
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, RankGauss, TabularFrame
 from fastrec.tabular.stream.loader import StreamLoader
 
@@ -278,7 +278,10 @@ def test_features_are_out_of_fold_in_training_and_full_after(tmp_path):
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"city": rng.integers(0, 9, 300), "t": np.arange(300), "y": rng.integers(0, 2, 300)})
     made = lambda: FeatureSet(  # noqa: E731
-        [TargetEncode("city", "y"), CountEncode("city"), Lag("t", by="city", order="t"), Cyclic("t", 24)]
+        [
+            *(TargetEncode("city", "y"), CountEncode("city"), HashEncode("city", 5)),
+            *(Lag("t", by="city", order="t"), Cyclic("t", 24)),
+        ]
     )
     whole = TabularFrame(df, PROCS, "city", ["t"], "y", CategoryBlock, splits=(range(200), range(200, 300)),
                          features=made())  # fmt: skip

@@ -18,9 +18,9 @@ class Features(FrameProc):
     """A FeatureSet among the procs: the same as ``features=`` of ``TabularFrame``.
 
     It is fitted on the training rows, which get their out-of-fold or causal values, and goes before all other procs.
-    Its numeric outputs become continuous columns; others are used where ``cat_names`` lists them. Of several the later
-    ones may read what the earlier ones made; a target encoding of another one's output belongs in one FeatureSet with
-    it, which nests the two.
+    Its numeric outputs become continuous columns, codes (of ``Cross``, say) categorical ones; others are used where
+    ``cat_names`` lists them. Of several the later ones may read what the earlier ones made; a target encoding of
+    another one's output belongs in one FeatureSet with it, which nests the two.
 
     Args:
         feature_set: a ``FeatureSet``, or anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs``, names.

@@ -163,8 +163,7 @@ def learn(recipe: FrameRecipe, rows: FileRows) -> None:
     """Fit a recipe's procs and targets on all rows, block by block."""
     rows.make_features(fit=True)
     if rows.made is not None:
-        numeric = [n for n in rows.made.names if rows.made[n].kind in ("number", "datetime")]
-        recipe.conts = recipe.conts + [n for n in numeric if n not in recipe.conts and n not in recipe.cats]
+        recipe.add_outputs(rows.made)
     fill = recipe.proc(FillMissing)
     by_blocks = all(type(p) in (FillMissing, Normalize) for p in recipe.cont_procs)
     by_blocks = by_blocks and (fill is None or isinstance(fill.fill_strategy, str))
