@@ -344,6 +344,7 @@ SLOW_RANKER_ROWS = 1_000_000  # candidates above which CatBoost ranks none; not 
 OWNED_GROUPS = 0.1  # least share of groups that follow another of their owner; not measured: of fewer little is learned
 RANKED_CONTEXTS = 4  # columns of groups that items are crossed with; not measured: bounds the columns made
 MANY_CLASSES = 200  # different texts that may be classes; not measured
+TOLD = 0.9995  # AUC, or correlation of ranks, from which a column alone gives the target away; not measured
 TREE_TRIAL_TIME = 0.3  # least share of the time for trials that goes to sizes of trees; not measured
 
 # ---- trials

@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,19 +20,20 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, read_json
-from fastrec._core.memory import bytes_of, memory_limit
+from fastrec._core.memory import bytes_of, held, memory_limit, shown_bytes
 from fastrec._core.progress import Stages
 from fastrec.auto.problem import Asked
 from fastrec.auto.workspace import WHICH_GROUP, new_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import load_competition, run_competition
-from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError, WriteError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
 from fastrec.validate.target import Task
 
 _FORMS = ("scores", "ranks", "items")  # how a ranking is predicted
+_WARNED = ("as_shown", "classes", "columns", "folds", "leak", "task", "test columns", "test target")
 Preset = Literal["quick", "good", "best"]
 _PRESETS: dict[str, float] = {"quick": 2.0, "good": 10.0, "best": 60.0}  # minutes
 
@@ -315,10 +317,18 @@ def fit(
         told = "a name of minutes, and minutes are given, too" if preset in _PRESETS else "no name of minutes"
         raise DataError(f"preset={preset!r} is {told}", remedy=f"Give one of {', '.join(_PRESETS)}, or minutes=")
     minutes = _PRESETS.get(str(preset), 5.0) if minutes is None else minutes
+    for what, value, kind in (("minutes", minutes, Real), ("seed", seed, Integral)):
+        if not isinstance(value, kind):
+            problem = f"{what}={value!r} is no {'whole ' * (kind is Integral)}number"
+            raise DataError(problem, remedy="Give a number")
     if not minutes >= limits.FIT_MINUTES:  # not a number is refused, too
         remedy = f"Give {limits.FIT_MINUTES} or more"
         raise DataError(f"minutes is {minutes}, which is too little to learn in", remedy=remedy)
-    budget = Budget(minutes, memory=memory_limit() if memory is None else bytes_of(memory))
+    most = memory_limit() if memory is None else bytes_of(memory)
+    if memory is not None and most < held():
+        problem = f"memory={memory!r} is {shown_bytes(most)}, and this process holds {shown_bytes(held())} already"
+        raise DataError(problem, remedy="Give more: a number is bytes, or write text such as '4GB'")
+    budget = Budget(minutes, memory=most)
     tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     tables |= {} if log is None else {"log": _arrow(log)}
     indices = [d.index for d in (df, test) if isinstance(d, pd.DataFrame)]
@@ -346,13 +356,16 @@ def fit(
     # A fifth of the time, at most a minute, goes to trying features; of a ranking twice that: they decide most.
     seconds = min(0.2 * 60 * minutes, 60.0) * (1 + (task == "ranking" or (group is not None and task is None)))
     try:
-        data.mkdir(parents=True)
+        try:
+            data.mkdir(parents=True)
+        except OSError as error:
+            problem = f"no folder can be made there ({error.strerror})"
+            raise WriteError(problem, file=where, remedy="Choose another folder") from error
         for name, table in tables.items():
             pq.write_table(table, data / f"{name}.parquet")
         made = new_competition(recipe, data, asked, ask=_answer, seconds=seconds, say=stages.say)
         for d in made.decisions:
-            ranked = d.what == "as_shown" or (d.what == "task" and d.value == "ranking")
-            if (d.what == "folds" or ranked) and not d.sure:
+            if d.what in _WARNED and not d.sure:
                 warnings.warn(f"{d.what}: {d.why}", DataWarning, stacklevel=2)
         options: dict[str, Any] = {"device": device, "seed": seed, "stages": stages, "minutes": budget}
         run_competition(load_competition(recipe), data, where / "run", resume=True, **options)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ _NAMES = re.compile(
     r"is_.*|has_.*|.*_(target|label|class|flag))$",
     re.IGNORECASE,
 )
+_LARGEST = float(np.finfo("float32").max)  # models learn amounts as such
+_LACKING = "the test rows do not have it"
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
 _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
 
@@ -58,6 +61,8 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     """
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
+    if asked.metric is not None:
+        asked = replace(asked, metric=get_metric(asked.metric).name)
     if asked.owner is not None and files.log is None:
         problem = f"owner={asked.owner!r} says whose the events of a log are, and there is no log"
         raise DataError(problem, remedy="Give the log, log= (--log), or leave owner= (--owner) out")
@@ -118,11 +123,17 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
             row, at = np.argwhere(bad)[0].tolist()
             problem, file = f"{scored_by} does not score {amounts[row, at]:g}", files.folder / files.names["train"]
             remedy = "Give another metric, or drop such rows" if np.isfinite(amounts[row, at]) else "Drop such rows"
+            remedy = "Give the target in a larger unit" if _LARGEST < abs(amounts[row, at]) < np.inf else remedy
             raise DataError(problem, file=file, column=names[at], row=row, remedy=remedy)
     metric = _metric(decisions, found_task, asked.metric, usual, amounts)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
+        alike = pd.Series([str(c).strip().casefold() for c in made.classes]).duplicated(keep=False)
+        if alike.any():
+            told = ", ".join(repr(c) for c, twice in zip(made.classes, alike, strict=True) if twice)
+            why = f"the classes {told} differ in nothing but case and spaces: write them alike if they are the same"
+            made.decisions.append(AutoDecision("classes", told, why, sure=False))
     if asked.positive is not None:
         _positive(made, asked.positive)
     _names(made, known)
@@ -131,6 +142,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     _ids(made, known)
     _drop(made, known)
     _split(made, known)
+    _tell_leaks(made)
     made.scale = _scale(made, known)
     return made
 
@@ -166,10 +178,10 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
 
 
 def _unscored(metric: str, amounts: np.ndarray) -> np.ndarray:
-    """Return which amounts a metric does not score: infinite ones and those out of its range, but no missing ones."""
+    """Return which amounts a metric does not score: those out of its range or of a model's, but no missing ones."""
     within = {"gamma_deviance": amounts > 0, "poisson_deviance": amounts >= 0, "rmsle": amounts > -1}
     within["quadratic_kappa"] = (amounts >= 0) & (amounts == np.floor(amounts))  # classes in order
-    return ~(np.isnan(amounts) | (within.get(metric, True) & np.isfinite(amounts)))
+    return ~(np.isnan(amounts) | (within.get(metric, True) & (np.abs(amounts) <= _LARGEST)))
 
 
 def _positive(made: Problem, asked: Any) -> None:
@@ -233,6 +245,7 @@ def _ranking(
     _drop(made, made.train)
     made.shared = shared_in_groups(made)
     _split_groups(made, asked.time)
+    _tell_leaks(made)
     if files.log is not None:
         made.log = find_log(made, owner=asked.owner, time=asked.time)
     return made
@@ -366,6 +379,8 @@ def _read_numbers(files: Files, columns: list[ColumnInfo]) -> None:
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
     """Return the training rows whose target is known."""
     train = files.tables["train"]
+    if not len(train):
+        raise DataError("there are no rows", file=files.folder / files.names["train"], remedy="Give rows to learn from")
     known = reduce(pc.and_, (pc.is_valid(train[n]) for n in names))
     if not pc.any(known).as_py():
         raise DataError("the target has no value", column=names[0], remedy="Name another target")
@@ -425,9 +440,11 @@ def _task(
     values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
     if (values == np.floor(values)).all() and distinct <= limits.FEW_CLASSES and len(values) >= 5 * distinct:
         steps = np.diff(np.unique(values))
-        if (steps == 1).all():
-            why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
-            return "multiclass", AutoDecision("task", "multiclass", why, sure=False)
+        may_be: tuple[Task, str, Task] = ("multiclass", "amounts", "regression")
+        if (steps > 1).any():
+            may_be = ("regression", "classes", "multiclass")
+        why = f"{names[0]} has {distinct} whole numbers; are they {may_be[1]}, write task = '{may_be[2]}'"
+        return may_be[0], AutoDecision("task", may_be[0], why, sure=False)
     return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
 
 
@@ -505,7 +522,7 @@ def _drop(made: Problem, known: pa.Table) -> None:
         elif (made.task == "ranking" and c.kind == "id") or c.kind in ("constant", "duplicate", "other"):
             made.drop[c.name] = c.why
         elif test is not None and c.name not in test.column_names:
-            made.drop[c.name] = "the test rows do not have it"
+            made.drop[c.name] = _LACKING
         else:
             told = _tells_all(known, c, made)
             if told is not None:
@@ -515,41 +532,74 @@ def _drop(made: Problem, known: pa.Table) -> None:
         made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
         made.decisions.append(AutoDecision("columns", told, why, sure=False))
+    if lacking := [n for n, reason in made.drop.items() if reason == _LACKING]:
+        why = f"{', '.join(lacking[:12])}: the test rows lack them, so they are not learned from"
+        made.decisions.append(AutoDecision("test columns", lacking, why, sure=False))
+    told = [n for n in made.target if test is not None and n in test.column_names and test[n].null_count < len(test)]
+    if told:
+        why = f"the test rows have {', '.join(told)}, which is not used: compare their predictions with it"
+        made.decisions.append(AutoDecision("test target", told, why, sure=False))
     if made.drop:
         why = "as was asked for, or " * bool(made.asked.ids) + "nothing can be learned from them, or they tell too much"
         made.decisions.append(AutoDecision("drop", list(made.drop), why))
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
-    """Return why a column alone gives the target away: it is computed from it and unknown at prediction time."""
-    if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
+    """Return why a column alone gives the target away, by its values or by where it has some; None: it does not."""
+    of_values = c.kind in ("number", "category")
+    if len(known) < 100 or made.task == "multilabel" or len(made.target) > 1 or not (of_values or c.missing):
         return None
     some = known.select([c.name, made.target[0]])
     # evenly spread, as rows may be sorted
     some = some if len(some) <= 50_000 else some.take(np.linspace(0, len(some) - 1, 50_000).astype(int))
-    frame = some.replace_schema_metadata(None).to_pandas().dropna()  # pandas' own has all columns: slow for each
-    if len(frame) < 100:
+    frame = some.replace_schema_metadata(None).to_pandas()  # pandas' own has all columns: slow for each
+    frame = frame[frame[made.target[0]].notna()]
+    if c.missing and made.task != "regression":
+        same = _told_apart(frame[c.name].notna(), frame[made.target[0]], made)
+        if same is not None:
+            return f"{ALONE} tells the target by where it is missing ({same:.4f}): it may be known only afterwards"
+    frame = frame.dropna()
+    if len(frame) < 100 or not of_values:
         return None
     x, y = frame[c.name], frame[made.target[0]]
-    if c.kind == "category" or (c.whole and c.distinct <= limits.MANY_CLASSES):
-        if made.task == "regression":
-            return None
-        if frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and x.nunique() <= len(frame) / 5:
-            return f"{ALONE} tells the target: made of it, and not known when one predicts"
+    if c.kind == "category" or (c.whole and (c.key or c.distinct <= limits.MANY_CLASSES)):
+        distinct, amounts = x.nunique(), made.task == "regression"
+        told = frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and distinct <= len(frame) / 5
+        # Of amounts, things of several names may have one, as a price: a target in disguise has a name for each.
+        if told and (not amounts or y.nunique() > max(0.95 * distinct, 1)):
+            if c.key and distinct >= limits.FEW_CLASSES:
+                return f"{ALONE} tells the target, as all rows of one {c.name} share it"
+            return f"{ALONE} tells the target: it may be made of it, or known only afterwards"
         if c.kind == "category":
             return None
     if made.task == "regression":
-        same = abs(float(x.astype(float).rank().corr(y.astype(float).rank())))
-    elif made.task in ("binary", "ranking"):
-        ranks, one = x.astype(float).rank(), (y == made.classes[-1] if made.classes else y > 0).to_numpy()
-        pos, neg = one.sum(), (~one).sum()
-        auc = (float(ranks[one].sum()) - pos * (pos + 1) / 2) / max(pos * neg, 1)
-        same = max(auc, 1 - auc)
+        corr = abs(float(x.astype(float).rank().corr(y.astype(float).rank())))
+        same = corr if corr >= limits.TOLD else None
     else:
-        return None
-    if same < 0.9995:
-        return None
-    return f"{ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
+        same = _told_apart(x.astype(float), y, made)
+    return same and f"{ALONE} orders the target ({same:.4f}): it may be made of it, or known only afterwards"
+
+
+def _tell_leaks(made: Problem) -> None:
+    """Note each column that gives the target away, and how to keep it; what the folds go by is no feature anyhow."""
+    for n, reason in made.drop.items():
+        if reason.startswith(ALONE) and n not in (made.group, made.time):
+            why = (
+                f"{n} is not learned from: {reason}. If it is known when one predicts, remove it from the recipe's drop"
+            )
+            made.decisions.append(AutoDecision("leak", n, why, sure=False))
+
+
+def _told_apart(x: pd.Series, y: pd.Series, made: Problem) -> float | None:
+    """Return the least AUC by which ``x`` tells classes apart that follow each other in its order; None: a low one."""
+    x, y = x.rank(), y > 0 if made.task == "ranking" else y
+    order, auc, least = x.groupby(y).mean().sort_values().index, get_metric("auc"), 1.0
+    for a, b in pairwise(order):
+        pair = y.isin([a, b])
+        least = min(least, auc((y[pair] == b).astype(float), x[pair]))
+        if least < limits.TOLD:
+            return None
+    return least
 
 
 def _split(made: Problem, known: pa.Table) -> None:
@@ -570,7 +620,9 @@ def _split(made: Problem, known: pa.Table) -> None:
         for c in made.kinds("time")[:1]:
             notes.append(f"if the rows to predict are later ones, give time= (--time), or write time = {c.name!r}")
         for n in made.keys[:1]:
-            notes.append(f"if they have other values of {n}, give group= (--group), or write fold_key = {n!r}")
+            told = f"all rows of one {n} share the target: " if n in made.drop else ""
+            told += f"if the rows to predict are of another {n}, they are predicted worse than the score says"
+            notes.append(f"{told}: give group={n!r} (--group {n}), or write fold_key = {n!r}")
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
     if found is None:

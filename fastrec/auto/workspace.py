@@ -346,7 +346,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         made.extend(comment(f"not learned from: {column}: {told}") if len(problem.drop) <= 12 else [])
     hidden = [c.name for c in problem.kinds("list", "text")]
     if problem.drop or hidden:
-        add("drop", [*problem.drop, *hidden], "only features are made of the last" if hidden else "")
+        made_of = ", ".join(hidden[:12]) + " …" * (len(hidden) > 12)
+        add("drop", [*problem.drop, *hidden], f"features alone are made of {made_of}" if hidden else "")
     if problem.asked.weight is not None:
         add("weight", problem.asked.weight, "how much a row counts in training; scores count all rows alike")
     if problem.group is not None:

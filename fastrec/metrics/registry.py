@@ -279,7 +279,7 @@ def get_metric(name: str | Metric) -> Metric:
     gamma_deviance, gini, quadratic_kappa. Of lists: mrr, mrr@k, ndcg, ndcg@k, map, map@k, hit_rate@k, recall@k, gauc.
 
     Args:
-        name: such as ``'auc'``, ``'ndcg@10'``, ``'pinball@0.9'``; a ``Metric`` is given back.
+        name: such as ``'auc'``, ``'ndcg@10'``, ``'pinball@0.9'``, in any case; a ``Metric`` is given back.
 
     Raises:
         DataError: no metric has this name (it lists the nearest), or its k or q is out of range.
@@ -289,7 +289,7 @@ def get_metric(name: str | Metric) -> Metric:
     if callable(name):
         remedy = "Make it a metric: as_metric(function, greater_is_better=…, wants=…)"
         raise DataError("a function does not say whether more is better", remedy=remedy)
-    base, at, text = str(name).partition("@")
+    base, at, text = str(name).lower().partition("@")
     entry = _METRICS.get(base)
     if entry is None or (at and not entry.parameter):
         every = [_usual_name(n) for n in _METRICS]

@@ -61,6 +61,7 @@ def palette(models: Sequence[str]) -> dict[str, str]:
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     """Choose about ``most`` round numbers, from at or below ``low`` to at or above ``high``."""
+    low, high = np.clip(np.nan_to_num([low, high]), -1e300, 1e300).tolist()  # a score may be infinite
     if high - low <= 1e-9 * max(abs(low), abs(high)):  # equal up to rounding
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / max(1, most - 1)

@@ -1,5 +1,6 @@
 """Target, task, metric, ids, folds and what is left out, found from files in the usual forms."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,11 +78,35 @@ def test_one_file(tmp_path):
     ],
 )
 def test_task(tmp_path, values, task):
-    assert known(folder(tmp_path, frame(y=values()), frame())).task == task
+    y = values()
+    found = known(folder(tmp_path, frame(y=y), frame()))
+    assert found.task == task
+    few = y.dtype.kind == "i" and 2 < len(set(y)) < 20  # amounts or classes: nobody but a person knows
+    assert decision(found, "task").sure is not few
+
+
+def test_classes_that_are_written_in_several_ways_are_told_of(tmp_path):
+    found = known(folder(tmp_path, frame(y=RNG.choice(["yes", "Yes ", "no", "no answer"], N)), None), target="y")
+    assert "the classes 'Yes ', 'yes' differ in nothing but case and spaces" in decision(found, "classes").why
+    found = known(folder(tmp_path, frame(y=RNG.choice(["yes", "no"], N)), None), target="y")
+    assert [d for d in found.decisions if d.what == "classes"] == []
+
+
+def test_a_test_that_lacks_columns_or_has_the_target_is_told_of(tmp_path):
+    train = frame(y=RNG.integers(0, 2, N))
+    found = known(folder(tmp_path, train, train[["x", "y"]].assign(p=1, q=2, r=3)), target="y")
+    assert [c.name for c in found.learned] == ["x"]
+    assert "c: the test rows lack them" in decision(found, "test columns").why
+    assert "the test rows have y, which is not used" in decision(found, "test target").why
+    found = known(folder(tmp_path, train, train.drop(columns="y")), target="y")
+    assert {d.what for d in found.decisions} == {"train", "test", "target", "task", "metric", "ids", "folds"}
+    with pytest.raises(DataError, match="the test has none of the training rows' columns: it has p, q"):
+        known(folder(tmp_path, train, pd.DataFrame({"p": [1], "q": 2})), target="y")
 
 
 def test_task_of_a_metric(tmp_path):
     data = folder(tmp_path, frame(y=RNG.integers(0, 5, N)), frame())
+    assert known(data, metric="Quadratic_Kappa").metric == "quadratic_kappa"
     assert [known(data, metric="rmsle").task, known(data, metric="rmsle").scale] == ["regression", "log1p"]
     assert known(data, task="regression").metric == "rmse"
     assert known(data, metric="quadratic_kappa").metric == "quadratic_kappa"
@@ -113,6 +138,56 @@ def test_what_is_made_of_the_target_is_dropped(tmp_path):
     y = RNG.integers(0, 2, N)
     found = known(folder(tmp_path, frame(y=y, code=[("n", "j")[v] for v in y]), None), target="y")
     assert set(found.drop) == {"code"}
+
+
+def only_of(kept, values):
+    return pd.Series(values).where(kept)
+
+
+AMOUNT = RNG.normal(size=N).round(1)
+YES = AMOUNT > 0
+AT = pd.Timestamp("2024-03-01") + pd.to_timedelta(RNG.integers(0, 9_000, N), unit="h")
+FREE = [" ".join(f"w{v}" for v in row) for row in RNG.integers(0, 999, (N, 6))]
+THIRDS = np.array(["mid", "low", "top"])[pd.qcut(AMOUNT, 3, labels=False)]
+CODES = RNG.permutation(500)[np.unique(AMOUNT, return_inverse=True)[1]]
+
+
+@pytest.mark.parametrize(
+    ("leak", "near", "y", "said"),
+    [
+        (only_of(YES, AT), only_of(YES | (RNG.random(N) < 0.1), AT), YES, r"by where it is missing \(1.0000\)"),
+        (only_of(YES, FREE), only_of(YES & (RNG.random(N) < 0.9), FREE), YES, "by where it is missing"),
+        (AMOUNT, AMOUNT + RNG.normal(size=N) / 9, THIRDS, r"orders the target \(1.0000\)"),
+        ([f"{v}x" for v in AMOUNT], [f"{v:.0f}x" for v in AMOUNT], AMOUNT, "all rows of one leak share it"),
+        (CODES, CODES // 20, AMOUNT, "all rows of one leak share it"),
+        ((20 * AMOUNT).astype(int) // 2, (4 * AMOUNT).astype(int), AMOUNT + (AMOUNT > 1), "the target"),
+    ],
+    ids=["time", "text", "classes", "amounts in text", "codes of amounts", "whole numbers"],
+)
+def test_what_tells_the_target_is_dropped_with_its_figure_and_how_to_keep_it(tmp_path, leak, near, y, said):
+    """Of times and texts by where they are missing, and of any task; what hardly less is known of stays."""
+    rows = pd.DataFrame({"leak": leak, "near": near, "x": RNG.normal(size=N), "y": y})
+    rows.to_parquet(tmp_path / "train.parquet")
+    found = known(tmp_path, target="y")
+    assert list(found.drop) == ["leak"]
+    leak = decision(found, "leak")
+    assert re.search(f"leak is not learned from: it alone .*{said}.*remove it from the recipe's drop", leak.why)
+    assert not leak.sure
+
+
+@pytest.mark.parametrize("patients", [60, 300])
+@pytest.mark.parametrize("named", [False, True])
+def test_all_rows_of_a_patient_share_the_target(tmp_path, patients, named):
+    who = np.repeat(RNG.permutation(900)[:patients], 10)
+    rows = pd.DataFrame({"patient": [f"p{v}" for v in who] if named else who, "pulse": RNG.normal(size=len(who))})
+    rows["ill"] = RNG.integers(0, 2, 900)[who]
+    rows.sample(frac=1, random_state=0).to_csv(tmp_path / "train.csv", index=False)
+    found = known(tmp_path, target="ill")
+    said = "all rows of one patient share the target: if the rows to predict are of another patient, they are predicted"
+    assert f"{said} worse than the score says: give group='patient'" in decision(found, "folds").why
+    assert "it alone tells the target, as all rows of one patient share it" in decision(found, "leak").why
+    found = known(tmp_path, target="ill", group="patient")
+    assert [d for d in found.decisions if d.what == "leak"] == []  # it is no feature anyhow
 
 
 def test_later_rows_are_predicted(tmp_path):
@@ -202,12 +277,14 @@ def test_lists_are_no_target(tmp_path, task):
         ([1.0] * N, {"target": "nope"}, MissingColumnError, "'nope'"),
         ([f"t{i}" for i in range(N)], {}, DataError, "is no number"),
         ([None] * N, {}, DataError, "no value"),
+        ([], {}, DataError, r"train.csv': there are no rows"),
+        (np.arange(N) * 1e300, {}, DataError, "row 1: rmse does not score 1e.300. Give the target in a larger unit"),
         (np.arange(N) / 7, {"metric": "auc"}, DataError, "no metric of a regression"),
     ],
 )
 def test_refusals(tmp_path, column, asked, error, said):
     with pytest.raises(error, match=said):
-        known(folder(tmp_path, frame(y=column), None), **{"target": "y", **asked})
+        known(folder(tmp_path, frame()[: len(column)].assign(y=column), None), **{"target": "y", **asked})
 
 
 def test_a_folder_without_a_table_is_refused(tmp_path):

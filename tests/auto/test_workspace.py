@@ -14,7 +14,7 @@ import fastrec.estimators
 from fastrec.auto import auto_fit, new_competition
 from fastrec.cli import app, load_competition
 from fastrec.competition import Competition, SavedRun, run_competition
-from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, WriteError
 from fastrec.estimators import ConstantModel, XGBModel
 from tests.files import write_csv
 
@@ -180,11 +180,40 @@ def test_a_preset_is_a_name_of_minutes(asked, minutes, monkeypatch):
     [
         *(({"minutes": m, "quiet": True}, r"Give 0\.05 or more") for m in (float("nan"), 0, -1, 0.049)),
         *((a, r"quick, good, best, or minutes=") for a in ({"preset": "fast"}, {"preset": "good", "minutes": 5})),
+        ({"minutes": "5"}, "minutes='5' is no number"),
+        ({"seed": "x"}, "seed='x' is no whole number"),
+        ({"seed": 1.5}, "seed=1.5 is no whole number"),
+        ({"memory": 4}, r"memory=4 is 4 bytes, and this process holds [\d.]+ [MG]iB already.*text such as '4GB'"),
+        ({"memory": "1MB"}, r"memory='1MB' is 1.0 MiB, and this process holds"),
+        ({"test": pd.DataFrame({"q": [1, 2]})}, "the test has none of the training rows' columns: it has q"),
     ],
 )
-def test_fit_needs_time_and_presets_are_one_of_three_instead_of_minutes(asked, said):
+def test_fit_refuses_before_it_learns(asked, said):
     with pytest.raises(DataError, match=said):
         fastrec.fit(NOISE, "y", **asked)
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(WriteError, match=r"no folder can be made there \(Not a directory\)"):
+        fastrec.fit(NOISE, "y", folder=tmp_path / "file" / "x", quiet=True)
+
+
+def test_fit_warns_of_what_the_recipe_alone_would_say(monkeypatch):
+    """Columns that give the target away, those that the test lacks, and amounts that may be classes."""
+
+    def enough(*args, **options):
+        raise DataError("enough", remedy="")
+
+    monkeypatch.setattr(auto_fit, "run_competition", enough)
+    y = np.arange(200) % 4 * 10
+    rows = NOISE.assign(y=y, leak=np.array(list("abcd"))[y // 10], more=np.arange(200) % 9)
+    with pytest.warns(DataWarning) as told, pytest.raises(DataError, match="enough"):
+        fastrec.fit(rows, "y", test=rows[["x", "leak", "y"]], minutes=0.05, quiet=True)
+    said = {str(w.message).partition(":")[0]: str(w.message) for w in told}
+    assert set(said) == {"task", "leak", "test columns", "test target"}
+    assert "leak is not learned from: it alone tells the target" in said["leak"]
+    assert "are they classes, write task = 'multiclass'" in said["task"]
 
 
 def test_fit_that_fails_leaves_no_data(tmp_path, monkeypatch):

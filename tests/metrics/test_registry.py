@@ -340,7 +340,7 @@ def test_names_and_directions():
         assert m.default_metric(task) in names
         for name in names:
             metric = m.get_metric(name)
-            assert metric.name == name
+            assert metric.name == m.get_metric(name.upper()).name == name
             assert task in metric.tasks
             assert metric.wants in WANTS
             assert m.get_metric(metric) is metric

@@ -505,6 +505,8 @@ def test_ticks_cover_the_data_in_even_steps(low, extent, most):
         (0.31, 0.57, [0.3, 0.4, 0.5, 0.6]),
         (5.0, 5.0, [4.5, 4.75, 5, 5.25, 5.5]),
         (0.5, 0.5 + 1e-16, [0, 0.25, 0.5, 0.75, 1]),
+        (0.0, float("inf"), [0, 2.5e299, 5e299, 7.5e299, 1e300]),
+        (float("nan"), 1.0, [0, 0.25, 0.5, 0.75, 1]),
     ],
 )
 def test_ticks_are_round(low, high, expected):
