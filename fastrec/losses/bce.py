@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,6 +54,28 @@ class BCE(nn.Module):
         if self.reduction == "mean":
             return (losses * weight).sum() / weight.sum()
         return _reduce(losses * weight, self.reduction)
+
+    def check(self, learn: Any) -> None:
+        """Refuse targets that a learner's rows in memory have and this loss cannot take; ``RecLearner.fit`` asks.
+
+        Raises:
+            DataError: there are several targets, more than two classes, or a target outside of 0 to 1.
+        """
+        for data in (dl.dataset for dl in learn.dls.loaders):
+            y = getattr(data, "y", None)
+            if not isinstance(y, Tensor) or y.ndim != 2 or not y.numel():
+                continue
+            names, bad = list(data.y_names), ((y < 0) | (y > 1)).nonzero()
+            if len(bad):
+                problem = f"BCE takes targets of 0, 1 or probabilities, and this one is {y[tuple(bad[0])].item():.6g}"
+                remedy = (
+                    "Give two classes as y_block=CategoryBlock; for more of them, or for amounts, leave loss_func out"
+                )
+                raise DataError(problem, column=names[0], row=int(data.rows[bad[0, 0]]), remedy=remedy)
+            if len(names) > 1:
+                problem = f"BCE takes one target, and there are {len(names)}: {', '.join(names[:3])}"
+                remedy = "Use fastai's BCEWithLogitsLossFlat()"
+                raise DataError(problem, remedy=remedy)
 
     def activation(self, scores: Tensor) -> Tensor:
         """Convert logits of any shape to probabilities."""

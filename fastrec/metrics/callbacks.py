@@ -89,6 +89,9 @@ class RegistryMetric(Metric):
         if not isinstance(pred, Tensor) or pred.ndim not in (1, 2) or (most and pred.shape[1:] > (most,)):
             shape = tuple(pred.shape) if isinstance(pred, Tensor) else type(pred).__name__
             raise DataError(f"predictions are {shape}", remedy=self._takes)
+        if most and target.ndim == 2:
+            remedy = "Use fastai_metric('auc'), the mean over several"
+            raise DataError(f"{self.name} takes one target, and there are {target.shape[1]}", remedy=remedy)
         # In float64, where half-precision logits tie less, and a sigmoid keeps apart what it would make 1.
         p = pred.detach().as_subclass(Tensor).cpu().double()
         if self.metric.wants == "scores" and (p.ndim == 1 or p.shape[1] == 1 or target.ndim == 2):

@@ -94,6 +94,30 @@ class RecDataLoaders(TabularDataLoaders):
         dls = to.dataloaders(path=path, seed=seed, **kwargs)
         return cls(*dls.loaders, path=dls.path, device=dls.device)
 
+    def test_dl(
+        self,
+        test_items: Any,
+        rm_type_tfms: Any = None,
+        process: bool = True,
+        inplace: bool = False,
+        *,
+        history: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Make a loader of test rows, as fastai's.
+
+        Args:
+            test_items: rows as for ``TabularFrame``; targets may be absent.
+            rm_type_tfms, inplace: not used.
+            process: prepare the rows now.
+            history: earlier rows (the training rows, say) that features such as ``Lag`` may look back to.
+            **kwargs: as for the loader (``bs``, ``device``, …).
+        """
+        rows = self.train_ds.new(test_items)
+        if process:
+            rows.process(history)
+        return self.valid.new(rows, **kwargs)
+
     @classmethod
     def from_csv(cls, csv: Any, skipinitialspace: bool = True, **kwargs: Any) -> RecDataLoaders:
         """Make dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` reads a path faster, by
@@ -122,6 +146,9 @@ class RecDataLoaders(TabularDataLoaders):
             remedy = "Check that it is whole, and UTF-8"
             raise UnreadableFileError(f"it cannot be read as CSV ({error})", file=file, remedy=remedy) from error
         return cls.from_df(frame, **kwargs)
+
+
+TabularFrame._dbunch_type = RecDataLoaders  # as fastai does with its own
 
 
 def cont_cat_split(

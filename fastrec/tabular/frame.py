@@ -19,13 +19,13 @@ loaders work on it. Differences, all deliberate (those of the procs and the load
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from fastai.data.core import show_results
 from fastai.tabular.core import Tabular
-from fastai.tabular.data import TabularDataLoaders
 from fastai.torch_core import display_df
 from fastcore.foundation import L
 
@@ -41,7 +41,7 @@ from fastrec.tabular.extras import ExtraColumns, Extras
 from fastrec.tabular.loader import TabularLoader, pack_row
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ProcPipeline
-from fastrec.tabular.procs.features import apply_features, fit_features
+from fastrec.tabular.procs.features import apply_features, fit_features, looking_back
 from fastrec.tabular.procs.procs import Categorify
 from fastrec.tabular.procs.registry import as_procs
 from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for
@@ -204,6 +204,10 @@ def _row_numbers(split: Any, n: int) -> torch.Tensor:
         # with a known type numpy passes through the list once less
         split = np.array(split, dtype=np.int64 if split and isinstance(split[0], np.int64) else None)
     rows = split
+    odd = [] if rows.dtype.kind in "biu" else [r for r in rows.tolist() if not (isinstance(r, Real) and r == r // 1)]
+    if odd:
+        problem = f"splits are row numbers, and {odd[0]!r} is none"
+        raise DataError(problem, remedy="Give whole numbers, a mask or a slice")
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64, copy=not rows.flags.writeable)
     return torch.from_numpy(np.ascontiguousarray(rows))
 
@@ -221,7 +225,9 @@ class TabularFrame(PandasViews, Tabular):
         y_block: a fastai block; None: ``RegressionBlock`` for numbers, else ``CategoryBlock``.
         splits: row numbers of training and validation; rows in neither are left out. None: all rows train.
         features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training
-            rows, and its numeric outputs become continuous columns, codes (of ``Cross``, say) categorical ones.
+            rows, and its numeric outputs become continuous columns, codes (of ``Cross``, say) categorical ones. Those
+            that look back (``Lag``) find the training rows before validation rows; before test rows what
+            ``test_dl(rows, history=…)`` gives.
         list_names: columns of lists of strings or whole numbers: a batch has a ``ListBatch`` of each, after ``x_cont``
             (see ``fastrec.tabular.extras``).
         vector_names: columns of vectors of one length: a batch has float32 ``[b, d]`` of each, after the lists.
@@ -238,7 +244,6 @@ class TabularFrame(PandasViews, Tabular):
     """
 
     _dl_type = TabularLoader
-    _dbunch_type = TabularDataLoaders
 
     def __init__(
         self,
@@ -263,7 +268,7 @@ class TabularFrame(PandasViews, Tabular):
     ) -> None:
         cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
         extras = ExtraColumns(list(L(list_names)), list(L(vector_names)))
-        check_unique([*cats, *conts, *extras.names])
+        check_unique([*cats, *conts, *extras.names], ys)
         labels = Labels(ys, y_block, dtype=y_dtype)
         recipe = FrameRecipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
         self._assign(recipe, device=device)
@@ -312,15 +317,33 @@ class TabularFrame(PandasViews, Tabular):
             raise again from error.__cause__
         recipe.learn_gaps(self.x_cont[: self._split])
         recipe.warn_of_gaps(self.x_cont[self._split :], self.rows[self._split :], "validation")
+        if self.y is not None:
+            recipe.warn_of_targets(self.y[self._split :], self.rows[self._split :])
         self._refresh()
 
     def _make_features(self, rows: list[torch.Tensor]) -> Table:
         recipe = self._recipe
-        parts = [fit_features(recipe.features, take_rows(self._raw, rows[0]))]
-        parts += [apply_features(recipe.features, take_rows(self._raw, r)) for r in rows[1:] if len(r)]
+        parts = [self._fit_features(rows[0])]
+        parts += [self._features_of(r, rows[0]) for r in rows[1:] if len(r)]
         made = Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats])
         recipe.add_outputs(made)
         return concat([read_for(part, recipe) for part in parts])
+
+    def _fit_features(self, rows: torch.Tensor) -> Any:
+        """Fit on training rows; those that look back see them as they stand in the frame, and not as a split does."""
+        if not looking_back(self._recipe.features) or bool((rows[1:] >= rows[:-1]).all()):
+            return fit_features(self._recipe.features, take_rows(self._raw, rows))
+        order = torch.argsort(rows)
+        return take_rows(fit_features(self._recipe.features, take_rows(self._raw, rows[order])), torch.argsort(order))
+
+    def _features_of(self, rows: torch.Tensor, training: torch.Tensor) -> Any:
+        """Make the features of rows to validate on; those that look back find the training rows in their places."""
+        if not looking_back(self._recipe.features):
+            return apply_features(self._recipe.features, take_rows(self._raw, rows))
+        both = torch.unique(torch.cat([training, rows]))  # sorted; a row in both must not find itself before it
+        return take_rows(
+            apply_features(self._recipe.features, take_rows(self._raw, both)), torch.searchsorted(both, rows)
+        )
 
     def _fill(self, table: Table, *, fit_rows: int | None = None) -> None:
         recipe = self._recipe
@@ -380,12 +403,19 @@ class TabularFrame(PandasViews, Tabular):
         if self._raw is not None:
             self._setup([range(self.split), range(self.split, len(self))])
 
-    def process(self) -> None:
-        """Prepare raw rows with the fitted procs."""
+    def process(self, history: Any = None) -> None:
+        """Prepare raw rows with the fitted procs.
+
+        Args:
+            history: earlier rows (the training rows, say) that features may look back to, a frame or a path. Without
+                it those that look back see these rows alone, which is warned of once.
+        """
         if self._raw is None:
             return
         features = self._recipe.features
-        made = self._raw if features is None else apply_features(features, self._raw)
+        if history is None:
+            self._recipe.warn_of_history()
+        made = self._raw if features is None else apply_features(features, self._raw, loaded(history))
         self._fill(read_for(made, self._recipe, y_needed=False))
         self._recipe.warn_of_gaps(self.x_cont, None, "test")
 

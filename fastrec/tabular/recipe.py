@@ -25,7 +25,7 @@ from fastrec.tabular.columns import FrameColumns, TrainingRows, numbers_of, plai
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ContProc, FrameProc
-from fastrec.tabular.procs.features import features_of
+from fastrec.tabular.procs.features import features_of, looking_back
 from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
 from fastrec.tabular.targets import Labels, known
 from fastrec.tabular.writer import PreparedColumns, Writer
@@ -44,6 +44,7 @@ class FrameRecipe:
     cat_dtype: torch.dtype = torch.int32
     extras: ExtraColumns = field(default_factory=ExtraColumns)
     gaps: list[str] | None = None  # numbers missing in training rows that no proc fills; None: not known
+    told_of_history: bool = False
 
     def __post_init__(self) -> None:
         self.features = features_of(self.procs, self.features)
@@ -73,7 +74,7 @@ class FrameRecipe:
         return fill.flagged if fill is not None else []
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Warn of columns that lack a number in prepared ``[n, n_cont]`` and lacked none in training: their
+        """Warn of columns that lack a finite number in prepared ``[n, n_cont]`` and lacked none in training: their
         predictions are NaN.
 
         ``rows`` are their positions in the frame that was given; None: as they come.
@@ -83,26 +84,49 @@ class FrameRecipe:
         new = [i for i in self._lacking(numbers) if self.conts[i] not in self.gaps]
         if not new:
             return
-        bad = numbers[:, new[0]].isnan()
+        column = numbers[:, new[0]]
+        infinite = not bool(column.isnan().any())
+        bad = column.isinf() if infinite else column.isnan()
         first = int(bad.nonzero()[0])
-        others = f", nor in {len(new) - 1} further columns" if len(new) > 1 else ""
+        lack, did = ("have an infinite", "had") if infinite else ("have no", "lacked")
+        others = f" (and in {len(new) - 1} further columns)" if len(new) > 1 else ""
         warn(
             f"column {self.conts[new[0]]!r}, row {first if rows is None else int(rows[first])}: {int(bad.sum()):,} of "
-            f"{len(bad):,} {what} rows have no number there{others}, which no training row lacked: their predictions "
-            "will be NaN. Add FillMissing to the procs, or fill them before."
+            f"{len(bad):,} {what} rows {lack} number there{others}, which no training row {did}: their predictions "
+            "will be NaN. "
+            + ("Replace them before." if infinite else "Add FillMissing to the procs, or fill them before.")
         )
 
+    def warn_of_history(self) -> None:
+        """Warn, once, that features look back to earlier rows and none were given."""
+        names = [] if self.told_of_history else looking_back(self.features)
+        if names:
+            self.told_of_history = True
+            warn(
+                f"{', '.join(map(repr, names[:3]))} look at other rows, and only the given rows were there to look at. "
+                "Pass earlier ones (the training rows) as test_dl(rows, history=…); history=rows[:0] if there are none"
+            )
+
+    def warn_of_targets(self, ys: torch.Tensor, rows: torch.Tensor) -> None:
+        """Warn of targets of validation rows, ``[n, n_y]``, that are no finite numbers; ``rows``: their positions."""
+        bad = (~ys.isfinite()).nonzero() if ys.is_floating_point() else ()
+        if len(bad):
+            row, column = bad[0].tolist()
+            warn(
+                f"column {self.labels.names[column]!r}, row {int(rows[row])}: the target of a validation row is "
+                f"{ys[row, column].item():.4g}: scores on such rows will be NaN. Leave them out of the splits."
+            )
+
     def _lacking(self, numbers: torch.Tensor) -> list[int]:
-        logs = self.proc(LogTransform)
-        filled = any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale)) or (logs and logs.names is None)
-        if filled or not numbers.numel():
-            return []
-        sums = numbers.sum(0).isnan().tolist()  # a tenth of the cost of looking at each; infinities may make NaN too
-        return [i for i, odd in enumerate(sums) if odd and bool(numbers[:, i].isnan().any())]
+        # A tenth of the cost of looking at each; infinities are kept by sums, and large numbers may make them too.
+        sums = numbers.sum(0).isfinite().tolist() if numbers.numel() else []
+        return [i for i, fine in enumerate(sums) if not fine and not bool(numbers[:, i].isfinite().all())]
 
     def learn_gaps(self, numbers: torch.Tensor) -> None:
-        """Remember which columns lack a number in training rows, float ``[n, n_cont]``."""
-        self.gaps = [self.conts[i] for i in self._lacking(numbers)]
+        """Remember which columns lack a finite number in training rows, float ``[n, n_cont]``."""
+        logs = self.proc(LogTransform)
+        filled = any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale)) or (logs and logs.names is None)
+        self.gaps = [] if filled else [self.conts[i] for i in self._lacking(numbers)]
 
     @property
     def cat_names(self) -> list[str]:
@@ -244,8 +268,12 @@ def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameC
     return FrameColumns(made, names, row_count(made), ready=recipe.extras.read(made))
 
 
-def check_unique(names: Sequence[str]) -> None:
-    """Refuse a repeated name."""
+def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
+    """Refuse a repeated name, and a target among the names."""
+    leaked = next((n for n in targets if n in names), None)
+    if leaked is not None:
+        remedy = "Leave it out of cat_names and cont_names, or copy it under another name if that is meant"
+        raise DataError("the target is among the columns to predict it from", column=str(leaked), remedy=remedy)
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError("the column is named twice", column=str(again), remedy="Name it once")

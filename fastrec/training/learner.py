@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import fastai.callback.hook  # gives every Learner its summary
 import fastai.callback.progress
 import fastai.callback.schedule  # noqa: F401 - gives every Learner fit_one_cycle, lr_find, no_bar
 import numpy as np
@@ -20,11 +22,12 @@ import torch
 from fastai.callback.core import _inner_loop
 from fastai.callback.schedule import ParamScheduler
 from fastai.data.transforms import get_c
-from fastai.learner import AvgSmoothLoss, Learner
+from fastai.learner import AvgSmoothLoss, Learner, Metric
 from fastai.losses import BaseLoss
+from fastai.metrics import accuracy, error_rate, top_k_accuracy
 from fastai.tabular.learner import TabularLearner
 from fastai.torch_core import TensorBase, find_bs
-from fastcore.basics import tuplify
+from fastcore.basics import PrettyString, getcallable, tuplify
 from fastcore.foundation import L
 from torch import nn
 
@@ -59,9 +62,9 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
     near = [] if unknown[0] in known else get_close_matches(unknown[0], sorted(own | known), 1)
     raise DataError(
         f"{name} takes no {', '.join(map(repr, unknown))}"
-        + ("" if unknown[0] in known else ", nor do rec_learner and Learner")
-        + "".join(f"; did you mean {n!r}?" for n in near),
-        remedy=f"{name} takes {', '.join(sorted(own))}; rec_learner and Learner {', '.join(sorted(known))}",
+        + ("" if unknown[0] in known else ", nor do rec_learner and Learner"),
+        remedy="".join(f"Did you mean {n!r}? " for n in near)
+        + f"{name} takes {', '.join(sorted(own))}; rec_learner and Learner {', '.join(sorted(known - {*unknown}))}",
     )
 
 
@@ -291,6 +294,20 @@ def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float]
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
 TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"dls", "net", "cbs"}
 
+
+def check_one_output(metrics: Iterable[Any]) -> None:
+    """Refuse fastai's metrics that take the largest of several outputs."""
+    for metric in metrics:
+        function = getattr(metric, "func", None)
+        largest = getattr(function, "func", function) in (accuracy, error_rate, top_k_accuracy)
+        if largest or getattr(metric, "dim_argmax", None) is not None:
+            problem = f"{metric.name} takes the likeliest of several outputs, and the model has one"
+            remedy = (
+                "Use fastrec's AUC() or fastai_metric('accuracy'), or leave loss_func out for an output of each class"
+            )
+            raise DataError(problem, remedy=remedy)
+
+
 _SMALLER = (
     "Lower the batch size (bs=), train in 16 bits (amp='bf16'), make embeddings narrower (emb_szs=) or their gradients "
     "row-sparse (grads='rows'), or keep the rows on the host (place='host')"
@@ -300,6 +317,7 @@ _SMALLER = (
 class RecLearner(LeanLearner, TabularLearner):
     """fastai's tabular Learner, whose ``predict`` takes a row from any library, and ``to_bf16`` a CPU."""
 
+    n_out: int | None = None  # that the model was built with; None: it was built already
     graph_reason: str | None = "no CUDA graph was asked for"
     compile_reason: str | None = "no compiled model was asked for"
 
@@ -328,11 +346,14 @@ class RecLearner(LeanLearner, TabularLearner):
 
         Raises:
             DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
-            DataError: a metric could not be scored at the end of the epoch.
+            DataError: a metric could not be scored at the end of the epoch, or the loss cannot take the targets.
         """
-        for metric in self.metrics:
-            if hasattr(metric, "check"):  # a mistake should not take an epoch to show
-                metric.check(self)
+        loss = getattr(self.loss_func, "loss", self.loss_func)  # TabM's is around the one that was given
+        for asked in (loss, *self.metrics):
+            if hasattr(asked, "check"):  # a mistake should not take an epoch to show
+                asked.check(self)
+        if (self.n_out or getattr(loss, "n_out", None)) == 1:
+            check_one_output(self.metrics)
         on_cpu = all(on_host(p) for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
@@ -356,10 +377,19 @@ class RecLearner(LeanLearner, TabularLearner):
         return distributed(self, sync_bn=sync_bn, **kwargs)
 
     def get_preds(self, ds_idx: int = 1, dl: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Predict as fastai does; of a shared loader all rows, on every process."""
+        """Predict as fastai does, none of no rows; of a shared loader all rows, on every process."""
         if dl is None and _is_share(self.dls[ds_idx]):
             dl = self.dls[ds_idx].new(shuffle=False, drop_last=False, rank=0, world_size=1)
-        return super().get_preds(ds_idx, _whole(dl), *args, **kwargs)
+        found = super().get_preds(ds_idx, _whole(dl), *args, **kwargs)
+        if len(self.dls[ds_idx] if dl is None else dl):
+            return found
+        given = inspect.signature(super().get_preds).bind(ds_idx, dl, *args, **kwargs).arguments
+        at = int(given.get("with_input", False))
+        if found[at] is not None or not kwargs.get("with_preds", True):
+            return found
+        none = torch.zeros(0, self.n_out or get_c(self.dls))
+        decoded = [getcallable(self.loss_func, "decodes")(none)] if given.get("with_decoded", False) else []
+        return (*found[:at], none, found[at + 1], *decoded, *found[at + 2 :])
 
     def validate(self, ds_idx: int = 1, dl: Any = None, cbs: Any = None) -> Any:
         """Validate as fastai does; of a shared loader over all rows, on every process."""
@@ -374,6 +404,11 @@ class RecLearner(LeanLearner, TabularLearner):
         try:
             with naming_out_of_memory(doing, _SMALLER):
                 super().one_batch(i, b)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            remedy = "Give bs=2 or more with drop_last=True, or a net without batch norms (use_bn=False, bn_cont=False)"
+            raise DataError("a training batch of one row has no spread for batch norms", remedy=remedy) from error
         finally:
             for cb in self.cbs:
                 if isinstance(cb, BF16Autocast):
@@ -398,6 +433,18 @@ class RecLearner(LeanLearner, TabularLearner):
         inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
         decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
         return decoded, decided[0], outputs[0]
+
+    def summary(self) -> PrettyString:
+        """Summarise as fastai does; the totals count embeddings too, which are parameters of no layer."""
+        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
+        total, trained = sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
+        tables = [m for m in self.model.modules() if isinstance(m, EmbeddingTables)]
+        rows = sum(p.numel() for m in tables for p in m.parameters())
+        counts = (
+            f"Total params: {total:,}{f' ({rows:,} in embeddings)' if tables else ''}\n"
+            f"Total trainable params: {trained:,}\nTotal non-trainable params: {total - trained:,}\n"
+        )
+        return PrettyString(re.sub(r"(Total .*params: .*\n)+", counts, super().summary()))
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the embedding table of a categorical or list column: one row per category, with its vector."""
@@ -476,10 +523,12 @@ def rec_learner(
         The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
 
     Raises:
-        DataError: the training loader yields no batch; an option that nobody takes; model options came with a model
-            already built; or the model takes no lists and vectors, and the frame has some.
+        DataError: an argument is of another kind; the training loader yields no batch; an option that nobody takes;
+            model options came with a model already built; or the model takes no lists and vectors, and the frame has
+            some.
         MissingColumnError: ``emb_szs`` names a column that is not categorical.
     """
+    _check_kinds(dls, model, loss_func, metrics)
     if not len(dls.train):
         raise DataError(
             f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
@@ -504,7 +553,26 @@ def rec_learner(
         loss_func = net.wrap_loss(loss_func)
     own["cbs"] = training_callbacks(dls, net, own.get("cbs"), **training)
     opt_func = as_opt_func(opt_func, model=net)
-    return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **own)
+    learn = RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **own)
+    learn.n_out = n_out
+    return learn
+
+
+def _check_kinds(dls: Any, model: Any, loss_func: Any, metrics: Any) -> None:
+    """Refuse arguments of another kind by what to give instead."""
+    if not hasattr(dls, "train_ds"):
+        how = "to.dataloaders()" if hasattr(dls, "dataloaders") else "RecDataLoaders.from_df(df, …)"
+        problem = f"rec_learner takes dataloaders, and this is of {type(dls).__name__}"
+        raise DataError(problem, remedy=f"Give it {how}")
+    odd = [metric for metric in L(metrics) if not (callable(metric) or isinstance(metric, Metric))]
+    if not callable(model):
+        remedy = "Give the class itself, as in rec_learner(dls, DLRM), or a net"
+        raise DataError(f"the model is {model!r}, which is no class and no net", remedy=remedy)
+    if loss_func is not None and not callable(loss_func):
+        raise DataError(f"the loss is {loss_func!r}, which is none", remedy="Give the loss itself, as in BCE()")
+    if odd:
+        problem = f"the metric is {odd[0]!r}, which is none"
+        raise DataError(problem, remedy="Give the metric itself, as in AUC(), or fastai_metric('auc') by its name")
 
 
 NAMED_OPTIONS = {p.name for p in inspect.signature(rec_learner).parameters.values() if p.kind is p.KEYWORD_ONLY}

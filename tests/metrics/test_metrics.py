@@ -356,6 +356,10 @@ def test_refused():
     for name in ("mrr", "auc"):
         with pytest.raises(DataError, match=f"{name} has 60 groups for 61 validated rows"):
             m.fastai_metric(name, GROUPS[:60]).check(learner("binary", []))
+    learn = learner("multilabel", [])
+    learn.pred, learn.yb, learn.training = torch.zeros(4, 2), (torch.zeros(4, 2),), False
+    with pytest.raises(DataError, match=r"auc takes one target, and there are 2.*fastai_metric\('auc'\)"):
+        m.AUC().accumulate(learn)
     learn = learner("binary", [])
     learn.pred, learn.yb, learn.training = torch.zeros(2, 3, 4), (torch.zeros(2),), False
     with pytest.raises(DataError, match=r"predictions are \(2, 3, 4\)"):

@@ -205,7 +205,7 @@ def test_the_callers_lists_and_frame_are_left_alone():
 
 def test_several_targets():
     df = make(80)
-    to = TabularFrame(df, PROCS, CATS, CONTS, ["price", "whole"])
+    to = TabularFrame(df, PROCS, CATS, ["gappy", "normal"], ["price", "whole"])
     assert (to.c, to.y.shape, to.y.dtype) == (2, (80, 2), torch.float64)
     np.testing.assert_array_equal(to.ys, df[["price", "whole"]])
     learn, _ = trained(to.dataloaders(bs=16, device="cpu"), layers=[4])
@@ -306,6 +306,10 @@ def test_splits_of_every_form_and_those_that_cannot_be_meant():
     for splits in ([0, 1, 2], np.arange(3), torch.arange(3)):
         with pytest.raises(DataError, match="splits are row numbers themselves"):
             build(TabularFrame, df, splits=splits)
+    for wrong, odd in (([0.5, 1.5], "0.5"), (["a"], "'a'"), ([None], "None"), ([0.0, np.nan], "nan")):
+        with pytest.raises(DataError, match=f"splits are row numbers, and {odd} is none.*a mask or a slice"):
+            build(TabularFrame, df, splits=(wrong, [2]))
+    assert build(TabularFrame, df, splits=([0.0, 1.0], [])).rows.tolist() == [0, 1]
     with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
         TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
 
@@ -407,6 +411,7 @@ def test_without_categorify_codes_and_flags_pass_as_they_are():
         ((["word"], ["nowhere"], ["price"]), MissingColumnError, "'nowhere'"),
         ((["word"], ["whole"], ["nowhere"]), MissingColumnError, "'nowhere'"),
         ((["word", "small"], ["small"]), DataError, "named twice"),
+        ((["word"], ["small", "price"], "price"), DataError, "'price': the target is among the columns to predict it"),
     ],
 )
 def test_a_column_that_cannot_be_used_is_named(names, error, match):

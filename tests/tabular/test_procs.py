@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
-from fastrec.errors import DataError, MissingColumnError, NotFittedError
-from fastrec.features import CountEncode, Cross, FeatureSet, TargetEncode
+from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFittedError
+from fastrec.features import CountEncode, Cross, FeatureSet, Lag, TargetEncode
 from fastrec.table import ClassList, Table, Vocab, load_state, save_state
 from fastrec.tabular import (
     Categorify,
@@ -485,6 +486,76 @@ def test_several_go_one_after_the_other(split):
     for to in test:
         to.process()
     assert torch.equal(test[0].packed.buffer, test[1].packed.buffer)
+
+
+def days(n=60):
+    """Sales of shops: what was sold and its sum until then, by pandas."""
+    r = np.random.default_rng(1)
+    df = pd.DataFrame({"shop": r.integers(0, 3, n), "day": np.arange(n), "sold": r.integers(1, 9, n).astype(float)})
+    return df.assign(y=r.normal(size=n))
+
+
+@pytest.mark.parametrize("order", ["day", None])
+@pytest.mark.parametrize("split", ["by time", "at random", "both have a row"])
+def test_validation_rows_look_back_to_training_rows(order, split):
+    df = days()
+    valid = np.arange(40, 60) if split == "by time" else np.random.default_rng(2).choice(60, 20, replace=False)
+    train = np.setdiff1d(np.arange(60), valid)
+    before = df.groupby("shop")["sold"].shift()
+    if split == "both have a row":
+        train = np.append(train, valid[0])
+    if split != "by time":
+        train = np.random.default_rng(3).permutation(train)
+    features = FeatureSet([Lag("sold", by="shop", order=order), CountEncode("shop")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if split != "both have a row" else "ignore")
+        to = TabularFrame(df, None, "shop", "sold", "y", splits=(train, valid), features=features)
+    np.testing.assert_array_equal(to.valid.conts["lag1_sold__shop"], before[valid])
+    own = df.iloc[np.sort(train)].groupby("shop")["sold"].shift()  # training rows never see those of validation
+    np.testing.assert_array_equal(to.train.conts["lag1_sold__shop"], own[train])
+
+
+class Watched(FeatureSet):
+    """Notes how many rows ``transform`` is given, and whether it is given history."""
+
+    def transform(self, df, **given):
+        self.rows, self.given = len(df), given
+        return super().transform(df, **given)
+
+
+def test_only_features_that_look_back_are_given_more():
+    df, splits = days(), (range(40), range(40, 60))
+    features = Watched([CountEncode("shop")])
+    to = TabularFrame(df, None, "shop", "sold", "y", splits=splits, features=features)
+    assert features.rows == 20
+    to.dataloaders().test_dl(df[50:], history=df[:50])
+    assert features.rows == 10
+    assert features.given == {}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_test_rows_look_back_to_the_history_that_is_given(several):
+    df = days()
+    train, test = df[:50], df[50:].drop(columns="y")
+    lag = Lag("sold", by="shop", order="day")
+    features = [FeatureSet([lag]), FeatureSet([Lag("lag1_sold__shop", by="shop", order="day")])]
+    features = FeatureChain(features) if several else FeatureSet([lag])
+    dls = TabularFrame(
+        train, None, None, "sold", "y", splits=(range(40), range(40, 50)), features=features
+    ).dataloaders()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = dls.test_dl(test, history=train).dataset.conts
+    lags = df["sold"].groupby(df["shop"])
+    np.testing.assert_array_equal(made["lag1_sold__shop"], lags.shift()[50:])
+    if several:
+        np.testing.assert_array_equal(made["lag1_lag1_sold__shop__shop"], lags.shift(2)[50:])
+    with pytest.warns(
+        DataWarning, match=r"'lag1_sold__shop'.* look at other rows, and only the given.*history="
+    ) as told:
+        alone, _ = (dls.test_dl(test).dataset.conts for _ in range(2))
+    assert len(told) == 1
+    np.testing.assert_array_equal(alone["lag1_sold__shop"], test.groupby("shop")["sold"].shift())
 
 
 def test_outputs_that_are_no_numbers_are_used_where_they_are_named():

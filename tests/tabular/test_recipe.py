@@ -254,21 +254,40 @@ def told(run):
 
 def test_numbers_first_missing_at_test_are_told_of_by_column_and_row():
     frame = TabularFrame(GAPS[:3], [Normalize], [], ["a", "b", "c"], "y")
-    test = pd.DataFrame({"a": [1.0, 2, np.inf, -np.inf], "b": [np.nan] * 4, "c": [1.0, np.nan, 2, np.nan]})
+    test = pd.DataFrame({"a": [1.0, 2, 3, -4], "b": [np.nan] * 4, "c": [1.0, np.nan, 2, np.nan]})
     (said,) = told(lambda: frame.dataloaders(2).test_dl(test))
     assert "column 'c', row 1: 2 of 4 test rows have no number there, which no training row lacked" in said
     assert "FillMissing" in said
     (said,) = told(lambda: frame.dataloaders(2).test_dl(test.assign(a=[1.0, np.nan, 1, 1])))
-    assert "column 'a', row 1: 1 of 4 test rows have no number there, nor in 1 further columns" in said
+    assert "column 'a', row 1: 1 of 4 test rows have no number there (and in 1 further columns), which" in said
     assert not told(lambda: frame.dataloaders(2).test_dl(test.assign(c=1.0)))
 
 
 def test_numbers_first_missing_in_validation_rows_or_in_one_row_are_told_of():
     (said,) = told(lambda: TabularFrame(GAPS, [Normalize], [], ["a", "c"], "y", splits=([1, 0, 2], [3])))
     assert "column 'a', row 3: 1 of 1 validation rows" in said
+    target = lambda: TabularFrame(GAPS.assign(c=GAPS["a"]), None, [], ["y"], "c", splits=([1, 2], [0, 3]))  # noqa: E731
+    assert told(target) == [
+        "column 'c', row 3: the target of a validation row is nan: scores on such rows will be NaN. "
+        "Leave them out of the splits."
+    ]
     frame = TabularFrame(GAPS[:3].assign(k="u"), [Categorify, Normalize], ["k"], ["a", "c"], "y")
     (said,) = told(lambda: frame.one_row({"k": "u", "a": None, "c": 2.0}))
     assert "column 'a', row 0: 1 of 1 test rows" in said
+
+
+@pytest.mark.parametrize("procs", [[Normalize], [FillMissing, Normalize], [FillMissing]])
+def test_infinite_numbers_are_told_of_by_column_and_row(procs):
+    rows = pd.DataFrame({"a": [1.0, 2, 3, 4], "c": [5.0, 6, -np.inf, np.inf], "y": [0.0, 1, 0, 1]})
+    made = lambda *splits: TabularFrame(rows, procs, [], ["a", "c"], "y", splits=splits)  # noqa: E731
+    (said,) = told(lambda: made([0, 1], [3, 2]))
+    assert said.startswith("column 'c', row 3: 2 of 2 validation rows have an infinite number there, which no training")
+    frame = TabularFrame(rows[:2], procs, [], ["a", "c"], "y")
+    (said,) = told(lambda: frame.dataloaders(2).test_dl(rows))
+    assert "column 'c', row 2: 2 of 4 test rows have an infinite number there" in said
+    if Normalize in procs:
+        with pytest.raises(DataError, match=r"column 'c', row 3: an infinite number.*or use RankGauss or RobustScale"):
+            made([0, 3, 1], [2])
 
 
 @pytest.mark.parametrize("proc", [FillMissing, RankGauss, LogTransform])

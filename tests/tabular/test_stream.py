@@ -274,7 +274,8 @@ def test_features_may_be_lists_that_others_are_made_of(tmp_path):
     assert lengths == [int(r) % 4 for r in rows]
 
 
-def test_features_are_out_of_fold_in_training_and_full_after(tmp_path):
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_features_are_out_of_fold_in_training_and_full_after(tmp_path, in_memory):
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"city": rng.integers(0, 9, 300), "t": np.arange(300), "y": rng.integers(0, 2, 300)})
     made = lambda: FeatureSet(  # noqa: E731
@@ -287,15 +288,16 @@ def test_features_are_out_of_fold_in_training_and_full_after(tmp_path):
                          features=made())  # fmt: skip
     write(tmp_path / "train", df[:200], 2, 30)
     write(tmp_path / "valid", df[200:], 1, 30)
-    frame = ParquetFrame(
-        tmp_path / "train", PROCS, "city", ["t"], "y", CategoryBlock, valid=tmp_path / "valid", features=made()
-    )
+    valid = df[200:] if in_memory else tmp_path / "valid"
+    frame = ParquetFrame(tmp_path / "train", PROCS, "city", ["t"], "y", CategoryBlock, valid=valid, features=made())
     dls = frame.dataloaders(64, shuffle=False)
     for loader, expected in ((dls.train, whole.train), (dls.valid, whole.valid)):
         torch.testing.assert_close(torch.cat([b[1] for b in loader]), expected.x_cont, atol=1e-5, rtol=1e-5)
         assert torch.equal(torch.cat([b[0] for b in loader]), expected.x_cat)
-    test = frame.new(df[200:].drop(columns="y"))
+    test = frame.new(df[200:].drop(columns="y"), history=df[:200])
     torch.testing.assert_close(test.x_cont, whole.valid.x_cont, atol=1e-5, rtol=1e-5)
+    with pytest.warns(DataWarning, match="look at other rows"):
+        frame.new_rows(tmp_path / "valid")
 
 
 # ---- fastai

@@ -20,7 +20,7 @@ from fastai.data.transforms import Normalize
 from fastai.interpret import Interpretation
 from fastai.learner import AvgSmoothLoss, Learner, load_learner
 from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
-from fastai.metrics import accuracy
+from fastai.metrics import F1Score, F1ScoreMulti, RocAucBinary, accuracy, accuracy_multi
 from fastai.optimizer import OptimWrapper, ranger
 from fastai.tabular.core import Categorify, FillMissing, TabularPandas
 from fastai.tabular.learner import TabularLearner, tabular_learner
@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.losses import BCE, ListwiseSoftmax
-from fastrec.metrics import AUC, MAP, MRR, NDCG
+from fastrec.metrics import AUC, MAP, MRR, NDCG, fastai_metric
 from fastrec.models import MatrixFactorization, TabularNet, emb_sz_rule
 from fastrec.optim import Lamb, adamw, lamb
 from fastrec.tabular import TabularFrame
@@ -105,6 +105,16 @@ def test_the_model_is_made_for_the_columns(dataloaders):
     assert net.layers[-1].high == 1
     exact = rec_learner(dls, emb_szs=[(7, 3), (41, 5), (3, 1)], pad=False).model
     assert [tuple(exact.embeds.table(n).shape) for n in ("city", "item", "x_na")] == [(7, 3), (41, 5), (3, 1)]
+
+
+def test_the_summary_counts_embeddings(dataloaders):
+    learn = rec_learner(dataloaders(), layers=[8])
+    every = sum(p.numel() for p in learn.model.parameters())
+    tables = list(learn.model.embeds.weights.values())
+    tables[0].requires_grad_(False)
+    text, still = str(learn.summary()), tables[0].numel()
+    assert f"Total params: {every:,} ({sum(p.numel() for p in tables):,} in embeddings)\n" in text
+    assert f"Total trainable params: {every - still:,}\nTotal non-trainable params: {still:,}\n" in text
 
 
 @pytest.mark.parametrize("columns", [{"cats": ()}, {"conts": ()}])
@@ -254,12 +264,16 @@ def test_other_models_classes_and_built(dataloaders):
         (TabularNet, {"depth": 3}, "takes no 'depth'"),
         (TabularNet, {"emb_szs": [(7, 4), (41, 4)]}, "2 embedding sizes for 3"),
         ("built", {"layers": [3]}, r"'layers'.*already built"),
-        (TabularNet, {"metric": accuracy}, r"TabularNet takes no 'metric', nor do .*; did you mean 'metrics'\?"),
-        (TabularNet, {"embed_ps": 0.1}, r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner"),
+        (
+            TabularNet,
+            {"metric": accuracy},
+            r"takes no 'metric', nor do rec_learner and Learner\. Did you mean 'metrics'\? T",
+        ),
+        (TabularNet, {"embed_ps": 0.1}, r"Did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner"),
         (partial(TabularNet, ps=0.1), {"bnfinal": True}, r"TabularNet takes no 'bnfinal'.*'bn_final'\?"),
-        (TabularNet, {"config": {"lin_fist": True}}, r"'lin_fist', nor do .*; did you mean 'lin_first'\?"),
+        (TabularNet, {"config": {"lin_fist": True}}, r"'lin_fist', nor do .*Did you mean 'lin_first'\?"),
         (TabularModel, {"batch_norm": True, "zz": 1}, r"TabularModel takes no 'batch_norm', 'zz', nor do"),
-        (MatrixFactorization, {"layers": [3]}, r"MatrixFactorization takes no 'layers'\."),
+        (MatrixFactorization, {"layers": [3]}, r"MatrixFactorization takes no 'layers'\.(?!.* layers)"),
         ("built", {"metric": accuracy}, r"TabularNet takes no 'metric'.*'metrics'\?"),
         ("built", {"config": {"ps": 0.1}}, r"\['ps'\] cannot change a model that is already built"),
     ],
@@ -358,7 +372,74 @@ def test_a_metric_that_cannot_be_scored_is_refused_before_the_first_batch(datalo
     assert net.batches == 0
 
 
+@pytest.mark.parametrize(
+    ("metric", "name"), [(accuracy, "accuracy"), (RocAucBinary(), "roc_auc_score"), (F1Score(), "f1_score")]
+)
+@pytest.mark.parametrize("options", [{"loss_func": BCE()}, {"loss_func": BCEWithLogitsLossFlat(), "n_out": 1}])
+def test_a_metric_of_the_likeliest_output_is_refused_where_there_is_one(dataloaders, metric, name, options):
+    dls = dataloaders("click", RegressionBlock)
+    learn = rec_learner(dls, layers=[4], metrics=metric, **options)
+    with pytest.raises(DataError, match=rf"{name} takes the likeliest of several outputs.*AUC\(\)"):
+        quiet_fit(learn, 1, by="fit")
+    one = [fastai_metric("accuracy"), accuracy_multi, F1ScoreMulti(average="binary"), AUC()]
+    got, same, f1, _ = quiet_fit(rec_learner(dls, layers=[4], metrics=one, **options), 2).recorder.values[-1][2:]
+    assert got == pytest.approx(same)
+    assert f1 > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dls": "frame"}, r"takes dataloaders, and this is of DataFrame.*RecDataLoaders"),
+        ({"dls": "to"}, r"takes dataloaders, and this is of TabularFrame.*to\.dataloaders\(\)"),
+        ({"model": "DLRM"}, "the model is 'DLRM', which is no class.*the class itself"),
+        ({"metrics": "auc"}, r"the metric is 'auc', which is none.*AUC\(\)"),
+        ({"metrics": [AUC, "auc"]}, "the metric is 'auc'"),
+        ({"loss_func": "bce"}, r"the loss is 'bce', which is none.*BCE\(\)"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_by_what_to_give(dataloaders, frame, change, words):
+    given = {"dls": dataloaders(), **change}
+    if isinstance(given["dls"], str):
+        given["dls"] = frame if given["dls"] == "frame" else TabularFrame(frame, PROCS, ["city"], ["x"], "answer")
+    with pytest.raises(DataError, match=words):
+        rec_learner(**given)
+
+
+def test_a_batch_of_one_row_is_refused_where_there_are_batch_norms(dataloaders):
+    learn = rec_learner(dataloaders(bs=1), layers=[8])
+    with pytest.raises(DataError, match=r"batch of one row has no spread.*bs=2.*use_bn=False, bn_cont=False"):
+        quiet_fit(learn, 1, by="fit")
+
+
 # ---- over a TabularFrame
+
+
+@pytest.mark.parametrize(
+    ("target", "block", "words"),
+    [
+        ("session", None, "'session', row 12: BCE takes targets of 0, 1 or probabilities, and this one is 2"),
+        ("city", CategoryBlock, "'city', row 0: .* and this one is 5"),
+        ("sign", None, "'sign', row 7: .* and this one is -1.* y_block=CategoryBlock"),
+        (["click", "best"], None, "BCE takes one target, and there are 2: click, best.*BCEWithLogitsLossFlat"),
+    ],
+)
+def test_bce_refuses_targets_that_it_cannot_take(loaders, frame, target, block, words):
+    df = frame.assign(sign=np.where(np.arange(N) == 7, -1, 1))
+    learn = rec_learner(loaders(target, df, cats=["item"], y_block=block), layers=[4], loss_func=BCE())
+    with pytest.raises(DataError, match=words):
+        quiet_fit(learn, 1, by="fit")
+    smooth = loaders("p", frame.assign(p=frame.click * 0.8 + 0.1))
+    quiet_fit(rec_learner(smooth, layers=[4], loss_func=BCE()), 1, by="fit")
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [(None, 2), (BCE(), 1)])
+def test_no_rows_have_no_predictions(loaders, frame, loss, outputs):
+    learn = rec_learner(loaders("click", y_block=CategoryBlock), layers=[4], loss_func=loss)
+    empty = learn.dls.test_dl(frame[:0].drop(columns="click"))
+    assert [None if x is None else tuple(x.shape) for x in predictions(learn, dl=empty)] == [(0, outputs), None]
+    _, preds, _, decoded = predictions(learn, dl=empty, with_input=True, with_decoded=True)
+    assert (tuple(preds.shape), tuple(decoded.shape)) == ((0, outputs), (0,))
 
 
 @pytest.fixture

@@ -105,10 +105,12 @@ class FeatureChain:
             df = fit_features(feature_set, df)
         return df
 
-    def transform(self, df: Any) -> Any:
-        """Return any rows with all outputs."""
-        for feature_set in self.sets:
-            df = apply_features(feature_set, df)
+    def transform(self, df: Any, history: Any = None) -> Any:
+        """Return any rows with all outputs; ``history``: earlier rows that they may look back to."""
+        for i, feature_set in enumerate(self.sets):
+            df = apply_features(feature_set, df, history)
+            if history is not None and looking_back(FeatureChain(self.sets[i + 1 :])):
+                history = apply_features(feature_set, history)
         return df
 
 
@@ -135,10 +137,21 @@ def fit_features(features: Any, df: Any) -> Any:
         return _joined(df, features.fit_transform(df), features.outputs)
 
 
-def apply_features(features: Any, df: Any) -> Any:
-    """Return any rows with their features; columns that ``keep`` leaves out stay."""
+def apply_features(features: Any, df: Any, history: Any = None) -> Any:
+    """Return any rows with their features; columns that ``keep`` leaves out stay.
+
+    ``history``: earlier rows, for those that look back.
+    """
+    given = {} if history is None or not looking_back(features) else {"history": history}
     with naming_out_of_memory("making features", FEWER_FEATURES):
-        return _joined(df, features.transform(df), features.outputs)
+        return _joined(df, features.transform(df, **given), features.outputs)
+
+
+def looking_back(features: Any) -> list[str]:
+    """List the outputs of FeatureSets that are made from other rows of the frame, not of a log, when applied."""
+    sets = features.sets if isinstance(features, FeatureChain) else [features]
+    steps = [step for one in sets for step in getattr(one, "steps", ())]
+    return [n for s in steps if s.online == "history" and getattr(s, "table", None) is None for n in s.outputs]
 
 
 def _joined(df: Any, made: Any, outputs: Sequence[str]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -255,6 +256,9 @@ def _log(values: torch.Tensor, low: float | torch.Tensor) -> torch.Tensor:
     return (values.nan_to_num(0.0, torch.inf, -torch.inf) - low).clamp_(min=0).log1p_()
 
 
+_INFINITE = "Replace such numbers before, or use RankGauss or RobustScale, which take them for the largest"
+
+
 class Normalize(ContProc):
     """Continuous columns to mean 0 and standard deviation 1 over the training rows (missing values left out)."""
 
@@ -273,11 +277,14 @@ class Normalize(ContProc):
         # Rounding may leave a constant column a little spread: then its range decides.
         if moments.count and moments.std <= limits.ROUNDING_SPREAD * abs(moments.mean):
             moments.low, moments.high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
-        self.learn(name, Summary(moments, 0))
+        infinite = () if math.isfinite(moments.mean) else values.isinf().nonzero()
+        self.learn(name, Summary(moments, 0), row=int(infinite[0]) if len(infinite) else None)
 
-    def learn(self, name: str, summary: Summary) -> None:
-        """Fit a column by its summary."""
+    def learn(self, name: str, summary: Summary, *, row: int | None = None) -> None:
+        """Fit a column by its summary; ``row``: where the first infinite number is, if known."""
         moments = summary.moments
+        if not math.isfinite(moments.mean):
+            raise DataError("an infinite number, or ones too large for a mean", column=name, row=row, remedy=_INFINITE)
         if moments.count:
             constant = moments.low == moments.high
             self.means[name] = moments.low if constant else moments.mean

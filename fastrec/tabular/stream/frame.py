@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from fastai.tabular.data import TabularDataLoaders
 from fastcore.foundation import L
 
 from fastrec._core import limits
@@ -35,9 +34,11 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.threads import run_parallel
 from fastrec.table import Column, Keys, Table, Vocab, as_column
 from fastrec.tabular.columns import Moments, Summary, TrainingRows
+from fastrec.tabular.dataloaders import RecDataLoaders
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
+from fastrec.tabular.procs.features import looking_back
 from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
 from fastrec.tabular.procs.registry import as_procs
 from fastrec.tabular.recipe import FrameRecipe, check_unique
@@ -305,19 +306,21 @@ class ParquetFrame:
         y_dtype: torch.dtype | None = None,
     ) -> None:
         cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
-        check_unique([*cats, *conts])
+        check_unique([*cats, *conts], ys)
         self.recipe = FrameRecipe(
             cats, conts, as_procs(procs), Labels(ys, y_block, dtype=y_dtype), features, [], cat_dtype
         )
         self.device = device
-        self.train: StreamRows = self._rows(paths)
-        learn(self.recipe, self.train)
+        train = self._rows(paths)
+        learn(self.recipe, train)
+        self.train: StreamRows = train
         self.valid: StreamRows | TabularFrame | None = None
+        history = train.read_inputs() if valid is not None and looking_back(self.recipe.features) else None
         if isinstance(valid, str | Path) or (isinstance(valid, list | tuple) and valid):
             self.valid = self._rows(valid)
-            self.valid.make_features(fit=False)
+            self.valid.make_features(fit=False, history=history)
         elif valid is not None:
-            self.valid = self.new(valid)
+            self.valid = self.new(valid, history)
         if cache is not None:
             self.train = CachedRows(self.train, Path(cache), "train")
             if isinstance(self.valid, FileRows):
@@ -346,10 +349,10 @@ class ParquetFrame:
         frame.streamed_rows = rows
         return frame
 
-    def new(self, df: Any) -> TabularFrame:
-        """Prepare other rows (test rows) in memory."""
+    def new(self, df: Any, history: Any = None) -> TabularFrame:
+        """Prepare other rows (test rows) in memory; ``history`` is as for ``TabularFrame.process``."""
         frame = self.frame.new(df)
-        frame.process()
+        frame.process(history)
         return frame
 
     def new_rows(self, paths: Paths) -> StreamRows:
@@ -376,7 +379,7 @@ class ParquetFrame:
         path: str | Path = ".",
         device: DeviceLike = None,
         **kwargs: Any,
-    ) -> TabularDataLoaders:
+    ) -> RecDataLoaders:
         """Make loaders of training and validation rows, for any fastai Learner.
 
         Args:
@@ -400,7 +403,7 @@ class ParquetFrame:
         else:
             rows = self.valid if self.valid is not None else CachedRows.none(self.recipe)
             loaders.append(StreamLoader(self, rows, bs=val_bs or bs, **{**common, "buffer_rows": buffer_rows}))
-        return TabularDataLoaders(*loaders, path=path, device=place)
+        return RecDataLoaders(*loaders, path=path, device=place)
 
     def __repr__(self) -> str:
         frame = self.frame

@@ -27,6 +27,7 @@ from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined, shared_seed
 from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.procs.features import apply_features
 from fastrec.tabular.recipe import FrameRecipe
 from fastrec.tabular.stream.files import ParquetSource, Paths, Unit
 from fastrec.tabular.stream.reader import (
@@ -78,18 +79,24 @@ class FileRows(StreamRows):
         """The layout of packed rows."""
         return self.recipe.layout(with_y=self.with_y)
 
-    def make_features(self, *, fit: bool) -> None:
-        """Compute the columns of ``features``, of all rows at once."""
+    def make_features(self, *, fit: bool, history: pa.Table | None = None) -> None:
+        """Compute the columns of ``features``, of all rows at once; ``history``: earlier rows, not to fit on."""
         features = self.recipe.features
         if features is None:
             return
-        wanted = getattr(features, "fit_inputs" if fit else "inputs", None)
-        source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
-        tables = [table for _, table in source.scan(limits.SCANNED_ROWS)]
-        frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
-        made = features.fit_transform(frame) if fit else features.transform(frame)
+        if not fit and history is None:
+            self.recipe.warn_of_history()
+        frame = self.read_inputs("fit_inputs" if fit else "inputs")
+        made = features.fit_transform(frame) if fit else apply_features(features, frame, history)
         there = set(column_names(made))
         self.made = Table.read(made, [n for n in features.outputs if n in there], device="cpu")
+
+    def read_inputs(self, of: str = "inputs") -> pa.Table:
+        """Read the columns that ``features`` need to transform, or to fit (``fit_inputs``)."""
+        wanted = getattr(self.recipe.features, of, None)
+        source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
+        tables = [table for _, table in source.scan(limits.SCANNED_ROWS)]
+        return pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """Yield all rows in order with the columns of ``features``, block by block; and each block's first row."""
