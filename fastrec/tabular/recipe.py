@@ -103,8 +103,8 @@ class FrameRecipe:
         if names:
             self.told_of_history = True
             warn(
-                f"{', '.join(map(repr, names[:3]))} look at other rows, and only the given rows were there to look at. "
-                "Pass earlier ones (the training rows) as test_dl(rows, history=…); history=rows[:0] if there are none"
+                f"{', '.join(map(repr, names[:3]))} look back to earlier rows, and only the given ones were there. "
+                "Pass the training rows, say, as test_dl(rows, history=…); history=rows[:0] if there are none before."
             )
 
     def warn_of_targets(self, ys: torch.Tensor, rows: torch.Tensor) -> None:

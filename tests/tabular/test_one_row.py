@@ -70,7 +70,9 @@ rows = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.filterwarnings("ignore:column .* rows have (no|an infinite) number there")  # none fills them
+@pytest.mark.filterwarnings(
+    "ignore:column .* rows have (no|an infinite) number there"
+)  # nothing fills them, on purpose
 @pytest.mark.parametrize("name", PROCS)
 @settings(max_examples=60)
 @given(row=rows)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
 from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFittedError
-from fastrec.features import CountEncode, Cross, FeatureSet, Lag, TargetEncode
+from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, Lag, TargetEncode
 from fastrec.table import ClassList, Table, Vocab, load_state, save_state
 from fastrec.tabular import (
     Categorify,
@@ -525,12 +525,15 @@ class Watched(FeatureSet):
 
 def test_only_features_that_look_back_are_given_more():
     df, splits = days(), (range(40), range(40, 60))
-    features = Watched([CountEncode("shop")])
+    features = Watched([CountEncode("shop"), GroupRank("sold", by="shop")])
     to = TabularFrame(df, None, "shop", "sold", "y", splits=splits, features=features)
     assert features.rows == 20
-    to.dataloaders().test_dl(df[50:], history=df[:50])
-    assert features.rows == 10
-    assert features.given == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in ({"history": df[:50]}, {}):
+            to.dataloaders().test_dl(df[50:], **given)
+            assert features.rows == 10
+            assert features.given == {}
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -551,7 +554,7 @@ def test_test_rows_look_back_to_the_history_that_is_given(several):
     if several:
         np.testing.assert_array_equal(made["lag1_lag1_sold__shop__shop"], lags.shift(2)[50:])
     with pytest.warns(
-        DataWarning, match=r"'lag1_sold__shop'.* look at other rows, and only the given.*history="
+        DataWarning, match=r"'lag1_sold__shop'.* look back to earlier rows, and only the given.*history="
     ) as told:
         alone, _ = (dls.test_dl(test).dataset.conts for _ in range(2))
     assert len(told) == 1

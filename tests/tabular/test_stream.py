@@ -296,7 +296,7 @@ def test_features_are_out_of_fold_in_training_and_full_after(tmp_path, in_memory
         assert torch.equal(torch.cat([b[0] for b in loader]), expected.x_cat)
     test = frame.new(df[200:].drop(columns="y"), history=df[:200])
     torch.testing.assert_close(test.x_cont, whole.valid.x_cont, atol=1e-5, rtol=1e-5)
-    with pytest.warns(DataWarning, match="look at other rows"):
+    with pytest.warns(DataWarning, match="look back to earlier rows"):
         frame.new_rows(tmp_path / "valid")
 
 

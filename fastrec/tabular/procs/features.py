@@ -148,10 +148,14 @@ def apply_features(features: Any, df: Any, history: Any = None) -> Any:
 
 
 def looking_back(features: Any) -> list[str]:
-    """List the outputs of FeatureSets that are made from other rows of the frame, not of a log, when applied."""
+    """List the outputs of FeatureSets that are made from earlier rows of the frame, not of a log, when applied.
+
+    A generator without an order, such as ``GroupRank``, reads groups whole; these do not span training and test.
+    """
     sets = features.sets if isinstance(features, FeatureChain) else [features]
     steps = [step for one in sets for step in getattr(one, "steps", ())]
-    return [n for s in steps if s.online == "history" and getattr(s, "table", None) is None for n in s.outputs]
+    ordered = [s for s in steps if s.online == "history" and hasattr(s, "order")]
+    return [n for s in ordered if getattr(s, "table", None) is None for n in s.outputs]
 
 
 def _joined(df: Any, made: Any, outputs: Sequence[str]) -> Any:
