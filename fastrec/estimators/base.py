@@ -95,6 +95,9 @@ class Estimator(ABC):
 
     def check_task(self, data: Rows) -> None:
         """Refuse rows of a task that this estimator cannot do, by name of those that it can."""
+        if not hasattr(data, "task"):
+            remedy = "Give Rows(Table.read(df), 'binary', conts=['price'], label=df['clicked'])"
+            raise DataError(f"{type(self).__name__} learns from Rows, not from a {type(data).__name__}", remedy=remedy)
         if data.task not in self.tasks:
             remedy = f"It does {', '.join(self.tasks)}: take another estimator, or name another task"
             raise DataError(f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task", remedy=remedy)

@@ -272,7 +272,10 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
 
 
 def _order_key(table: Table, name: str) -> torch.Tensor:
-    values, missing = comparable(table, name)
+    try:
+        values, missing = comparable(table, name)
+    except DataError as error:
+        raise DataError(f"the order {error.problem}", column=name, row=error.row, remedy=error.remedy) from error
     refuse(missing, name, "an order value is missing", "Fill or drop such rows")
     return values
 
@@ -285,4 +288,7 @@ def refuse(odd: torch.Tensor, column: str | None, problem: str, remedy: str) -> 
 
 def given_rows(df: Any) -> Any:
     """Return the frame; a path, a folder or a pattern of files is read into a pandas frame."""
+    sizes = {n: len(v) for n, v in df.items() if hasattr(v, "__len__")} if isinstance(df, Mapping) else {}
+    if len(set(sizes.values())) > 1:
+        raise DataError(f"columns of unequal length: {sizes}", remedy="Give every column the same number of rows")
     return Table.read(df).to_pandas() if isinstance(df, str | Path) else df

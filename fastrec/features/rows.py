@@ -232,6 +232,9 @@ class Bucketize(LearnsColumns):
     ) -> None:
         if (edges is None) == (quantiles is None):
             raise DataError("Bucketize needs edges, or quantiles to learn them", remedy="Give one of the two")
+        if edges is not None and not hasattr(edges, "__len__"):
+            remedy = f"For {edges} buckets of as many rows each use quantiles={edges}, or list the edges"
+            raise DataError(f"Bucketize: edges={edges} lists no numbers", remedy=remedy)
         if edges is not None and (not len(edges) or not ascending(edges)):
             raise DataError(f"Bucketize: the edges {list(edges)} do not ascend", remedy="Give ascending numbers")
         shares = self._shares()

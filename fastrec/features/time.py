@@ -268,7 +268,7 @@ class DateOf(RowWise):
         return {self.name: torch.where(known, days * 86_400 + hour * 3_600 + minute * 60, torch.nan)}
 
 
-Period = Literal["hour", "weekday", "month", "dayofyear"]
+Period = Literal["hour", "weekday", "dayofweek", "month", "dayofyear"]
 
 
 class Cyclic(RowWise):
@@ -277,9 +277,9 @@ class Cyclic(RowWise):
     Args:
         col: a column of times or numbers.
         period: the length of the circle in the column's own unit (seconds for times), or a part of the calendar:
-            ``'hour'`` (0-23 of 24), ``'weekday'`` (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of
-            the year's own length). Parts are those of the column's time zone; a column of numbers is then read as
-            seconds since 1970 in UTC.
+            ``'hour'`` (0-23 of 24), ``'weekday'`` or ``'dayofweek'`` (Monday 0 of 7), ``'month'`` (0-11 of 12),
+            ``'dayofyear'`` (0-365 of the year's own length). Parts are those of the column's time zone; a column of
+            numbers is then read as seconds since 1970 in UTC.
 
     Example:
         >>> import pandas as pd
@@ -366,7 +366,7 @@ def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
     calendar = Calendar(seconds, seconds)
     if part == "hour":
         return torch.floor(calendar.second_of_day / 3600) / 24
-    if part == "weekday":
+    if part in ("weekday", "dayofweek"):
         return calendar.weekday / 7
     if part == "month":
         return (calendar.month - 1) / 12

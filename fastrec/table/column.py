@@ -266,10 +266,13 @@ class Column:
         words = {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}
         what = words.get(self.kind, "values of no usable type")
         if self.kind == "category":
-            what = f"values of type {self.distinct.type}"
+            text = pa.types.is_large_string(self.distinct.type) or pa.types.is_string(self.distinct.type)
+            what = "text" if text else f"values of type {self.distinct.type}"
         first = (~self.is_missing()).nonzero()
         problem = f"holds {what} and cannot be used as {wanted}"
         remedy = "Convert the column first, or choose another one"
+        if what == "text":
+            remedy = "Convert it first, as with pd.to_datetime or pd.to_numeric, or use it as a category"
         return DataError(problem, column=self.name or None, row=int(first[0]) if len(first) else None, remedy=remedy)
 
 

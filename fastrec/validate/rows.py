@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from fastrec.errors import DataError, MissingColumnError
@@ -175,9 +176,14 @@ class Rows:
 
     def __post_init__(self) -> None:
         check_task(self.task)
+        if not isinstance(self.table, Table):
+            problem = f"{type(self).__name__} was given a {type(self.table).__name__}, no Table"
+            raise DataError(problem, remedy="Read it: Table.read(df)")
         for name in _ON_THE_CPU:
             values = getattr(self, name)
             if values is not None:
+                if hasattr(values, "__array__") and not isinstance(values, torch.Tensor):
+                    values = np.array(values)  # a frame's own values are read-only
                 object.__setattr__(self, name, torch.as_tensor(values).cpu())  # the dataclass is frozen
         sizes = {n: len(v) for n in _ON_THE_CPU if (v := getattr(self, n)) is not None}
         # A table without columns does not know its length.

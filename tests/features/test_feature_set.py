@@ -217,6 +217,13 @@ def test_an_output_of_a_columns_name_replaces_it_with_a_warning():
     assert alone["count_u"].tolist() == [2, 2, 1]
 
 
+def test_a_dict_of_columns_of_unequal_length_is_refused():
+    fs = ff.FeatureSet([ff.CountEncode("c")]).fit({"c": ["a", "b"]})
+    for do in (fs.fit, fs.transform):
+        with pytest.raises(DataError, match=r"unequal length: \{'c': 2, 'd': 1\}"):
+            do({"c": ["a", "b"], "d": [1]})
+
+
 def test_errors_say_which_generator_met_them():
     data = frame().assign(item=1.5).astype({"price": str})
     with pytest.raises(DataError, match="GroupStats") as caught:

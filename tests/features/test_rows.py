@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fastrec.features as ff
 from fastrec._core import limits
-from fastrec.errors import FastrecError
+from fastrec.errors import DataError, FastrecError
 from fastrec.features.rows import _STATS
 
 STATS = list(_STATS)
@@ -197,6 +197,11 @@ def test_infinities_are_in_the_last_buckets_and_move_no_other_edge():
     frame = pd.DataFrame({"x": [-math.inf, 1, 2, 3, math.inf]})
     assert ff.Bucketize("x", quantiles=[0.25, 0.5, 0.75]).fit_transform(frame)["x_qbucket"].tolist() == [0, 1, 2, 3, 3]
     assert ff.Bucketize("x", [0]).fit_transform(frame)["x_bucket"].tolist() == [0, 1, 1, 1, 1]
+
+
+def test_a_number_of_buckets_is_no_list_of_edges():
+    with pytest.raises(DataError, match=r"edges=4 lists no numbers.*quantiles=4"):
+        ff.Bucketize("x", 4)
 
 
 def test_given_edges_need_no_fitting_and_say_so(tmp_path):

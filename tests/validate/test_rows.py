@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.estimators import Trace
+from fastrec.estimators import Trace, XGBModel
 from fastrec.table import Table, load_state, save_state
 from fastrec.validate import CrossFit, ListEvents, Lists, Rows, Target, folds_digest
 from tests._core.refusals import refused
@@ -55,6 +55,16 @@ def test_a_label_that_does_not_fit_its_task_names_the_row(task, label, options, 
 )
 def test_a_label_of_another_shape_is_refused(task, label, n):
     refused(DataError, "shape", lambda: rows(task, label, n_outputs=n))
+
+
+def test_a_frame_is_no_rows_and_no_table():
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
+    with pytest.raises(DataError, match=r"Rows was given a DataFrame, no Table. Read it: Table.read\(df\)"):
+        Rows(frame, "binary", conts=["x"], label=frame["y"])
+    with pytest.raises(DataError, match=r"XGBModel learns from Rows, not from a DataFrame. Give Rows\(Table.read"):
+        XGBModel().fit(frame)
+    rows = Rows(Table.read(frame), "binary", conts=["x"], label=frame["y"])
+    assert rows.label.tolist() == [0, 1]
 
 
 def test_there_are_five_tasks():

@@ -533,6 +533,10 @@ class Chain:
             if read and (step.own_row or step.uses_future or placed & set(read)):
                 problem = f"{type(step).__name__} reads the target, so that rows would be given their own"
                 remedy = "Use TargetEncode (out of fold) or CumTarget (from earlier rows)"
+                if step.uses_target or placed & set(read):
+                    remedy = "Name other columns, without the target"
+                elif step.uses_future:
+                    remedy = "Take earlier rows, not later ones: n above 0, or no ahead"
                 raise DataError(problem, column=read[0], remedy=remedy)
             for table, names in step.table_inputs.items():
                 known = [n for n in names if n in self.targets]
