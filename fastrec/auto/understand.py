@@ -41,6 +41,7 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 _LARGEST = float(np.finfo("float32").max)  # models learn amounts as such
+_SHARED = "share it"  # so ends the reason for leaving out what names a patient or the like
 _LACKING = "the test rows do not have it"
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
 _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
@@ -568,7 +569,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         # Of amounts, things of several names may have one, as a price: a target in disguise has a name for each.
         if told and (not amounts or y.nunique() > max(0.95 * distinct, 1)):
             if c.key and distinct >= limits.FEW_CLASSES:
-                return f"{ALONE} tells the target, as all rows of one {c.name} share it"
+                return f"{ALONE} tells the target: all rows of one {c.name} {_SHARED}"
             return f"{ALONE} tells the target: it may be made of it, or known only afterwards"
         if c.kind == "category":
             return None
@@ -584,9 +585,7 @@ def _tell_leaks(made: Problem) -> None:
     """Note each column that gives the target away, and how to keep it; what the folds go by is no feature anyhow."""
     for n, reason in made.drop.items():
         if reason.startswith(ALONE) and n not in (made.group, made.time):
-            why = (
-                f"{n} is not learned from: {reason}. If it is known when one predicts, remove it from the recipe's drop"
-            )
+            why = f"{n} is left out: {reason}. If it is known when one predicts, remove it from the recipe's drop"
             made.decisions.append(AutoDecision("leak", n, why, sure=False))
 
 
@@ -620,7 +619,7 @@ def _split(made: Problem, known: pa.Table) -> None:
         for c in made.kinds("time")[:1]:
             notes.append(f"if the rows to predict are later ones, give time= (--time), or write time = {c.name!r}")
         for n in made.keys[:1]:
-            told = f"all rows of one {n} share the target: " if n in made.drop else ""
+            told = f"all rows of one {n} share the target: " if made.drop.get(n, "").endswith(_SHARED) else ""
             told += f"if the rows to predict are of another {n}, they are predicted worse than the score says"
             notes.append(f"{told}: give group={n!r} (--group {n}), or write fold_key = {n!r}")
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))

@@ -171,7 +171,7 @@ def test_what_tells_the_target_is_dropped_with_its_figure_and_how_to_keep_it(tmp
     found = known(tmp_path, target="y")
     assert list(found.drop) == ["leak"]
     leak = decision(found, "leak")
-    assert re.search(f"leak is not learned from: it alone .*{said}.*remove it from the recipe's drop", leak.why)
+    assert re.search(f"leak is left out: it alone .*{said}.*remove it from the recipe's drop", leak.why)
     assert not leak.sure
 
 
@@ -185,7 +185,7 @@ def test_all_rows_of_a_patient_share_the_target(tmp_path, patients, named):
     found = known(tmp_path, target="ill")
     said = "all rows of one patient share the target: if the rows to predict are of another patient, they are predicted"
     assert f"{said} worse than the score says: give group='patient'" in decision(found, "folds").why
-    assert "it alone tells the target, as all rows of one patient share it" in decision(found, "leak").why
+    assert "it alone tells the target: all rows of one patient share it" in decision(found, "leak").why
     found = known(tmp_path, target="ill", group="patient")
     assert [d for d in found.decisions if d.what == "leak"] == []  # it is no feature anyhow
 

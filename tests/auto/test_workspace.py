@@ -66,6 +66,7 @@ def test_the_recipe_says_what_was_found(workspace):
     assert len(text.splitlines()) < 150
     assert max(map(len, text.splitlines())) <= 200
     assert "the sample submission" in text
+    assert "features alone are made of tags" in text
 
 
 def test_the_pair_that_says_something_together_is_kept(workspace):
@@ -212,7 +213,7 @@ def test_fit_warns_of_what_the_recipe_alone_would_say(monkeypatch):
         fastrec.fit(rows, "y", test=rows[["x", "leak", "y"]], minutes=0.05, quiet=True)
     said = {str(w.message).partition(":")[0]: str(w.message) for w in told}
     assert set(said) == {"task", "leak", "test columns", "test target"}
-    assert "leak is not learned from: it alone tells the target" in said["leak"]
+    assert "leak is left out: it alone tells the target" in said["leak"]
     assert "are they classes, write task = 'multiclass'" in said["task"]
 
 
