@@ -19,7 +19,7 @@ from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.messages import nearest
 from fastrec._core.progress import Stages
-from fastrec.competition.explain import BACKGROUND, contributions
+from fastrec.competition.explain import BACKGROUND, contributions, of_both_classes
 from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
 from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.next_items import (
@@ -271,7 +271,7 @@ class SavedRun:
 
         values = contributions(predict, table, self.background(background), names)
         if target.task == "binary" and target.classes is not None:
-            values = np.concatenate([np.eye(len(names) + 2)[-2:].sum(0)[:, None] - values, values], 2)
+            values = of_both_classes(values)
         chosen = values[:, -1].argmax(1) if likeliest else np.full(len(table), known.index(of))
         values = values[np.arange(len(table)), :, chosen]
         ends = ["base", "prediction", "class"]
