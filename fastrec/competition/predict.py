@@ -46,6 +46,7 @@ from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table, concat, load_state
 from fastrec.table.convert import column_names
 from fastrec.table.frames import select_columns
+from fastrec.table.read import other_separator
 from fastrec.validate import Folds, Lists, Rows, Target
 
 
@@ -162,6 +163,9 @@ class SavedRun:
             near = nearest(absent, set(table.names) - set(self.inputs))
             remedy = f"Is {near!r} meant? Rename it" if near else "Add the column"
             remedy += f"; they have {', '.join(table.names)}"
+            other = other_separator(table.names)
+            if other is not None:
+                remedy = f"The file looks separated by {other!r}: separate it as the training files are"
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
 
     def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:
