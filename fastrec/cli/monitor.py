@@ -156,7 +156,7 @@ def retrain(
         v = made.verdict
         if len(v.by_period):
             typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
-        typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
+        typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, {v.said_gain()}")
         for name, how in made.began.items():
             typer.echo(f"{name}: {how}")
         typer.echo(f"run {made.run}")

@@ -56,6 +56,16 @@ class Mixtures:
         return self._weights @ predicted[numbers]
 
 
+def of_both_classes(values: np.ndarray) -> np.ndarray:
+    """Return the contributions to both classes, ``[n, columns + 2, 2]``, by those to the second one.
+
+    The last two entries of a row are its base and its prediction; probabilities of the first class are the rest to 1.
+    """
+    rest = -values
+    rest[:, -2:] += 1
+    return np.concatenate([rest, values], 2)
+
+
 def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
     """Choose rows that stand for all: evenly spaced by their predictions ``[n]`` or ``[n, k]``, which ascend.
 

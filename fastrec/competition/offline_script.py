@@ -171,12 +171,13 @@ def write_script(
                 pins = [f"{n}=={v.partition('+')[0]}" for n, v in versions.items()]
                 options = ["--quiet", "--only-binary=:all:", "--dest", str(part / "wheels"), *pins]
                 command = [sys.executable, "-m", "pip", "download", *options]
+                stages.say(f"pip downloads {len(pins)} packages and what they need")
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:
-                    lines = done.stderr.splitlines()
-                    said = next((line for line in lines if line.startswith("ERROR")), done.stderr.strip())
+                    lines = done.stderr.strip().splitlines()
+                    said = next((v[:300] for v in lines if v.startswith("ERROR")), " ".join(lines[-3:])[-300:])
                     remedy = "Mend its settings, or give --no-wheels and have fastrec installed where the script runs"
-                    raise MissingPackageError(f"pip could not download the wheels ({said[:300]})", remedy=remedy)
+                    raise MissingPackageError(f"pip could not download the wheels ({said})", remedy=remedy)
                 advance(len(list((part / "wheels").iterdir())))
     return out / "submit.py"
 

@@ -19,7 +19,7 @@ from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.messages import nearest
 from fastrec._core.progress import Stages
-from fastrec.competition.explain import BACKGROUND, contributions
+from fastrec.competition.explain import BACKGROUND, contributions, of_both_classes
 from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
 from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.next_items import (
@@ -46,6 +46,7 @@ from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table, concat, load_state
 from fastrec.table.convert import column_names
 from fastrec.table.frames import select_columns
+from fastrec.table.read import other_separator
 from fastrec.validate import Folds, Lists, Rows, Target
 
 
@@ -162,6 +163,9 @@ class SavedRun:
             near = nearest(absent, set(table.names) - set(self.inputs))
             remedy = f"Is {near!r} meant? Rename it" if near else "Add the column"
             remedy += f"; they have {', '.join(table.names)}"
+            other = other_separator(table.names)
+            if other is not None:
+                remedy = f"The file looks separated by {other!r}: separate it as the training files are"
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
 
     def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:
@@ -268,7 +272,7 @@ class SavedRun:
 
         values = contributions(predict, table, self.background(background), names)
         if target.task == "binary" and target.classes is not None:
-            values = np.concatenate([np.eye(len(names) + 2)[-2:].sum(0)[:, None] - values, values], 2)
+            values = of_both_classes(values)
         chosen = values[:, -1].argmax(1) if likeliest else np.full(len(table), known.index(of))
         values = values[np.arange(len(table)), :, chosen]
         ends = ["base", "prediction", "class"]

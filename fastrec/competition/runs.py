@@ -135,7 +135,11 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         same = list(labels[0]) == list(labels[1]) and np.allclose(*labels, rtol=1e-9, atol=0.0, equal_nan=True)
     if not same:
         problem = f"{first.name} and {second.name} scored other rows"
-        raise DataError(problem, remedy="Compare runs on the same training rows")
+        judged = next((p for p in (first, second) if (p / "gate.json").is_file()), None)
+        remedy = "Compare runs on the same training rows"
+        if judged is not None:  # a retrained run has newer rows
+            remedy += f". {judged / 'gate.json'} holds how {judged.name} compares with the run that served"
+        raise DataError(problem, remedy=remedy)
     segments: list[tuple[str, np.ndarray]] = [("all", np.ones(len(rows[0]), dtype=bool))]
     if by is not None:
         if by not in rows[0].column_names:

@@ -47,9 +47,14 @@ class Verdict:
         made = {n: v for n, v in vars(self).items() if n not in ("by_period", "gain")}
         return _known({**made, "gain": list(self.gain), "by_period": self.by_period.to_dict("records")})
 
+    def said_gain(self) -> str:
+        """Say by how much the candidate is better, or worse, with the interval."""
+        mean, low, high = self.gain
+        return f"worse by {Interval(-mean, -high, -low)}" if mean < 0 else f"better by {self.gain}"
+
     def __str__(self) -> str:
         head = "promoted" if self.promote else "kept what serves"
-        told = f"{self.metric} {self.candidate:.5f}, serving {self.serving:.5f}, better by {self.gain}"
+        told = f"{self.metric} {self.candidate:.5f}, serving {self.serving:.5f}, {self.said_gain()}"
         return f"{head}: {told}; {'; '.join(self.reasons)}"
 
 
@@ -139,6 +144,14 @@ def _gain(metric: Metric, made: Any) -> Interval:
     return found if metric.greater_is_better else Interval(-found.mean, -found.high, -found.low)
 
 
+# The words for a check that does not hold.
+_FAILED = {
+    "its predictions are finite": "some of its predictions are not finite",
+    "its predictions are not all alike": "its predictions are all alike",
+    "its predictions say more than chance": "its predictions say no more than chance",
+}
+
+
 def _verdict(
     metric: Metric,
     checks: dict[str, bool],
@@ -150,7 +163,7 @@ def _verdict(
 ) -> Verdict:
     serving, candidate = (values.get(n, float("nan")) for n in ("serving", "candidate"))
     allowed = margin * abs(serving)
-    reasons = [f"it does not hold that {name}" for name, holds in checks.items() if not holds]
+    reasons = [_FAILED.get(name, f"there are not {name}") for name, holds in checks.items() if not holds]
     unknown = np.isnan(gain.low)
     if gain.low <= -allowed or (unknown and not reasons):
         reasons.append(f"it may be worse by more than {allowed:.5f} (the interval's low end is {gain.low:+.5f})")

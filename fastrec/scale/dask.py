@@ -23,6 +23,7 @@ from fastrec.features import FeatureSet
 from fastrec.table import Table
 from fastrec.table.keys import is_numeric
 from fastrec.tabular import ParquetFrame
+from fastrec.tabular.procs.features import looking_back
 from fastrec.validate import Lists, whole_lists
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def frame_from_dask(
     made = frame if features is None else features.fit_transform(frame)
     paths = {"train": _written(made, folder / "train", names)}
     if valid is not None:
-        made = valid if features is None else features.transform(valid)
+        past = {"history": frame} if looking_back(features) else {}
+        made = valid if features is None else features.transform(valid, **past)
         paths["valid"] = _written(made, folder / "valid", names)
     options.setdefault("cache", folder / "packed")
     columns = (procs, cat_names, cont_names, y_names)

@@ -77,6 +77,12 @@ def read_file(
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         problem = f"the file cannot be read ({str(error).splitlines()[0]})"
         remedy = "Check that it is whole and of the kind that its name says"
+        if "Expected 1 columns" in str(error):
+            with open_text(path) as file:
+                other = other_separator([file.readline().decode(errors="ignore")])
+            if other is not None:
+                problem = f"it looks separated by {other!r}, and is read as one column"
+                remedy = "Separate it as the other files are, or name the sign in Reading(delimiter=…)"
         raise UnreadableFileError(problem, file=path, remedy=remedy) from error
 
 
@@ -154,6 +160,11 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
         if trim and pa.types.is_string(table[name].type):
             table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
     return table
+
+
+def other_separator(names: Sequence[str]) -> str | None:
+    """Return the sign that seems to separate columns where a header was read as one name; None: nothing does."""
+    return max(",\t;|", key=names[0].count) if len(names) == 1 and re.search("[,\t;|]", names[0]) else None
 
 
 def _source(path: Path) -> Any:

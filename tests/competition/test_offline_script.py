@@ -203,6 +203,20 @@ def test_other_libraries_of_a_recipe_are_named(tmp_path):
     assert [d.lower() for d in found.distributions] == ["pyyaml", "scikit-learn"]
 
 
+def test_the_end_of_what_pip_says_is_shown(recipe, tmp_path, monkeypatch, capsys):
+    folder = lay_out(tmp_path, {"competitions/tiny/competition.py": "import os\n"})
+    pip = tmp_path / "python"
+    pip.write_text(
+        "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9; do echo WARNING: Retrying a connection >&2; done\n"
+        "echo ReadTimeoutError: Read timed out. >&2\nexit 2\n"
+    )
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(pip))
+    with pytest.raises(MissingPackageError, match=r"could not download the wheels \(WARNING.*Read timed out\.\)"):
+        write_script(folder, recipe, tmp_path / "kernel")
+    assert "pip downloads" in capsys.readouterr().err
+
+
 def test_files_beside_a_recipe_are_warned_of(recipe, tmp_path):
     text = "from pathlib import Path\nCITIES = Path(__file__).with_name('cities.json')\n"
     folder = lay_out(tmp_path, {"competitions/tiny/competition.py": text})

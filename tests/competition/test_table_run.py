@@ -184,6 +184,9 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
         predict_run(runs["binary"], tmp_path / "short.csv", tmp_path / "no.csv")
     assert caught.value.column == "x"
     assert not (tmp_path / "no.csv").exists()
+    other[["id", "x", "z", "city"]].to_csv(tmp_path / "semi.csv", index=False, sep=";")
+    with pytest.raises(MissingColumnError, match="The file looks separated by ';'"):
+        predict_run(runs["binary"], tmp_path / "semi.csv", tmp_path / "no.csv")
     other.rename(columns={"city": "ctiy"})[["id", "x", "z", "ctiy"]].to_csv(tmp_path / "odd.csv", index=False)
     with pytest.raises(MissingColumnError, match="Is 'ctiy' meant") as caught:
         predict_run(runs["binary"], tmp_path / "odd.csv", tmp_path / "no.csv")

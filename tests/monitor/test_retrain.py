@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from fastrec.competition import Competition, SavedRun, ValueForm, predict_run, run_competition
+from fastrec.competition import Competition, SavedRun, ValueForm, compare_runs, predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
@@ -266,7 +266,9 @@ def test_labels_that_say_nothing_are_refused(serving, tmp_path):
     new.to_parquet(tmp_path / "new.parquet")
     made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", every="value", margin=0.5)
     assert not made.verdict.promote
-    assert made.verdict.reasons == ["it does not hold that its predictions say more than chance"]
+    assert made.verdict.reasons == ["its predictions say no more than chance"]
+    with pytest.raises(DataError, match=r"gate\.json holds how run compares"):
+        compare_runs(serving, made.run)
 
 
 def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
@@ -491,14 +493,17 @@ def test_checks():
     y, good, _ = labels(200)
     broken = good.copy()
     broken[3] = np.nan
-    assert verdict("auc", y, good, broken).reasons == ["it does not hold that its predictions are finite"]
+    assert verdict("auc", y, good, broken).reasons == ["some of its predictions are not finite"]
     said = verdict("auc", y, good, broken).to_dict()
     assert (said["candidate"], said["gain"], said["by_period"]) == (None, [None] * 3, [])
     one = verdict("auc", y, good, good, periods=y).to_dict()  # of one class the AUC is none
     assert [p["gain"] for p in one["by_period"]] == [None, None]
     json.dumps([said, one], allow_nan=False)
-    assert verdict("auc", y, good, np.ones(200)).reasons == ["it does not hold that its predictions are not all alike"]
-    assert verdict("auc", y[:30], good[:30], good[:30]).reasons == ["it does not hold that at least 50 rows"]
+    assert verdict("auc", y, good, np.ones(200)).reasons == ["its predictions are all alike"]
+    assert verdict("auc", y[:30], good[:30], good[:30]).reasons == ["there are not at least 50 rows"]
+    worse = verdict("auc", y, good, -good)
+    assert f"worse by {-worse.gain.mean:.5f} [{-worse.gain.high:.5f}, {-worse.gain.low:.5f}]" in str(worse)
+    assert "better by" in str(verdict("auc", y, -good, good))
     with pytest.raises(DataError, match="200 labels, 200 and 199 predictions"):
         verdict("auc", y, good, good[:199])
     with pytest.raises(DataError, match="margin"):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import limits
-from fastrec.errors import DataError, DeviceError, MissingColumnError
+from fastrec.errors import DataError, DeviceError, MissingColumnError, UnreadableFileError
 from fastrec.table import Column, Table, as_column, concat
 from fastrec.table.coding import code_integers
 
@@ -359,3 +359,9 @@ def test_floats_have_the_codes_of_their_values(values):
     kept = coded.keys.columns[0].to_pylist()
     assert kept == sorted(set(kept))
     assert coded.recode(coded.keys).tolist() == coded.codes.tolist()
+
+
+def test_another_separator_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("a;b\n1;2,5\n")
+    with pytest.raises(UnreadableFileError, match="it looks separated by ';'"):
+        Table.read(str(tmp_path / "a.csv"))

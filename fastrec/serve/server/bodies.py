@@ -159,7 +159,7 @@ def _check_names(spec: Spec, names: Iterable[str]) -> None:
         near = nearest(name, spec.known)
         takes = [n for n in (spec.list, spec.item) if n is not None]
         takes = list(dict.fromkeys([*takes, *(i.name for i in spec.sent)]))
-        remedy = f"Is {near!r} meant" if near else f"Leave it out; the model takes {', '.join(takes[:20])}"
+        remedy = f"Is {near!r} meant? Rename it" if near else f"Leave it out; the model takes {', '.join(takes[:20])}"
         raise Refusal(422, "the model has no such column", column=name, remedy=remedy)
 
 
@@ -348,8 +348,8 @@ def parse_body(body: bytes, content_type: str, fields: Collection[str], limits: 
     check_fields(said, {*fields, *forms})
     there = [n for n in forms if n in said]
     if len(there) != 1:
-        why = f"the body holds none, or several, of {', '.join(forms)}"
-        raise Refusal(422, why, remedy='Send {"columns": {"a": [1]}}')
+        why = f"the body has {' and '.join(there)}" if there else "the body has no rows"
+        raise Refusal(422, why, remedy=f'Send one of {", ".join(forms)}, such as {{"columns": {{"a": [1]}}}}')
     return Body(there[0], said.pop(there[0]), said)
 
 

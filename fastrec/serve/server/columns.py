@@ -32,6 +32,7 @@ _OWN = {name: pa.string() if name == "string" else pa.from_numpy_dtype(dtype) fo
 
 
 _NOT_MISSING = "the value is missing, and may not be"
+_NOT_WHOLE = "{} is no whole number below 2**53"
 _KINDS = {float: "number with a fraction", int: "integer", str: "string", bool: "bool", list: "list", dict: "object"}
 
 
@@ -67,6 +68,8 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         kind = _KINDS.get(type(values[row]), type(values[row]).__name__)
         article = "an" if kind == "integer" else "a"
         said = f"{shortened(values[row])} is {article} {kind}, not {wanted_value(column)}"
+        if type(values[row]) is float and abs(values[row]) >= limits.EXACT_FLOAT:
+            said = _NOT_WHOLE.format(values[row])
         raise Refusal(422, said, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
     if missing is not None:
         fill = np.nan if column.is_float else column.missing
@@ -191,7 +194,7 @@ def _whole(column: Input, values: pa.Array) -> pa.Array:
     bad = pc.or_(pc.greater_equal(pc.abs(values), limits.EXACT_FLOAT), pc.not_equal(pc.floor(values), values))
     row = pc.index(bad, pa.scalar(True)).as_py()
     if row >= 0:
-        raise Refusal(422, f"{values[row]} is no whole number below 2**53", column=column.name, row=row)
+        raise Refusal(422, _NOT_WHOLE.format(values[row]), column=column.name, row=row)
     return values.cast(pa.int64())
 
 

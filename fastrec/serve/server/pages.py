@@ -39,7 +39,7 @@ SCORE_FIELDS: dict[str, Any] = {
 }
 EXPLAIN_FIELDS: dict[str, Any] = {
     **SCORE_FIELDS,
-    "of": {"description": "The class that is explained; each row's likeliest without it."},
+    "of": {"description": "The class that is explained; without it the second of two, else each row's likeliest."},
 }
 RANK_FIELDS: dict[str, Any] = {
     **SCORE_FIELDS,

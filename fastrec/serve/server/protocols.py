@@ -17,7 +17,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fastrec._version import __version__
-from fastrec.competition.explain import Mixtures
+from fastrec.competition.explain import Mixtures, of_both_classes
 from fastrec.serve.server.batcher import Scorer
 from fastrec.serve.server.bodies import (
     JSON,
@@ -165,8 +165,8 @@ async def explain(service: Service, call: Call) -> Response:
     asked = call.query("of")  # text, whatever the classes are
     of = body.fields.get("of", next((c for c in classes or () if str(c) == asked), asked))
     width, n = scorer.spec.outputs[0].width, columns.rows
-    if of is not None and (width == 1 or classes is None or of not in classes):
-        known = f"There are {', '.join(map(str, classes))}" if classes is not None and width > 1 else "Leave it out"
+    if of is not None and (classes is None or of not in classes):
+        known = "Leave it out" if classes is None else f"There are {', '.join(map(str, classes))}"
         raise Refusal(422, f"of is {shortened(of)!r}, which has no score of its own", remedy=known)
     names = sorted(i.name for i in scorer.spec.sent)  # as SavedRun.explain draws orders of columns
     both = {name: np.concatenate([arrays[name], scorer.background[name]]) for name in names}
@@ -180,6 +180,8 @@ async def explain(service: Service, call: Call) -> Response:
         scores = (await service.score(scorer, mixed, call.timeout, call.came))[0]
         explained.append(mixtures.contributions(scores.reshape(len(place), -1), numbers))
     values = np.stack(explained) if n else np.zeros((0, len(names) + 2, width))
+    if classes is not None and width == 1:
+        values, of = of_both_classes(values), classes[-1] if of is None else of
     chosen = values[:, -1].argmax(1) if of is None else np.full(n, classes.index(of))
     values = values[np.arange(n), :, chosen].T.tolist()
     made = {i.name: values[names.index(i.name)] for i in scorer.spec.sent}

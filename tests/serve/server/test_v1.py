@@ -317,6 +317,21 @@ def test_contributions_add_up_to_the_score_of_a_class(explained: Any) -> None:
     assert post(app, "/v1/explain", {"columns": columns(0)}).json()["predictions"] == []
 
 
+def test_each_of_two_classes_is_explained(explained: Any, tmp_path: Path) -> None:
+    folder = write_export(tmp_path / "two", classes=["no", "yes"])
+    shutil.copy(tmp_path / "binary" / "background.parquet", folder)
+    app, rows = serve(folder), columns(4)
+    usual, yes, no = (
+        post(app, "/v1/explain", {"columns": rows, **of}).json() for of in ({}, {"of": "yes"}, {"of": "no"})
+    )
+    assert usual == yes == post(explained["binary"], "/v1/explain", {"columns": rows}).json()
+    for name, values in yes["contributions"].items():
+        np.testing.assert_allclose(no["contributions"][name], -np.array(values), atol=1e-12)
+    np.testing.assert_allclose(no["predictions"], 1 - np.array(scores(app, {"columns": rows})), atol=1e-6)
+    np.testing.assert_allclose(np.array(no["base"]) + yes["base"], 1, atol=1e-12)
+    refused(app, "/v1/explain", {"columns": rows, "of": "perhaps"}, 422, "There are no, yes")
+
+
 def test_what_is_not_explained_is_said(explained: Any, apps: Any, tmp_path: Path) -> None:
     rows = columns(2)
     folder = write_export(tmp_path / "several", task="multiclass", classes=None)

@@ -164,6 +164,10 @@ def test_text_in_the_form_of_the_training_files() -> None:
     assert from_values(price, [5.5]).tolist() == [5.5]
 
 
+def test_a_number_beyond_all_integers_is_not_called_a_fraction() -> None:
+    refused(from_values, COLUMNS["int64"], [1, 1e30], match=r"1e\+30 is no whole number below 2\*\*53", row=1)
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_a_moment_out_of_range_is_refused(unit: str) -> None:
     far = pa.array([0, 2**63 - 1]).cast(pa.timestamp(unit))
