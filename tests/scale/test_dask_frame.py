@@ -11,12 +11,12 @@ dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")
 
 from fastrec.errors import DataError, WriteError  # noqa: E402
-from fastrec.features import FeatureSet, TargetEncode  # noqa: E402
+from fastrec.features import FeatureSet, Lag, TargetEncode  # noqa: E402
 from fastrec.scale import frame_from_dask  # noqa: E402
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame  # noqa: E402
 
 PROCS = [Categorify, FillMissing, Normalize]
-COLUMNS = (PROCS, ["item"], ["price", "te_item__y"], "y")
+COLUMNS = (PROCS, ["item"], ["price", "te_item__y", "lag1_price__item"], "y")
 
 
 @pytest.fixture(autouse=True)
@@ -39,14 +39,15 @@ def batches(dls, i):
 
 
 def test_batches_are_those_of_a_frame_in_memory(tmp_path):
-    train, valid = rows(), rows(80, seed=1)
-    features = FeatureSet([TargetEncode("item", "y")], key="id")
+    train, valid = rows(), rows(80, seed=1).assign(id=range(300, 380))
+    steps = [TargetEncode("item", "y"), Lag("price", by="item", order="id")]
+    features = FeatureSet(steps, key="id")
     parts = dd.from_pandas(train, npartitions=4), dd.from_pandas(valid, npartitions=2)
     frame = frame_from_dask(parts[0], tmp_path / "rows", *COLUMNS, features=features, valid=parts[1], device="cpu")
     assert len(list((tmp_path / "rows" / "train").glob("*.parquet"))) == 4
     assert any((tmp_path / "rows" / "packed").iterdir())
-    own = FeatureSet([TargetEncode("item", "y")], key="id")
-    both = pd.concat([own.fit_transform(train), own.transform(valid)], ignore_index=True)
+    own = FeatureSet(steps, key="id")
+    both = pd.concat([own.fit_transform(train), own.transform(valid, history=train)], ignore_index=True)
     splits = (list(range(300)), list(range(300, 380)))
     memory = TabularFrame(both, *COLUMNS, splits=splits, device="cpu")
     streamed, held = frame.dataloaders(bs=64, drop_last=False), memory.dataloaders(bs=64, drop_last=False)
