@@ -262,7 +262,7 @@ def test_the_frame_does_not_share_the_callers_vectors():
         ([None, [[1]], [[2]]], "list_names", r"'x', row 1: .*lists of lists"),
         ([[1, 2], [3, 4], [5]], "vector_names", r"'x', row 2: .*vector of 1 numbers, where 2 are.*same|training rows'"),
         ([None, [1, 2], []], "vector_names", r"'x', row 2: .*vector of 0 numbers"),
-        ([["a"], ["b"], ["c"]], "vector_names", r"'x', row 0: .*vectors of values of type.*number"),
+        ([["a"], ["b"], ["c"]], "vector_names", r"'x', row 0: .*vectors of text.*number"),
         ([[1, 2], ["b", 3], [1, 2]], "vector_names", r"'x', row 1: .*several types"),
         ([1.0, 2.0, 3.0], "vector_names", r"'x', row 0: .*numbers, no vectors.*cont_names"),
         ([None, None, None], "vector_names", r"'x': .*no vector in any training row"),
