@@ -86,10 +86,10 @@ def comments_per_100_lines() -> float:
 @pytest.mark.parametrize(
     ("what", "found", "ceiling"),
     [
-        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 83_800),
+        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 83_700),
         ("files", lambda: FILES, 320),
         ("numeric constants outside limits.py", constants, 23),
-        ("private functions called once", called_once, 280),
+        ("private functions called once", called_once, 276),
         ("class names with several homes", shared_names, 5),
         ("public docstrings that begin with no verb", without_verb, 0),
         ("names in fastrec.all", lambda: fastrec.all.__all__, 100),
