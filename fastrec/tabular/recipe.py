@@ -269,8 +269,8 @@ def read_for(made: Any, recipe: FrameRecipe, *, y_needed: bool = True) -> FrameC
 
 
 def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
-    """Refuse a repeated name, and a target among the names."""
-    leaked = next((n for n in targets if n in names), None)
+    """Refuse a repeated name, and the first target among the names; a second may be the lists of a ranking loss."""
+    leaked = next((n for n in targets[:1] if n in names), None)
     if leaked is not None:
         remedy = "Leave it out of cat_names and cont_names, or copy it under another name if that is meant"
         raise DataError("the target is among the columns to predict it from", column=str(leaked), remedy=remedy)
