@@ -68,10 +68,8 @@ class BCE(nn.Module):
             names, bad = list(data.y_names), ((y < 0) | (y > 1)).nonzero()
             if len(bad):
                 problem = f"BCE takes targets of 0, 1 or probabilities, and this one is {y[tuple(bad[0])].item():.6g}"
-                remedy = (
-                    "Give two classes as y_block=CategoryBlock; for more of them, or for amounts, leave loss_func out"
-                )
-                raise DataError(problem, column=names[0], row=int(data.rows[bad[0, 0]]), remedy=remedy)
+                remedy = "Give two classes as y_block=CategoryBlock; of more, or of amounts, leave loss_func out"
+                raise DataError(problem, column=names[int(bad[0, 1])], row=int(data.rows[bad[0, 0]]), remedy=remedy)
             if len(names) > 1:
                 problem = f"BCE takes one target, and there are {len(names)}: {', '.join(names[:3])}"
                 remedy = "Use fastai's BCEWithLogitsLossFlat()"

@@ -61,7 +61,13 @@ def _nodes(booster: xgb.Booster) -> tuple[float, np.ndarray, np.ndarray, np.ndar
     """Return what every row begins with, and the trees as ``sum_of_leaves`` takes them, filled up to one depth."""
     learner = json.loads(booster.save_raw("json"))["learner"]
     about, trees = learner["learner_model_param"], learner["gradient_booster"]["model"]["trees"]
-    levels, names = int(_PARAMS["max_depth"]), ("left_children", "right_children", "split_indices", "split_conditions")
+    names, levels = ("left_children", "right_children", "split_indices", "split_conditions"), 0
+    for tree in trees:  # saved ones may be deeper than what is grown now
+        at, depth = np.zeros(1, np.int64), 0
+        children = np.array([tree["left_children"], tree["right_children"]])
+        while len(at := children[:, at[children[0, at] >= 0]].reshape(-1)):
+            depth += 1
+        levels = max(levels, depth)
     feature, value = np.zeros((len(trees), 1 << levels), np.uint32), np.zeros((2, len(trees), 1 << levels), np.float32)
     for t, tree in enumerate(trees):
         left, right, index, split = (np.array(tree[n]) for n in names)

@@ -95,6 +95,12 @@ def test_leaves_are_added_up_as_xgboost_does(rows):
     found = log_odds(grown, torch.from_numpy(asked))
     np.testing.assert_array_equal(found, grown.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True))
     assert len(found.unique()) > 2
+    params = {"objective": "binary:logistic", "max_depth": 9, "min_child_weight": 0}  # a saved model's own depth counts
+    deep = xgb.train(params, xgb.DMatrix(x, y), 5)
+    np.testing.assert_array_equal(
+        log_odds(deep, torch.from_numpy(np.tile(asked, (8, 1)))),
+        np.tile(deep.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True), 8),
+    )
 
 
 def test_the_recency_of_neighbours_is_chosen_once():
