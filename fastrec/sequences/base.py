@@ -55,10 +55,11 @@ def hide_items(scores: torch.Tensor, sessions: SessionFrame) -> None:
 
 def of_all(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: SessionFrame) -> torch.Tensor:
     """Return blocks of scores, see ``SessionModel.score``, as those of all sessions in order."""
-    found = torch.empty(len(sessions), len(sessions.items))
+    found = torch.empty(0)
     for rows, scores in blocks:
         if torch.equal(rows, torch.arange(len(sessions))):  # all at once: a copy takes as long as a model's sums
             return scores
+        found = found if len(found) else scores.new_empty(len(sessions), len(sessions.items))
         found[rows] = scores
     return found
 
@@ -85,7 +86,8 @@ def recommended(
     for rows, scores in blocks:
         if exclude_seen:
             hide_items(scores, sessions.take(rows))
-        items[rows], best[rows] = best_items(scores, k)
+        # chosen where the scores are: all of them to the host took 2.9 s of 50,000 sessions and 20,000 items (H100)
+        items[rows], best[rows] = (found.cpu() for found in best_items(scores, k))
         if done is not None:
             done(len(rows))
     return items, best
@@ -127,7 +129,7 @@ class SessionModel(ABC):
 
     @abstractmethod
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
-        """Return scores of all codes for some sessions: float32 ``[b, codes]``; column 0 is overwritten."""
+        """Return scores of all codes for some sessions: float32 ``[b, codes]``, on any device; column 0 is not read."""
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
@@ -164,12 +166,16 @@ class SessionModel(ABC):
         """Yield scores of all items, block by block, sessions of equal length together.
 
         Yields:
-            The numbers of some sessions, int64 ``[b]``, and their scores, float32 ``[b, len(items)]``: every session
-            comes once, an empty one with what the model thinks of everybody. The scores may be changed.
+            The numbers of some sessions, int64 ``[b]``, and their scores, float32 ``[b, len(items)]`` on the CPU: every
+            session comes once, an empty one with what the model thinks of everybody. The scores may be changed.
 
         Raises:
             NotFittedError: nothing was learned.
         """
+        return ((rows, scores.cpu()) for rows, scores in self._blocks(sessions))
+
+    def _blocks(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield what ``score`` does, on the model's device."""
         items = self._known()
         sessions = sessions.recode(items)
         order = torch.argsort(sessions.lengths, stable=True)
@@ -206,7 +212,7 @@ class SessionModel(ABC):
             DataError: ``k`` is below 1.
         """
         sessions = sessions.recode(self._known())
-        return recommended(self.score(sessions), sessions, k, exclude_seen)
+        return recommended(self._blocks(sessions), sessions, k, exclude_seen)
 
     def save(self, folder: str | Path) -> None:
         """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.

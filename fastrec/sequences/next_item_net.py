@@ -196,7 +196,7 @@ class NextItemNet(SessionModel):
         found = of_all(net_scores(net, sessions, self._keys), sessions)
         empty = sessions.lengths == 0
         if bool(empty.any()):
-            found[empty] = self.counts / self.counts.max().clamp_min(1.0)
+            found[empty.to(found.device)] = (self.counts / self.counts.max().clamp_min(1.0)).to(found.device)
         return found
 
     def _state(self) -> dict[str, Any]:

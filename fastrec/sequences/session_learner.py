@@ -61,7 +61,7 @@ def item_keys(net: SessionNet) -> Tensor:
 
 @torch.no_grad()
 def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the numbers of some sessions and their scores of all codes, float32 on the CPU, until all have come.
+    """Yield the numbers of some sessions and their scores of all codes, float32 on its device, until all have come.
 
     Args:
         net: in whatever mode; it is left in the same.
@@ -70,7 +70,7 @@ def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = No
     """
     keys = item_keys(net) if keys is None else keys
     for rows, query in net_queries(net, sessions, max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
-        scores = (query @ keys).float().cpu()
+        scores = (query @ keys).float()
         scores[:, 0] = -torch.inf
         yield rows, scores
 

@@ -45,7 +45,8 @@ def test_targets_are_the_next_events_of_each_kind(seed, max_len):
     sessions = log(seed, 12)
     loader = SessionLoader(sessions, tokens=64, max_len=max_len, goals=("type", [*KINDS, "view"]))
     seen = 0
-    for items, lengths, _, target in loader:
+    for batch in loader:
+        items, lengths, _, target = (t.cpu() for t in batch)
         assert target.shape == (*items.shape, 4)
         for row, length, asked in zip(items, lengths.tolist(), target, strict=True):
             assert not asked[length:].any()

@@ -56,7 +56,8 @@ def test_times_go_with_their_events(lists, max_len, with_target, augment):
         frame.target = torch.ones(len(frame), dtype=torch.int64)
     loader = SessionLoader(frame, max_len=max_len, timed=True, augment=augment, seed=0)
     ids = torch.tensor([0, *frame.items.values.to_pylist()])
-    for items, lengths, times, target in loader.new(frame):
+    for batch in loader.new(frame):
+        items, lengths, times, target = (t.cpu() for t in batch)
         assert times.dtype == torch.float64
         for row, n in enumerate(lengths.tolist()):
             known = ~times[row, :n].isnan()  # a target has no time, and changes may move it
