@@ -33,7 +33,6 @@ from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
-from tests.serve.server.calls import post
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -245,6 +244,7 @@ def test_a_run_without_events_is_served_without_data(tmp_path):
     pytest.importorskip("starlette")
     from fastrec.serve import make_app
     from fastrec.serve.server.process import open_events
+    from tests.serve.server.calls import post
 
     data = notes().drop(columns="tags")
     test = data.drop(columns="good")
