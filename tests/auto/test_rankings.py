@@ -216,7 +216,7 @@ def test_a_run_scores_the_last_group_of_each_user(tmp_path):
     np.testing.assert_array_equal(folds.scored.numpy(), scored)
     saved = SavedRun(run)
     new = TRAIN[last].drop(columns="clicked").reset_index(drop=True)
-    told = saved.rows(saved.read(new)).table["cumte_user_id__price_by_clicked"].number().numpy()
+    told = saved.rows(saved.read(new)).table["cumte_user_id__price_by_clicked"].number().cpu().numpy()
     paid, usual = rows[rows["clicked"] == 1], rows.loc[rows["clicked"] == 1, "price"].mean()
     own = paid.groupby("user_id")["price"].agg(["sum", "size"]).reindex(new["user_id"]).fillna(0)
     np.testing.assert_allclose(told, (own["sum"] + usual) / (own["size"] + 1))
