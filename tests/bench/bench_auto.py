@@ -233,7 +233,9 @@ def main() -> None:
         systems["autogluon" if a.preset == "medium_quality" else a.preset] = partial(autogluon, a=a)
     found: list[Record] = read(a.out)
     there = {(r["case"], r["seed"], r["system"]) for r in found}
-    asked = [s for s in a.systems.split(",") if s in systems]
+    asked = [s for s in a.systems.split(",") if a.peer or s != "autogluon"]
+    if odd := [s for s in asked if s not in systems]:
+        raise SystemExit(f"there is no system {odd[0]!r} here: there are {', '.join(systems)}")
     for seed, name in itertools.product(range(a.from_seed, a.seeds), a.tables.split(",")):
         left = [s for s in asked if (name, seed, s) not in there]
         with tempfile.TemporaryDirectory() as place:
