@@ -64,7 +64,7 @@ class QuickTrial:
         if problem.task == "ranking":
             if not problem.as_shown:  # as the recipe does it
                 table = table.take(torch.randperm(len(table), generator=draw))
-            codes = table[str(problem.lists)].coded().codes.long()
+            codes = table[str(problem.lists)].coded().codes.long().cpu()
             table = table.take(torch.argsort(codes, stable=True))
             size = torch.bincount(codes)
             # whole groups, drawn at random
@@ -112,7 +112,7 @@ class QuickTrial:
             times = self.table[problem.time].number(torch.float64).cpu()
             first = torch.arange(len(times))
             if problem.lists is not None:  # a group's is that of its first row
-                codes = self.table[problem.lists].coded().codes
+                codes = self.table[problem.lists].coded().codes.cpu()
                 _, of, size = torch.unique_consecutive(codes, return_inverse=True, return_counts=True)
                 first = (size.cumsum(0) - size)[of]
             block = times[first].argsort(stable=True).argsort(stable=True) * self.n_folds // len(times)

@@ -50,7 +50,7 @@ def epochs_in_time(
 
     def judged() -> int:
         state = torch.random.get_rng_state()
-        trial = copy.deepcopy(net).train()
+        trial = copy.deepcopy(net).to(dls.device).train()
         own = trial.wrap_loss(loss) if hasattr(trial, "wrap_loss") else loss
         n, warm, timed = len(dls.train), 2, 6  # batches; the first ones, which allocate, are not timed
         # of several ranks the others do not come to these batches

@@ -59,6 +59,7 @@ def test_many_rows_get_larger_trees_and_none_that_learn_slowly():
 
 @pytest.mark.parametrize(("task", "linear"), [("binary", "LogisticRegression"), ("regression", "Ridge")])
 def test_tables_of_ids_begin_with_catboost_and_a_linear_model_with_a_weight_for_every_value(task, linear):
+    pytest.importorskip("catboost")
     infos = [ColumnInfo(*c, 0.0) for c in (("shop", "category", 400), ("item", "category", 900), ("x", "number", 9))]
     problem = problem_of(dict.fromkeys(("shop", "item", "x"), np.arange(5_000) * 1.0), infos, task)
     first, second, *rest = choose_models(problem, Chosen())

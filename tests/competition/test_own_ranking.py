@@ -15,7 +15,6 @@ from fastrec.competition import Competition, CompetitionData, run_competition
 from fastrec.competition.recipe import choose_columns
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import LGBMModel, XGBRanker
-from fastrec.serve import Scorer
 from fastrec.table import Table
 from tests.files import scores_of, write_csv
 
@@ -132,7 +131,10 @@ def test_lists_may_be_named_by_text(folder, tmp_path):
     pd.testing.assert_series_equal(again.sort_index(), made.set_index(keys)["score"].sort_index(), rtol=1e-6)
     done("score", run / "submission.csv", data / "truth.csv")
     # A served request names its lists by text, or has one list and does not name it.
-    pytest.importorskip("onnx")
+    for package in ("onnx", "starlette"):
+        pytest.importorskip(package)
+    from fastrec.serve import Scorer
+
     done("export", run, "--out", tmp_path / "served")
     scorer = Scorer(tmp_path / "served")
     sent = as_text(TEST)[["search", *(i.name for i in scorer.spec.sent)]]

@@ -35,7 +35,7 @@ from fastrec.errors import DataError, SubmissionError
 from fastrec.estimators import LGBMModel
 from fastrec.report import write_report
 from fastrec.report.data import read_run
-from fastrec.serve import Scorer, export_run
+from fastrec.serve import export_run
 from fastrec.validate import Folds
 from tests.files import write_csv
 
@@ -484,7 +484,10 @@ def test_rows_to_predict_need_no_place(runs, tmp_path):
 
 @pytest.mark.parametrize("name", ["feature", "weights"])
 def test_a_server_gives_the_same_chances(runs, tmp_path, name):
-    pytest.importorskip("onnx")
+    for package in ("onnx", "starlette"):
+        pytest.importorskip(package)
+    from fastrec.serve import Scorer
+
     export_run(runs[name], tmp_path / "served")
     scorer = Scorer(tmp_path / "served")
     assert "shown_at" not in [i.name for i in scorer.spec.sent]

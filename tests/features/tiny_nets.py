@@ -83,6 +83,7 @@ def timm_net() -> str:
         torch.manual_seed(0)
         net = package.create_model("test_resnet", pretrained=False, num_classes=5)
     config = {"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25], "crop_pct": 1.0}
+    config["interpolation"] = "bilinear"  # the default is another one in timm 1.0.29
     package.models.save_for_hf(net, str(out), model_config={"pretrained_cfg": config})
     return str(out)
 

@@ -112,7 +112,8 @@ def test_an_order_that_is_no_time_or_is_missing_is_refused_by_row(tmp_path, time
         with pytest.raises(DataError, match=rf"column 't', row {row}: .*{said}") as error:
             SessionFrame(tmp_path / "log.parquet", item="i", session="s", order=order)
         assert error.value.file == str(tmp_path / "log.parquet")
-    lists = log.groupby("s").agg({"i": list, "t": lambda t: list(t.astype(object).where(t.notna(), None))})
+    log["t"] = log["t"].astype(object).where(log["t"].notna(), None)
+    lists = log.groupby("s")[["i", "t"]].agg(list)
     with pytest.raises(DataError, match=rf"column 't', row {row // 2}: .*{said}"):
         SessionFrame(lists, item="i", order="t")
 

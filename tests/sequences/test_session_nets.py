@@ -49,15 +49,17 @@ def net_of(name: str, **options):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_session_alone_scores_as_in_a_batch(name):
     net = net_of(name)
+    # cuDNN multiplies a GRU's matrices in TF32
+    near = {"rtol": 2e-3, "atol": 2e-3} if DEVICE.type == "cuda" and name in ("GRU4Rec", "NARM") else {}
     items = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0], [9, 0, 0, 0]], device=DEVICE)
     lengths = torch.tensor([4, 2, 1], device=DEVICE)
     together = net.scores(items, lengths)
     for row, n in enumerate(lengths.tolist()):
         alone = net.scores(items[row : row + 1, :n], lengths[row : row + 1])
-        torch.testing.assert_close(alone[0], together[row])
+        torch.testing.assert_close(alone[0], together[row], **near)
     garbage = items.clone()
     garbage[1, 2:] = torch.tensor([11, 12], device=DEVICE)  # what stands behind the end is nothing
-    torch.testing.assert_close(net.scores(garbage, lengths)[1], together[1])
+    torch.testing.assert_close(net.scores(garbage, lengths)[1], together[1], **near)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if NETS[n].task == "causal"])

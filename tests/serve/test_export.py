@@ -28,13 +28,11 @@ from fastrec.features import (
     TargetEncode,
     TextSvd,
 )
-from fastrec.serve import Online, export_run, make_app, metric_loss, verify_export, write_triton
+from fastrec.serve import Online, export_run, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
-from fastrec.serve.server.process import open_events
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
-from tests.serve.server.calls import post
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -243,6 +241,11 @@ class Texts(Notes):
 
 
 def test_a_run_without_events_is_served_without_data(tmp_path):
+    pytest.importorskip("starlette")
+    from fastrec.serve import make_app
+    from fastrec.serve.server.process import open_events
+    from tests.serve.server.calls import post
+
     data = notes().drop(columns="tags")
     test = data.drop(columns="good")
     run_of(Texts(), tmp_path, data, test)

@@ -27,7 +27,6 @@ from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
 from fastrec.serve.next_items import SessionScores
 from fastrec.serve.onnx_builder import Graph
-from fastrec.serve.server.recommend import _reads_times
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -235,6 +234,9 @@ def test_a_net_with_times_is_a_file_that_reads_them(timed, tmp_path):
 
 
 def test_times_are_asked_for_wherever_the_net_that_reads_them_is(timed):
+    pytest.importorskip("starlette")
+    from fastrec.serve.server.recommend import _reads_times
+
     net = SavedNextItems(timed).blend.models["net"]
     near = CoVisitation()
     inside = (RankedCandidates({"net": net, "near": near}), Candidates({"near": near, "net": net}, k=5))

@@ -16,12 +16,13 @@ from fastrec.competition.reading import Reading
 from fastrec.errors import MissingColumnError
 from fastrec.estimators import XGBRanker
 from fastrec.features import DatePart, FeatureSet, GroupRank
-from fastrec.serve import export_run, make_app
-from tests.serve.server.calls import get, post, refused, scores
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 pytest.importorskip("starlette")
+
+from fastrec.serve import export_run, make_app
+from tests.serve.server.calls import get, post, refused, scores
 
 OF_QUERY = ["query_id", "age", "at", "member"]
 

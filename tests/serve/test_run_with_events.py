@@ -20,7 +20,7 @@ pytest.importorskip("onnxscript")
 
 import onnxruntime
 
-from fastrec.serve import export_run, make_app, verify_export, write_triton
+from fastrec.serve import export_run, verify_export, write_triton
 from fastrec.serve.export import event_feeds, feeds_of
 from tests.serve.test_export import by_parts
 
@@ -80,6 +80,7 @@ def test_triton_takes_events_as_wide_as_they_come(folder: Path, tmp_path: Path) 
 def test_a_server_takes_lists_of_events(folder: Path) -> None:
     pytest.importorskip("starlette")
     pytest.importorskip("orjson")
+    from fastrec.serve import make_app
     from tests.serve.server.calls import post
 
     rows = pd.read_parquet(folder / "layout" / "test.parquet")

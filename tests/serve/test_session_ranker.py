@@ -21,7 +21,6 @@ from fastrec.validate import ListEvents, Lists
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from fastrec.serve import Refusal, Scorer, make_app
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, prediction
 from fastrec.serve.graph.features import GraphGroups
@@ -161,6 +160,7 @@ def test_a_server_takes_lists_of_events(folder):
     """As rows of JSON with the events in the context, as columns, as Arrow; several requests together."""
     pytest.importorskip("starlette")
     pytest.importorskip("orjson")
+    from fastrec.serve import Scorer, make_app
     from fastrec.serve.server.bodies import columns_of_lists, columns_of_table
     from tests.serve.server.calls import post
     from tests.serve.server.test_v1 import ARROW, stream
@@ -209,6 +209,9 @@ def test_a_server_takes_lists_of_events(folder):
     ],
 )
 def test_odd_events_are_refused_by_column_and_row(change, said, folder):
+    pytest.importorskip("starlette")
+    from fastrec.serve import Refusal, Scorer
+
     _, path = exported("DIN", folder)
     sent = {
         "item": ["Hôtel 1", "Hôtel 2"], "colour": ["red", None], "price": [1.0, None],

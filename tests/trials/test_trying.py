@@ -285,7 +285,7 @@ def test_a_lag_looks_back_from_the_rows_that_are_scored(later):
         for rows, made in zip((outside, inside), pair, strict=True):
             assert made.names == ["lag2_bought__shop", "count_shop"]
             for name, expected in (("lag2_bought__shop", lag), ("count_shop", count)):
-                np.testing.assert_allclose(made[name].number(torch.float64), expected.loc[rows.numpy()])
+                np.testing.assert_allclose(made[name].number(torch.float64).cpu(), expected.loc[rows.numpy()])
     assert try_features(idea, later).columns == ("lag2_bought__shop", "count_shop")
 
 
@@ -319,7 +319,7 @@ def test_of_many_rows_some_are_trained_on_and_all_scored(case, request):
             np.testing.assert_array_equal(some.label, kept.tensors["label"][at])
             if lists is None:
                 assert len(some) == 300
-                np.testing.assert_array_equal(some.table["x"].number(), TRAIN["x"].to_numpy()[at])
+                np.testing.assert_array_equal(some.table["x"].number().cpu(), TRAIN["x"].to_numpy()[at])
             else:
                 np.testing.assert_array_equal(some.groups, lists[at])
                 assert np.isin(lists, lists[at]).sum() == len(at)  # lists are whole

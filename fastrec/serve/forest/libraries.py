@@ -190,7 +190,7 @@ def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> For
     if saved["name"] not in ("gbtree", "dart"):
         raise DataError(f"XGBoost's {saved['name']} has no trees to export", remedy="Train with booster='gbtree'")
     model = saved.get("gbtree", saved)["model"]
-    weights = saved.get("weight_drop", [1.0] * len(model["trees"]))  # of dart
+    weights = (saved | model).get("weight_drop", [1.0] * len(model["trees"]))  # of dart; in the model since 3.4
     trees = [_tree_from_xgboost(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
     return grow(trees, columns, base, **about)
 

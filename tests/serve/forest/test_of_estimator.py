@@ -62,8 +62,8 @@ def said(run, forests: EstimatorForests, data: Rows) -> np.ndarray:
     """What an exported model of an estimator's trees says of its matrix of rows."""
     from fastrec.serve.onnx_builder import ROWS, Graph
 
-    values = np.asarray(forests.inputs.matrix(data.table)).astype(forests.dtype)
-    starts = {forests.start: data.table[forests.start].number(torch.float32).numpy()} if forests.start else {}
+    values = torch.as_tensor(forests.inputs.matrix(data.table)).cpu().numpy().astype(forests.dtype)
+    starts = {forests.start: data.table[forests.start].number(torch.float32).cpu().numpy()} if forests.start else {}
     graph = Graph()
     x = graph.input("x", values.dtype, (ROWS, values.shape[1]))
     for name in starts:

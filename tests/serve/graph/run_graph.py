@@ -69,8 +69,8 @@ def expected(table, name):
     column = table[name]
     if column.kind == "vector":
         values = column.values.double()
-        return torch.where(column.is_missing()[:, None], torch.nan, values).numpy()
-    return column.number().numpy()
+        return torch.where(column.is_missing()[:, None], torch.nan, values).cpu().numpy()
+    return column.number().cpu().numpy()
 
 
 def assert_served_alike(features, served, frame, **given):

@@ -75,7 +75,8 @@ def frame(n, seed, *, odd=False):
 def rows_of(task, n, seed, *, label=True, odd=False):
     table = Table.read(frame(n, seed, odd=odd))
     rng = np.random.default_rng(seed)
-    signal = table["price"].number().nan_to_num(0.0).numpy() / 100 + (table["size"].number().numpy() > 20)
+    price, size = (table[n].number().cpu().numpy() for n in ("price", "size"))
+    signal = np.nan_to_num(price) / 100 + (size > 20)
     if task == "ranking":
         groups = np.repeat(np.arange(n // 5) * 7, 5)
         y = np.zeros(n)
@@ -226,7 +227,7 @@ def test_one_without_a_form_is_refused_by_name():
 @pytest.mark.parametrize(("case", "lacking"), [*((c, None) for c in CASES), ("TabM-0", "cats"), ("TabM-0", "conts")])
 def test_every_model(case, lacking):
     parts = parts_of(case, extras=False, **({lacking: False} if lacking else {}))
-    net = make(case, parts).eval()
+    net = make(case, parts).cpu().eval()
     inputs = [(len(parts.cats), torch.int64), (len(parts.conts), torch.float32)]
     session = ort.InferenceSession(onnx_of(net, inputs).SerializeToString())
     names = [i.name for i in session.get_inputs()]
