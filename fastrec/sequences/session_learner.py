@@ -80,7 +80,8 @@ def net_queries(net: SessionNet, sessions: SessionFrame, at_once: int) -> Iterat
     """Yield the numbers of some sessions, ``at_once`` at most, and their vectors as they are compared with keys."""
     device = net.items.table.weight.device
     training = net.training
-    net.eval()
+    if training:  # in every block it would take a sixth of the time on a GPU
+        net.eval()
     try:
         order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
         for rows in order.split(at_once):
