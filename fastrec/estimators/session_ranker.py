@@ -238,20 +238,20 @@ class SessionRanker(NetRanker):
         assert self._trained is not None
         assert self._events is not None
         trained = self._trained
-        device = next(trained.net.parameters()).device
         frame = trained.frame_of(with_items(data))
-        events = self._events(data, _items(trained.frame)).to(device)
+        events = self._events(data, _items(trained.frame))
         _, numbers, sizes = torch.unique_consecutive(data.groups, return_inverse=True, return_counts=True)
         # Lists stay whole: their events are padded to the longest of a block.
         blocks = torch.arange(len(data)).split(_blocks(sizes))
 
         def scored() -> Tensor:
-            scores = []
+            device, scores = next(trained.net.parameters()).device, []  # training moves the net
             with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
+                there = events.to(device)
                 for rows in blocks:
                     part = slice(int(rows[0]), int(rows[-1]) + 1)
                     given = frame.x_cat[part].to(device), frame.x_cont[part].to(device)
-                    scores.append(trained.net(*given, *events.batch(numbers[part].to(device))).double().cpu())
+                    scores.append(trained.net(*given, *there.batch(numbers[part].to(device))).double().cpu())
             return torch.cat(scores).squeeze(1)
 
         return scored
