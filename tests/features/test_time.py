@@ -214,3 +214,9 @@ def test_numbers_on_a_circle_of_any_length(numbers, period):
 def test_periods_that_differ_have_names_that_differ():
     assert Cyclic("t", 365.2425).outputs != Cyclic("t", 365.24219).outputs
     assert Cyclic("t", 24).outputs == Cyclic("t", 24.0).outputs == ["t_24_sin", "t_24_cos"]
+
+
+def test_hours_of_one_sine_have_its_bits():
+    frame = pd.DataFrame({"t": pd.date_range("2026-01-01", periods=24, freq="h")})
+    made = Cyclic("t", "hour").fit_transform(frame)
+    assert made["t_hour_sin"].nunique() == made["t_hour_cos"].nunique() == 13  # 0 and plus and minus of 15°, 30°, … 90°
