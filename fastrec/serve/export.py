@@ -21,6 +21,8 @@ from fastrec.competition.explain import BACKGROUND
 from fastrec.competition.predict import SavedRun, _files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
+from fastrec.metrics.intervals import conformal_bound, conformal_gaps
+from fastrec.report.data import out_of_fold
 from fastrec.serve.forest.libraries import booster_of_margins
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
@@ -80,6 +82,7 @@ SAMPLE = "sample.parquet"
 LABELLED = "sample_labelled.parquet"
 _SENT = ("number", "datetime", "category")  # kinds of columns that a request may have
 SCORE = "score"
+LEVEL = 0.9  # of intervals, as ``predict_interval`` has it
 
 
 @dataclass
@@ -277,11 +280,19 @@ def make_graph(
     score = blended(saved.stack, base, rows)
     score = saved.decision.chances(score) if saved.target is None else saved.target.restore(score)
     width = None if score.ndim == 1 else int(score.shape[1])
-    graph.output(SCORE, value_of(graph, score, torch.float64), np.float64, width)
+    ends = {SCORE: score}
+    known = out_of_fold(saved.folder, "stack") if saved.task == "regression" else None
+    if known is not None and len(known[0]) >= 1 / (1 - LEVEL):
+        gaps = conformal_gaps(*known[:2], classes=False)
+        bound = torch.tensor([conformal_bound(of_target, LEVEL) for of_target in gaps.T], dtype=torch.float64)
+        ends |= {"low": score - bound, "high": score + bound}
+    for name, value in ends.items():
+        graph.output(name, value_of(graph, value, torch.float64), np.float64, width)
     used = graph.drop_unread_inputs()
     for name in graph.hashed & used:
         inputs[name]["longest"] = limits.HASHED_TEXT_BYTES
-    about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events], width)
+    about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events])
+    about["outputs"] = [{"name": n, "type": "float64", "width": width or 1} for n in ends]
     about |= {"events_count": COUNT} if readers else {}
     types = saved.reading.types.get("train", {})
     ids = saved.config["submission"].get("ids", [])
@@ -307,7 +318,7 @@ def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
     return loaded
 
 
-def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> dict[str, Any]:
+def _about(saved: SavedRun, inputs: list[dict[str, Any]]) -> dict[str, Any]:
     target = saved.target
     classes = None if target is None or target.classes is None else target.classes.values.to_pylist()
     return {
@@ -317,7 +328,6 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
         "task": saved.task,
         "metric": saved.config["metric"],
         "inputs": inputs,
-        "outputs": [{"name": SCORE, "type": "float64", "width": width or 1}],
         # dates and the like have no form in JSON
         "classes": classes and [c if isinstance(c, bool | int | float | str) else str(c) for c in classes],
         "target": None if target is None else (target.names[0] if len(target.names) == 1 else list(target.names)),

@@ -268,6 +268,33 @@ def test_a_run_without_events_is_served_without_data(tmp_path):
     assert expected["note"].abs().max() > 0.01  # the text tells something
 
 
+class Amounts(Competition):
+    name, task, target, metric, n_folds, plain = "Amounts", "regression", ["a", "b"], "rmse", 3, ("x",)
+
+    def models(self, *, bs):
+        return [XGBModel("xgb", rounds=10, max_depth=3, early_stopping_rounds=None)]
+
+
+@pytest.mark.parametrize("target", [["a", "b"], "a"])
+def test_amounts_are_answered_with_their_intervals(target, tmp_path, monkeypatch):
+    pytest.importorskip("starlette")
+    from fastrec.serve import make_app
+    from tests.serve.server.calls import post
+
+    monkeypatch.setattr(Amounts, "target", target)
+    x = np.random.default_rng(0).normal(size=(3, 400))
+    rows = pd.DataFrame({"x": x[0], "a": x[0] + x[1], "b": 5 * x[0] + 9 * x[2]})
+    run_of(Amounts(), tmp_path, rows[:300], rows[300:][["x"]])
+    export_run(tmp_path / "run", tmp_path / "out")
+    served = make_app(tmp_path / "out")
+    said = post(served, "/v1/score", {"columns": {"x": rows["x"][300:].tolist()}}).json()
+    served.state.service.close()
+    expected = SavedRun(tmp_path / "run").predict_interval(rows[300:][["x"]], 0.9)
+    for name, end in (("low", "low"), ("scores", "prediction"), ("high", "high")):
+        own = expected[[n for n in expected if n.endswith(end)]].to_numpy()
+        np.testing.assert_allclose(np.array(said[name]).reshape(own.shape), own, atol=1e-6)
+
+
 def test_what_needs_events_is_said_at_the_export(sales, tmp_path):
     done = CliRunner().invoke(app, ["export", str(sales / "run"), "--out", str(tmp_path / "out"), "--fold", "0"])
     assert done.exit_code == 0, done.output

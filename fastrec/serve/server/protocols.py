@@ -129,6 +129,7 @@ async def score(service: Service, call: Call) -> Response:
     scorer, _, columns = await _rows(service, call, SCORE_FIELDS)
     outputs = await service.score(scorer, columns, call.timeout, call.came)
     answer: dict[str, Any] = {"scores": outputs[0].tolist()}
+    answer |= {o.name: v.tolist() for o, v in zip(scorer.spec.outputs[1:], outputs[1:])}
     if scorer.spec.classes is not None and scorer.spec.outputs[0].width > 1:
         answer["classes"] = scorer.spec.classes
     return json_response(answer)
@@ -429,7 +430,8 @@ ADDRESSES = [
     Address(
         "/v1/score", score, "Scores of rows, in their order.", "POST",
         post=of_rows(SCORE_FIELDS, lambda spec: {
-            "scores": {"type": "array", "items": {} if spec.outputs[0].width > 1 else {"type": "number"}}
+            n: {"type": "array", "items": {} if spec.outputs[0].width > 1 else {"type": "number"}}
+            for n in ("scores", *(o.name for o in spec.outputs[1:]))
         }),
     ),
     Address(
