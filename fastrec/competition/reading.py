@@ -248,27 +248,22 @@ _ALIKE = {"text", "number", "bool", "clock"}
 
 @dataclass
 class CompetitionData:
-    """A competition's data: rows to learn from and rows to predict, and what their features are made from.
+    """A competition's data: rows to learn from and rows to predict, and what their features are made from."""
 
-    Args:
-        train: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column.
-        test: the rows to predict, without their target; in a ranking task one list per target row. None: there are
-            none, and the submission has the training rows with their out-of-fold predictions.
-        targets: the id columns of the submission. In a ranking task whose form has one line per list, one row per test
-            list, in the order of the lists; else one row per test row. None: the test rows' own columns.
-        tables: other tables by name (an event log, item properties).
-        truth: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a
-            ranking task, else a table with the target column(s).
-        oracle: the expected score of the true probabilities, where they are known.
-        types: table → column → type (see ``fastrec.table.column_types``), where the files say more than the tables.
-    """
-
+    #: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column
     train: Table
+    #: the rows to predict, without their target; in a ranking task one list per target row. None: there are none, and
+    #: the submission has the training rows with their out-of-fold predictions
     test: Table | None = None
+    #: the id columns of the submission. In a ranking task whose form has one line per list, one row per test list, in
+    #: the order of the lists; else one row per test row. None: the test rows' own columns
     targets: Table | None = None
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)  #: other tables by name (an event log, item properties)
+    #: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a ranking
+    #: task, else a table with the target column(s)
     truth: Any = None
-    oracle: float | None = None
+    oracle: float | None = None  #: the expected score of the true probabilities, where they are known
+    #: table → column → type (see ``fastrec.table.column_types``), where the files say more than the tables
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:

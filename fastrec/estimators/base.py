@@ -27,18 +27,13 @@ from fastrec.validate.target import Task
 
 @dataclass
 class Trace:
-    """A record of training.
+    """A record of training."""
 
-    Args:
-        curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``; of boosted trees per
-            round: ``{'round': 0, 'held_out': …}``, the figure that training stops by.
-        importance: feature → total gain.
-        began: after ``start_from``: what it began with, or why it was trained from nothing all the same.
-    """
-
+    #: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``; of boosted trees per round:
+    #: ``{'round': 0, 'held_out': …}``, the figure that training stops by
     curves: list[dict[str, float]] = field(default_factory=list)
-    importance: dict[str, float] = field(default_factory=dict)
-    began: str = ""
+    importance: dict[str, float] = field(default_factory=dict)  #: feature → total gain
+    began: str = ""  #: after ``start_from``: what it began with, or why it was trained from nothing all the same
 
 
 class Estimator(ABC):

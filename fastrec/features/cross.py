@@ -109,41 +109,26 @@ _FIGURES = ("alone", "together", "gain", "error", "kept")
 
 @dataclass(frozen=True)
 class CrossGain:
-    """The gain of a cross of two columns or more.
+    """The gain of a cross of two columns or more."""
 
-    Args:
-        columns: the columns' names.
-        alone: the held-out score of a model of the columns' encodings; of three columns, of their pairs' encodings.
-        together: the score with the cross's encoding added.
-        gain: the mean improvement over the folds; above 0 is better for every metric.
-        error: the standard error of that mean, over the folds or, if larger, the rows, corrected for the training rows
-            that folds share.
-        kept: whether the gain passes the thresholds.
-    """
-
-    columns: tuple[str, ...]
-    alone: float
-    together: float
-    gain: float
+    columns: tuple[str, ...]  # the columns' names
+    alone: float  # the held-out score of a model of the columns' encodings; of three columns, of their pairs' encodings
+    together: float  # the score with the cross's encoding added
+    gain: float  # the mean improvement over the folds; above 0 is better for every metric
+    # the standard error of that mean, over the folds or, if larger, the rows, corrected for the training rows that
+    # folds share
     error: float
-    kept: bool
+    kept: bool  # whether the gain passes the thresholds
 
 
 @dataclass(frozen=True)
 class CrossSearch:
-    """The result of ``search_crosses``.
+    """The result of ``search_crosses``."""
 
-    Args:
-        pairs: all pairs tried (triples with ``extend=``), the largest gain first.
-        metric: the scores' metric.
-        target: the target column.
-        sources: column or generator by column name.
-    """
-
-    pairs: list[CrossGain]
-    metric: str
-    target: str
-    sources: dict[str, Col] = field(default_factory=dict)
+    pairs: list[CrossGain]  # all pairs tried (triples with ``extend=``), the largest gain first
+    metric: str  # the scores' metric
+    target: str  # the target column
+    sources: dict[str, Col] = field(default_factory=dict)  # column or generator by column name
 
     @property
     def kept(self) -> list[tuple[str, ...]]:

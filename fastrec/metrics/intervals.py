@@ -147,17 +147,12 @@ _MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list coun
 
 
 class Resampled(NamedTuple):
-    """A metric of several predictions, as it is and over resamples that all of them share.
+    """A metric of several predictions, as it is and over resamples that all of them share."""
 
-    Args:
-        values: prediction → the metric over all rows.
-        draws: prediction → float64 ``[repeats]``; NaN where the metric of a resample is not defined.
-        level: share of the draws inside an interval.
-    """
-
-    values: dict[str, float]
+    values: dict[str, float]  #: prediction → the metric over all rows
+    #: prediction → float64 ``[repeats]``; NaN where the metric of a resample is not defined
     draws: dict[str, np.ndarray]
-    level: float
+    level: float  #: share of the draws inside an interval
 
     def interval(self, name: str) -> Interval:
         """Return the metric of one prediction with its interval."""

@@ -304,51 +304,34 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Finding:
-    """A change beyond its threshold.
+    """A change beyond its threshold."""
 
-    Args:
-        about: a column, ``'all columns'``, or a period.
-        kind: ``'gone'``, ``'type'``, ``'missing'``, ``'unseen'``, ``'shape'``, ``'prediction'``, ``'neighbours'``,
-            ``'joint'`` or ``'metric'``.
-        says: the change, in a sentence.
-    """
-
-    about: str
+    about: str  #: a column, ``'all columns'``, or a period
+    #: ``'gone'``, ``'type'``, ``'missing'``, ``'unseen'``, ``'shape'``, ``'prediction'``, ``'neighbours'``, ``'joint'``
+    #: or ``'metric'``
     kind: str
-    says: str
+    says: str  #: the change, in a sentence
 
 
 @dataclass(frozen=True)
 class Monitored:
-    """Figures and findings of a comparison, which write themselves as JSON, text or a page.
+    """Figures and findings of a comparison, which write themselves as JSON, text or a page."""
 
-    Args:
-        columns: one row per column: every figure, ``p`` as adjusted for all tests, and ``finding`` ('' = none).
-        findings: changes beyond the thresholds.
-        adversarial: how well trees tell the two sides apart; None: no trees were fitted.
-        over_time: the metric by period (see ``metric_over_time``); None: no labels were given.
-        reference_metric: the metric that a run had out of fold; None: not known, or another than that by period.
-        rows: of the reference and of the new rows.
-        names: of the two sides.
-        new_columns: columns that only the new rows have.
-        left_out: columns that were not compared, and why.
-        thresholds: the thresholds in use.
-        overlap: of vectors: the share of an id's nearest that have stayed so (see ``neighbour_overlap``); else None.
-        compared: the columns with their cells.
-    """
-
+    #: one row per column: every figure, ``p`` as adjusted for all tests, and ``finding`` ('' = none)
     columns: pd.DataFrame
-    findings: list[Finding]
-    adversarial: AdversarialReport | None
-    over_time: pd.DataFrame | None
+    findings: list[Finding]  #: changes beyond the thresholds
+    adversarial: AdversarialReport | None  #: how well trees tell the two sides apart; None: no trees were fitted
+    over_time: pd.DataFrame | None  #: the metric by period (see ``metric_over_time``); None: no labels were given
+    #: the metric that a run had out of fold; None: not known, or another than that by period
     reference_metric: float | None
-    rows: tuple[int, int]
-    names: tuple[str, str]
-    new_columns: list[str]
-    left_out: dict[str, str]
-    thresholds: Thresholds
+    rows: tuple[int, int]  #: of the reference and of the new rows
+    names: tuple[str, str]  #: of the two sides
+    new_columns: list[str]  #: columns that only the new rows have
+    left_out: dict[str, str]  #: columns that were not compared, and why
+    thresholds: Thresholds  #: the thresholds in use
+    #: of vectors: the share of an id's nearest that have stayed so (see ``neighbour_overlap``); else None
     overlap: float | None
-    compared: list[Compared] = field(repr=False)
+    compared: list[Compared] = field(repr=False)  #: the columns with their cells
 
     @property
     def ok(self) -> bool:

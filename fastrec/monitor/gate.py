@@ -17,30 +17,19 @@ from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric, loss
 
 @dataclass(frozen=True)
 class Verdict:
-    """The gate's decision.
+    """The gate's decision."""
 
-    Args:
-        promote: whether the candidate may take over.
-        reasons: why not; of a promoted one what speaks for it.
-        metric: the metric's name.
-        serving, candidate: the metric of each on the newest rows.
-        gain: by how much the candidate is better (below 0: worse), paired, with its 95 % interval.
-        margin: how much worse it may be.
-        checks: name of a check → whether it holds.
-        by_period: one row a period: ``period``, ``rows``, ``serving``, ``candidate``, ``gain``, ``low``, ``high``.
-        rows: number of rows (or lists) compared.
-    """
-
-    promote: bool
-    reasons: list[str]
-    metric: str
-    serving: float
-    candidate: float
-    gain: Interval
-    margin: float
-    checks: dict[str, bool]
+    promote: bool  #: whether the candidate may take over
+    reasons: list[str]  #: why not; of a promoted one what speaks for it
+    metric: str  #: the metric's name
+    serving: float  #: its metric on the newest rows
+    candidate: float  #: its metric on the newest rows
+    gain: Interval  #: by how much the candidate is better (below 0: worse), paired, with its 95 % interval
+    margin: float  #: how much worse it may be
+    checks: dict[str, bool]  #: name of a check → whether it holds
+    #: one row a period: ``period``, ``rows``, ``serving``, ``candidate``, ``gain``, ``low``, ``high``
     by_period: pd.DataFrame
-    rows: int
+    rows: int  #: number of rows (or lists) compared
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; None for values that could not be computed."""

@@ -244,19 +244,12 @@ def _time_folds(
 
 @dataclass(frozen=True)
 class Retrained:
-    """The new run and its verdict.
+    """The new run and its verdict."""
 
-    Args:
-        run: the new run; ``gate.json`` in it holds the verdict.
-        verdict: the gate's decision.
-        version: its number in the registry; None: it was not promoted, or there is no registry.
-        began: of a warm start each model → what it began with, or why it was trained from nothing.
-    """
-
-    run: Path
-    verdict: Verdict
-    version: int | None
-    began: dict[str, str]
+    run: Path  #: the new run; ``gate.json`` in it holds the verdict
+    verdict: Verdict  #: the gate's decision
+    version: int | None  #: its number in the registry; None: it was not promoted, or there is no registry
+    began: dict[str, str]  #: of a warm start each model → what it began with, or why it was trained from nothing
 
 
 def retrain(

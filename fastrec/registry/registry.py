@@ -22,23 +22,14 @@ _VERSIONS = "versions"
 
 @dataclass(frozen=True)
 class Version:
-    """A version, as it was put into the registry; its files never change.
+    """A version, as it was put into the registry; its files never change."""
 
-    Args:
-        number: from 1.
-        folder: holds ``run/``, ``export/`` or both.
-        added: when, ISO 8601 in UTC.
-        source: the folder that it was copied from.
-        why: what was said of it.
-        events_from: how many bytes of observed events there were: those after it its state is still to take in.
-    """
-
-    number: int
-    folder: Path
-    added: str
-    source: str
-    why: str = ""
-    events_from: int = 0
+    number: int  #: from 1
+    folder: Path  #: holds ``run/``, ``export/`` or both
+    added: str  #: when, ISO 8601 in UTC
+    source: str  #: the folder that it was copied from
+    why: str = ""  #: what was said of it
+    events_from: int = 0  #: how many bytes of observed events there were: those after it its state is still to take in
 
     @property
     def run(self) -> Path | None:

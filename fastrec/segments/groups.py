@@ -153,17 +153,11 @@ def run_starts(first: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Rows sorted by group and in order within it.
+    """Rows sorted by group and in order within it."""
 
-    Args:
-        order: int64 ``[n]``, the rows in sorted order; None = they are sorted already.
-        codes: int64 ``[n]``, the group of each sorted row.
-        start: int64 ``[n]``, for each sorted place the place of its group's first row.
-    """
-
-    order: torch.Tensor | None
-    codes: torch.Tensor
-    start: torch.Tensor
+    order: torch.Tensor | None  #: int64 ``[n]``, the rows in sorted order; None = they are sorted already
+    codes: torch.Tensor  #: int64 ``[n]``, the group of each sorted row
+    start: torch.Tensor  #: int64 ``[n]``, for each sorted place the place of its group's first row
 
     @classmethod
     def of(cls, codes: torch.Tensor, *order: torch.Tensor) -> Groups:

@@ -25,22 +25,14 @@ from fastrec.table.column import rows_of
 
 @dataclass
 class Nearness:
-    """What makes two events of a session neighbours.
+    """What makes two events of a session neighbours."""
 
-    Args:
-        after, before: float32: weights of the events 1, 2, … after one, and before it; those farther do not count.
-        weights: float32 ``[events]``: of an event as a neighbour; None: all 1.
-        times: float64 ``[events]`` in seconds; None: not known.
-        farthest: seconds between neighbours, at most.
-        cap: how many of an item's events are looked at: the last of the log.
-    """
-
-    after: Tensor
-    before: Tensor
-    weights: Tensor | None = None
-    times: Tensor | None = None
-    farthest: float = float("inf")
-    cap: int = 1 << 14
+    after: Tensor  # float32: weights of the events 1, 2, … after one; those farther do not count
+    before: Tensor  # the same before it
+    weights: Tensor | None = None  # float32 ``[events]``: of an event as a neighbour; None: all 1
+    times: Tensor | None = None  # float64 ``[events]`` in seconds; None: not known
+    farthest: float = float("inf")  # seconds between neighbours, at most
+    cap: int = 1 << 14  # how many of an item's events are looked at: the last of the log
 
 
 def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:

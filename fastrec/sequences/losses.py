@@ -95,17 +95,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class BatchItems:
-    """Items of a batch, each once.
+    """Items of a batch, each once."""
 
-    Args:
-        codes: int64 ``[m]``.
-        place: where among them each position's target stands, int64 ``[p]``.
-        chance: that each was to be among them, ``[m]``, above 0.
-    """
-
-    codes: Tensor
-    place: Tensor
-    chance: Tensor
+    codes: Tensor  # int64 ``[m]``
+    place: Tensor  # where among them each position's target stands, int64 ``[p]``
+    chance: Tensor  # that each was to be among them, ``[m]``, above 0
 
 
 class ItemDraw:

@@ -24,18 +24,12 @@ from fastrec.table.column import rows_of
 
 
 class Decays(NamedTuple):
-    """Weights by a distance in events, float32 ``[distances]``, the last for whatever is farther.
+    """Weights by a distance in events, float32 ``[distances]``, the last for whatever is farther."""
 
-    Args:
-        own: of an item, by how far it is from the end of the session that is asked for.
-        back: of a neighbour, by how far from that end the latest shared item is.
-        after, before: of a neighbour's item, by how far after or before that shared item it stands.
-    """
-
-    own: Tensor
-    back: Tensor
-    after: Tensor
-    before: Tensor
+    own: Tensor  # of an item, by how far it is from the end of the session that is asked for
+    back: Tensor  # of a neighbour, by how far from that end the latest shared item is
+    after: Tensor  # of a neighbour's item, by how far after that shared item it stands
+    before: Tensor  # and by how far before
 
 
 def exponential(length: float | None) -> Tensor:
@@ -47,16 +41,11 @@ def exponential(length: float | None) -> Tensor:
 
 @dataclass
 class SessionIndex:
-    """Sessions of the past, and for every item the sessions that have it.
+    """Sessions of the past, and for every item the sessions that have it."""
 
-    Args:
-        values, offsets: codes of items, int64, session ``i`` at ``offsets[i]`` up to ``offsets[i + 1]``.
-        sessions, places, starts: item ``j`` is in ``sessions[starts[j] : starts[j + 1]]``, last at ``places`` there.
-    """
-
-    values: Tensor
+    values: Tensor  # codes of items, int64, session ``i`` at ``offsets[i]`` up to ``offsets[i + 1]``
     offsets: Tensor
-    sessions: Tensor
+    sessions: Tensor  # item ``j`` is in ``sessions[starts[j] : starts[j + 1]]``, last at ``places`` there
     places: Tensor
     starts: Tensor
 

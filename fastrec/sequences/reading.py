@@ -29,19 +29,12 @@ _TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
 
 @dataclass
 class EventColumns:
-    """Events of sessions, one session after the other.
+    """Events of sessions, one session after the other."""
 
-    Args:
-        offsets: session ``i`` has the events ``offsets[i]`` up to ``offsets[i + 1]``, int64 ``[n + 1]``.
-        columns: of the events, by name.
-        sessions: the sessions' ids ``[n]``; None: there are none.
-        target: the item that follows, ``[n]``; None: not known.
-    """
-
-    offsets: torch.Tensor
-    columns: dict[str, Column]
-    sessions: Column | None
-    target: Column | None
+    offsets: torch.Tensor  # session ``i`` has the events ``offsets[i]`` up to ``offsets[i + 1]``, int64 ``[n + 1]``
+    columns: dict[str, Column]  # of the events, by name
+    sessions: Column | None  # the sessions' ids ``[n]``; None: there are none
+    target: Column | None  # the item that follows, ``[n]``; None: not known
 
 
 def read_events(source: Any, columns: dict[str, Any], target: str | None, virtual: str | None) -> EventColumns:
@@ -177,20 +170,13 @@ def _key(column: Column) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Coding:
-    """How a column becomes a tensor.
+    """How a column becomes a tensor."""
 
-    Args:
-        kind: ``category``, ``number`` or ``vector``.
-        vocab: of a category.
-        mean, scale: of a number: what is taken away, and what it is then divided by.
-        width: of a vector.
-    """
-
-    kind: str
-    vocab: Vocab | None = None
-    mean: float = 0.0
-    scale: float = 1.0
-    width: int = 1
+    kind: str  # ``category``, ``number`` or ``vector``
+    vocab: Vocab | None = None  # of a category
+    mean: float = 0.0  # of a number: what is taken away
+    scale: float = 1.0  # what it is then divided by
+    width: int = 1  # of a vector
 
     @classmethod
     def fit(cls, column: Column) -> Coding:

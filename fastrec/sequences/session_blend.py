@@ -243,17 +243,11 @@ class SessionBlend(SessionModel):
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Items that a blend may put first, few enough to try many weights on.
+    """Items that a blend may put first, few enough to try many weights on."""
 
-    Args:
-        codes: int64 ``[n, c]``, ascending; an item may stand there twice.
-        scores: of each model, float32 ``[n, c, models]``.
-        target: the right items, int64 ``[n]``.
-    """
-
-    codes: Tensor
-    scores: Tensor
-    target: Tensor
+    codes: Tensor  # int64 ``[n, c]``, ascending; an item may stand there twice
+    scores: Tensor  # of each model, float32 ``[n, c, models]``
+    target: Tensor  # the right items, int64 ``[n]``
 
     def ranks(self, weights: Sequence[float], k: int) -> Tensor:
         """Return the right items' places by some weights, int64 ``[n]``; ``k + 1``: not among the candidates."""

@@ -87,19 +87,12 @@ LEVEL = 0.9  # of intervals, as ``predict_interval`` has it
 
 @dataclass
 class Exported:
-    """An export.
+    """An export."""
 
-    Args:
-        folder: its folder.
-        about: the content of ``serving.json``.
-        served: the features that are in the graph, and why the others are not.
-        unserved: why ``fastrec serve`` cannot answer it, if so.
-    """
-
-    folder: Path
-    about: dict[str, Any]
-    served: Served = field(default_factory=Served)
-    unserved: str | None = None
+    folder: Path  #: its folder
+    about: dict[str, Any]  #: the content of ``serving.json``
+    served: Served = field(default_factory=Served)  #: the features that are in the graph, and why the others are not
+    unserved: str | None = None  #: why ``fastrec serve`` cannot answer it, if so
 
 
 def export_run(

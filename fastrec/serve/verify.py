@@ -24,19 +24,12 @@ from fastrec.validate import ListEvents, Lists, Rows
 
 @dataclass(frozen=True)
 class Verified:
-    """The result of a comparison.
+    """The result of a comparison."""
 
-    Args:
-        rows: number of scored rows.
-        difference: the largest difference of two scores, relative to amounts above 1.
-        row: its row.
-        lists: number of lists of a ranking in another order.
-    """
-
-    rows: int
-    difference: float
-    row: int
-    lists: int = 0
+    rows: int  #: number of scored rows
+    difference: float  #: the largest difference of two scores, relative to amounts above 1
+    row: int  #: its row
+    lists: int = 0  #: number of lists of a ranking in another order
 
     @property
     def holds(self) -> bool:

@@ -411,31 +411,21 @@ def refuse_same_names(blends: Sequence[Estimator]) -> None:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Result of a stack; unpacks into ``predictions`` and ``tried``.
+    """Result of a stack; unpacks into ``predictions`` and ``tried``."""
 
-    Args:
-        predictions: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of
-            the test rows: by what all folds together choose.
-        tried: blend, or base model alone → its out-of-fold score. The best of them is flattered: it was chosen by it.
-        score: the score of ``predictions.oof``: each fold is scored by what was chosen without it.
-        best_base: the base model with the best out-of-fold score.
-        chosen: what the test predictions are made by.
-        choices: what was chosen for each fold.
-        scores: ``'stack'`` and the best base model → score with its bootstrap interval, over groups where there are
-            groups.
-        difference: stack less best base model, paired, with its interval.
-        model: what predicts for other rows.
-    """
-
+    #: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of the test rows:
+    #: by what all folds together choose
     predictions: Predictions
+    #: blend, or base model alone → its out-of-fold score. The best of them is flattered: it was chosen by it
     tried: dict[str, float]
-    score: float
-    best_base: str
-    chosen: str
-    choices: list[str]
+    score: float  #: the score of ``predictions.oof``: each fold is scored by what was chosen without it
+    best_base: str  #: the base model with the best out-of-fold score
+    chosen: str  #: what the test predictions are made by
+    choices: list[str]  #: what was chosen for each fold
+    #: ``'stack'`` and the best base model → score with its bootstrap interval, over groups where there are groups
     scores: dict[str, Interval]
-    difference: Interval
-    model: StackModel = field(repr=False)
+    difference: Interval  #: stack less best base model, paired, with its interval
+    model: StackModel = field(repr=False)  #: what predicts for other rows
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.predictions, self.tried))

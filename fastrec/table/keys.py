@@ -413,17 +413,12 @@ class _PairedKeys(Keys):
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """A key column (or several together) as dense codes.
+    """A key column (or several together) as dense codes."""
 
-    Args:
-        codes: int64 ``[n]``; 0 = missing (for several columns: any of them missing), ``i`` = ``keys`` row ``i - 1``.
-        keys: the distinct keys, in any order.
-        is_sorted: whether the keys are known to be in ascending order.
-    """
-
+    #: int64 ``[n]``; 0 = missing (for several columns: any of them missing), ``i`` = ``keys`` row ``i - 1``
     codes: torch.Tensor
-    keys: Keys
-    is_sorted: bool = False
+    keys: Keys  #: the distinct keys, in any order
+    is_sorted: bool = False  #: whether the keys are known to be in ascending order
     _cache: dict[str, Coded] = field(init=False, default_factory=dict, repr=False)
     _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 

@@ -27,17 +27,14 @@ _NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the colu
 
 @dataclass(frozen=True)
 class CsvForm:
-    """Format of a text file that differs from the usual.
+    """Format of a text file that differs from the usual."""
 
-    Args:
-        header: the columns of a file that has none in its first line; None: the first line names them.
-        delimiter: what separates columns; None: a tab in ``.tsv``, else a comma. A space after the sign (``', '``):
-            spaces around text are not part of it.
-        missing: texts that mean a missing value, beside the usual ones (empty, ``NA``, ``NaN``, ``null``, …).
-    """
-
+    # the columns of a file that has none in its first line; None: the first line names them
     header: Sequence[str] | None = None
+    # what separates columns; None: a tab in ``.tsv``, else a comma. A space after the sign (``', '``): spaces around
+    # text are not part of it
     delimiter: str | None = None
+    # texts that mean a missing value, beside the usual ones (empty, ``NA``, ``NaN``, ``null``, …)
     missing: Sequence[str] = ()
 
 

@@ -63,39 +63,27 @@ Method = Literal["null", "permutation"]
 
 @dataclass(frozen=True)
 class FeatureWorth:
-    """The importance of one column.
+    """The importance of one column."""
 
-    Attributes:
-        name: the column.
-        importance: by ``'null'``: its gain; by ``'permutation'``: by how much the metric is worse if it is shuffled.
-        low, high: by ``'null'``: the 5 % and 95 % quantiles of its gains with shuffled targets; by ``'permutation'``:
-            the importance's 95 % interval.
-        p: by ``'null'``: the empirical p-value of the gain (Altmann et al. 2010), at least 1 / (repeats + 1); None by
-            ``'permutation'``.
-        kept: whether it is kept.
-    """
-
-    name: str
+    name: str  #: the column
+    #: by ``'null'``: its gain; by ``'permutation'``: by how much the metric is worse if it is shuffled
     importance: float
+    #: by ``'null'``: the 5 % quantile of its gains with shuffled targets; by ``'permutation'``: of its 95 % interval
     low: float
-    high: float
+    high: float  #: the other end: the 95 % quantile, or of the interval
+    #: by ``'null'``: the empirical p-value of the gain (Altmann et al. 2010), at least 1 / (repeats + 1); None by
+    #: ``'permutation'``
     p: float | None
-    kept: bool
+    kept: bool  #: whether it is kept
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The columns of a model, the most important first.
+    """The columns of a model, the most important first."""
 
-    Attributes:
-        method: how they were compared.
-        measure: of ``importance``: ``'gain'``, or the metric's name.
-        table: a line for each column.
-    """
-
-    method: Method
-    measure: str
-    table: tuple[FeatureWorth, ...]
+    method: Method  #: how they were compared
+    measure: str  #: of ``importance``: ``'gain'``, or the metric's name
+    table: tuple[FeatureWorth, ...]  #: a line for each column
 
     @property
     def kept(self) -> list[str]:

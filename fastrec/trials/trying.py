@@ -82,35 +82,23 @@ Verdict = Literal["better", "no difference seen", "worse", "leak"]
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of a try.
+    """The result of a try."""
 
-    Attributes:
-        columns: the new columns.
-        dropped: the run's columns that were left out.
-        verdict: ``'better'`` or ``'worse'`` if the interval excludes 0, else ``'no difference seen'``; ``'leak'`` if a
-            new column leaks: then nothing was trained.
-        metric: the metric that was compared.
-        greater_is_better: whether a higher metric is better.
-        before, after: the metric out of fold before and after the change, means over the seeds; NaN for a leak.
-        difference: ``after`` less ``before``, with its 98 % interval (see ``compared``).
-        leaks: column → kind and detail.
-        gains: new column → its share of the trees' total gain, if the model has gains.
-        model: the run's model that was trained.
-        seconds: duration.
-    """
-
-    columns: tuple[str, ...]
-    dropped: tuple[str, ...]
+    columns: tuple[str, ...]  #: the new columns
+    dropped: tuple[str, ...]  #: the run's columns that were left out
+    #: ``'better'`` or ``'worse'`` if the interval excludes 0, else ``'no difference seen'``; ``'leak'`` if a new column
+    #: leaks: then nothing was trained
     verdict: Verdict
-    metric: str
-    greater_is_better: bool
-    before: float
-    after: float
-    difference: Interval
-    leaks: Mapping[str, str] = field(default_factory=dict)
+    metric: str  #: the metric that was compared
+    greater_is_better: bool  #: whether a higher metric is better
+    before: float  #: the metric out of fold before the change, the mean over the seeds; NaN for a leak
+    after: float  #: the same after the change
+    difference: Interval  #: ``after`` less ``before``, with its 98 % interval (see ``compared``)
+    leaks: Mapping[str, str] = field(default_factory=dict)  #: column → kind and detail
+    #: new column → its share of the trees' total gain, if the model has gains
     gains: Mapping[str, float] = field(default_factory=dict)
-    model: str = ""
-    seconds: float = 0.0
+    model: str = ""  #: the run's model that was trained
+    seconds: float = 0.0  #: duration
 
     def __str__(self) -> str:
         named = [f"+ {n}" for n in self.columns] + [f"- {n}" for n in self.dropped]

@@ -31,44 +31,26 @@ _OWN = "own"  # marks the trial of the run's settings
 
 @dataclass(frozen=True)
 class Tuned:
-    """A trial.
+    """A trial."""
 
-    Args:
-        number: of the trial; None: the run's settings.
-        settings: setting → value; empty for the run's settings.
-        score: the metric out of fold; of a pruned trial on the folds that it was trained on.
-        folds: number of folds that it was trained on.
-        pruned: whether it was stopped, as other trials were ahead after as many folds.
-        line: the model as a line of a recipe.
-    """
-
-    number: int | None
-    settings: dict[str, float]
-    score: float
-    folds: int
-    pruned: bool
-    line: str
+    number: int | None  #: of the trial; None: the run's settings
+    settings: dict[str, float]  #: setting → value; empty for the run's settings
+    score: float  #: the metric out of fold; of a pruned trial on the folds that it was trained on
+    folds: int  #: number of folds that it was trained on
+    pruned: bool  #: whether it was stopped, as other trials were ahead after as many folds
+    line: str  #: the model as a line of a recipe
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """Trials of a search.
+    """Trials of a search."""
 
-    Args:
-        model: the model's name.
-        metric: the metric that trials are compared by.
-        greater_is_better: whether a higher metric is better.
-        trials: all trials of this and earlier searches, the best first, pruned ones last.
-        new: number of trials of this search.
-        storage: the file that the next search continues from.
-    """
-
-    model: str
-    metric: str
-    greater_is_better: bool
-    trials: list[Tuned]
-    new: int
-    storage: Path
+    model: str  #: the model's name
+    metric: str  #: the metric that trials are compared by
+    greater_is_better: bool  #: whether a higher metric is better
+    trials: list[Tuned]  #: all trials of this and earlier searches, the best first, pruned ones last
+    new: int  #: number of trials of this search
+    storage: Path  #: the file that the next search continues from
 
     @property
     def best(self) -> Tuned:

@@ -45,16 +45,11 @@ class Model(Protocol):
 
 @dataclass
 class Trained:
-    """Model of a fold, and its predictions.
-
-    Args:
-        oof: float64 ``[m]`` or ``[m, k]``: its predictions of the fold's rows.
-        test: float64 ``[n_test]`` or ``[n_test, k]``.
-    """
+    """Model of a fold, and its predictions."""
 
     model: Model
-    oof: torch.Tensor
-    test: torch.Tensor
+    oof: torch.Tensor  #: float64 ``[m]`` or ``[m, k]``: its predictions of the fold's rows
+    test: torch.Tensor  #: float64 ``[n_test]`` or ``[n_test, k]``
 
 
 class FoldStore(Protocol):
@@ -69,26 +64,18 @@ class FoldStore(Protocol):
 
 @dataclass
 class Predictions:
-    """One estimator's predictions.
+    """One estimator's predictions."""
 
-    Args:
-        name: the estimator.
-        oof: float64 ``[n_train]`` or ``[n_train, k]``: every training row's prediction by the model that did not see
-            its fold; NaN for rows that no fold scores (the first block of folds in order of time).
-        test: float64 ``[n_test]`` or ``[n_test, k]``: mean over the folds' models.
-        curves: records of training, each with its ``fold``.
-        importance: feature → gain, mean over the folds.
-        models: the folds' models.
-        folds: what ``folds_digest`` says of the folds that ``oof`` was made by; None: not made by ``CrossFit``. A stack
-            takes only predictions that were made by its own folds.
-    """
-
-    name: str
+    name: str  #: the estimator
+    #: float64 ``[n_train]`` or ``[n_train, k]``: a training row's prediction by the model that did not see its fold;
+    #: NaN for rows that no fold scores (the first block of folds in order of time)
     oof: torch.Tensor
-    test: torch.Tensor
-    curves: list[dict[str, float]] = field(default_factory=list)
-    importance: dict[str, float] = field(default_factory=dict)
-    models: list[Model] = field(default_factory=list)
+    test: torch.Tensor  #: float64 ``[n_test]`` or ``[n_test, k]``: mean over the folds' models
+    curves: list[dict[str, float]] = field(default_factory=list)  #: records of training, each with its ``fold``
+    importance: dict[str, float] = field(default_factory=dict)  #: feature → gain, mean over the folds
+    models: list[Model] = field(default_factory=list)  #: the folds' models
+    #: what ``folds_digest`` says of the folds that ``oof`` was made by; None: not made by ``CrossFit``. A stack takes
+    #: only predictions that were made by its own folds
     folds: str | None = None
 
 

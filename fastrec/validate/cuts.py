@@ -238,17 +238,11 @@ def given_key(data: Any, what: Any, role: str) -> Table:
 
 
 class Times(NamedTuple):
-    """Times of rows.
+    """Times of rows."""
 
-    Args:
-        ticks: int64 or float64 ``[n]`` on the CPU.
-        per_second: ticks in a second; None: the column is numbers, or categories in an order.
-        name: the column.
-    """
-
-    ticks: torch.Tensor
-    per_second: int | None
-    name: str
+    ticks: torch.Tensor  # int64 or float64 ``[n]`` on the CPU
+    per_second: int | None  # ticks in a second; None: the column is numbers, or categories in an order
+    name: str  # the column
 
     def span(self, value: Any, role: str) -> int | float:
         """Turn a length of time into ticks, rounded down to whole ones if times are whole.

@@ -173,21 +173,13 @@ class ColumnShift(NamedTuple):
 
 @dataclass(frozen=True)
 class AdversarialReport:
-    """Report of how well a classifier tells train rows from test rows; ``str(report)`` is for reading.
+    """Report of how well a classifier tells train rows from test rows; ``str(report)`` is for reading."""
 
-    Args:
-        auc: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all.
-        columns: the columns, the one with the largest share of gain first.
-        rows: how many rows of train and of test were looked at.
-        of: how many there are.
-        left_out: columns in both that no classifier takes (lists, vectors).
-    """
-
-    auc: Interval
-    columns: list[ColumnShift]
-    rows: tuple[int, int]
-    of: tuple[int, int]
-    left_out: list[str]
+    auc: Interval  #: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all
+    columns: list[ColumnShift]  #: the columns, the one with the largest share of gain first
+    rows: tuple[int, int]  #: how many rows of train and of test were looked at
+    of: tuple[int, int]  #: how many there are
+    left_out: list[str]  #: columns in both that no classifier takes (lists, vectors)
 
     def __str__(self) -> str:
         verdict = "they are not told apart"

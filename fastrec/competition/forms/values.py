@@ -360,25 +360,16 @@ def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
 
 @dataclass(frozen=True)
 class ValueScore(ReportLines):
-    """A submission's score.
+    """A submission's score."""
 
-    Args:
-        metric: the metric's name.
-        value: the metric.
-        rows: how many rows it is over.
-        relevant: of lists: which of their lines are relevant.
-        unmatched: of lists: how many lines of the submission and of the truth have no partner, in a sentence each.
-        note: why ``metric`` is not the one that was asked for.
-        others: other metrics of the same lines, by name.
-    """
-
-    metric: str
-    value: float
-    rows: int
-    relevant: str = ""
+    metric: str  #: the metric's name
+    value: float  #: the metric
+    rows: int  #: how many rows it is over
+    relevant: str = ""  #: of lists: which of their lines are relevant
+    #: of lists: how many lines of the submission and of the truth have no partner, in a sentence each
     unmatched: tuple[str, ...] = ()
-    note: str = ""
-    others: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""  #: why ``metric`` is not the one that was asked for
+    others: Mapping[str, float] = field(default_factory=dict)  #: other metrics of the same lines, by name
 
     def lines(self) -> list[str]:
         """Return lines to print; the last is the metric and the score with five decimals."""

@@ -56,19 +56,12 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakageReport:
-    """The result of ``check_leakage``; true if it has no leaks.
+    """The result of ``check_leakage``; true if it has no leaks."""
 
-    Args:
-        leaks: the leaks, one for each column and kind.
-        notes: effects that are no leak by themselves.
-        checked: the checks, in words.
-        outputs: all columns checked.
-    """
-
-    leaks: list[Leak]
-    notes: list[str] = field(default_factory=list)
-    checked: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
+    leaks: list[Leak]  #: the leaks, one for each column and kind
+    notes: list[str] = field(default_factory=list)  #: effects that are no leak by themselves
+    checked: list[str] = field(default_factory=list)  #: the checks, in words
+    outputs: list[str] = field(default_factory=list)  #: all columns checked
 
     @property
     def ok(self) -> bool:

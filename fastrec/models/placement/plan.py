@@ -222,21 +222,13 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class EmbeddingPlan:
-    """What ``plan_embeddings`` found; ``placement=`` of any model takes it.
+    """What ``plan_embeddings`` found; ``placement=`` of any model takes it."""
 
-    Args:
-        tables: one each.
-        embeddings: the settings it stands for.
-        batch_size: rows of a batch.
-        bandwidth: bytes per second at which rows come from the host, measured.
-        seconds_per_batch: time to bring a batch's rows and to write as many back; most of it passes while the batch
-            before trains.
-    """
-
-    tables: tuple[TablePlan, ...]
-    embeddings: Embeddings
-    batch_size: int
-    bandwidth: float
+    tables: tuple[TablePlan, ...]  #: one each
+    embeddings: Embeddings  #: the settings it stands for
+    batch_size: int  #: rows of a batch
+    bandwidth: float  #: bytes per second at which rows come from the host, measured
+    #: time to bring a batch's rows and to write as many back; most of it passes while the batch before trains
     seconds_per_batch: float
 
     @property

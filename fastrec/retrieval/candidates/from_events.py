@@ -98,34 +98,24 @@ _ACT, _POSITIVE, _SHOWN, _LABEL = "(act)", "(positive)", "(shown)", "label"  # t
 
 @dataclass
 class CandidateTables:
-    """Candidates with labels, and candidates to rank.
+    """Candidates with labels, and candidates to rank."""
 
-    Attributes:
-        train: a row for every candidate of a group whose future is known: group, item, features, ``label`` (1: it came
-            next). Groups without a positive among their candidates are left out.
-        test: the same of the groups that are to be ranked, without a label.
-        group, item: the names of these columns.
-        recall: of each source, of all of them together (``union``) and of the ``k`` that are taken (``taken``): the
-            share of the positives that it finds, what the union would lose without it, candidates a group.
-        groups: how many groups ``train`` was made of.
-        asked: how many groups are to be ranked.
-        label: the name of the labels' column.
-        found: the share of them with a positive among the candidates. A metric on ``train`` times this is one of all.
-        repeats: the share of positives that the group had before.
-        seen: whether a group's own items are candidates.
-    """
-
+    #: a row for every candidate of a group whose future is known: group, item, features, ``label`` (1: it came next).
+    #: Groups without a positive among their candidates are left out
     train: Table
-    test: Table
-    group: str
-    item: str
+    test: Table  #: the same of the groups that are to be ranked, without a label
+    group: str  #: the name of this column
+    item: str  #: the name of this column
+    #: of each source, of all of them together (``union``) and of the ``k`` that are taken (``taken``): the share of the
+    #: positives that it finds, what the union would lose without it, candidates a group
     recall: Table
-    groups: int
-    asked: int
+    groups: int  #: how many groups ``train`` was made of
+    asked: int  #: how many groups are to be ranked
+    #: the share of them with a positive among the candidates. A metric on ``train`` times this is one of all
     found: float
-    repeats: float
-    seen: bool
-    label: str = _LABEL
+    repeats: float  #: the share of positives that the group had before
+    seen: bool  #: whether a group's own items are candidates
+    label: str = _LABEL  #: the name of the labels' column
 
     def write(self, folder: str | Path) -> Path:
         """Write ``train.parquet`` and ``test.parquet`` into a folder; an earlier result there is replaced.

@@ -25,15 +25,10 @@ from fastrec.serve.session import FILE
 
 @dataclass(frozen=True)
 class Canary:
-    """A version that answers a share of the requests.
+    """A version that answers a share of the requests."""
 
-    Args:
-        version: its number in the registry.
-        share: of the requests that say an id, above 0 and at most 1.
-    """
-
-    version: int
-    share: float
+    version: int  #: its number in the registry
+    share: float  #: of the requests that say an id, above 0 and at most 1
 
     @classmethod
     def read(cls, text: str) -> Canary:

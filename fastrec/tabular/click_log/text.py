@@ -23,17 +23,11 @@ _LINE_END = ord("\n")
 
 @dataclass(frozen=True)
 class LogPart:
-    """A file of lines, or the lines of it that begin in a stretch of bytes.
+    """A file of lines, or the lines of it that begin in a stretch of bytes."""
 
-    Args:
-        path: the file.
-        start: lines that begin at this byte or later.
-        stop: and before this one; None: to the file's end.
-    """
-
-    path: Path
-    start: int = 0
-    stop: int | None = None
+    path: Path  #: the file
+    start: int = 0  #: lines that begin at this byte or later
+    stop: int | None = None  #: and before this one; None: to the file's end
 
     def range(self) -> tuple[int, int]:
         """Return the first and last byte, as the file has them.
