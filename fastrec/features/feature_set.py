@@ -183,7 +183,8 @@ class FeatureSet(Parameters):
 
         Args:
             df: training rows with their target.
-            folds: integers ``[n]`` from 0, or the name of a column with them: the folds of the *model's* validation.
+            folds: the folds of the *model's* validation: ``Folds`` (not by time), integers ``[n]`` from 0, or a column's
+                name.
             tables, unlabeled: see ``fit``.
             only: the numbers of the outer folds to yield; None: all.
 
