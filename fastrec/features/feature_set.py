@@ -183,8 +183,8 @@ class FeatureSet(Parameters):
 
         Args:
             df: training rows with their target.
-            folds: the folds of the *model's* validation: ``Folds`` (not by time), integers ``[n]`` from 0, or a column's
-                name.
+            folds: the folds of the *model's* validation: ``Folds`` (not by time), integers ``[n]`` from 0, or a
+                column's name.
             tables, unlabeled: see ``fit``.
             only: the numbers of the outer folds to yield; None: all.
 
