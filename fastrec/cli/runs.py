@@ -348,7 +348,7 @@ def select(
         str, typer.Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")
     ] = "null",
     model: _Model = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How many shuffled targets.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="How many shuffled targets, 19 or more.")] = 20,
 ) -> None:
     """Weigh every column that a run's model learns from, and say which ones it can do without."""
     with readable_errors():
@@ -363,7 +363,8 @@ def select(
             table.add_row(w.name, *figures, "yes" if w.kept else "no")
         console = Console(soft_wrap=True, highlight=False)
         console.print(table)
-        console.print(f"kept {len(made.kept)} of {len(made.table)}: {', '.join(made.kept)}", markup=False)
+        names = ", ".join(made.kept) or "no column is distinguishable from chance"
+        console.print(f"kept {len(made.kept)} of {len(made.table)}: {names}", markup=False)
 
 
 @app.command()
