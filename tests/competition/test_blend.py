@@ -20,6 +20,7 @@ from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, blend_runs, compare_runs, list_runs, run_competition
 from fastrec.competition.blend import seen_share
+from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, DataWarning, FastrecError, LeakageError, MissingColumnError, SubmissionError
 from fastrec.estimators import LGBMModel, SKModel, XGBModel
@@ -111,6 +112,8 @@ def test_a_blend_is_a_run_whose_scores_are_those_of_its_files(runs, task, tmp_pa
     assert high >= 0 if scores["greater_is_better"] else low <= 0
     assert scores["stack_choice"]["chosen"] in scores["stack_tried"]
     # What runs are good for, blends are.
+    with pytest.raises(DataError, match="a blend of runs holds predictions and no models"):
+        KeptRows(made)  # of try, select and tune
     listed = {s.name: s.score for s in list_runs(tmp_path)}
     assert listed == {"blend": pytest.approx(scores["oof"]["stack"])}
     whole = compare_runs(made, runs[task][0])[0]
