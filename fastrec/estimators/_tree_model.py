@@ -55,6 +55,11 @@ class TreeInputs:
         here.
         """
         names = rows.names if columns is None else list(columns)
+        if not names or len(set(names)) < len(names):
+            problem = (
+                f"columns to learn from are named twice ({names})" if names else "there is no column to learn from"
+            )
+            raise DataError(problem, remedy="Name each once, in cats=[…] or conts=[…] of the rows")
         odd = next((n for n in keys if n not in names), None)
         if odd is not None:
             raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")

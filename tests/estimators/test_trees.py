@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import xgboost as xgb
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, ndcg_score
 from sklearn.utils.class_weight import compute_sample_weight
 
@@ -23,6 +24,7 @@ from fastrec.estimators import (
     LGBMModel,
     NetModel,
     OffsetModel,
+    SKModel,
     XGBModel,
     XGBRanker,
 )
@@ -535,3 +537,13 @@ def test_a_parameter_that_the_library_does_not_know_is_refused_by_its_nearest_na
         XGBModel("m", **few, interaction_constraints=[["x"]], grow_policy="lossguide", max_leaves=3, verbosity=1),
     ):
         fine.fit(rows)
+
+
+@pytest.mark.parametrize("kind", [LGBMModel, XGBModel, CatBoostModel, SKModel])
+def test_no_column_and_a_column_named_twice_are_refused(kind):
+    rows = Rows(Table.read({"x": [0, 1, 2, 3]}), "binary", label=torch.tensor([0, 1, 0, 1]))
+    own = {"estimator": LogisticRegression()} if kind is SKModel else {"rounds": 2}
+    with pytest.raises(DataError, match="there is no column to learn from"):
+        kind("m", **own).fit(rows)
+    with pytest.raises(DataError, match="named twice"):
+        kind("m", columns=["x", "x"], **own).fit(rows)
