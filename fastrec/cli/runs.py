@@ -228,6 +228,10 @@ def promote(
 
         folder = Registry(registry)
         if source.isdigit() and not Path(source).exists():
+            now = folder.current
+            if now is not None and now.number == int(source):
+                typer.echo(f"version {now.number} serves already: {now.folder}")
+                return
             made = folder.promote(int(source), why=why)
         # A run over a table: sessions are served by the run itself.
         elif export and (Path(source) / "decision.json").is_file():
@@ -252,13 +256,16 @@ def rollback(registry: _REGISTRY, why: _WHY = "") -> None:
 
 
 @app.command()
-def versions(registry: _REGISTRY) -> None:
+def versions(registry: _REGISTRY, as_json: Json = False) -> None:
     """List a registry's versions and what was done with them."""
     with readable_errors():
         from fastrec.registry import Registry
 
         found = Registry(_there(registry))
         current, previous = found.current, found.previous
+        if as_json:
+            print_json({"current": current, "previous": previous, "versions": found.versions, "history": found.history})
+            return
         table = RichTable("version", "in use", "added", "of", "holds", "why")
         for v in found.versions:
             use = "current" if v == current else "previous" if v == previous else ""
