@@ -487,5 +487,5 @@ def test_labels_and_scores_in_the_other_order_are_refused():
     assert m.auc(p, y) == m.get_metric("auc")(y, p) == 1
     assert m.auc(p, 4.0 * y) == 1  # graded
     for swapped in (lambda: m.auc(y, p), lambda: m.get_metric("auc")(p, y), lambda: m.auc(y, p, np.ones(4))):
-        with pytest.raises(DataError, match="'labels', row 0.*whole number.*Give scores, then labels"):
+        with pytest.raises(DataError, match=r"'labels', row 0.*whole number.*Give scores, then labels"):
             swapped()

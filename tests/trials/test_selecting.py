@@ -148,7 +148,7 @@ def test_wrong_input_is_named(tmp_path, shop):
         select_features(shop, method="gain")
     with pytest.raises(DataError, match="no model 'm'"):
         select_features(some_rows(100), model="m")
-    with pytest.raises(DataError, match="18 shuffled targets: no column could be kept.*19 or more"):
+    with pytest.raises(DataError, match=r"18 shuffled targets: no column could be kept.*19 or more"):
         select_features(shop, repeats=18)  # the smallest p-value is a nineteenth
     with pytest.raises(MissingFileError):
         select_features(tmp_path)
