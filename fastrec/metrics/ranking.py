@@ -298,11 +298,6 @@ def mean_average_precision(
     return _mean_of(_average_precision, scores, labels, groups, k, **rules)
 
 
-def _refuse_fractions(lists: ScoredLists) -> None:
-    remedy = "Give scores, then labels; labels are whole, above 0 is relevant"
-    refuse_rows(lists.labels != lists.labels.floor(), "labels", "is no whole number", remedy)
-
-
 def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
     """Compute the area under the ROC curve: the chance that a relevant row scores above another, equal scores half.
 
@@ -310,14 +305,15 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
 
     Args:
         scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` numbers, above 0 is relevant.
+        labels: ``[n]`` whole numbers, above 0 is relevant.
         sample_weight: ``[n]`` weights >= 0, or None.
 
     Returns:
         The area; NaN where all rows are of one class.
     """
     lists = prepare(scores, labels, None, sample_weight)
-    _refuse_fractions(lists)
+    remedy = "Give scores, then labels; labels are whole, above 0 is relevant"
+    refuse_rows(lists.labels != lists.labels.floor(), "labels", "is no whole number", remedy)
     if sample_weight is None and on_host(lists.scores) and not bool(lists.scores.isnan().any()):
         # NumPy sorts plain numbers several times as fast as an order of rows is found.
         others, relevant = (np.sort(lists.scores[rows].numpy()) for rows in (~lists.relevant, lists.relevant))
