@@ -228,6 +228,10 @@ def promote(
 
         folder = Registry(registry)
         if source.isdigit() and not Path(source).exists():
+            now = folder.current
+            if now is not None and now.number == int(source):
+                typer.echo(f"version {now.number} serves already: {now.folder}")
+                return
             made = folder.promote(int(source), why=why)
         # A run over a table: sessions are served by the run itself.
         elif export and (Path(source) / "decision.json").is_file():
@@ -252,13 +256,16 @@ def rollback(registry: _REGISTRY, why: _WHY = "") -> None:
 
 
 @app.command()
-def versions(registry: _REGISTRY) -> None:
+def versions(registry: _REGISTRY, as_json: Json = False) -> None:
     """List a registry's versions and what was done with them."""
     with readable_errors():
         from fastrec.registry import Registry
 
         found = Registry(_there(registry))
         current, previous = found.current, found.previous
+        if as_json:
+            print_json({"current": current, "previous": previous, "versions": found.versions, "history": found.history})
+            return
         table = RichTable("version", "in use", "added", "of", "holds", "why")
         for v in found.versions:
             use = "current" if v == current else "previous" if v == previous else ""
@@ -348,7 +355,7 @@ def select(
         str, typer.Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")
     ] = "null",
     model: _Model = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How many shuffled targets.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="How many shuffled targets, 19 or more.")] = 20,
 ) -> None:
     """Weigh every column that a run's model learns from, and say which ones it can do without."""
     with readable_errors():
@@ -363,7 +370,8 @@ def select(
             table.add_row(w.name, *figures, "yes" if w.kept else "no")
         console = Console(soft_wrap=True, highlight=False)
         console.print(table)
-        console.print(f"kept {len(made.kept)} of {len(made.table)}: {', '.join(made.kept)}", markup=False)
+        names = ", ".join(made.kept) or "no column is distinguishable from chance"
+        console.print(f"kept {len(made.kept)} of {len(made.table)}: {names}", markup=False)
 
 
 @app.command()

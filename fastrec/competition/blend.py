@@ -27,7 +27,7 @@ from fastrec.competition.run import check_run_folder
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, warn
+from fastrec.errors import DataError, LeakageError, MissingColumnError, MissingFileError, SubmissionError, warn
 from fastrec.metrics import get_metric
 from fastrec.report.data import read_table
 from fastrec.stacking import Stack
@@ -171,6 +171,10 @@ class _FirstRun:
         header = names_in(path, ",")
         ids = (*(["split"] if "split" in header else []), *self.ids)
         given = [n for n in header if n not in (*ids, "fold") and not n.startswith("__index_level_")]  # of pandas
+        lacks = next((n for n in self.ids if n not in header), None)
+        if lacks is not None:
+            remedy = "Give its ids as columns; of a frame whose index they are, write df.reset_index()"
+            raise MissingColumnError(f"it has {', '.join(header)}", file=path, column=lacks, remedy=remedy)
         bare = {n.removeprefix("prediction_"): n for n in given}
         several = len(self.outputs) > 1
         names = [bare[n] for n in self.outputs if n in bare] if several else given
@@ -181,6 +185,11 @@ class _FirstRun:
             remedy = f"Give {', '.join(self.ids)}, {wanted}, and fold where it is known"
             raise DataError(problem, file=path, column=odd, remedy=remedy)
         text = read_text(path, (*ids, *names, *(["fold"] if "fold" in header else [])))
+        own = _plain(self.table, self.ids)
+        for name in self.ids:
+            if pc.all(pc.utf8_is_decimal(own[name])).as_py():  # theirs may have become floats
+                whole = pc.replace_substring_regex(text[name], r"^(\d+)\.0+$", r"\1")
+                text = text.set_column(text.column_names.index(name), name, whole)
         form = ValueForm(ids=ids, values=names, probabilities=self.task in ("binary", "multiclass", "multilabel"))
         theirs, ours = (RowKeys(_plain(t, ids), ids, p) for t, p in ((text, path), (self.table, self.path)))
         theirs.refuse_repeated()

@@ -96,6 +96,9 @@ class KeptRows:
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))
         self.config = read_json(self.run / "config.json", again=_AGAIN)
+        if "blend" in self.config:
+            problem = "a blend of runs holds predictions and no models: there is nothing to try, select or tune"
+            raise DataError(problem, file=self.run, remedy="Give one of the runs that it is made of")
         if "folds" not in self.config:  # of sessions, or of files larger than memory
             problem = "it is no run over a table, and such runs alone can be tried on, selected from and tuned"
             raise DataError(problem, file=self.run, remedy="Give a run of a recipe whose rows are read into memory")

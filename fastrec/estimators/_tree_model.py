@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import time
 from abc import abstractmethod
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from fastrec._core import limits
+from fastrec._core.messages import nearest
 from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators.base import (
     ClassWeight,
@@ -53,6 +55,11 @@ class TreeInputs:
         here.
         """
         names = rows.names if columns is None else list(columns)
+        if not names or len(set(names)) < len(names):
+            problem = (
+                f"columns to learn from are named twice ({names})" if names else "there is no column to learn from"
+            )
+            raise DataError(problem, remedy="Name each once, in cats=[…] or conts=[…] of the rows")
         odd = next((n for n in keys if n not in names), None)
         if odd is not None:
             raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")
@@ -373,6 +380,15 @@ class TreeModel(Estimator):
         of_all = [g.gains for g in grown if isinstance(g, Grown)]
         self.trace = Trace(curves, {n: sum(gains[n] for gains in of_all) for n in self._inputs.names}, began)
         return self
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """Refuse a parameter that is none of those the library knows: it would pass over it."""
+        known = {*known, *inspect.signature(type(self)).parameters}
+        odd = next((n for n in self.params if n not in known), None)
+        if odd is not None:
+            near = nearest(odd, known)
+            remedy = "Leave it out" if near is None else f"Did you mean {near}?"
+            raise DataError(f"{self.name}: {type(self).__name__} does not use a parameter {odd!r} here", remedy=remedy)
 
     @contextmanager
     def _refusals_as_errors(self) -> Iterator[None]:

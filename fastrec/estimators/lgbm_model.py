@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +45,7 @@ class LGBMModel(TreeModel):
         **params: LightGBM's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here.
+        DataError: a parameter is given under a name that another argument has here; by ``fit``: LightGBM has no such.
     """
 
     suffix = ".txt"
@@ -97,6 +99,9 @@ class LGBMModel(TreeModel):
         super().__init__(name, rounds, early_stopping_rounds, columns, class_weight, objective, params)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        with suppress(AttributeError):  # a name of LightGBM's own, which another version may not have
+            known = lightgbm().basic._ConfigAliases._get_all_param_aliases()
+            self.refuse_unknown([*known, *chain(*known.values())])
         params = {"num_threads": torch.get_num_threads(), "verbosity": -1, **self._over_defaults()}
         params |= {"objective": self._objective(train.task), "seed": seed}
         # Which way histograms are built is otherwise decided by the clock, and with it the last digits.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -133,7 +135,7 @@ class XGBModel(TreeModel):
             ``monotone_constraints={'price': -1}``.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here.
+        DataError: a parameter is given under a name that another argument has here; by ``fit``: XGBoost uses no such.
     """
 
     suffix = ".ubj"
@@ -212,6 +214,11 @@ class XGBModel(TreeModel):
         )
 
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[xgb.Booster, Sequence[float]]:
+        asked = xgb.Booster(cache=[matrix])  # XGBoost would only warn; this one says which names it knows here
+        asked.set_param({n: v for n, v in params.items() if not n.endswith(("constraints", "metric"))})
+        asked.set_param("validate_parameters", False)
+        names = re.findall(r'"(\w+)":', asked.save_config())
+        self.refuse_unknown([*names, *inspect.signature(xgb.XGBModel.__init__).parameters])
         callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
         go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:

@@ -39,6 +39,8 @@ class Verdict:
     def said_gain(self) -> str:
         """Say by how much the candidate is better, or worse, with the interval."""
         mean, low, high = self.gain
+        if np.isnan(mean):
+            return "not to be compared"
         return f"worse by {Interval(-mean, -high, -low)}" if mean < 0 else f"better by {self.gain}"
 
     def __str__(self) -> str:
@@ -117,6 +119,9 @@ def judge(
     loss = metric if classes is None else loss_of(metric, "binary" if two else "regression")
     chance = bootstrap_metric(loss, y, {"candidate": new, "dealt": dealt}, **options)
     over_chance = chance.difference("candidate", "dealt")
+    if np.isnan(over_chance.mean):  # neither better than chance nor worse
+        checks["its metric is defined"] = False
+        return _verdict(metric, checks, over_chance, {}, margin, pd.DataFrame(), units)
     checks["its predictions say more than chance"] = (
         over_chance.low > 0 if loss.greater_is_better else over_chance.high < 0
     )
@@ -137,6 +142,7 @@ def _gain(metric: Metric, made: Any) -> Interval:
 _FAILED = {
     "its predictions are finite": "some of its predictions are not finite",
     "its predictions are not all alike": "its predictions are all alike",
+    "its metric is defined": "the metric is undefined on the newest rows, as where all are of one class",
     "its predictions say more than chance": "its predictions say no more than chance",
 }
 

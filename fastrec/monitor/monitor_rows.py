@@ -265,7 +265,9 @@ def monitor(
     p = np.array([[c.shape.p, c.missing_test.p, c.unseen_test.p] for c in compared])
     correct = benjamini_hochberg if thresholds.correction == "bh" else holm
     adjusted = [tuple(row) for row in correct(p.ravel()).reshape(p.shape).tolist()]
-    found = [Finding(name, "gone", "the new rows do not have this column") for name in sides.gone]
+    # one column: as of a competition's train and test
+    hint = f"; if it is the target, leave it out (--drop {sides.gone[0]})" if len(sides.gone) == 1 else ""
+    found = [Finding(name, "gone", f"the new rows do not have this column{hint}") for name in sides.gone]
     found += [Finding(n, "type", f"was a {was}, is a {now}") for n, (was, now) in sides.retyped.items()]
     by_column = {c.name: list(_of_column(c, p, thresholds, c.name in sides.scores)) for c, p in zip(compared, adjusted)}
     found += [f for some in by_column.values() for f in some]

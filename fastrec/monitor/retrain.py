@@ -99,12 +99,12 @@ def together(
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
     file, train, tables, test = _read(saved, data, where)
-    rows, is_new = _joined(saved, kept.train().to(where), train, file)
     about: dict[str, Any] = saved.config.get("recipe", {})
     time = about.get("time") if time is None else time
-    if time is not None and time not in rows:
-        remedy = f"They have {', '.join(rows.names)}"
-        raise MissingColumnError("the rows lack it", column=time, file=data, remedy=remedy)
+    both = [n for n in kept.columns if n in train]
+    if time is not None and time not in both:
+        raise MissingColumnError("the rows lack it", column=time, file=data, remedy=f"They have {', '.join(both)}")
+    rows, is_new = _joined(saved, kept.train().to(where), train, file)
     if window is not None and time is None:
         raise DataError("a window is of time, and no column says the time", remedy="Give --time")
     if time is None:  # old rows, then new ones

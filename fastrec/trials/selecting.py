@@ -120,7 +120,7 @@ def select_features(
         of: a run directory, or rows with labels.
         method: see above.
         model: the run's model by its name, or an estimator; None: as ``try_features``.
-        repeats: number of shuffled targets.
+        repeats: number of shuffled targets, 19 or more.
         folds: for ``'permutation'`` of rows; None: five folds, of whole groups if the rows have groups. A run has its
             own.
         metric: for ``'permutation'`` of rows; None: the task's default. A run has its own.
@@ -129,13 +129,14 @@ def select_features(
         device: where to train.
 
     Raises:
-        DataError: the method is unknown, or the model has no gains.
+        DataError: the method is unknown, repeats are too few, or the model has no gains.
         MissingFileError: the run or its parts are missing.
     """
     if method not in ("null", "permutation"):
         raise DataError(f"there is no method {method!r}", remedy="Use 'null' or 'permutation'")
-    if repeats < 1:
-        raise DataError(f"{repeats} shuffled targets", remedy="Use at least 1; 20 or more for a level of .05")
+    if method == "null" and repeats < 19:  # the least p-value is 1 / (repeats + 1)
+        problem = f"{repeats} shuffled targets: no column could be kept, whatever the data"
+        raise DataError(problem, remedy="Use 19 or more for a level of .05")
     where = resolve_device(device)
     source = _OfRows(of, folds, metric) if isinstance(of, Rows) else _OfRun(of)
     chosen = source.model(model)

@@ -159,7 +159,8 @@ class Rows:
         events: of a ranking task what was in the session before each list; some of the rows have all of it.
 
     Raises:
-        DataError: a label does not fit the task, a weight is below 0 or not a number, or the lengths differ.
+        DataError: a label does not fit the task, a weight is below 0 or not a number, the lengths differ, or a column
+            is named twice.
     """
 
     table: Table
@@ -179,6 +180,9 @@ class Rows:
         if not isinstance(self.table, Table):
             problem = f"{type(self).__name__} was given a {type(self.table).__name__}, no Table"
             raise DataError(problem, remedy="Read it: Table.read(df)")
+        if len(set(names := self.names)) < len(names):
+            twice = next(n for i, n in enumerate(names) if n in names[:i])
+            raise DataError("the column stands twice in cats and conts", column=twice, remedy="Name each column once")
         for name in _ON_THE_CPU:
             values = getattr(self, name)
             if values is not None:

@@ -20,6 +20,7 @@ from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, blend_runs, compare_runs, list_runs, run_competition
 from fastrec.competition.blend import seen_share
+from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, DataWarning, FastrecError, LeakageError, MissingColumnError, SubmissionError
 from fastrec.estimators import LGBMModel, SKModel, XGBModel
@@ -111,6 +112,8 @@ def test_a_blend_is_a_run_whose_scores_are_those_of_its_files(runs, task, tmp_pa
     assert high >= 0 if scores["greater_is_better"] else low <= 0
     assert scores["stack_choice"]["chosen"] in scores["stack_tried"]
     # What runs are good for, blends are.
+    with pytest.raises(DataError, match="a blend of runs holds predictions and no models"):
+        KeptRows(made)  # of try, select and tune
     listed = {s.name: s.score for s in list_runs(tmp_path)}
     assert listed == {"blend": pytest.approx(scores["oof"]["stack"])}
     whole = compare_runs(made, runs[task][0])[0]
@@ -161,11 +164,13 @@ def theirs(runs) -> pd.DataFrame:
     return file_of(runs["binary"][0], RandomForestClassifier(60, min_samples_leaf=5, random_state=0))
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "split"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "split", "floats"])
 def test_a_files_rows_are_found_in_any_order(runs, theirs, tmp_path, kind):
     shuffled = theirs.sample(frac=1, random_state=3).drop(columns="fold" if kind == "parquet" else [])
     if kind == "split":
         shuffled["split"] = np.where(shuffled.id.isin(TRAIN.id), "train", "test")
+    if kind == "floats":  # as pandas has integers beside a missing value
+        shuffled["id"] = shuffled.id.astype(float)
     path = tmp_path / ("theirs.parquet" if kind == "parquet" else "theirs.csv")
     shuffled.to_parquet(path) if kind == "parquet" else shuffled.to_csv(path, index=False)
     with warnings.catch_warnings():
@@ -206,6 +211,12 @@ def test_a_wrong_file_is_named(runs, theirs, tmp_path, case):
     assert "theirs.csv" in caught.value.file
     assert caught.value.args[0].count(". ") == 1  # a remedy
     assert not (tmp_path / "blend").exists()
+
+
+def test_ids_that_are_a_frames_index_are_named(runs, theirs, tmp_path):
+    theirs[["p"]].rename_axis("id").to_parquet(tmp_path / "theirs.parquet")  # numbers in order are no column then
+    with pytest.raises(MissingColumnError, match=r"'id': it has p\. .*reset_index"):
+        blend_runs([runs["binary"][0], tmp_path / "theirs.parquet"], tmp_path / "blend", **QUIET)
 
 
 def test_classes_have_a_column_each(runs, tmp_path):

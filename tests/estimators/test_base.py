@@ -18,10 +18,10 @@ from fastrec.validate import Lists, Rows, whole_lists
 
 
 def make(groups: list[int], **columns) -> Lists:
-    given = {name: columns.pop(name, None) for name in ("label", "weight")}
+    conts, given = columns.pop("conts", None), {name: columns.pop(name, None) for name in ("label", "weight")}
     given = {name: None if v is None else torch.tensor(v, dtype=torch.float64) for name, v in given.items()}
     table = Table(columns or {"x": torch.arange(len(groups), dtype=torch.float64)})
-    return Lists(table, torch.tensor(groups, dtype=torch.int64), conts=table.names, **given)
+    return Lists(table, torch.tensor(groups, dtype=torch.int64), conts=conts or table.names, **given)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def make(groups: list[int], **columns) -> Lists:
         ([0, 0, 1], {"weight": [1, math.nan, 1]}, "weight", 1),
         ([0, 0, 1], {"weight": [1, math.inf, 1]}, "weight", 1),
         ([0, 0, 1], {"label": [1, 0]}, "unequal", None),
+        ([0, 0], {"conts": ["x", "x"]}, "'x': the column stands twice", None),
         ([0, 0], {"x": [1.0, 2.0, 3.0]}, "unequal", None),
     ],
 )

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import xgboost as xgb
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, ndcg_score
 from sklearn.utils.class_weight import compute_sample_weight
 
@@ -23,6 +24,7 @@ from fastrec.estimators import (
     LGBMModel,
     NetModel,
     OffsetModel,
+    SKModel,
     XGBModel,
     XGBRanker,
 )
@@ -507,3 +509,41 @@ def test_a_cold_fold_begins_from_nothing():
         cross.fold(data.take(every % 2 != k), data.take(every % 2 == k), every[every % 2 == k])
     began = [model.trace.began for model in cross.finish()["xgb"].models]
     assert began == ["", "grown on the trees that were there"]
+
+
+def test_a_parameter_that_the_library_does_not_know_is_refused_by_its_nearest_name():
+    rows = Rows(Table.read({"x": list(range(40))}), "binary", conts=["x"], label=torch.arange(40) % 2)
+    lists = Lists(rows.table, torch.arange(40) // 4, conts=["x"], label=rows.label.double())
+    for model, data, odd, near in (
+        (LGBMModel("m", rounds=2, num_leafs=2), rows, "num_leafs", "num_leaf"),
+        (LGBMModel("m", rounds=2, early_stoping_rounds=3), rows, "early_stoping_rounds", "early_stopping_rounds"),
+        (XGBModel("m", rounds=2, max_dpeth=2), rows, "max_dpeth", "max_depth"),
+        (
+            XGBRanker("m", rounds=2, lambdarank_pair_metod="mean"),
+            lists,
+            "lambdarank_pair_metod",
+            "lambdarank_pair_method",
+        ),
+        (XGBRanker("m", rounds=2, zzz=1, verbosity=0), lists, "zzz", None),
+    ):
+        said = f"{odd!r} here. {'Leave it out' if near is None else f'Did you mean {near}'}"
+        with pytest.raises(DataError, match=said):
+            model.fit(data)
+    few = {"rounds": 2, "early_stopping_rounds": None}
+    for fine in (
+        LGBMModel("m", **few, num_leaf=3, min_child_samples=2, reg_alpha=0.1, linear_tree=False),
+        XGBModel("m", **few, learning_rate=0.1, reg_lambda=2, alpha=0.1, min_split_loss=0, eval_metric=["auc"]),
+        XGBModel("m", **few, booster="dart", rate_drop=0.1, monotone_constraints={"x": 1}, n_jobs=1, base_score=0.5),
+        XGBModel("m", **few, interaction_constraints=[["x"]], grow_policy="lossguide", max_leaves=3, verbosity=1),
+    ):
+        fine.fit(rows)
+
+
+@pytest.mark.parametrize("kind", [LGBMModel, XGBModel, CatBoostModel, SKModel])
+def test_no_column_and_a_column_named_twice_are_refused(kind):
+    rows = Rows(Table.read({"x": [0, 1, 2, 3]}), "binary", label=torch.tensor([0, 1, 0, 1]))
+    own = {"estimator": LogisticRegression()} if kind is SKModel else {"rounds": 2}
+    with pytest.raises(DataError, match="there is no column to learn from"):
+        kind("m", **own).fit(rows)
+    with pytest.raises(DataError, match="named twice"):
+        kind("m", columns=["x", "x"], **own).fit(rows)

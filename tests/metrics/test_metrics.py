@@ -480,3 +480,12 @@ def test_groups_that_do_not_fit_the_rows_are_refused(tmp_path):
 def test_a_bad_option_is_refused_where_it_is_given(made, error):
     with pytest.raises((DataError, TypeError), match=error):
         made()
+
+
+def test_labels_and_scores_in_the_other_order_are_refused():
+    y, p = np.array([0, 1, 1, 0]), np.array([0.2, 0.9, 0.4, 0.1])
+    assert m.auc(p, y) == m.get_metric("auc")(y, p) == 1
+    assert m.auc(p, 4.0 * y) == 1  # graded
+    for swapped in (lambda: m.auc(y, p), lambda: m.get_metric("auc")(p, y), lambda: m.auc(y, p, np.ones(4))):
+        with pytest.raises(DataError, match=r"'labels', row 0.*whole number.*Give scores, then labels"):
+            swapped()

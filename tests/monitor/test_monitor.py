@@ -97,6 +97,7 @@ def test_planted_drifts_are_found_and_nothing_else(reference, name):
     column = "all columns" if kind == "joint" else column
     found = monitor(reference, drifted(name, week(seed=5)), adversarial=kind == "joint")
     assert not found.ok
+    assert (kind == "gone") == ("(--drop age)" in str(found))
     assert (column, kind) in {(f.about, f.kind) for f in found.findings}
     assert {f.about for f in found.findings} == {column}
 

@@ -284,6 +284,10 @@ def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
         retrain(serving, path, tmp_path / "run")
     with pytest.raises(MissingFileError):
         retrain(serving, tmp_path / "nothing.parquet", tmp_path / "run")
+    old = days(0, 1)  # rows that the run has learned from: the misspelt column comes first
+    old.to_parquet(path)
+    with pytest.raises(MissingColumnError, match="'nope'"):
+        retrain(serving, path, tmp_path / "run", time="nope")
     new.assign(day=-1).to_parquet(path)
     with pytest.raises(DataError, match="nothing is older"):
         retrain(serving, path, tmp_path / "run", every="value")
@@ -496,6 +500,9 @@ def test_checks():
     assert verdict("auc", y, good, broken).reasons == ["some of its predictions are not finite"]
     said = verdict("auc", y, good, broken).to_dict()
     assert (said["candidate"], said["gain"], said["by_period"]) == (None, [None] * 3, [])
+    alike = verdict("auc", 0 * y, good, good)
+    assert alike.reasons == ["the metric is undefined on the newest rows, as where all are of one class"]
+    assert alike.said_gain() == "not to be compared"
     one = verdict("auc", y, good, good, periods=y).to_dict()  # of one class the AUC is none
     assert [p["gain"] for p in one["by_period"]] == [None, None]
     json.dumps([said, one], allow_nan=False)

@@ -188,6 +188,14 @@ def test_promote_roll_back_and_list(tmp_path):
     call("rollback", *where)
     assert Registry(where[1]).current.number == 1
     call("promote", "2", *where)
+    assert call("promote", "2", *where).startswith("version 2 serves already")
+    made = json.loads(call("versions", *where, "--json"))
+    assert [made["current"]["number"], made["previous"]["number"], len(made["versions"]), len(made["history"])] == [
+        2,
+        1,
+        2,
+        4,
+    ]
     said = call("versions", *where)
     assert "the first" in said
     assert "rolled back" in said

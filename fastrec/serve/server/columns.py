@@ -55,6 +55,12 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         values = [_written(v) if type(v) in (int, float, bool) else v for v in values]
         kinds = set(map(type, values)) - {type(None)}
     if not kinds <= _JSON[column.type]:
+        if column.type != "bool" and column.unit is None and {str} < kinds <= {str} | _JSON[column.type]:
+            # Each kind by itself: a number is not written, which a column's form may read otherwise (1.5 as 15).
+            text = [type(v) is str for v in values]
+            split = ([v if t == of else None for v, t in zip(values, text, strict=True)] for of in (True, False))
+            either = column if column.may_be_missing else replace(column, missing=0)
+            return np.where(text, *(from_values(either, part) for part in split))
         if column.type != "bool" and column.unit is None and kinds == {str}:
             return from_arrow(column, pa.array(values, pa.string()))
         if column.unit is not None and kinds == {str}:

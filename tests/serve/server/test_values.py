@@ -228,6 +228,18 @@ def test_missing_where_nothing_may_be_missing() -> None:
         refused(call, Input("a", "int64"), values, match="may not be", row=1)
 
 
+def test_text_of_numbers_beside_numbers() -> None:
+    german = Input("a", "float64", text={"number": True, "comma": True})
+    for column, values, wanted in (
+        (COLUMNS["int64"], ["46", 28, None, 3.0], [46, 28, LOW, 3]),
+        (COLUMNS["float32"], ["46.5", 28, True], [46.5, 28, 1]),
+        (Input("a", "int64"), [28, "-46"], [28, -46]),
+        (german, ["1,5", 1.5], [1.5, 1.5]),  # a number is as it is, whatever the form of the text
+    ):
+        assert from_values(column, values).tolist() == wanted
+    refused(from_values, COLUMNS["float64"], [1, "46", "soon"], row=2, match="soon")
+
+
 def test_arrays_of_numpy_and_of_pandas() -> None:
     same = np.array([1, 2])
     assert from_array(COLUMNS["int64"], same) is same
