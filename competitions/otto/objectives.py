@@ -16,12 +16,14 @@ import torch
 
 from fastrec._core.atomic import atomic_file
 from fastrec._core.progress import Stages
+from fastrec.competition.forms.next_items import NextItemForm
+from fastrec.competition.next_items import write_sessions
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_record import Run
 from fastrec.errors import DataError
 from fastrec.retrieval import ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
-from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.sequences import GoalNet, SessionBlend, SessionFrame, SessionModel
 
 
 @dataclass
@@ -134,11 +136,36 @@ def run_objectives(run: Run) -> None:
             write_objectives(part / "submission.csv", sessions, best)
             ranker.save(part / "models" / "ranker")
             models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
-            write_config(part, run, {"models": models})
+            columns = sessions.columns
+            write_sessions(part, sessions.form(), sessions, item=columns["item"])
+            form = {"session": columns["session"], "order": tuple(columns["order"]), "max_items": recipe.k}
+            form = NextItemForm(items=columns["item"], **form).to_state()
+            net = write_net(part / "models" / "blend", ranker)
+            write_config(part, run, {"models": models, "submission": form, "exclude_seen": False, **net})
         write_scores(part, run, scores)
 
 
 OBJECTIVES = [run_objectives]
+
+
+def write_net(folder: Path, ranker: ObjectiveRanker) -> dict[str, Any]:
+    """Write the ``GoalNet`` among a ranker's sources for ``fastrec export``.
+
+    Returns:
+        For the run's settings: ``goals``, each with the head whose order is submitted for it, else with its own, and
+        ``left_out``, what an export lacks.
+    """
+    nets = {n: m for n, m in ranker.models.items() if isinstance(m, GoalNet)}
+    first = dict(list(nets.items())[:1])
+    blend = SessionBlend(first, weights=[1.0] * len(first))
+    blend.items = ranker.items
+    blend.save(folder)
+    alike = [{**m.settings(), "goal": None} for m in first.values()]
+    heads = {n: m.settings()["goal"] for n, m in nets.items() if {**m.settings(), "goal": None} in alike}
+    goals = {goal: heads.get(ranker.instead.get(goal), goal) for goal in ranker.objectives}
+    known = [g for m in alike for g in m["goals"]]
+    goals = {goal: head for goal, head in goals.items() if head in known}
+    return {"goals": goals, "left_out": [*(n for n in ranker.models if n not in heads), "trees"]}
 
 
 def _learn(

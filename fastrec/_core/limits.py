@@ -285,6 +285,7 @@ PAIR_TABLE_CODES = 1 << 22  # pairs of codes looked up in a table of all pairs (
 NEXT_ITEM_CELLS = 1 << 24  # scores, or padded events of sessions, in memory at a time; not measured: bounds memory
 FOLD_TABLE_BYTES = 32 << 20  # by which tables multiplied by a net's first layer may grow; not measured: bounds memory
 HASHED_TEXT_BYTES = 1_024  # of a text whose letters a graph hashes: all rows are as wide as the longest; bounds memory
+EXPORTED_LEVEL = 0.9  # of the intervals in an export, as predict_interval has it by default
 
 CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of versions 2 and 1
 # Estimator → bytes of its peak, of fitting and predicting beside its rows: a cell (row x column), a row and class, at

@@ -117,7 +117,7 @@ def export(
     with readable_errors("nothing is written") as stages:
         from fastrec.competition.next_items import is_next_item_run
 
-        if is_next_item_run(run):
+        if is_next_item_run(run, "objectives"):
             from fastrec.serve.next_items import export_next_items
 
             asked = {"--fold": fold is not None, "--parts": parts, "--float16": float16, "--quantize": quantize}
@@ -127,9 +127,12 @@ def export(
             made = export_next_items(run, out, model=model, trust=trusted(trust), stages=stages)
             _say_files(out, made.about)
             typer.echo(f"the net {made.about['net']['name']!r} of {made.about['items']:,} items")
-            if made.about["left_out"]:
-                rest = ", ".join(made.about["left_out"])
-                typer.echo(f"not in the file: {rest} (fastrec serve {run} serves the run with all its models)")
+            goals, rest = made.about["goals"], ", ".join(made.about["left_out"])
+            for goal, head in (goals or {}).items():
+                typer.echo(f"{goal}: the head of {head}")
+            if rest:
+                whole = f" (fastrec serve {run} serves the run with all its models)" if goals is None else ""
+                typer.echo(f"not in the file: {rest}{whole}")
         else:
             from fastrec.serve.export import export_run
 
@@ -175,7 +178,7 @@ def verify(
         from fastrec.serve.next_items import verify_next_items
         from fastrec.serve.verify import verify_export
 
-        if is_next_item_run(run):
+        if is_next_item_run(run, "objectives"):
             found = verify_next_items(folder, run, data, trust=trusted(trust), stages=stages)
         else:
             found = verify_export(folder, run, data, fold=fold, trust=trusted(trust), stages=stages)

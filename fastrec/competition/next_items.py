@@ -218,16 +218,8 @@ def run_sessions(run: Run) -> None:
         with stages.stage("write"):
             recipe.submission.write(part / "submission.csv", test.items, best[list(best)[-1]][0], test.sessions)
             blend.save(part / "models" / "blend")
-            save_state(part / "sessions", train.form())
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
-            # By some test sessions an export is verified.
-            some = test.take(torch.arange(min(len(test), 1_000)))
-            sample = {recipe.items: lists_of(some)}
-            if some.times is not None:
-                sample[some.columns["order"][0]] = pa.LargeListArray.from_arrays(
-                    some.offsets.numpy(), some.times.numpy()
-                )
-            pq.write_table(pa.table(sample), part / "sample.parquet")
+            write_sessions(part, train.form(), test, item=recipe.items)
             last = train.times.max() if train.times is not None and len(train.times) else None
             config = {
                 "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
@@ -241,6 +233,16 @@ def run_sessions(run: Run) -> None:
 
 
 SESSIONS = [run_sessions]
+
+
+def write_sessions(part: Path, form: dict[str, Any], sessions: SessionFrame, *, item: str) -> None:
+    """Write how sessions were read (``SessionFrame.form``), and some of them, by which an export is verified."""
+    save_state(part / "sessions", form)
+    some = sessions.take(torch.arange(min(len(sessions), 1_000)))
+    sides = {n: c.decode(some.sides[n]) for n, c in some.codings.items() if n in some.sides and c.kind != "vector"}
+    sides |= {} if some.times is None else {some.columns["order"][0]: pa.array(some.times.numpy())}
+    lists = {n: pa.LargeListArray.from_arrays(some.offsets.numpy(), v) for n, v in sides.items()}
+    pq.write_table(pa.table({**lists, item: lists_of(some)}), part / "sample.parquet")
 
 
 def _scores(
@@ -321,12 +323,13 @@ def column_names_of(path: Path) -> list[str]:
     return column_names(read_file(path))
 
 
-def is_next_item_run(folder: str | Path) -> bool:
-    """Return whether a folder is the run directory of a recipe for sessions."""
+def is_next_item_run(folder: str | Path, *also: str) -> bool:
+    """Return whether a folder is the run directory of a recipe for sessions, or for another task that is named."""
     try:
-        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task") == "next_item"
+        task = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task")
     except (OSError, ValueError, AttributeError):
         return False
+    return task in ("next_item", *also)
 
 
 class SavedNextItems:
@@ -427,11 +430,9 @@ class SavedNextItems:
         items = self.empty.items
         column = as_column([i for s in sessions for i in s] or torch.zeros(0, dtype=torch.int64), name="item")
         codes = items.encode(column) if len(column) else torch.zeros(0, dtype=torch.int64)
-        known = codes >= len(items.reserved)
-        lengths = torch.tensor([len(s) for s in sessions], dtype=torch.int64)
-        session = torch.repeat_interleave(lengths)[known]
-        offsets = offsets_of(torch.bincount(session, minlength=len(sessions)))
-        best, _ = self.recommend(SessionFrame.of(codes[known], offsets, items), k)
+        made = SessionFrame.of(codes, offsets_of(torch.tensor([len(s) for s in sessions], dtype=torch.int64)), items)
+        made._keep(codes >= len(items.reserved))
+        best, _ = self.recommend(made, k)
         ids = self.empty.decode(best).to_pylist()
         width = best.shape[1]
         return [[i for i in ids[a * width : (a + 1) * width] if i is not None] for a in range(len(sessions))]

@@ -159,8 +159,7 @@ class NextItemNet(SessionModel):
             NotFittedError: nothing was learned.
         """
         self._known()
-        if self._keys is None:  # the same for every block
-            self._keys = item_keys(self.model)
+        self._keys = item_keys(self.model) if self._keys is None else self._keys
         return self._keys.T.float().cpu()
 
     def session_vectors(self, sessions: SessionFrame) -> Tensor:
@@ -191,8 +190,7 @@ class NextItemNet(SessionModel):
 
     def _block(self, sessions: SessionFrame) -> Tensor:
         net = self._reader(sessions)
-        if self._keys is None:  # the same for every block
-            self._keys = item_keys(net)
+        self._keys = item_keys(net) if self._keys is None else self._keys  # the same for every block
         found = of_all(net_scores(net, sessions, self._keys), sessions)
         empty = sessions.lengths == 0
         if bool(empty.any()):
@@ -294,11 +292,6 @@ class GoalNet(NextItemNet):
 
     def _loss(self, codes: int) -> SessionLoss:
         return GoalLoss(super()._loss(codes), self._settings["goal_weights"])
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        assert self.model is not None
-        self.model.goal = self._settings["goals"].index(self._settings["goal"])
 
     def _reader(self, sessions: SessionFrame) -> SessionNet:
         net = super()._reader(sessions)

@@ -198,8 +198,17 @@ class Coding:
         if self.kind == "vector":
             values = column.values.float()
             return values.masked_fill(column.is_missing().unsqueeze(1), 0.0).nan_to_num(0.0)
-        values = (column.number() - self.mean) / self.scale
-        return values.nan_to_num(0.0, 0.0, 0.0).float()  # a missing number is the mean
+        return self.standard(column.number())
+
+    def standard(self, values: torch.Tensor) -> torch.Tensor:
+        """Return numbers float64 as they are read: float32; a missing one is the mean."""
+        return ((values - self.mean) / self.scale).nan_to_num(0.0, 0.0, 0.0).float()
+
+    def decode(self, values: torch.Tensor) -> pa.Array:
+        """Return what ``encode`` was given, null where a code stands for no value; vectors have no such form."""
+        if self.vocab is not None:
+            return self.vocab.decode(values)
+        return pa.array((values.double() * self.scale + self.mean).numpy())
 
     def empty(self) -> torch.Tensor:
         """Return what ``encode`` gives of no rows."""

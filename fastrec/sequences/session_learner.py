@@ -344,10 +344,9 @@ class SessionLoader(DataLoader):
 
     def new(self, sessions: SessionFrame, **changes: Any) -> SessionLoader:
         """Return a loader of other sessions with the same settings but for those given."""
-        same = {"tokens": self.tokens, "max_len": self.max_len, "task": self.task, "shuffle": self.shuffle}
-        same |= {"chronological": self.chronological, "augment": self.augment, "masked": self.masked}
-        same["timed"] = self.timed
-        return SessionLoader(sessions, **{**same, "seed": self.seed, "device": self.device, **changes})
+        names = ("tokens", "max_len", "task", "shuffle", "chronological", "augment", "masked", "timed", "seed")
+        same = {n: getattr(self, n) for n in (*names, "device")}
+        return SessionLoader(sessions, **{**same, **changes})
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         self.randomize()

@@ -346,9 +346,9 @@ class SessionNet(nn.Module):
         place = (lengths - 1).clamp_min(0)
         return found[torch.arange(found.shape[0], device=found.device), place] * (lengths > 0).unsqueeze(1)
 
-    def query(self, hidden: Tensor) -> Tensor:
-        """Return outputs as they are compared with ``keys``."""
-        hidden = hidden if self.heads is None else self.heads(hidden, self.goal)
+    def query(self, hidden: Tensor, goal: int | None = None) -> Tensor:
+        """Return outputs as they are compared with ``keys``, as a goal sees them; None: the one that is asked for."""
+        hidden = hidden if self.heads is None else self.heads(hidden, self.goal if goal is None else goal)
         return hidden if self.cosine is None else F.normalize(hidden, dim=-1)
 
     def keys(self, vectors: Tensor) -> Tensor:

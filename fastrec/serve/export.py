@@ -82,7 +82,6 @@ SAMPLE = "sample.parquet"
 LABELLED = "sample_labelled.parquet"
 _SENT = ("number", "datetime", "category")  # kinds of columns that a request may have
 SCORE = "score"
-LEVEL = 0.9  # of intervals, as ``predict_interval`` has it
 
 
 @dataclass
@@ -275,9 +274,11 @@ def make_graph(
     width = None if score.ndim == 1 else int(score.shape[1])
     ends = {SCORE: score}
     known = out_of_fold(saved.folder, "stack") if saved.task == "regression" else None
-    if known is not None and len(known[0]) >= 1 / (1 - LEVEL):
+    if known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
         gaps = conformal_gaps(*known[:2], classes=False)
-        bound = torch.tensor([conformal_bound(of_target, LEVEL) for of_target in gaps.T], dtype=torch.float64)
+        bound = torch.tensor(
+            [conformal_bound(of_target, limits.EXPORTED_LEVEL) for of_target in gaps.T], dtype=torch.float64
+        )
         ends |= {"low": score - bound, "high": score + bound}
     for name, value in ends.items():
         graph.output(name, value_of(graph, value, torch.float64), np.float64, width)

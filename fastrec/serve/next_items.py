@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from fastrec.table.column import offsets_of
 from fastrec.table.keys import is_text
 
 TASK = "next_item"
+Lists: TypeAlias = Sequence[Sequence[Any]]  # a list for each session
 
 
 def export_next_items(
@@ -46,19 +48,21 @@ def export_next_items(
     """Write a run's net as a graph: sessions of raw item ids → ids of the best items, and their scores.
 
     The graph's inputs are ``items`` ``[rows, length]`` (ids as in the training files, the last event last; what is no
-    known item, such as the filling of short sessions, is passed over), ``k`` ``[1]`` and, of a net that reads times,
-    ``times`` ``[rows, length]``, seconds as float64; its outputs ``ids`` and ``scores``, ``[rows, k]``. Where there are
-    fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
+    known item, such as the filling of short sessions, is passed over), ``k`` ``[1]`` and what else the net reads of
+    events, ``[rows, length]`` each: side features by their names (kinds as they were learned, others count as unknown;
+    numbers as float64) and ``times``, seconds as float64. Its outputs are ``ids`` and ``scores``, ``[rows, k]``. Where
+    there are fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
 
-    Other models of the run's blend (neighbours, trees) have no form in a graph: ``left_out`` names them. A server of
-    the run directory itself has them all.
+    Where the run's settings name ``goals``, each with a head of its ``GoalNet``, a goal has its own ``ids_GOAL`` and
+    ``scores_GOAL``. Other models (neighbours, trees) have no form in a graph: ``left_out`` names them. A server of the
+    run directory itself has them all, but of a run for several goals.
 
     Args:
         run, out, trust, stages: as ``export_run`` takes them.
         model: the name of the net in the blend; None: the only one.
 
     Raises:
-        DataError: the run has no net, or several; or the items' ids are neither integers nor text.
+        DataError: the run has no net, or several; or ids or kinds of events are neither integers nor text.
         FastrecError: the run cannot be read, or the folder not be written.
     """
     out = Path(out)
@@ -71,27 +75,31 @@ def export_next_items(
     if has_virtual(items):
         why = f"{name} reads virtual items, which are no ids that a graph could take"
         raise DataError(why, column=items.name or None, remedy="Serve the run directory itself")
+    goals = saved.config.get("goals")
+    columns = event_inputs(saved.empty, timed=net.model.timed)  # type: ignore[union-attr]
     with stages.stage("graph"):
-        graph = _graph(net, items, exclude_seen=saved.exclude_seen)
-    missing = missing_of(items)
+        graph = _graph(net, items, exclude_seen=saved.exclude_seen, columns=columns, goals=goals)
+    lists = {"shape": [ROWS, "length"]}
     about: dict[str, Any] = {
         "format": 1,
         "fastrec": __version__,
         "name": saved.config["competition"],
         "task": TASK,
         "net": {"name": name, **net.settings()},
-        "left_out": [n for n in saved.blend.models if n != name],
+        "left_out": saved.config.get("left_out", [n for n in saved.blend.models if n != name]),
         "exclude_seen": saved.exclude_seen,
+        "goals": goals,
         "items": len(items) - 1,
         "k": saved.form.max_items,
         "inputs": [
-            {"name": "items", "type": type_of(items), "shape": [ROWS, "length"], "missing": missing},
+            {"name": "items", "type": type_of(items), "missing": missing_of(items), **lists},
             {"name": "k", "type": "int64", "shape": [1]},
-            *([{"name": "times", "type": "float64", "shape": [ROWS, "length"]}] if _timed(net) else []),
+            *({**said, **lists} for said in columns),
         ],
         "outputs": [
-            {"name": "ids", "type": type_of(items), "shape": [ROWS, "k"]},
-            {"name": "scores", "type": "float32", "shape": [ROWS, "k"]},
+            {"name": "_".join((n, *goal)), "type": kind, "shape": [ROWS, "k"]}
+            for goal in (zip(goals) if goals else [()])
+            for n, kind in (("ids", type_of(items)), ("scores", "float32"))
         ],
     }
     with atomic_folder(out) as part, stages.stage("write"):
@@ -103,24 +111,26 @@ def export_next_items(
 class SessionScores(nn.Module):
     """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
-    Codes are in the order of the events; 0 is no event, at any place. A net that reads times takes them after the
-    codes, float64 ``[n, length]``. Code 0 scores -inf, with ``exclude_seen`` a session's own items too.
+    Codes are in the order of the events; 0 is no event, at any place. Side features follow, ``[n, length]`` each (codes
+    int64, numbers float64), and a net's times, float64. Code 0 scores -inf, with ``exclude_seen`` a session's own items
+    too. ``heads``: a ``GoalNet``'s goals whose scores are returned one after the other; none: its own alone.
     """
 
-    def __init__(self, model: NextItemNet, *, exclude_seen: bool = False) -> None:
+    def __init__(self, model: NextItemNet, *, exclude_seen: bool = False, heads: Iterable[str] = ()) -> None:
         super().__init__()
         if model.model is None:
             raise NotFittedError("the net has not been trained", remedy="Call fit first")
-        if model.model.codings:
-            raise DataError("the net reads side features of events", remedy="Export a net that reads items alone")
         # a copy: the trained net stays on its device and in its mode
         self.net = copy.deepcopy(model.model).cpu().eval()
+        known = model.settings().get("goals", [])
+        self.heads = [known.index(h) for h in heads or (known and [model.settings()["goal"]])] or [None]
         self.reads, self.exclude_seen = self.net.reads, exclude_seen
         self.register_buffer("keys", item_keys(self.net))
         self.register_buffer("popular", (model.counts / model.counts.max().clamp_min(1.0)).float())
 
-    def forward(self, codes: Tensor, times: Tensor | None = None) -> Tensor:
-        """Compute scores of all codes."""
+    def forward(self, *read: Tensor) -> tuple[Tensor, ...]:
+        """Compute scores of all codes, of each head."""
+        codes, *columns = read
         there = codes > 0
         events = there.long()
         count = events.sum(1)
@@ -128,18 +138,38 @@ class SessionScores(nn.Module):
         place = events.cumsum(1) - 1 - (count - self.reads).clamp_min(0).unsqueeze(1)
         place = torch.where(there & (place >= 0), place, self.reads)
         room = (codes.shape[0], self.reads + 1)
-        read = [codes] if times is None else [codes, times]
-        packed, *at = (v.new_zeros(room).scatter(1, place, v)[:, : self.reads] for v in read)
-        lengths = count.clamp_max(self.reads)
-        scores = self.net.query(self.net.last(packed, lengths, *at)) @ self.keys
-        # an empty session gets popular items, as in the run
-        scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
-        scores = torch.cat([torch.full_like(scores[:, :1], -torch.inf), scores[:, 1:]], 1)
-        return scores.scatter(1, codes, -torch.inf) if self.exclude_seen else scores
+        for i, coding in enumerate(self.net.codings):
+            columns[i] = columns[i] if coding.vocab is not None else coding.standard(columns[i])
+        packed, *at = (v.new_zeros(room).scatter(1, place, v)[:, : self.reads] for v in (codes, *columns))
+        lengths, found = count.clamp_max(self.reads), []
+        hidden = self.net.last(packed, lengths, *at)
+        for head in self.heads:
+            scores = self.net.query(hidden, head) @ self.keys
+            # an empty session gets popular items, as in the run
+            scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
+            scores = torch.cat([torch.full_like(scores[:, :1], -torch.inf), scores[:, 1:]], 1)
+            found.append(scores.scatter(1, codes, -torch.inf) if self.exclude_seen else scores)
+        return tuple(found)
 
 
-def _timed(net: NextItemNet) -> bool:
-    return net.model is not None and net.model.timed
+def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
+    """Describe what is read of events beside the items, for ``serving.json``: side features, then times.
+
+    Raises:
+        DataError: a side feature cannot be an input: by its type, or by its name.
+    """
+    found: list[dict[str, Any]] = []
+    for name, coding in form.codings.items():
+        if coding.kind == "vector" or name in ("items", "k", "times", "sessions", "context"):
+            why = "vectors" if coding.kind == "vector" else "that name, which is another input's"
+            remedy = "Rename it, or train without it"
+            raise DataError(f"no session can send a side feature of {why}", column=name, remedy=remedy)
+        if coding.vocab is not None:
+            kinds = {"type": type_of(coding.vocab), "missing": missing_of(coding.vocab)}
+            found.append({"name": name, **kinds, "known": coding.vocab.values.slice(0, 100).to_pylist()})
+        else:
+            found.append({"name": name, "type": "float64"})
+    return found + ([{"name": "times", "type": "float64"}] if timed else [])
 
 
 def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextItemNet]:
@@ -148,9 +178,9 @@ def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextIte
     if name is None and len(nets) == 1:
         name = next(iter(nets))
     if name is None or name not in nets:
-        has = f"its models are {', '.join(saved.blend.models)}"
+        has = f"its models are {', '.join(saved.config['models'])}"
         if name is None and not nets:
-            raise DataError(f"the run has no net: {has}", file=saved.folder, remedy="Serve the run directory itself")
+            raise DataError(f"the run has no net: {has}", file=saved.folder, remedy="Add one, or serve the run itself")
         which = "and --model names none" if name is None else f"none is {name!r}"
         why = f"the run has {len(nets)} nets, {which}: {has}"
         raise DataError(why, file=saved.folder, remedy=f"Name one of {', '.join(nets)}")
@@ -164,7 +194,8 @@ def type_of(items: Vocab) -> str:
         return "string"
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return "int64"
-    raise DataError(f"items are of type {kind}, neither integers nor text", column=items.name or None)
+    why = f"its values are of type {kind}, neither integers nor text"
+    raise DataError(why, column=items.name or None, remedy="Make them text")
 
 
 def missing_of(items: Vocab) -> str | int:
@@ -177,26 +208,37 @@ def missing_of(items: Vocab) -> str | int:
     return next(t for t in ("", *(f"#{'na' * i}#" for i in range(1, 9))) if t not in texts)
 
 
-def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
-    graph, kind, missing = Graph(), type_of(items), missing_of(items)
-    dtype = object if kind == "string" else np.int64
-    ids = np.array([missing, *items.values.to_pylist()], dtype=dtype)
+_DTYPES = {"string": object, "int64": np.int64, "float64": np.float64}
+
+
+def _graph(
+    net: NextItemNet, items: Vocab, *, exclude_seen: bool, columns: Sequence[Any] = (), goals: Any = None
+) -> Graph:
+    graph, dtype, goals = Graph(), _DTYPES[type_of(items)], goals or {}
+    ids = np.array([missing_of(items), *items.values.to_pylist()], dtype=dtype)
+    module = SessionScores(net, exclude_seen=exclude_seen, heads=goals.values()).eval()
     given = graph.input("items", dtype, (ROWS, "length"))
     k = graph.input("k", np.int64, (1,))
-    codes = graph.lookup(given, ids[1:], np.arange(1, len(ids)))
-    times = [graph.input("times", np.float64, (ROWS, "length"))] if _timed(net) else []
-    examples = (torch.ones((3, 2), dtype=torch.int64), *(torch.ones((3, 2), dtype=torch.float64) for _ in times))
-    module = SessionScores(net, exclude_seen=exclude_seen).eval()
+    feeds = [graph.lookup(given, ids[1:], np.arange(1, len(ids)))]
+    examples = [torch.ones((3, 2), dtype=torch.int64)]
+    for said, coding in zip_longest(columns, module.net.codings):
+        feeds.append(graph.input(said["name"], _DTYPES[said["type"]], (ROWS, "length")))
+        vocab = None if coding is None else coding.vocab  # None: numbers, or times
+        if vocab is not None:
+            keys, codes = vocab.values.to_pylist(), np.arange(len(vocab.reserved), len(vocab))
+            feeds[-1] = graph.lookup(feeds[-1], np.array(keys, _DTYPES[said["type"]]), codes)
+        examples.append(torch.ones((3, 2), dtype=torch.float64 if vocab is None else torch.int64))
     free = {0: Dim("sessions"), 1: Dim("length")}
-    proto = exported(module, examples, shapes=(free, free)[: len(examples)])
-    scores = graph.merge(proto, [codes, *times])[0]
+    proto = exported(module, tuple(examples), shapes=((free,) * len(examples),))
     # TopK fails if there are fewer items than k
     most = graph.op("Min", k, graph.constant(np.array([len(items)], np.int64)))
-    best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
-    there = graph.op("Greater", best, graph.constant(np.array([-np.inf], np.float32)))
-    items_of_places = graph.op("Gather", graph.constant(ids), places)
-    graph.output("ids", graph.op("Where", there, items_of_places, graph.constant(ids[:1])), dtype, "k")
-    graph.output("scores", best, np.float32, "k")
+    for goal, scores in zip(zip(goals) if goals else [()], graph.merge(proto, feeds), strict=True):
+        best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
+        there = graph.op("Greater", best, graph.constant(np.array([-np.inf], np.float32)))
+        items_of_places = graph.op("Gather", graph.constant(ids), places)
+        shown = graph.op("Where", there, items_of_places, graph.constant(ids[:1]))
+        graph.output("_".join(("ids", *goal)), shown, dtype, "k")
+        graph.output("_".join(("scores", *goal)), best, np.float32, "k")
     return graph
 
 
@@ -206,6 +248,10 @@ class NextItemGraph:
     Args:
         folder: what ``export_next_items`` wrote.
         threads, device: as ``Scorer`` takes them.
+
+    Attributes:
+        columns: what the graph reads of events beside the items, as ``serving.json`` describes it, by name.
+        goals: of a run for several goals; else none.
 
     Raises:
         MissingFileError: there is no export.
@@ -218,62 +264,75 @@ class NextItemGraph:
         self.about = read_next_items(folder)
         self.type: str = self.about["inputs"][0]["type"]
         self.missing = self.about["inputs"][0]["missing"]
-        self.timed = any(i["name"] == "times" for i in self.about["inputs"])
+        self.columns = {i["name"]: i for i in self.about["inputs"] if i["name"] not in ("items", "k")}
+        self.goals = list(self.about.get("goals") or ())
         path = self.folder / self.about["model"]["file"]
         self._session = open_session(path, threads=threads, device=device)
         try:
             # a first call: a damaged graph fails here and not at the first request
-            self.recommend([[]], 1, [[]] if self.timed else None)
+            self.recommend([[]], 1, sides={n: [[]] for n in self.columns})
         except Exception as error:  # onnxruntime's errors have no common class
             why = f"onnxruntime cannot use it ({' '.join(str(error).split())[:300]})"
             raise UnreadableFileError(why, file=path, remedy="Export the run anew") from error
 
     def recommend(
-        self, sessions: Sequence[Sequence[Any]], k: int, times: Sequence[Sequence[float]] | None = None
-    ) -> list[tuple[list[Any], list[float]]]:
+        self, sessions: Lists, k: int, times: Lists | None = None, *, sides: Mapping[str, Lists] | None = None
+    ) -> list[Any]:
         """Recommend the best items of each session.
 
         Args:
             sessions: ids of items, the last event last; unknown ones are ignored.
             k: at most so many.
-            times: of the same events, in seconds, if ``timed``; else None.
+            times: of the same events, in seconds, if ``columns`` has them; else None.
+            sides: name → values of the same events, such as their kinds; None for one that is not known.
 
         Returns:
-            For each session ids, the best first, and their scores.
+            For each session ids, the best first, and their scores; with ``goals`` a dict of such pairs.
 
         Raises:
-            DataError: the graph reads times and none are given, or not one for each event.
+            DataError: what the graph reads of events is not given, not for each of them, or is of another type.
         """
-        if self.timed and (times is None or [*map(len, times)] != [*map(len, sessions)]):
-            raise DataError("the net reads times", remedy="Give the time of every event, in seconds (times=…)")
+        given = {**({} if times is None else {"times": times}), **(sides or {})}
         lengths = np.array([len(s) for s in sessions], np.int64)
         order = np.argsort(lengths, kind="stable")
         best: list[Any] = [None] * len(sessions)
-        step = max(1, limits.NEXT_ITEM_CELLS // max(int(self.about["items"]), 1))
+        step = max(1, limits.NEXT_ITEM_CELLS // max(int(self.about["items"]) * max(len(self.goals), 1), 1))
         at = 0
         while at < len(order):  # sessions of similar length together, few enough for the memory
             rows = order[at : at + step]
             fits = max(1, int(np.searchsorted(lengths[rows] * np.arange(1, len(rows) + 1), limits.NEXT_ITEM_CELLS)))
             rows = rows[:fits]
-            own = None if times is None else [times[i] for i in rows]
-            ids, scores = self.run([sessions[i] for i in rows], k, own)
-            shown = (scores > -np.inf).sum(1)
-            for i, items, values, n in zip(rows, ids, scores, shown, strict=True):
-                best[i] = items[:n].tolist(), values[:n].tolist()
+            own = {n: [values[i] for i in rows if i < len(values)] for n, values in given.items()}
+            found = self.run([sessions[i] for i in rows], k, sides=own)
+            shown = (found[1] > -np.inf).sum(1)  # the same for all goals
+            of_goals = [list(zip(ids, scores, shown)) for ids, scores in zip(found[::2], found[1::2])]
+            for i, *parts in zip(rows, *of_goals, strict=True):
+                pairs = [(ids[:n].tolist(), scores[:n].tolist()) for ids, scores, n in parts]
+                best[i] = dict(zip(self.goals, pairs, strict=True)) if self.goals else pairs[0]
             at += len(rows)
         return best
 
-    def run(
-        self, sessions: Sequence[Sequence[Any]], k: int, times: Sequence[Sequence[float]] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Run the graph: ids and float32 scores, ``[sessions, k]``."""
-        shape = (len(sessions), max(1, *map(len, sessions)))
-        given = {"items": np.full(shape, self.missing, object if self.type == "string" else np.int64)}
-        given |= {"times": np.zeros(shape)} if self.timed else {}
-        for rows, lists in zip(given.values(), (sessions, times), strict=False):
-            for row, values in zip(rows, lists or (), strict=True):
-                row[: len(values)] = values
-        return tuple(self._session.run(["ids", "scores"], {**given, "k": np.array([k], np.int64)}))
+    def run(self, sessions: Lists, k: int, times: Any = None, *, sides: Any = None) -> list[Any]:
+        """Run the graph on what ``recommend`` takes: ids and float32 scores, ``[sessions, k]``, of each goal."""
+        lengths, given = [*map(len, sessions)], {**({} if times is None else {"times": times}), **(sides or {})}
+        shape = len(sessions), max(1, *lengths)
+        items = np.full(shape, self.missing, _DTYPES[self.type])
+        for row, ids in zip(items, sessions, strict=True):
+            row[: len(ids)] = ids
+        feeds = {"items": items, "k": np.array([k], np.int64)}
+        for name, said in self.columns.items():
+            if [*map(len, given.get(name, ()))] != lengths:
+                remedy = f"Give {'times=…' if name == 'times' else f'sides={{{name!r}: …}}'}, a value for every event"
+                raise DataError(f"the net reads {name}, and they are not given for every event", remedy=remedy)
+            try:
+                flat = pa.array(list(chain.from_iterable(given[name])), getattr(pa, said["type"])())
+            except (pa.ArrowException, TypeError, OverflowError) as error:
+                why = f"its values are no {said['type']} ({str(error).splitlines()[0]})"
+                raise DataError(why, column=name, remedy="Give them as the training files have them") from error
+            missing, there = said.get("missing", np.nan), np.arange(shape[1]) < np.array(lengths)[:, None]
+            feeds[name] = np.full(shape, missing, _DTYPES[said["type"]])
+            feeds[name][there] = flat.fill_null(missing).to_numpy(zero_copy_only=False)
+        return self._session.run([o["name"] for o in self.about["outputs"]], feeds)
 
 
 def read_next_items(folder: str | Path) -> dict[str, Any]:
@@ -321,31 +380,42 @@ def verify_next_items(
     elif path.is_file():
         table = pq.read_table(path)
         order = [n for n in saved.empty.columns["order"] if n in table.column_names]
-        sessions = SessionFrame(table, item=saved.form.items, order=order, items=saved.blend.items)
+        columns = {**saved.empty.columns, "item": saved.form.items, "session": None, "order": order}
+        form = {**saved.empty.form(), "columns": columns, "timed_by": None}
+        sessions = SessionFrame.of_form(form, saved.empty.items).new(table)
     else:
         raise MissingFileError("the run does not hold it", file=path, remedy="Give the data, or run the recipe again")
-    # first a long session with every item, an empty one, and one of a single event
+    # first a long session with every item and every kind, an empty one, and one of a single event
     every = torch.arange(1, len(sessions.items)).repeat(2)[-1_000:]
-    lengths = torch.cat([torch.tensor([len(every), 0, 1]), sessions.lengths])
-    times = sessions.times
-    sessions = SessionFrame.of(torch.cat([every, every[:1], sessions.values]), offsets_of(lengths), sessions.items)
-    if times is not None:
-        sessions.times = torch.cat([torch.arange(len(every) + 1) * 60.0, times])
-    k = saved.form.max_items
-    items, scores = net.recommend(sessions, k, saved.exclude_seen)
-    wanted = [v if v is not None else graph.missing for v in sessions.decode(items).to_pylist()]
-    lists = [sessions.decode(v).to_pylist() for v in sessions.values.split(sessions.lengths.tolist())]
-    at_times = [v.tolist() for v in sessions.inputs(True)[-1].split(sessions.lengths.tolist())] if graph.timed else None
+    more, known = torch.arange(len(every) + 1), sessions
+    lengths = torch.cat([torch.tensor([len(every), 0, 1]), known.lengths])
+    sessions = SessionFrame.of(torch.cat([every, every[:1], known.values]), offsets_of(lengths), known.items)
+    sessions.codings = known.codings
+    for name, coding in known.codings.items():
+        odd = more % 7 - 3.0 if coding.vocab is None else more % len(coding.vocab)
+        sessions.sides[name] = torch.cat([odd.to(known.sides[name].dtype), known.sides[name]])
+    if known.times is not None:
+        sessions.times = torch.cat([more * 60.0, known.times])
+    k, wanted = saved.form.max_items, []
+    for model in [net.of(head) for head in graph.about["goals"].values()] if graph.goals else [net]:
+        items, scores = model.recommend(sessions, k, saved.exclude_seen)
+        ids = [v if v is not None else graph.missing for v in sessions.decode(items).to_pylist()]
+        wanted.append((np.array(ids, _DTYPES[graph.type]).reshape(-1, k), scores.numpy()))
+    events = {"items": sessions.decode(sessions.values)}
+    events |= {"times": pa.array(sessions.inputs(True)[-1].numpy())} if "times" in graph.columns else {}
+    events |= {n: c.decode(sessions.sides[n]) for n, c in sessions.codings.items()}
+    sides = {n: [v[a:b].to_pylist() for a, b in pairwise(sessions.offsets.tolist())] for n, v in events.items()}
+    lists = sides.pop("items")
     differences, others, at = [], 0, 0
     with stages.stage("verify", len(sessions), unit="sessions") as advance:
         while at < len(lists):
             end = at + (1, 7, 1_024)[min(len(differences), 2)]  # batches of several sizes
-            recommended = graph.run(lists[at:end], k, None if at_times is None else at_times[at:end])
-            ids = np.array(wanted[at * k : end * k], dtype=recommended[0].dtype).reshape(-1, k)
-            difference, other = _compared(recommended, (ids, scores[at:end].numpy()))
-            differences.append(difference)
-            others += other
-            advance(len(difference))
+            made = graph.run(lists[at:end], k, sides={n: v[at:end] for n, v in sides.items()})
+            right = [tuple(part[at:end] for part in pair) for pair in wanted]
+            found = [_compared(pair, own) for pair, own in zip(zip(made[::2], made[1::2]), right, strict=True)]
+            differences.append(np.max([apart for apart, _ in found], 0))
+            others += sum(other for _, other in found)
+            advance(len(differences[-1]))
             at = end
     every = np.concatenate(differences)
     return Verified(len(lists), float(every.max()), int(every.argmax()), others)

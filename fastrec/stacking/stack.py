@@ -377,16 +377,29 @@ class BlendChoice:
     def nested(self) -> tuple[torch.Tensor, list[str]]:
         """Return predictions by the blend chosen for each fold without it (NaN where none scores), and the choices'
         names.
+
+        Scales of blends differ, which a metric of the order over all rows would take for an order of the folds: then a
+        fold's predictions have its own order, and the values that the blend of all folds gives the fold.
         """
-        oof = torch.zeros_like(self.tried[0].oof)
+        oof, whole = torch.zeros_like(self.tried[0].oof), self.tried[self.best()]
         times = torch.zeros(len(oof), dtype=torch.int64)
         names = []
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
-            oof[valid] += taken.oof[valid]
+            found = taken.oof[valid]
+            if taken is not whole and of_the_order(self.judge.metric, self.judge.data.task):
+                own, known = (v.reshape(len(valid), -1).T.contiguous() for v in (found, whole.oof[valid]))
+                place = torch.searchsorted(own.sort().values, own, right=True) - 1  # equal ones stay equal
+                found = known.sort().values.gather(1, place).T.reshape(found.shape)
+            oof[valid] += found
             times[valid] += 1
             names.append(taken.name)
         return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
+
+
+def of_the_order(metric: Metric, task: str) -> bool:
+    """Tell whether a metric looks at the order of all rows alone."""
+    return metric.wants == "scores" and task in RankMean.tasks
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
@@ -474,7 +487,7 @@ class Stack:
             ]
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]
-            blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
+            blends += [RankMean(models)] if of_the_order(metric, data.task) else []
             # Each output has trees of its own: of many outputs they take too long.
             blends += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
         return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from competitions.otto.competition import KINDS, Otto
+from competitions.otto.objectives import write_net
 from competitions.otto.simulate import BEGIN, FILES, WEEK, simulate
 from fastrec.cli import app
 from fastrec.competition import predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.retrieval import ObjectiveRanker, recall_of_sets
+from fastrec.sequences import SessionFrame
+from fastrec.serve import NextItemGraph, export_next_items
+from tests.serve.server.calls import get, post, serve
 
 WEIGHTS = {"clicks": 0.1, "carts": 0.3, "orders": 0.6}
 
@@ -142,11 +149,52 @@ def test_heads_of_one_net_are_sources_if_asked(data, tmp_path):
     for kind, net in zip(KINDS, nets, strict=True):
         items = net.recommend(asked, 20)[0]
         assert recall_of_sets(items, found.wanted[kind]) == scores["also"][f"{kind}@20"][f"net_{kind}"]
+    _exported(tmp_path / "run", asked)
+
+
+def _exported(run: Path, asked: SessionFrame) -> None:
+    """Its net as a file: each goal by its head, or by that whose order is submitted for it."""
+    pytest.importorskip("onnxscript")
+    ranker = ObjectiveRanker.load(run / "models" / "ranker")
+    for name, source in ranker.candidates.sources.items():
+        if name.startswith("net"):  # after one epoch a head says what the net says
+            for tower in source.model.model.heads.towers:
+                torch.nn.init.normal_(tower.weight, generator=torch.Generator().manual_seed(0))
+            with torch.no_grad():
+                source.model.model.heads.towers[1].weight.neg_()
+    ranker.instead = {"orders": "net_carts", "clicks": "near"}
+    config = json.loads((run / "config.json").read_text())
+    again = write_net(run / "models" / "blend", ranker)
+    (run / "config.json").write_text(json.dumps({**config, **again}))
+    made = CliRunner().invoke(app, ["export", str(run), "--out", str(run.parent / "export")])
+    assert made.exit_code == 0, made.output
+    assert "orders: the head of carts" in made.output
+    assert "not in the file: near, to_cart, bought, late, popular, trees\n" in made.output
+    assert f"{min(len(asked), 1000) + 3} rows: the largest difference is" in made.output
+    graph, heads = NextItemGraph(run.parent / "export"), dict(zip(KINDS, ("clicks", "carts", "carts"), strict=True))
+    assert graph.about["goals"] == heads
+    best, kinds = ranker.recommend(asked, 20), asked.codings["type"].decode(asked.sides["type"]).to_pylist()
+    items = [asked.decode(asked.values).to_pylist()[a:b] for a, b in pairwise(asked.offsets.tolist())]
+    sides = {"type": [kinds[a:b] for a, b in pairwise(asked.offsets.tolist())]}
+    said = graph.recommend(items, 20, sides=sides)
+    for goal, head in heads.items():
+        right, scores = ranker.models[f"net_{head}"].recommend(asked, 20)
+        np.testing.assert_allclose([s[goal][1] for s in said], scores.numpy(), rtol=1e-5, atol=1e-5)
+        assert [s[goal][0] for s in said] == [asked.decode(row).to_pylist() for row in right]
+    assert [s["orders"][0] for s in said] == [asked.decode(row).to_pylist() for row in best["orders"]]
+    assert [s["orders"][0] for s in said] != [s["clicks"][0] for s in said]
+    served = serve(run.parent / "export")
+    answer = post(served, "/v1/recommend", {"items": items[0], "type": sides["type"][0], "k": 20}).json()["goals"]
+    assert {g: a["ids"] for g, a in answer.items()} == {g: ids for g, (ids, _) in said[0].items()}
+    assert "orders" in get(served, "/openapi.json").body.decode()
+    served.state.service.close()
 
 
 def test_other_commands_say_what_to_do(run, data, tmp_path):
     with pytest.raises(DataError, match="several goals"):
         predict_run(run, data, tmp_path / "said.csv")
+    with pytest.raises(DataError, match=r"the run has no net: its models are near.*Add one"):
+        export_next_items(run, tmp_path / "export")
     for command in ("check", "score"):
         said = CliRunner().invoke(app, [command, str(run / "submission.csv"), str(data / FILES[1])])
         assert said.exit_code == 1

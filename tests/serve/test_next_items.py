@@ -21,7 +21,7 @@ from fastrec.competition import NextItemCompetition, predict_run, run_competitio
 from fastrec.competition.next_items import SavedNextItems
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.retrieval import Candidates, RankedCandidates
-from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFrame
+from fastrec.sequences import CoVisitation, GoalNet, NextItemNet, SessionBlend, SessionFrame
 from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
@@ -233,6 +233,85 @@ def test_a_net_with_times_is_a_file_that_reads_them(timed, tmp_path):
         saved.recommend_items(own)
 
 
+class Kinds(NextItemCompetition):
+    """Events with their kinds, a category of integers and a number."""
+
+    name, k, minutes, items, session, order = "Kinds", 7, 3.0, "item", "s", ("at",)
+
+    def models(self, *, bs):
+        one = GoalNet(["click", "buy"], event="type", **{**SIZES, "options": {"bias": "time"}})
+        return {"clicks": one, "buys": one.of("buy")}
+
+    def read(self, data, rows):
+        columns = {"item": "item", "session": "s", "order": ["at"], "features": ["type", "shop", "price"]}
+        train, test = (pd.read_parquet(data / f"{n}.parquet") for n in ("train", "test"))
+        train = SessionFrame(train.astype({"shop": "category"}), **columns)
+        return train, train.new(test)
+
+
+def kinds_log(n: int, seed: int, kinds: list) -> pd.DataFrame:
+    draws, log = np.random.default_rng(seed), timed_log(n, seed)
+    own = {"type": draws.choice(kinds, len(log)), "shop": draws.integers(2**40, 2**40 + 3, len(log))}
+    return log.assign(**own, price=np.where(draws.random(len(log)) < 0.1, np.nan, draws.lognormal(3, 1, len(log))))
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kinds")
+    kinds_log(150, 0, ["click", "buy", ""]).to_parquet(folder / "train.parquet")
+    kinds_log(40, 1, ["click", "buy", "unheard of"]).to_parquet(folder / "test.parquet")
+    return run_competition(Kinds(), folder, folder / "run")
+
+
+def test_a_net_with_kinds_of_events_is_a_file_that_reads_them(kinds, tmp_path):
+    saved = SavedNextItems(kinds)
+    rng = torch.Generator().manual_seed(0)
+    for net in saved.blend.models.values():  # after one epoch heads and kinds are next to nothing
+        with torch.no_grad():
+            for part in [*net.model.heads.towers, *net.model.input.readers]:
+                for weight in part.parameters():
+                    weight.copy_(torch.randn(weight.shape, generator=rng.manual_seed(0)))
+            net.model.input.readers[0].weight[0] = 0.0
+    saved.blend.save(kinds / "models" / "blend")
+    with pytest.raises(DataError, match=r"2 nets.*Name one of clicks, buys"):
+        export_next_items(kinds, tmp_path / "export")
+    logs = pd.read_parquet(kinds.parent / "test.parquet")
+    sessions = [s for _, s in logs.groupby("s", sort=False)]
+    odd = sessions[0].iloc[:1].assign(item=5, s=1_000)  # an item that is not known, with its kind
+    sessions += [odd, pd.concat([odd, sessions[1].iloc[:1].assign(s=1_000)])]
+    sessions += [pd.concat([*sessions[2:12]]).assign(s=1_001).sort_values("at")]
+    assert len(sessions[-1]) > 2 * SIZES["max_len"]
+    frames = [saved.empty.new(s) for s in sessions]
+    columns = {n: [s[n].tolist() for s in sessions] for n in ("type", "shop", "price")}
+    times = [[t.timestamp() for t in s["at"]] for s in sessions]
+    own, scores_of = [s["item"].tolist() for s in sessions], {}
+    for name in ("clicks", "buys"):
+        export = export_next_items(kinds, tmp_path / name, model=name).folder
+        assert verify_next_items(export, kinds).holds
+        assert verify_next_items(export, kinds, kinds.parent).holds
+        graph, net = NextItemGraph(export), saved.blend.models[name]
+        assert graph.about["inputs"][2]["known"] == ["", "buy", "click"]
+        said = graph.recommend([*own, []], 7, [*times, []], sides={n: [*v, []] for n, v in columns.items()})
+        for frame, (ids, scores) in zip([*frames, frames[0].last(0)], said, strict=True):
+            items, right = net.recommend(frame, 7)
+            assert ids == net.items.decode(items[0]).to_pylist()
+            np.testing.assert_allclose(scores, right[0].numpy(), rtol=1e-5, atol=1e-5)
+        scores_of[name] = np.array([s for _, s in said])
+        other = graph.recommend(own, 7, times, sides={**columns, "type": [["no"] * len(s) for s in own]})
+        none = graph.recommend(own, 7, times, sides={**columns, "type": [[None] * len(s) for s in own]})
+        assert other == none
+        assert np.abs(scores_of[name][:-1] - [s for _, s in none]).max() > 1e-3
+    assert np.abs(scores_of["clicks"] - scores_of["buys"]).max() > 1e-3
+    for wrong, words in (
+        ({}, "reads type.*sides={'type'"),
+        ({**columns, "type": [v[1:] for v in columns["type"]]}, "not given for every event"),
+        ({**columns, "type": columns["shop"]}, "'type'.*no string.*training files"),
+        ({**columns, "shop": columns["type"]}, "'shop'.*no int64"),
+    ):
+        with pytest.raises(DataError, match=words):
+            graph.recommend(own, 7, times, sides=wrong)
+
+
 def test_times_are_asked_for_wherever_the_net_that_reads_them_is(timed):
     pytest.importorskip("starlette")
     from fastrec.serve.server.recommend import _reads_times
@@ -259,10 +338,16 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
         SessionScores(NextItemNet())
     with pytest.raises(WriteError, match="other things"):
         export_next_items(run, run.parent)
-    log = pd.DataFrame({"s": [0, 0, 1, 1], "item": [1, 2, 1, 2], "price": [1.0, 2.0, 3.0, 4.0]})
-    net = NextItemNet(**SIZES).fit(SessionFrame(log, item="item", session="s", features=["price"]))
-    with pytest.raises(DataError, match="side features"):
-        SessionScores(net)
+    log = pd.DataFrame({"s": [0, 0, 1, 1], "item": [1, 2, 1, 2]})
+    for name, values, words in (
+        ("new", [True, False] * 2, "bool, neither integers nor text"),
+        ("k", ["a", "b"] * 2, "that name, which is another"),
+        ("vector", pa.array([[1.0, 2.0]] * 4, pa.list_(pa.float32(), 2)), "side feature of vectors"),
+    ):
+        table = pa.table({**log, name: values})
+        read = SessionFrame(table, item="item", session="s", features=[name])
+        with pytest.raises(DataError, match=f"'{name}'.*{words}"):
+            library.event_inputs(read, timed=False)
     net = NextItemNet(**SIZES).fit(SessionFrame(log.assign(item=log.item / 4), item="item", session="s"))
     with pytest.raises(DataError, match="neither integers nor text"):
         library.type_of(net.items)

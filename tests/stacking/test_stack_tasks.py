@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator, Trace
@@ -146,6 +147,31 @@ def test_the_choice_is_that_of_plain_loops(seed):
     assert torch.equal(made.predictions.test, torch.from_numpy(candidates[overall]))
     assert made.tried == pytest.approx({m: mae(label, v) for m, v in candidates.items()}, abs=1e-12)
     assert made.score >= min(made.tried.values())
+
+
+@pytest.mark.parametrize("seed", [2, 13, 23])
+def test_a_metric_of_the_order_sees_folds_that_chose_other_blends_on_one_scale(seed):
+    rng = np.random.default_rng(seed)
+    n = 200
+    label, folds = rng.integers(0, 2, n).astype(float), rng.integers(0, 4, n)
+    noisy = [np.round(label + (1.6 - 0.2 * i) * rng.normal(size=n), 1) for i in range(3)]
+    candidates = {f"c{i}": v * 10.0**-i + i for i, v in enumerate(noisy)}  # each on a scale of its own
+
+    class Own(Stack):
+        def blends(self, models, data, metric):
+            return [Fixed(m, torch.from_numpy(v)) for m, v in candidates.items()]
+
+    table, codes = Table({"row": torch.arange(n)}), torch.from_numpy(folds)
+    train = Rows(table, "binary", label=torch.from_numpy(label))
+    one = Predictions("base", torch.from_numpy(label), torch.from_numpy(label), folds=digest_of(codes))
+    made = Own(extra=["row"]).fit([one], train, codes, train, metric="auc")
+    said, whole = made.predictions.oof.numpy(), candidates[made.chosen]
+    assert len({*made.choices}) > 1
+    for k, name in enumerate(made.choices):
+        own, values = candidates[name][folds == k], np.sort(whole[folds == k])
+        expected = [values[sum(own <= v) - 1] for v in own]
+        np.testing.assert_array_equal(said[folds == k], whole[folds == k] if name == made.chosen else expected)
+    assert made.score == pytest.approx(roc_auc_score(label, said))
 
 
 class Quick(Stack):

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,15 +26,15 @@ from fastrec.registry import is_registry
 from fastrec.retrieval import Recommender
 from fastrec.retrieval.pipeline.recommender import ABOUT, RANKER
 from fastrec.sequences import SessionFrame
-from fastrec.serve.next_items import TASK, NextItemGraph, type_of
+from fastrec.serve.next_items import TASK, NextItemGraph, event_inputs, type_of
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.bodies import JSON, check_fields, check_rows, named_columns, parse_content, write_json
 from fastrec.serve.server.call import Call, Limits, Refusal, shortened
-from fastrec.serve.server.columns import event_parts, from_arrow, from_values
+from fastrec.serve.server.columns import event_parts, filled, from_arrow, from_values
 from fastrec.serve.server.pages import operation, render
 from fastrec.serve.server.protocols import top
 from fastrec.serve.server.service import SECONDS, Histogram, Service
-from fastrec.serve.server.spec import Input
+from fastrec.serve.server.spec import Input, input_of
 from fastrec.serve.server.versions import Canary, Source
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
@@ -48,7 +47,7 @@ class RecommendSpec:
 
     ``version`` is a digest of what it was loaded from, ``type`` that of items' ids (``int64``, ``string``), ``items``
     their number, ``k`` how many are given by default, ``context`` names values of a session and says what they are for;
-    one that is ``timed`` takes the times of events.
+    ``columns`` are what it takes of every event beside its item, ``goals`` what it answers for one by one.
     """
 
     name: str
@@ -57,7 +56,8 @@ class RecommendSpec:
     items: int
     k: int
     context: Mapping[str, str] = field(default_factory=dict)
-    timed: bool = False
+    columns: tuple[Input, ...] = ()
+    goals: tuple[str, ...] = ()
     task: str = "recommend"
     events: None = None
     made: tuple[()] = ()
@@ -71,7 +71,7 @@ class AskedSessions:
     offsets: np.ndarray  # session ``i`` is ``items[offsets[i]:offsets[i + 1]]``, int64 ``[rows + 1]``
     k: int  # how many items are wanted
     context: dict[str, list[Any]] = field(default_factory=dict)  # name → each session's value, None if there is none
-    times: np.ndarray | None = None  # of the events, in seconds, float64 ``[events]``; None: the model takes none
+    columns: dict[str, np.ndarray] = field(default_factory=dict)  # name → values of the events, ``[events]``
 
     @property
     def rows(self) -> int:
@@ -90,8 +90,8 @@ def joined(batch: Sequence[AskedSessions]) -> AskedSessions:
     lengths = np.concatenate([np.diff(a.offsets) for a in batch])
     context = {n: [v for a in batch for v in a.context[n]] for n in batch[0].context}
     items = np.concatenate([a.items for a in batch])
-    times = None if batch[0].times is None else np.concatenate([a.times for a in batch])
-    return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context, times)
+    columns = {n: np.concatenate([a.columns[n] for a in batch]) for n in batch[0].columns}
+    return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context, columns)
 
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -103,9 +103,9 @@ def parse_sessions(
     """Parse the sessions of a body, and whether it was a single one.
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
-    ``context`` beside ``items`` holds values of the session, ``times`` the seconds of its events, which a model that is
-    ``timed`` wants. A stream of Arrow has a column ``items`` of lists, one of ``times``; others are the context.
-    ``k`` is that of the address.
+    ``context`` beside ``items`` holds values of the session, each of the model's ``columns`` (``times``, kinds) a value
+    for every event. A stream of Arrow has a column ``items`` of lists and those; others are the context. ``k`` is that
+    of the address.
     """
     said = parse_content(body, content_type, limits)
     if isinstance(said, pa.Table):
@@ -115,27 +115,29 @@ def parse_sessions(
         k, alone = said.get("k", k), "items" in said
         asked = _of_json(said, spec, limits.max_rows)
     asked.k = min(top(k) or spec.k, max(spec.items, 1))
-    if asked.k * asked.rows > ANSWER_ITEMS:
+    if asked.k * asked.rows * max(len(spec.goals), 1) > ANSWER_ITEMS:
         said = f"{asked.rows} sessions with {asked.k} items each are more than {ANSWER_ITEMS} items"
         raise Refusal(413, said, remedy="Send fewer sessions, or a smaller k")
     return asked, alone
 
 
 def _fields(spec: RecommendSpec) -> tuple[str, ...]:
-    return ("items", "context", *(["times"] if spec.timed else []))
+    return ("items", "context", *(c.name for c in spec.columns))
 
 
-def _times(values: Any, offsets: np.ndarray) -> np.ndarray:
-    """Return the times of all events, from a list of them for each session."""
-    column = Input("times", "float64")
-    flat, lengths = event_parts(column, values)
-    wanted = np.diff(offsets)
-    if (lengths != wanted).any():
-        row = int(np.argmax(lengths != wanted))
-        said = f"the session has {wanted[row]} items and {lengths[row]} times"
-        raise Refusal(422, said, column="times", row=row, remedy="Send the time of every event, in seconds")
-    read = from_values if isinstance(flat, list) else from_arrow
-    return _in_session(offsets, lambda: read(column, flat))
+def _asked(values: Mapping[str, Any], spec: RecommendSpec, context: dict[str, list[Any]]) -> AskedSessions:
+    """Make sessions of the items of all events, and what else the model takes of them, a list for each session."""
+    wanted, found = event_parts(Input("items", spec.type), values["items"])[1], {}
+    offsets = np.concatenate([[0], np.cumsum(wanted)]).astype(np.int64)
+    for column in (Input("items", spec.type), *spec.columns):
+        flat, lengths = event_parts(column, values[column.name])
+        if (lengths != wanted).any():
+            row, what = int(np.argmax(lengths != wanted)), "times" if column.name == "times" else "values"
+            said = f"the session has {wanted[row]} items and {lengths[row]} {what}"
+            remedy = "Send one for every event (times in seconds)"
+            raise Refusal(422, said, column=column.name, row=row, remedy=remedy)
+        found[column.name] = _values(flat, column, offsets)
+    return AskedSessions(found.pop("items"), offsets, 1, context, found)
 
 
 def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedSessions:
@@ -144,8 +146,7 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedS
         raise Refusal(422, "the body holds neither items nor sessions, or both", remedy=remedy)
     if "items" in said:
         sessions: Any = [{n: said[n] for n in _fields(spec) if n in said}]
-    elif "context" in said or "times" in said:
-        name = "context" if "context" in said else "times"
+    elif (name := next((n for n in _fields(spec) if n in said), None)) is not None:
         raise Refusal(422, f"{name} stands beside sessions", remedy="Put it into each session")
     else:
         sessions = said["sessions"]
@@ -156,11 +157,8 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedS
         if type(session) is not dict or type(session.get("items")) is not list:
             raise Refusal(422, "the session is no object with a list of items", row=row)
         check_fields(session, _fields(spec), "session", row)
-    lists = [s["items"] for s in sessions]
-    offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
-    items = _ids(list(chain.from_iterable(lists)), spec, offsets)
-    times = _times([s.get("times") for s in sessions], offsets) if spec.timed else None
-    return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec), times)
+    values = {n: [s.get(n) for s in sessions] for n in _fields(spec)}
+    return _asked(values, spec, _context(values["context"], spec))
 
 
 def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
@@ -196,38 +194,28 @@ def _check_name(name: str, spec: RecommendSpec, row: int | None) -> None:
 
 
 def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
-    columns, needed = named_columns(table), ("items", "times") if spec.timed else ("items",)
+    columns, needed = named_columns(table), ("items", *(c.name for c in spec.columns))
     absent = next((n for n in needed if n not in columns), None)
     if absent is not None:
         raise Refusal(422, "the column is missing", column=absent)
-    lists = columns["items"]
-    flat, lengths = event_parts(Input("items", spec.type), lists)
+    lists, context = columns["items"], {}
     if lists.null_count:
         raise Refusal(422, "the session has no list", column="items", row=int(np.argmax(lists.is_null())))
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    items = _ids(flat, spec, offsets)
-    context, times = {}, _times(columns["times"], offsets) if spec.timed else None
     for name in (n for n in columns if n not in needed):
         _check_name(name, spec, None)
         context[name] = _plain(name, columns[name].to_pylist())
-    return AskedSessions(items, offsets, 1, context, times)
+    return _asked(columns, spec, context)
 
 
-def _ids(flat: list[Any] | pa.Array, spec: RecommendSpec, offsets: np.ndarray) -> np.ndarray:
-    """Return the ids of all events; a number is none where ids are text, though the text of it might be one."""
+def _values(flat: list[Any] | pa.Array, column: Input, offsets: np.ndarray) -> np.ndarray:
+    """Return ids, or other values, of all events; no number stands for text, though the text of it might be known."""
     given = isinstance(flat, list)
     numbers = [type(v) in (int, float, bool) for v in flat] if given else [is_numeric(flat.type)] * len(flat)
-    if spec.type == "string" and True in numbers:
-        row, remedy = int(np.searchsorted(offsets, numbers.index(True), side="right")) - 1, 'Send "44", not 44'
-        raise Refusal(422, "an id is a number, and ids are text", column="items", row=row, remedy=remedy)
-    read = from_values if given else from_arrow
-    return _in_session(offsets, lambda: read(Input("items", spec.type), flat))
-
-
-def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
-    """Call ``make``; a row that it refuses becomes that of the session."""
     try:
-        return make()
+        if column.type == "string" and True in numbers:
+            said = "an id is a number, and ids are text" if column.name == "items" else "it is a number, and not text"
+            raise Refusal(422, said, column=column.name, row=numbers.index(True), remedy='Send "44", not 44')
+        return from_values(column, flat) if given else from_arrow(column, flat)  # a row is that of the event
     except Refusal as refusal:
         row = None if refusal.row is None else int(np.searchsorted(offsets, refusal.row, side="right")) - 1
         raise Refusal(422, refusal.problem, column=refusal.column, row=row, remedy=refusal.remedy) from None
@@ -240,8 +228,8 @@ SAYS = "The best items for a session, or for several."
 
 def example(spec: RecommendSpec) -> dict[str, Any]:
     """Make up a body."""
-    times = {"times": [1_700_000_000.0, 1_700_000_060.0]} if spec.timed else {}
-    return {"items": ["a", "b"] if spec.type == "string" else [1, 2], **times, "k": 5}
+    two: dict[str, list[Any]] = {"string": ["a", "b"], "int64": [1, 2], "float64": [1_700_000_000.0, 1_700_000_060.0]}
+    return {"items": two[spec.type], **{c.name: two[c.type] for c in spec.columns}, "k": 5}
 
 
 def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
@@ -251,21 +239,26 @@ def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
     known = {n: {"description": says} for n, says in spec.context.items()}
     context = {"type": "object", "properties": known, "additionalProperties": False}
     own, k = {"items": items, "context": context}, {"type": "integer", "minimum": 1, "default": spec.k}
-    if spec.timed:
-        own["times"] = {"type": "array", "items": {"type": "number"}, "description": "The events' times, in seconds."}
+    for column in spec.columns:
+        says = "The events' times, in seconds." if column.name == "times" else "A value for every event."
+        of_one = {"type": {"string": "string", "int64": "integer"}.get(column.type, "number")}
+        own[column.name] = {"type": "array", "items": of_one, "description": says}
     required = [n for n in own if n != "context"]
     session = {"type": "object", "additionalProperties": False, "required": required}
     one = {**session, "properties": {**own, "k": k}}
     sessions = {"type": "array", "items": {**session, "properties": own}}
     several = {**session, "required": ["sessions"], "properties": {"sessions": sessions, "k": k}}
     best = {"type": "object", "properties": {"ids": {"type": "array", "items": kind}, "scores": {"type": "array"}}}
+    if spec.goals:
+        each = {"type": "object", "properties": dict.fromkeys(spec.goals, best)}
+        best = {"type": "object", "properties": {"goals": each}}
     every = {"type": "object", "properties": {"sessions": {"type": "array", "items": best}}}
     return operation({"oneOf": [one, several]}, {"oneOf": [best, every]}, example=example(spec), k=k)
 
 
 # What answers ``/v1/recommend``: an exported net, a run for next items, a saved recommender.
 
-Best: TypeAlias = "tuple[list[Any], list[float]]"
+Best: TypeAlias = "tuple[list[Any], list[float]] | dict[str, tuple[list[Any], list[float]]]"  # or of each goal
 Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
 
 
@@ -308,8 +301,8 @@ class _Model:
         k = min(self.spec.k, max(self.spec.items, 1))
         try:
             for items in (ids[:0], ids[:1], ids):
-                times = np.zeros(len(items)) if self.spec.timed else None
-                self.recommend(AskedSessions(items, np.array([0, len(items)]), k, times=times))
+                own = {c.name: np.zeros(len(items)) if c.is_float else filled(c, len(items)) for c in self.spec.columns}
+                self.recommend(AskedSessions(items, np.array([0, len(items)]), k, columns=own))
         except FastrecError:
             if not self.spec.context:  # else it may want some
                 raise
@@ -339,13 +332,13 @@ class _ServedNet(_Model):
         self.folder, self._graph = folder, NextItemGraph(folder, threads=threads, device=device)
         about = self._graph.about
         sizes = int(about["items"]), int(about["k"])
-        timed = {"timed": self._graph.timed}
-        self.spec = RecommendSpec(about["name"], about["model"]["sha256"], self._graph.type, *sizes, **timed)
+        more = {"columns": tuple(map(input_of, self._graph.columns.values())), "goals": tuple(self._graph.goals)}
+        self.spec = RecommendSpec(about["name"], about["model"]["sha256"], self._graph.type, *sizes, **more)
 
     def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
-        times = None if asked.times is None else asked.lists(asked.times)
-        best = self._graph.recommend(asked.lists(asked.items), asked.k, times)
+        sides = {n: asked.lists(v) for n, v in asked.columns.items()}
+        best = self._graph.recommend(asked.lists(asked.items), asked.k, sides=sides)
         return best, {"score": time.perf_counter() - began}
 
 
@@ -358,15 +351,16 @@ class _ServedRun(_Model):
         assert self._saved.blend.items is not None
         self.items = self._saved.blend.items
         name, k = self._saved.config["competition"], self._saved.form.max_items
-        sizes, timed = (len(self.items) - 1, k), _reads_times(self._saved.blend)
-        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), *sizes, timed=timed)
-        if self._saved.empty.codings:
-            why = "its events have side features, which a session of items lacks"
-            raise DataError(why, file=folder, remedy="Serve a Recommender, which takes them as context")
+        sizes, empty = (len(self.items) - 1, k), self._saved.empty
+        own = tuple(map(input_of, event_inputs(empty, timed=_reads_times(self._saved.blend))))
+        self.spec = RecommendSpec(name, _version(folder / "models"), type_of(self.items), *sizes, columns=own)
 
     def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
-        codes, scores = self._saved.recommend(_frame(asked, self.items), min(asked.k, self.spec.items))
+        given = [(n, c, asked.columns[n]) for n, c in self._saved.empty.codings.items()]
+        sides = {n: c.encode(as_column(v, name=n)) if len(v) else c.empty() for n, c, v in given}
+        frame = _frame(asked, self.items, self._saved.empty.codings, sides)
+        codes, scores = self._saved.recommend(frame, min(asked.k, self.spec.items))
         ids = self.items.decode(codes.reshape(-1)).to_pylist()
         width, best = codes.shape[1], []
         for i, row in enumerate(scores.tolist()):
@@ -382,20 +376,21 @@ class _ServedRecommender(_Model):
         self.folder, self._shop = folder, Recommender.load(folder, ranker=ranker)
         items, form = self._shop.items, self._shop.form
         self.items = items
-        self._empty = None if form is None else SessionFrame.of_form(form, items)
-        codings = {} if self._empty is None else self._empty.codings
-        self._sides = [n for n, c in codings.items() if c.kind != "vector"]
+        self._codings = {} if form is None else SessionFrame.of_form(form, items).codings
+        self._sides = [n for n, c in self._codings.items() if c.kind != "vector"]
         context = dict.fromkeys(self._sides, "a side feature of every event of the session")
         if ranker is not None:
             ranks = (f"{n}_{word}" for n in self._shop.retriever.sources for word in ("score", "rank"))
             own = {"session", "item", "sources", *ranks}
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
-        timed = _reads_times(self._shop.retriever)
-        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context, timed)
+        own = (Input("times", "float64"),) if _reads_times(self._shop.retriever) else ()
+        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context, own)
 
     def recommend(self, asked: AskedSessions) -> Answer:
-        sides = {n: asked.context.get(n, [None] * asked.rows) for n in self._sides}
-        frame = _frame(asked, self._shop.items, self._empty, sides)
+        own = {n: as_column(asked.context.get(n, [None] * asked.rows), name=n) for n in self._sides}
+        rows = rows_of(torch.from_numpy(asked.offsets))
+        sides = {n: self._codings[n].encode(c)[rows] for n, c in own.items()}
+        frame = _frame(asked, self._shop.items, self._codings, sides)
         more = {n: as_column(v, name=n) for n, v in asked.context.items() if n not in sides}
         found = self._shop.recommend(frame, asked.k, context=Table(more) if more else None)
         ids, scores = found["item"].to_arrow().to_pylist(), found["score"].values.tolist()
@@ -404,18 +399,13 @@ class _ServedRecommender(_Model):
         return best, dict(self._shop.seconds)
 
 
-def _frame(
-    asked: AskedSessions, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
-) -> SessionFrame:
+def _frame(asked: AskedSessions, items: Vocab, codings: dict[str, Any], sides: dict[str, torch.Tensor]) -> SessionFrame:
     kind = pa.large_string() if type_of(items) == "string" else pa.int64()
     ids = pa.array(asked.items, kind) if len(asked.items) else pa.array([], kind)
     values = items.encode(as_column(ids, name="items")) if len(ids) else torch.zeros(0, dtype=torch.int64)
     made = SessionFrame.of(values, torch.from_numpy(asked.offsets), items)
-    made.times = None if asked.times is None else torch.from_numpy(asked.times)
-    if form is not None and sides:
-        rows = rows_of(made.offsets)
-        made.codings = form.codings
-        made.sides = {n: form.codings[n].encode(as_column(v, name=n))[rows] for n, v in sides.items()}
+    made.times = torch.from_numpy(asked.columns["times"]) if "times" in asked.columns else None
+    made.codings, made.sides = codings, sides
     made._keep(values >= len(items.reserved))
     return made
 
@@ -471,7 +461,9 @@ async def recommend(service: RecommendService, call: Call) -> Response:
         best, seconds = await service.batcher.submit(job)
     for stage, took in seconds.items():
         service.metrics.stages.see(took, stage)
-    answers: list[dict[str, Any]] = [{"ids": ids, "scores": scores} for ids, scores in best]
+    each = [one if isinstance(one, dict) else {"": one} for one in best]
+    said = [{n: {"ids": ids, "scores": scores} for n, (ids, scores) in one.items()} for one in each]
+    answers = [{"goals": one} if spec.goals else one[""] for one in said]
     body = write_json(answers[0] if alone else {"sessions": answers})
     timing = ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
     return Response(body, media_type=JSON, headers={"Server-Timing": timing} if timing else None)

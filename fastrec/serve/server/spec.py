@@ -119,7 +119,7 @@ def _spec(about: dict[str, Any], folder: Path) -> Spec:
         raise ValueError(f"format is {about['format']!r}, this fastrec reads 1")
     if not is_plain_name(about["model"]["file"]):
         raise ValueError(f"model.file {about['model']['file']!r} is no plain name")
-    inputs = tuple(map(_input, about["inputs"]))
+    inputs = tuple(map(input_of, about["inputs"]))
     if len({i.name for i in inputs}) != len(inputs):
         raise ValueError("two inputs have one name")
     if any(i.events is not None for i in inputs) != isinstance(about.get("events_count"), str):
@@ -131,7 +131,7 @@ def _spec(about: dict[str, Any], folder: Path) -> Spec:
     tables = {}
     for table, described in ((about.get("events") or {}).get("tables") or {}).items():
         columns = {n: {"type": c} if isinstance(c, str) else c for n, c in described["columns"].items()}
-        tables[table] = tuple(_input({**c, "name": n}) for n, c in columns.items())
+        tables[table] = tuple(input_of({**c, "name": n}) for n, c in columns.items())
     return Spec(
         name=about["name"],
         task=about["task"],
@@ -147,7 +147,8 @@ def _spec(about: dict[str, Any], folder: Path) -> Spec:
     )
 
 
-def _input(about: dict[str, Any]) -> Input:
+def input_of(about: dict[str, Any]) -> Input:
+    """Read an input's description in ``serving.json``."""
     time = about.get("time")
     column = Input(
         name=about["name"],

@@ -25,7 +25,7 @@ from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.registry import Registry
 from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity
-from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame, prefixes
+from fastrec.sequences import CoVisitation, GoalNet, NextItemNet, PopularItems, SessionFrame, prefixes
 from fastrec.serve import Canary, Limits, NextItemGraph, export_next_items, make_app
 from fastrec.serve.server.recommend import open_model
 from fastrec.stacking import Stack
@@ -167,6 +167,56 @@ def test_a_net_with_times_is_served_with_them(tmp_path):
         refused(app, PATH, {"items": [1], "times": ["now"]}, 422, row=0)
         refused(app, PATH, {"sessions": [], "times": []}, 422, "times stands beside")
         refused(app, PATH, stream(table.select(["items"])), 422, "times", headers=ARROW)
+
+
+class Kinds(NextItemCompetition):
+    name, k, minutes, items, session = "Kinds", 4, 2.0, "item", "s"
+
+    def models(self, *, bs):
+        return {"net": GoalNet(["click", "buy"], width=8, epochs=1, max_len=6)}
+
+    def read(self, data, rows):
+        train, test = (pd.read_parquet(data / f"{n}.parquet") for n in ("train", "test"))
+        train = SessionFrame(train, item="item", session="s", features=["type", "price"])
+        return train, train.new(test)
+
+
+def test_a_net_with_kinds_is_served_with_them(tmp_path):
+    rows = [
+        (s, item, ["click", "buy"][i % 2], s / 9.0) for s, own in enumerate(walks(60)) for i, item in enumerate(own)
+    ]
+    log = pd.DataFrame(rows, columns=["s", "item", "type", "price"])
+    for name in ("train", "test"):
+        log.to_parquet(tmp_path / f"{name}.parquet")
+    run = run_competition(Kinds(), tmp_path, tmp_path / "run")
+    saved = SavedNextItems(run)
+    with torch.no_grad():  # after one epoch it is next to nothing
+        torch.nn.init.normal_(saved.blend.models["net"].model.input.readers[0].weight[1:])
+    saved.blend.save(run / "models" / "blend")
+    frame = saved.read(tmp_path / "test.parquet")
+    items, scores = saved.recommend(frame)
+    own = [{n + "s" * (n == "item"): s[n].tolist() for n in log.columns[1:]} for _, s in log.groupby("s", sort=False)]
+    table = pa.table({n: [s[n] for s in own] for n in own[0]})
+    for folder in (run, export_next_items(run, tmp_path / "net").folder):
+        app = serve(folder)
+        said = asked(app, {"sessions": own})["sessions"]
+        assert [s["ids"] for s in said] == [frame.decode(row).to_pylist() for row in items]
+        np.testing.assert_allclose([s["scores"] for s in said], scores.numpy(), atol=1e-5)
+        assert asked(app, stream(table), headers=ARROW)["sessions"] == said
+        one = {**own[5], "type": [None] * len(own[5]["items"])}
+        none = asked(app, one)
+        assert none == asked(app, {**one, "type": ["no"] * len(one["items"])})
+        assert np.abs(np.subtract(none["scores"], said[5]["scores"])).max() > 1e-3
+        assert len(asked(app, {"items": [], "type": [], "price": []})["ids"]) == 4
+        schema = get(app, "/openapi.json").json()["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]
+        assert schema["schema"]["oneOf"][0]["required"] == ["items", "type", "price"]
+        assert post(app, PATH, schema["example"]).status == 200
+        refused(app, PATH, {"items": [1, 2], "price": [1, 2]}, 422, "2 items and 0 values", column="type")
+        refused(app, PATH, {**own[5], "price": [1.0]}, 422, "1 values", column="price")
+        refused(app, PATH, {"items": [1], "price": [1], "type": [3]}, 422, "a number, and not text", column="type")
+        refused(app, PATH, {"items": [1], "price": ["x"], "type": ["buy"]}, 422, row=0, column="price")
+        refused(app, PATH, {"sessions": [], "type": []}, 422, "type stands beside")
+        refused(app, PATH, stream(table.drop_columns("type")), 422, "column is missing", column="type", headers=ARROW)
 
 
 @pytest.mark.parametrize("kind", ["run", "shop"])
