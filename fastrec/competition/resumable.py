@@ -172,7 +172,7 @@ class RunFeatures:
     ) -> None:
         self._split = split if split is not None else _as_it_is
         self.recipe, self.found, self.folds, self.targets = recipe, found, folds, list(targets)
-        self.features = recipe.features()
+        self.features = self._unfitted()
         self.outputs: list[str] = []
         self.from_targets: list[str] = []  # those that a target passes through: they differ from fold to fold
         self.transductive: list[str] = []
@@ -181,6 +181,12 @@ class RunFeatures:
         self._pairs: Iterator[Pair] | None = None  # those of the folds to come, in order
         self._next = 0
         self._test: Table | None = None  # the test rows, their features made from all training rows
+
+    def _unfitted(self) -> FeatureSet | None:
+        features = self.recipe.features()
+        if features is not None:
+            features.assume_target(self.targets)
+        return features
 
     @property
     def passes(self) -> int:
@@ -250,7 +256,7 @@ class RunFeatures:
             return test
 
         def make() -> Table:
-            features = self.recipe.features()
+            features = self._unfitted()
             assert features is not None
             before = found.train.take(self.folds[k][0].to(found.train.device))
             features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
@@ -287,7 +293,7 @@ class RunFeatures:
         found = self.found
         if not self._nested:
             outside, inside = (r.to(found.train.device) for r in self.folds[k])
-            features = self.recipe.features()
+            features = self._unfitted()
             assert features is not None
             train = found.train.take(outside)
             rows, test = self._split(train), self._split(found.test)

@@ -31,6 +31,7 @@ class FeatureSet(Parameters):
         folds: the number of inner folds for out-of-fold values, unless a generator sets its own.
         target: the target column(s), besides those that generators name. A generator that would give rows their own
             target is refused, one that reads earlier rows' (``Lag``) is nested in ``cross_fit``, selectors skip them.
+            None: those of the frame or recipe that uses the set, if any; []: none.
         keep: ``'all'``: return the frame with the outputs added; ``'outputs'``: the outputs alone; or the names of
             columns to return before the outputs.
         cache: a ``FeatureCache``, or a folder for one: with a generator added only that one is fitted again.

@@ -43,7 +43,7 @@ from fastrec.errors import (
     MissingPackageError,
 )
 from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, NetModel, OffsetModel, SKModel, XGBModel
-from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.features import CountEncode, FeatureSet, GroupStats, TargetEncode, feature
 from fastrec.metrics import as_metric, get_metric
 from fastrec.monitor.retrain import _classes
 from fastrec.stacking import Stack
@@ -292,6 +292,16 @@ def test_folds_in_order_of_time(tmp_path):
     assert np.isfinite(list(scores_of(run)["oof"].values())).all()
 
 
+@feature(inputs="regression", outputs="before", by="city")
+def past(amount):
+    return torch.cat([torch.full((1,), torch.nan), amount[:-1]])
+
+
+def test_a_function_of_earlier_targets_is_let_through_by_a_word(tmp_path):
+    run = ran(tmp_path, "regression", history=True, features=lambda: FeatureSet([past], target=[]))
+    assert json.loads((run / "features" / "features.json").read_text())["target"] == []
+
+
 @pytest.mark.parametrize(
     ("case", "attributes", "message"),
     [
@@ -301,6 +311,12 @@ def test_folds_in_order_of_time(tmp_path):
         ("binary", {"metric": "gauc"}, "gauc scores lists, which a binary task has not"),
         ("regression", {"metric": "quadratic_kappa"}, r"quadratic_kappa scores classes.*the target is an amount"),
         ("binary", {"models": lambda bs: [Untrainable("a/b")]}, "name .a/b. cannot be that of a folder"),
+        ("binary", {"features": lambda: FeatureSet([GroupStats("binary", by="city")])}, "GroupStats reads the target"),
+        (
+            "regression",
+            {"features": lambda: FeatureSet([past])},
+            r"Function reads the target.*earlier rows alone.*target=\[\]",
+        ),
     ],
 )
 def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, case, attributes, message):

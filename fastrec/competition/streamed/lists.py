@@ -248,6 +248,7 @@ def make_features(run: ListsRun) -> None:
     recipe, work, features = run.recipe, run.work, run.recipe.features()
     if features is None:
         raise DataError(f"{recipe.name} has no features", remedy="Write features()")
+    features.assume_target(recipe.label)
     with run.stages.stage("features", sum(work.counts.values())) as advance:
         tables = {n: PartFiles(work.files(f"table-{n}"), recipe.together) for n in work.tables}
         train, valid, test = (PartFiles(work.files(n), recipe.together) for n in ("train", "valid", "test"))

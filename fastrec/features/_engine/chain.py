@@ -537,6 +537,8 @@ class Chain:
                     remedy = "Name other columns, without the target"
                 elif step.uses_future:
                     remedy = "Take earlier rows, not later ones: n above 0, or no ahead"
+                elif hasattr(step, "function"):
+                    remedy += ". If your function reads targets of earlier rows alone, give FeatureSet(…, target=[])"
                 raise DataError(problem, column=read[0], remedy=remedy)
             for table, names in step.table_inputs.items():
                 known = [n for n in names if n in self.targets]
