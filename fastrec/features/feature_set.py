@@ -37,6 +37,7 @@ class FeatureSet(Parameters):
     """
 
     _least: ClassVar = {"folds": 2}
+    _assumed: Names | None = None  # the target that a frame or a recipe names; older pickles have none
 
     def __init__(
         self,
@@ -182,7 +183,8 @@ class FeatureSet(Parameters):
 
         Args:
             df: training rows with their target.
-            folds: integers ``[n]`` from 0, or the name of a column with them: the folds of the *model's* validation.
+            folds: the folds of the *model's* validation: ``Folds`` (not by time), integers ``[n]`` from 0, or a
+                column's name.
             tables, unlabeled: see ``fit``.
             only: the numbers of the outer folds to yield; None: all.
 
@@ -224,7 +226,11 @@ class FeatureSet(Parameters):
     def targets(self) -> list[str]:
         """The columns that are targets: ``target``, and those of the generators that use one."""
         used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
-        return list(dict.fromkeys([*as_list(self.target), *used]))
+        return list(dict.fromkeys([*as_list(self._options()["target"]), *used]))
+
+    def assume_target(self, names: Names | None) -> None:
+        """Take these as the target column(s) if ``target`` names none, as a frame's ``y_names`` or a recipe's."""
+        self._assumed = names
 
     def _read(self, df: Any, y: Any = None) -> Table:
         """Read the columns that fitting needs, selectors resolved."""
@@ -319,10 +325,11 @@ class FeatureSet(Parameters):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {"features": self._given, **self._options(), "cache": self.cache}
+        return {"features": self._given, **self._options(), "target": self.target, "cache": self.cache}
 
     def _options(self) -> dict[str, Any]:
-        return {"key": self.key, "folds": self.folds, "target": self.target, "keep": self.keep}
+        target = self._assumed if self.target is None else self.target
+        return {"key": self.key, "folds": self.folds, "target": target, "keep": self.keep}
 
     def __sklearn_clone__(self) -> FeatureSet:
         steps = self.steps

@@ -55,7 +55,7 @@ def hide_items(scores: torch.Tensor, sessions: SessionFrame) -> None:
 
 def of_all(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: SessionFrame) -> torch.Tensor:
     """Return blocks of scores, see ``SessionModel.score``, as those of all sessions in order."""
-    found = torch.empty(0)
+    found = torch.empty(0, len(sessions.items))
     for rows, scores in blocks:
         if torch.equal(rows, torch.arange(len(sessions))):  # all at once: a copy takes as long as a model's sums
             return scores

@@ -77,7 +77,8 @@ class StackModel:
         if missing:
             blended = f"It blends {', '.join(self.models)}"
             raise DataError(f"the stack needs predictions of {missing[0]}", remedy=blended)
-        two = level_two_of({m: base[m] for m in self.models}, data, self.extra)
+        tensors = {m: v if isinstance(v := base[m], torch.Tensor) else torch.tensor(v) for m in self.models}
+        two = level_two_of(tensors, data, self.extra)
         return sum(blend.predict(two) / len(self.blends) for blend in self.blends)
 
     def save(self, folder: str | Path) -> None:
@@ -496,7 +497,7 @@ class Stack:
         base: Sequence[Predictions],
         train: Rows,
         folds: Any,
-        test: Rows,
+        test: Rows | None = None,
         *,
         metric: str | Metric | None = None,
         counted: torch.Tensor | None = None,
@@ -512,7 +513,7 @@ class Stack:
             train: the training rows, with labels.
             folds: the base models' folds: whole numbers ``[n]`` from 0, or ``Folds``. Rows that no fold scores take no
                 part.
-            test: the test rows.
+            test: the test rows; None: there are none.
             metric: what to choose by, a name or a ``Metric``; None: the task's usual one (of lists: MRR, ties as they
                 are shown). It is not weighted. Of classes, thresholds are learned without the fold that they cut.
             counted: bool ``[n]``: the training rows (of lists: candidates) that the choice is made by; None: all.
@@ -535,6 +536,7 @@ class Stack:
         if train.label is None:
             raise DataError("the training rows have no labels", remedy="Give label=")
         ours = level_two_folds(folds, train)
+        test = train.take(torch.arange(0)) if test is None else test
         chosen_by = _metric_of(metric, train)
         names = [p.name for p in base]
         every = [*base] if constant is None or chosen_by.wants == "scores" else [*base, constant]

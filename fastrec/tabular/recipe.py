@@ -48,6 +48,9 @@ class FrameRecipe:
 
     def __post_init__(self) -> None:
         self.features = features_of(self.procs, self.features)
+        for one in getattr(self.features, "sets", [self.features]):
+            if hasattr(one, "assume_target"):  # a generator that reads the target is refused
+                one.assume_target(self.labels.names)
 
     def proc(self, kind: type) -> Any:
         """Return the proc of a kind, or None."""

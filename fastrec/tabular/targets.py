@@ -84,6 +84,14 @@ class Labels:
         """Encode one target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``."""
         if self.kind == "category":
             return self._codes(column)
+        if self.kind == "multi":
+            values = column.number()
+            bad = (values < 0) | (values > 1)
+            if bool(bad.any()):
+                row = int(bad.nonzero()[0])
+                problem = f"MultiCategoryBlock takes 0 and 1, and this one is {values[row].item():.6g}"
+                remedy = "Give a column for each class; of amounts, leave y_block out"
+                raise DataError(problem, column=column.name, row=row, remedy=remedy)
         return _integers(column) if self.dtype == torch.int64 else column.number(self.dtype)
 
     def _codes(self, column: Column) -> torch.Tensor:

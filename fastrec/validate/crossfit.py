@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fastrec._core.device import on_host
@@ -135,10 +136,10 @@ class CrossFit:
         self,
         train: Rows | None,
         valid: Rows | None,
-        valid_rows: torch.Tensor,
+        valid_rows: torch.Tensor | np.ndarray,
         test: Rows | None = None,
         *,
-        train_rows: torch.Tensor | None = None,
+        train_rows: torch.Tensor | np.ndarray | None = None,
         unlabeled: Rows | None = None,
     ) -> None:
         """Train every estimator on one fold.
@@ -146,9 +147,9 @@ class CrossFit:
         Args:
             train: the other folds' rows, with labels; None where ``store`` has all of the fold's models.
             valid: the fold's rows, with labels (to report on, nothing else).
-            valid_rows: int64, where the fold's rows stand among all training rows.
+            valid_rows: int64 (tensor or array), where the fold's rows stand among all training rows.
             test: the test rows; None: there are none.
-            train_rows: int64, where the rows of ``train`` stand; given, they are held against ``valid_rows``.
+            train_rows: likewise, where the rows of ``train`` stand; given, they are held against ``valid_rows``.
             unlabeled: the test rows once more, to learn from without labels: their features must hold nothing of the
                 targets that this fold scores. (Those of ``test`` may be made from all training rows.)
 
@@ -156,8 +157,8 @@ class CrossFit:
             DataError: ``valid_rows`` are not as many as ``valid``, were in an earlier fold or are trained on too; a
                 model predicts NaN, or wants ``unlabeled`` and there are only ``test``.
         """
-        valid_rows = valid_rows.cpu()
-        self._check_rows(valid, valid_rows, train_rows)
+        valid_rows = self._places(valid_rows)
+        self._check_rows(valid, valid_rows, None if train_rows is None else self._places(train_rows))
         stored = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
         # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
         missing = [m for m in self.models if stored[m.name] is None]
@@ -185,6 +186,14 @@ class CrossFit:
             self._trained[model.name].append(trained.get(model.name) or stored[model.name])
         self._rows.append(valid_rows)
         self._times[valid_rows] += 1
+
+    def _places(self, rows: Any) -> torch.Tensor:
+        rows = rows.cpu() if isinstance(rows, torch.Tensor) else torch.from_numpy(np.array(rows))
+        bad = rows[(rows < 0) | (rows >= self.size)] if rows.dtype != torch.bool else rows[:0]
+        if len(bad):
+            problem = f"the place of a row is {bad[0].item()}, and there are {self.size} training rows"
+            raise DataError(problem, remedy="Give row numbers from 0 (get_indexer says -1 where it finds none)")
+        return rows
 
     def _check_rows(self, valid: Rows | None, valid_rows: torch.Tensor, train_rows: torch.Tensor | None) -> None:
         if valid is not None and len(valid_rows) != len(valid):

@@ -188,7 +188,12 @@ class Rows:
             if values is not None:
                 if hasattr(values, "__array__") and not isinstance(values, torch.Tensor):
                     values = np.array(values)  # a frame's own values are read-only
-                object.__setattr__(self, name, torch.as_tensor(values).cpu())  # the dataclass is frozen
+                try:
+                    values = torch.as_tensor(values).cpu()
+                except (TypeError, ValueError) as error:
+                    remedy = "Give classes as codes from 0, all else as numbers"
+                    raise DataError(f"{name} holds no numbers", remedy=remedy) from error
+                object.__setattr__(self, name, values)  # the dataclass is frozen
         sizes = {n: len(v) for n in _ON_THE_CPU if (v := getattr(self, n)) is not None}
         # A table without columns does not know its length.
         sizes |= {"table": len(self.table)} if self.table.names else {}

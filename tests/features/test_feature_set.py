@@ -18,6 +18,7 @@ from fastrec.features import feature
 from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
 from fastrec.tabular import Features
+from fastrec.validate import Folds
 
 
 def frame(n=60, seed=0):
@@ -128,6 +129,16 @@ def test_cross_fit_where_a_fold_is_empty_or_everything():
     assert len(train) == 0
     assert valid["te_item__clicked"].tolist() == [0] * 6
     assert list(fs.cross_fit(frame(0), [])) == []
+
+
+def test_folds_by_time_are_for_the_hand():
+    data, fs = frame(40), ff.FeatureSet([ff.TargetEncode("item", "clicked")])
+    random, by_time = Folds.kfold(40, 4), Folds.time_series(np.arange(40), np.arange(40), 4)
+    for got, want in zip(fs.cross_fit(data, random), fs.cross_fit(data, random.codes), strict=True):
+        pd.testing.assert_frame_equal(got[1], want[1])
+    for folds in (by_time, by_time.codes, Folds(random.codes, {0: random.codes > 1})):
+        with pytest.raises(DataError, match=r"is -1, as in folds by time.*fit_tr.*train|train on all other"):
+            next(fs.cross_fit(data, folds))
 
 
 def test_both_at_once_equal_each_alone_and_make_clean_columns_once():

@@ -296,6 +296,17 @@ def test_nothing_to_stack_or_wrong_folds_are_refused():
         Stack().fit(predictions(scores, scores, folds_of(data)), data, torch.zeros(3, dtype=torch.int64), data)
 
 
+def test_no_test_rows_and_predictions_as_arrays():
+    data, scores = clicks()
+    none = {n: s[:0] for n, s in scores.items()}
+    base = predictions(scores, none, folds_of(data))
+    made, same = (Stack(rounds=2).fit(base, data, folds_of(data), test) for test in (None, data.take(torch.arange(0))))
+    assert torch.equal(made.predictions.oof, same.predictions.oof)
+    arrays = {n: s.numpy().copy() for n, s in scores.items()}
+    arrays["m0"].flags.writeable = False  # as a frame's are
+    assert torch.equal(made.model.predict(arrays, data), made.model.predict(scores, data))
+
+
 def test_average_blend_is_the_plain_mean_in_each_list():
     groups = torch.tensor([0, 0, 0, 1, 1])
     scores = {

@@ -344,6 +344,12 @@ def test_features_are_fitted_on_training_rows_and_join_the_numbers():
     assert features.rows == 50
 
 
+def test_labels_of_several_classes_are_0_or_1():
+    df = pd.DataFrame({"x": np.arange(6.0), "a": [0, 1, 0, 1, 0, 8.0], "b": [0.0, 1, 0, 1, 0, 1]})
+    with pytest.raises(DataError, match=r"column 'a', row 5: .* takes 0 and 1, and this one is 8.*a column for each"):
+        TabularFrame(df, [], [], "x", ["a", "b"], MultiCategoryBlock(encoded=True, vocab=["a", "b"]))
+
+
 def test_features_that_are_codes_join_the_categories():
     df = make(100, missing=False)
     splits = (list(range(0, 100, 2)), list(range(1, 100, 2)))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
 from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFittedError
-from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, Lag, TargetEncode
+from fastrec.features import Combine, CountEncode, Cross, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
 from fastrec.table import ClassList, Table, Vocab, load_state, save_state
 from fastrec.tabular import (
     Categorify,
@@ -28,6 +28,7 @@ from fastrec.tabular import (
     FillMissing,
     LogTransform,
     Normalize,
+    ParquetFrame,
     RankGauss,
     RobustScale,
     TabularFrame,
@@ -466,6 +467,21 @@ def test_a_proc_is_what_the_argument_is(keep):
         new.process()
         np.testing.assert_allclose(new.decode().items["count_item"], counts, rtol=1e-5)
     assert isinstance(got.features, FeatureSet)
+
+
+@pytest.mark.parametrize("leak", [CountEncode("y"), GroupStats("y", by="item"), Combine("y", "*", "x", name="z")])
+def test_generators_that_read_the_target_of_the_frame_are_refused(leak, tmp_path):
+    df, file = make(), tmp_path / "rows.parquet"
+    df.to_parquet(file)
+    features = FeatureSet([leak])
+    with pytest.raises(DataError, match=r"column 'y': \w+ reads the target"):
+        frame([], features=features)
+    with pytest.raises(DataError, match=r"column 'y': \w+ reads the target"):
+        frame([Features(FeatureSet([leak])), Features(te())])
+    with pytest.raises(DataError, match=r"column 'y': \w+ reads the target"):
+        ParquetFrame(file, [], [], ["x"], "y", valid=file, features=FeatureSet([leak]))
+    assert features.get_params()["target"] is None  # it is the frame's
+    assert TabularFrame(df.assign(sold=1), [], [], "x", "sold", features=features).cont_names[1:] == leak.outputs
 
 
 @pytest.mark.parametrize("split", ["procs", "both"])

@@ -269,7 +269,8 @@ def test_features_may_be_lists_that_others_are_made_of(tmp_path):
     frame = numbered(300).assign(text=[" ".join("#a" for _ in range(i % 4)) for i in range(300)], y=1.0)
     folder = write(tmp_path / "train", frame, group=50)
     features = FeatureSet([Tokens("text"), ListLength(Tokens("text"))])
-    stream = ParquetFrame(folder, [], [], ["x"], "y", valid=folder, features=features)
+    valid = write(tmp_path / "valid", frame)
+    stream = ParquetFrame(folder, [], [], ["x"], "y", valid=valid, features=features)
     rows, lengths = stream.dataloaders(300, shuffle=False).train.one_batch()[1].T.tolist()
     assert lengths == [int(r) % 4 for r in rows]
 
@@ -429,6 +430,16 @@ def test_a_file_that_is_replaced_between_epochs_is_named(other, tmp_path):
     with pytest.raises(UnreadableFileError, match="any more") as caught:
         list(loader)
     assert Path(caught.value.file).parent == folder
+
+
+def test_files_that_come_twice_are_told_of(tmp_path, monkeypatch):
+    folder = write(tmp_path / "a", numbered(90), 3, 30)
+    file = sorted(folder.iterdir())[1]
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(DataWarning, match=r"share 1 of their files \(the first is .*not to be trusted"):
+        ParquetFrame(folder, [], [], "x", valid=f"a/{file.name}")
+    with pytest.raises(DataError, match=r"named 2 times among the training files. Name each once"):
+        ParquetFrame([folder, f"a/{file.name}"], [], [], "x")
 
 
 def test_files_that_do_not_agree_are_named(tmp_path):

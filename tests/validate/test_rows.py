@@ -67,6 +67,12 @@ def test_a_frame_is_no_rows_and_no_table():
     assert rows.label.tolist() == [0, 1]
 
 
+def test_labels_that_are_text_are_refused():
+    for label in (np.array(["yes", "no"]), np.array(["yes", "no"], dtype=object), ["yes", "no"]):
+        with pytest.raises(DataError, match=r"label holds no numbers.*Give classes as codes"):
+            Rows(Table({"x": [1.0, 2.0]}), "binary", conts=["x"], label=label)
+
+
 def test_there_are_five_tasks():
     said = r"no task 'rank'.*ranking, binary, multiclass, regression, multilabel"
     refused(DataError, said, lambda: rows("rank", [0.0]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import ColumnRanker, Ranker, Trace
 from fastrec.table import Table
-from fastrec.validate import CrossFit, Lists, group_folds
+from fastrec.validate import CrossFit, Lists, Rows, group_folds
 from tests._core.refusals import refused
 
 
@@ -152,6 +152,20 @@ def test_a_row_in_no_fold_or_in_two_is_named():
     assert caught.value.row == 6
     with pytest.raises(DataError, match="3 rows for 6 validation rows"):
         cross.fold(train.take(rows), train.take(torch.arange(6)), torch.arange(3), test)
+
+
+def test_places_of_rows_are_numbers_of_training_rows():
+    rows = Rows(Table({"x": np.arange(4.0)}), "regression", conts=["x"], label=np.arange(4.0))
+    some = lambda *places: rows.take(torch.tensor(places))  # noqa: E731
+    for bad in (-1, 4):
+        places = np.array([0, bad])
+        with pytest.raises(DataError, match=rf"the place of a row is {bad}, and there are 4 training rows"):
+            CrossFit([], 4, 0).fold(some(2, 3), some(0, 1), places)
+        with pytest.raises(DataError, match=rf"the place of a row is {bad}, and there are 4 training rows"):
+            CrossFit([], 4, 0).fold(some(2, 3), some(0, 1), np.array([0, 1]), train_rows=places)
+    frozen = np.array([0, 1])
+    frozen.flags.writeable = False
+    CrossFit([], 4, 0).fold(some(2, 3), some(0, 1), frozen, train_rows=[2, 3])
 
 
 def test_models_that_have_not_begun_do_not_begin_after_a_failure():

@@ -42,9 +42,16 @@ def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
-    """Check the folds of rows, integers from 0 in any form or a column of ``df``: int64 ``[n]`` on the rows' device."""
+    """Check rows' folds, ``Folds``, integers from 0 or a column of ``df``: int64 ``[n]`` on the rows' device."""
     name = folds if isinstance(folds, str) else None
+    others = getattr(folds, "is_partition", True)  # of ``Folds``: each trains on all rows that it does not score
+    folds = folds.codes if hasattr(folds, "is_partition") else folds
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
+    none = (column.values == -1).nonzero() if column.kind == "number" else ()
+    if not others or len(none):
+        problem = "the fold is -1, as in folds by time" if len(none) else "a fold does not train on all other rows"
+        remedy = "Fold by fold: features.fit_transform(df.iloc[train]), then features.transform(df.iloc[valid])"
+        raise DataError(problem, column=name, row=int(none[0]) if len(none) else None, remedy=remedy)
     if len(column) != len(work):
         problem = f"{len(column)} folds of kind {column.kind} for {len(work)} rows"
         raise DataError(problem, column=name, remedy="Give one fold number per row")

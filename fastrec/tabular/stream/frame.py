@@ -32,6 +32,7 @@ from fastcore.foundation import L
 from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.threads import run_parallel
+from fastrec.errors import DataError, warn
 from fastrec.table import Column, Keys, Table, Vocab, as_column
 from fastrec.tabular.columns import Moments, Summary, TrainingRows
 from fastrec.tabular.dataloaders import RecDataLoaders
@@ -312,12 +313,21 @@ class ParquetFrame:
         )
         self.device = device
         train = self._rows(paths)
+        places = Counter(file.resolve() for file in train.source.files)
+        file, times = places.most_common(1)[0]
+        if times > 1:
+            problem = f"the file is named {times} times among the training files"
+            raise DataError(problem, file=file, remedy="Name each once")
         learn(self.recipe, train)
         self.train: StreamRows = train
         self.valid: StreamRows | TabularFrame | None = None
         history = train.read_inputs() if valid is not None and looking_back(self.recipe.features) else None
         if isinstance(valid, str | Path) or (isinstance(valid, list | tuple) and valid):
             self.valid = self._rows(valid)
+            both = [file for file in self.valid.source.files if file.resolve() in places]
+            if both:
+                told = f"training and validation share {len(both)} of their files (the first is {both[0]})"
+                warn(f"{told}: the validation score is not to be trusted")
             self.valid.make_features(fit=False, history=history)
         elif valid is not None:
             self.valid = self.new(valid, history)
