@@ -96,7 +96,12 @@ def is_good(name: str, value: Any) -> bool:
 @fuzz
 @given(
     name=st.sampled_from(sorted(ROWS)),
-    values=st.lists(VALUES.filter(lambda v: v != "2026-01-01"), min_size=3, max_size=5),
+    # blank text is missing and text of digits a number or a time, as tests/serve/server/test_values.py has it
+    values=st.lists(
+        VALUES.filter(lambda v: type(v) is not str or (v.strip() and not any(map(str.isdigit, v)))),
+        min_size=3,
+        max_size=5,
+    ),
     rows=st.booleans(),
 )
 def test_odd_values_are_refused_or_scored_as_by_hand(apps: Any, name: str, values: list[Any], rows: bool) -> None:
