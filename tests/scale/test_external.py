@@ -12,7 +12,7 @@ import torch
 import xgboost as xgb
 from fastai.data.block import CategoryBlock
 
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.estimators import XGBRanker
 from fastrec.scale import external_matrix, fit_on_parts, write_predictions
 from fastrec.scale.external import tree_values
@@ -62,7 +62,8 @@ def test_trees_from_files_are_those_from_memory(files, tmp_path):
     params = {**PARAMS, "objective": "binary:logistic"}
     plain = xgb.QuantileDMatrix(values, df.y, feature_types=types, enable_categorical=True, max_bin=64)
     expected = xgb.train(params, plain, 8).inplace_predict(values)
-    frame = parquet_frame(folder, valid=folder / "rows.parquet")
+    with pytest.warns(DataWarning, match="share 1 of their files"):
+        frame = parquet_frame(folder, valid=folder / "rows.parquet")
     matrix = external_matrix(frame, tmp_path / "train", max_bin=64, batch_rows=64)
     assert matrix.num_row() == N
     checked = external_matrix(frame, tmp_path / "valid", valid=True, ref=matrix, max_bin=64, batch_rows=100)

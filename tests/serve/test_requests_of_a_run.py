@@ -251,7 +251,7 @@ NO_GROUP = [
     (lambda b: {**b, "candidates": b["candidates"] * 2}, "earlier", "offer", -1),
     (unnamed, "the candidates lack their ids", "offer", None),
     (lambda b: changed(b, price=None), "does not have this column. Send a number (float64), or null.", "price", 1),
-    (lambda b: changed(b, price="soon"), f"soon is a string, {NO_NUMBER}", "price", 1),
+    (lambda b: changed(b, price="soon"), "'soon' is no number, which the column is", "price", 1),
     (lambda b: changed(b, price=[1]), f"[1] is a list, {NO_NUMBER}", "price", 1),
     (lambda b: changed(b, colour="red"), "no such column. Leave it out; the model takes query_id, o", "colour", None),
     (lambda b: {**b, "context": {**b["context"], "colour": 1}}, "the model has no such column", "colour", None),

@@ -172,7 +172,7 @@ def changed(name: str, **change: Any) -> dict[str, Any]:
         (changed("user", data=None), "neither data nor"),
         (changed("user", datatype="INT128"), "which is unknown"),
         (changed("user", datatype=["INT64"]), "which is unknown"),
-        (changed("user", data=[1, "2"]), "row 1"),
+        (changed("user", data=[1, "two"]), "row 1"),
         (changed("user", parameters={"binary_data_size": 16}), "0 bytes are left"),
         (changed("user", parameters={"binary_data_size": -1}), "bytes are left"),
         (changed("user", parameters={"binary_data_size": 0}), "data and binary_data_size"),
