@@ -112,6 +112,10 @@ def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
     return {n: float(scores.get(escaped, 0.0)) for n, escaped in zip(names, names_for_xgboost(names), strict=True)}
 
 
+# of XGBoost's own class: names that say nothing to training by rows that are read already
+_NOT_TRAINED_BY = {"self", "kwargs", "missing", "callbacks", "enable_categorical", "feature_types", "importance_type"}
+
+
 class XGBModel(TreeModel):
     """XGBoost for any task: one booster for each target of a task with several.
 
@@ -218,7 +222,7 @@ class XGBModel(TreeModel):
         asked.set_param({n: v for n, v in params.items() if not n.endswith(("constraints", "metric"))})
         asked.set_param("validate_parameters", False)
         names = re.findall(r'"(\w+)":', asked.save_config())
-        self.refuse_unknown([*names, *inspect.signature(xgb.XGBModel.__init__).parameters])
+        self.refuse_unknown({*names, *inspect.signature(xgb.XGBModel.__init__).parameters} - _NOT_TRAINED_BY)
         callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
         go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:
@@ -279,7 +283,7 @@ class XGBRanker(XGBModel, Ranker):
         early_stopping_rounds: as of ``XGBModel``; held out are whole lists, chosen by a hash of their number.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here.
+        DataError: a parameter is given under a name that another argument has here; by ``fit``: XGBoost uses no such.
     """
 
     defaults = {**XGBModel.defaults, "max_bin": 64, "eta": 0.1, "max_depth": 5, "colsample_bytree": 0.5}  # noqa: RUF012

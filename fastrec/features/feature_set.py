@@ -230,7 +230,10 @@ class FeatureSet(Parameters):
         return list(dict.fromkeys([*as_list(self._options()["target"]), *used]))
 
     def assume_target(self, names: Names | None) -> None:
-        """Take these as the target column(s) if ``target`` names none, as a frame's ``y_names`` or a recipe's."""
+        """Take these as the target column(s) if ``target`` names none, as a frame's ``y_names`` or a recipe's.
+
+        They stay until another frame or recipe names its own.
+        """
         self._assumed = names
 
     def _read(self, df: Any, y: Any = None) -> Table:
@@ -245,7 +248,8 @@ class FeatureSet(Parameters):
         return table.with_columns({target: as_column(y, name=target).anew()})
 
     def _one_target(self) -> str:
-        targets = self.targets
+        assumed = as_list(self._assumed) if self.target is None else []
+        targets = [t for t in self.targets if t not in assumed] or self.targets
         if len(targets) != 1:
             problem = f"y was given, but the generators use {len(targets)} targets"
             raise DataError(problem, remedy="Give them as columns")
@@ -335,7 +339,9 @@ class FeatureSet(Parameters):
     def __sklearn_clone__(self) -> FeatureSet:
         steps = self.steps
         clones = clone_steps(steps)
-        return FeatureSet([clones[index_of(steps, f)] for f in self.features], **self._options(), cache=self.cache)
+        made = FeatureSet([clones[index_of(steps, f)] for f in self.features], **self._options(), cache=self.cache)
+        made.target, made._assumed = self.target, self._assumed
+        return made
 
     def __sklearn_is_fitted__(self) -> bool:
         return all(getattr(s, "state_", s) is not None for s in self.steps)

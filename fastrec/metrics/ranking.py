@@ -305,15 +305,16 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
 
     Args:
         scores: ``[n]`` numbers, higher is better.
-        labels: ``[n]`` whole numbers, above 0 is relevant.
+        labels: ``[n]`` numbers, above 0 is relevant.
         sample_weight: ``[n]`` weights >= 0, or None.
 
     Returns:
         The area; NaN where all rows are of one class.
     """
     lists = prepare(scores, labels, None, sample_weight)
-    remedy = "Give scores, then labels; labels are whole, above 0 is relevant"
-    refuse_rows(lists.labels != lists.labels.floor(), "labels", "is no whole number", remedy)
+    if bool((lists.scores == lists.scores.floor()).all()):  # fractions as labels of such scores: they are exchanged
+        remedy = "Give auc(scores, labels), or get_metric('auc')(labels, scores)"
+        refuse_rows(lists.labels != lists.labels.floor(), "labels", "is no whole number, and all scores are", remedy)
     if sample_weight is None and on_host(lists.scores) and not bool(lists.scores.isnan().any()):
         # NumPy sorts plain numbers several times as fast as an order of rows is found.
         others, relevant = (np.sort(lists.scores[rows].numpy()) for rows in (~lists.relevant, lists.relevant))

@@ -355,7 +355,7 @@ def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
     """Gather rows ``[b, k · width]`` of ``weight`` for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
     # The gradient of index_select is always dense. CUDA adds it up in any order; F.embedding's sorts the ids first: a
-    # step of 4,096, 16,384 and 65,536 rows took 1.86, 3.01 and 7.03 ms with it, 1.55, 2.43 and 6.50 ms without (H100).
+    # step of 4,096, 16,384 and 65,536 rows took 1.86, 3.01 and 7.03 ms with it, 1.55, 2.43 and 6.51 ms without (H100).
     # set_seed(…, reproducible=True) asks for one order.
     faster = weight.shape[1] <= limits.NARROW_TABLE if on_host(ids) else not torch.backends.cudnn.deterministic
     if faster and not rows:

@@ -274,7 +274,11 @@ def make_graph(
     width = None if score.ndim == 1 else int(score.shape[1])
     ends = {SCORE: score}
     known = out_of_fold(saved.folder, "stack") if saved.task == "regression" else None
-    if known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
+    if SCORE in inputs:
+        remedy = "Rename it, and run the recipe again"
+        raise DataError("it has the name of the graph's output", column=SCORE, remedy=remedy)
+    named = not {"low", "high"} & set(inputs)  # else the graph has them as columns: prices of a day
+    if named and known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
         gaps = conformal_gaps(*known[:2], classes=False)
         bound = torch.tensor(
             [conformal_bound(of_target, limits.EXPORTED_LEVEL) for of_target in gaps.T], dtype=torch.float64

@@ -160,8 +160,8 @@ def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     for name, coding in form.codings.items():
-        if coding.kind == "vector" or name in ("items", "k", "times", "sessions", "context"):
-            why = "vectors" if coding.kind == "vector" else "that name, which is another input's"
+        if coding.kind == "vector" or name in ("items", "k", "times", "sessions", "context", "ids", "scores"):
+            why = "vectors" if coding.kind == "vector" else "that name, which the graph has for something else"
             remedy = "Rename it, or train without it"
             raise DataError(f"no session can send a side feature of {why}", column=name, remedy=remedy)
         if coding.vocab is not None:

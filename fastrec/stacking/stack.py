@@ -316,6 +316,10 @@ def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
     return rows[drawn.sort().values]
 
 
+_RAW = " of raw values"
+_OF_THE_ORDER = ("auc", "average_precision", "gini")  # of all rows; a metric of one's own may look at values
+
+
 class BlendChoice:
     """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
 
@@ -387,19 +391,15 @@ class BlendChoice:
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
             found = taken.oof[valid]
-            if taken is not whole and of_the_order(self.judge.metric, self.judge.data.task):
+            if taken is not whole and self.judge.metric.name.removesuffix(_RAW) in _OF_THE_ORDER:
                 own, known = (v.reshape(len(valid), -1).T.contiguous() for v in (found, whole.oof[valid]))
-                place = torch.searchsorted(own.sort().values, own, right=True) - 1  # equal ones stay equal
-                found = known.sort().values.gather(1, place).T.reshape(found.shape)
+                ranked = own.sort().values
+                places = torch.searchsorted(ranked, own) + torch.searchsorted(ranked, own, right=True) - 1
+                found = known.sort().values.gather(1, places // 2).T.reshape(found.shape)  # of equal ones the middle
             oof[valid] += found
             times[valid] += 1
             names.append(taken.name)
         return oof / times.reshape(-1, *[1] * (oof.ndim - 1)), names
-
-
-def of_the_order(metric: Metric, task: str) -> bool:
-    """Tell whether a metric looks at the order of all rows alone."""
-    return metric.wants == "scores" and task in RankMean.tasks
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
@@ -412,7 +412,7 @@ def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | N
 
     # By another name: a blend that is saved with it must not climb on the other scale once it is loaded.
     wants = metric.wants if metric.wants == "scores" else "values"
-    return replace(metric, name=f"{metric.name} of raw values", function=of_raw, wants=wants)
+    return replace(metric, name=metric.name + _RAW, function=of_raw, wants=wants)
 
 
 def refuse_same_names(blends: Sequence[Estimator]) -> None:
@@ -487,7 +487,7 @@ class Stack:
             ]
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]
-            blends += [RankMean(models)] if of_the_order(metric, data.task) else []
+            blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
             # Each output has trees of its own: of many outputs they take too long.
             blends += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
         return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]

@@ -188,7 +188,12 @@ class CrossFit:
         self._times[valid_rows] += 1
 
     def _places(self, rows: Any) -> torch.Tensor:
-        rows = rows.cpu() if isinstance(rows, torch.Tensor) else torch.from_numpy(np.array(rows))
+        if not isinstance(rows, torch.Tensor):
+            given = np.asarray(rows)
+            if given.dtype.kind not in "iub" and len(given):
+                raise DataError(f"places of rows are {given.dtype}", remedy="Give row numbers from 0, or a mask")
+            rows = torch.from_numpy(given.astype(bool if given.dtype == bool else np.int64))
+        rows = rows.cpu()
         bad = rows[(rows < 0) | (rows >= self.size)] if rows.dtype != torch.bool else rows[:0]
         if len(bad):
             problem = f"the place of a row is {bad[0].item()}, and there are {self.size} training rows"

@@ -192,7 +192,7 @@ class Rows:
                     values = torch.as_tensor(values).cpu()
                 except (TypeError, ValueError) as error:
                     remedy = "Give classes as codes from 0, all else as numbers"
-                    raise DataError(f"{name} holds no numbers", remedy=remedy) from error
+                    raise DataError(f"{name} is of no type of numbers", remedy=remedy) from error
                 object.__setattr__(self, name, values)  # the dataclass is frozen
         sizes = {n: len(v) for n in _ON_THE_CPU if (v := getattr(self, n)) is not None}
         # A table without columns does not know its length.

@@ -486,3 +486,13 @@ def test_a_models_name_is_no_path(name):
     with pytest.raises(DataError, match="name"):
         check_models(recipe, None)
     assert not is_plain_name(name)
+
+
+def test_the_target_of_a_frame_is_no_second_one_of_the_set():
+    rows = pd.DataFrame({"shop": ["a", "b"] * 6, "y": range(12), "z": range(12)})
+    features = ff.FeatureSet([ff.TargetEncode("shop", "z")])
+    features.assume_target("y")
+    assert features.fit(rows, rows["z"]).targets == ["y", "z"]
+    assert clone(features).get_params()["target"] is None
+    with pytest.raises(DataError, match="reads the target"):
+        ff.FeatureSet([ff.CountEncode("y")], target="y").fit(rows)

@@ -486,6 +486,7 @@ def test_labels_and_scores_in_the_other_order_are_refused():
     y, p = np.array([0, 1, 1, 0]), np.array([0.2, 0.9, 0.4, 0.1])
     assert m.auc(p, y) == m.get_metric("auc")(y, p) == 1
     assert m.auc(p, 4.0 * y) == 1  # graded
+    assert m.auc(p, 0.5 * y) == 1  # a relevance may be a fraction
     for swapped in (lambda: m.auc(y, p), lambda: m.get_metric("auc")(p, y), lambda: m.auc(y, p, np.ones(4))):
-        with pytest.raises(DataError, match=r"'labels', row 0.*whole number.*Give scores, then labels"):
+        with pytest.raises(DataError, match=r"'labels', row 0.*whole number.*Give auc\(scores, labels\)"):
             swapped()

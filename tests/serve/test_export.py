@@ -295,6 +295,20 @@ def test_amounts_are_answered_with_their_intervals(target, tmp_path, monkeypatch
         np.testing.assert_allclose(np.array(said[name]).reshape(own.shape), own, atol=1e-6)
 
 
+def test_columns_of_the_outputs_names(tmp_path, monkeypatch):
+    data = pd.DataFrame({"low": np.arange(60.0), "score": np.arange(60.0)[::-1], "a": np.arange(60.0)})
+    for name in ("low", "score"):
+        monkeypatch.setattr(Amounts, "target", "a")
+        monkeypatch.setattr(Amounts, "plain", (name,))
+        (tmp_path / name).mkdir()
+        run_of(Amounts(), tmp_path / name, data, data[[name]])
+    made = export_run(tmp_path / "low/run", tmp_path / "low/out")
+    assert [o["name"] for o in made.about["outputs"]] == ["score"]
+    assert verify_export(tmp_path / "low/out", tmp_path / "low/run").holds
+    with pytest.raises(DataError, match=r"'score'.*name of the graph's output"):
+        export_run(tmp_path / "score/run", tmp_path / "score/out")
+
+
 def test_what_needs_events_is_said_at_the_export(sales, tmp_path):
     done = CliRunner().invoke(app, ["export", str(sales / "run"), "--out", str(tmp_path / "out"), "--fold", "0"])
     assert done.exit_code == 0, done.output

@@ -341,7 +341,8 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
     log = pd.DataFrame({"s": [0, 0, 1, 1], "item": [1, 2, 1, 2]})
     for name, values, words in (
         ("new", [True, False] * 2, "bool, neither integers nor text"),
-        ("k", ["a", "b"] * 2, "that name, which is another"),
+        ("k", ["a", "b"] * 2, "that name, which the graph has"),
+        ("scores", ["a", "b"] * 2, "that name, which the graph has"),
         ("vector", pa.array([[1.0, 2.0]] * 4, pa.list_(pa.float32(), 2)), "side feature of vectors"),
     ):
         table = pa.table({**log, name: values})

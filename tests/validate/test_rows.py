@@ -69,7 +69,7 @@ def test_a_frame_is_no_rows_and_no_table():
 
 def test_labels_that_are_text_are_refused():
     for label in (np.array(["yes", "no"]), np.array(["yes", "no"], dtype=object), ["yes", "no"]):
-        with pytest.raises(DataError, match=r"label holds no numbers.*Give classes as codes"):
+        with pytest.raises(DataError, match=r"label is of no type of numbers.*Give classes as codes"):
             Rows(Table({"x": [1.0, 2.0]}), "binary", conts=["x"], label=label)
 
 

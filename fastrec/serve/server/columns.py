@@ -58,9 +58,9 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         if column.type != "bool" and column.unit is None and {str} < kinds <= {str} | _JSON[column.type]:
             # Each kind by itself: a number is not written, which a column's form may read otherwise (1.5 as 15).
             text = [type(v) is str for v in values]
-            split = ([v if t == of else None for v, t in zip(values, text, strict=True)] for of in (True, False))
-            either = column if column.may_be_missing else replace(column, missing=0)
-            return np.where(text, *(from_values(either, part) for part in split))
+            pairs = [*zip(values, text, strict=True)]
+            parts = [v if t else "0" for v, t in pairs], [0 if t else v for v, t in pairs]
+            return np.where(text, *(from_values(column, part) for part in parts))
         if column.type != "bool" and column.unit is None and kinds == {str}:
             return from_arrow(column, pa.array(values, pa.string()))
         if column.unit is not None and kinds == {str}:
@@ -100,10 +100,11 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     values = _decoded(values)
     if column.type == "int64" and pa.types.is_floating(values.type):
         values = _whole(column, values.cast(pa.float64()))
-    if values.null_count and not column.may_be_missing:
-        row = pc.index(values.is_null(), pa.scalar(True)).as_py()
-        raise Refusal(422, _NOT_MISSING, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
-    values = _cast(column, values)
+    for made in (values, _cast(column, values)):  # blank text is missing, too
+        if made.null_count and not column.may_be_missing:
+            row = pc.index(made.is_null(), pa.scalar(True)).as_py()
+            raise Refusal(422, _NOT_MISSING, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
+    values = made
     if column.is_float:
         return values.to_numpy(zero_copy_only=False)  # nulls become NaN
     if values.null_count:

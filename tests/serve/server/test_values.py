@@ -266,3 +266,10 @@ def test_texts_that_are_taken_apart_are_limited(tmp_path):
         short = ["four", "déjà", None]
         fine = {**values, "a": short if convert is from_values else pa.array(short)}
         assert RequestColumns(spec, fine, 3, convert).arrays()["a"].tolist() == ["four", "déjà", ""]
+
+
+def test_blank_text_beside_numbers_is_missing():
+    column = Input("a", "int64", missing=None)
+    refused(from_values, column, ["", 1], match="may not be", row=0)
+    refused(from_values, column, ["1", ""], match="may not be", row=1)
+    assert from_values(COLUMNS["int64"], ["", 1, "2"]).tolist() == [LOW, 1, 2]
