@@ -272,13 +272,13 @@ def make_graph(
     score = blended(saved.stack, base, rows)
     score = saved.decision.chances(score) if saved.target is None else saved.target.restore(score)
     width = None if score.ndim == 1 else int(score.shape[1])
-    ends = {SCORE: score}
-    known = out_of_fold(saved.folder, "stack") if saved.task == "regression" else None
     if SCORE in inputs:
         remedy = "Rename it, and run the recipe again"
         raise DataError("it has the name of the graph's output", column=SCORE, remedy=remedy)
-    named = not {"low", "high"} & set(inputs)  # else the graph has them as columns: prices of a day
-    if named and known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
+    ends = {SCORE: score}
+    known = out_of_fold(saved.folder, "stack") if saved.task == "regression" else None
+    free = not {"low", "high"} & set(inputs)  # a column may have such a name, as prices of a day do
+    if free and known is not None and len(known[0]) >= 1 / (1 - limits.EXPORTED_LEVEL):
         gaps = conformal_gaps(*known[:2], classes=False)
         bound = torch.tensor(
             [conformal_bound(of_target, limits.EXPORTED_LEVEL) for of_target in gaps.T], dtype=torch.float64

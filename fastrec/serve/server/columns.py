@@ -100,11 +100,10 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     values = _decoded(values)
     if column.type == "int64" and pa.types.is_floating(values.type):
         values = _whole(column, values.cast(pa.float64()))
-    for made in (values, _cast(column, values)):  # blank text is missing, too
-        if made.null_count and not column.may_be_missing:
-            row = pc.index(made.is_null(), pa.scalar(True)).as_py()
-            raise Refusal(422, _NOT_MISSING, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
-    values = made
+    values = _cast(column, values)  # blank text becomes missing
+    if values.null_count and not column.may_be_missing:
+        row = pc.index(values.is_null(), pa.scalar(True)).as_py()
+        raise Refusal(422, _NOT_MISSING, column=column.name, row=row, remedy=f"Send {wanted_value(column)}")
     if column.is_float:
         return values.to_numpy(zero_copy_only=False)  # nulls become NaN
     if values.null_count:
