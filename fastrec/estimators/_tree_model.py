@@ -141,6 +141,8 @@ class Deadline:
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
+    may_hurry: bool = True  #: False: trees stop where the time ends, and their learning rate stays
+    hurried: bool = field(default=False, init=False)  #: whether a learning rate was raised
     _first: float | None = field(default=None, init=False)
     _is_judged: bool = field(default=False, init=False)
 
@@ -170,11 +172,12 @@ class Deadline:
             self._first = self.clock()
             return 1.0
         took = self.clock() - self._first
-        if self._is_judged or (done < limits.JUDGED_ROUNDS and took < 0.1 * self.seconds):
+        if self._is_judged or not self.may_hurry or (done < limits.JUDGED_ROUNDS and took < 0.1 * self.seconds):
             return 1.0
         self._is_judged = True
         # the first round is not among those measured: done - 1
         possible = self.left / max(took / (done - 1), 1e-9)
+        self.hurried = wanted > possible
         return min(max(wanted / max(possible, 1.0), 1.0), limits.FASTEST_TREES)
 
     def after_round(self, done: int, wanted: int, rate: float, set_rate: Callable[[float], Any]) -> bool:
@@ -192,6 +195,8 @@ def catboost_in_time(
 
     Its rate cannot change while it trains: a few rounds are timed beforehand.
     """
+    if not deadline.may_hurry:
+        return dict(params)
 
     def seconds(few: int) -> float:
         began = deadline.clock()
@@ -208,6 +213,7 @@ def catboost_in_time(
     # 85 % of the time is planned for, as rounds get slower
     possible = max(int(0.85 * (deadline.left - beside) / max(each, 1e-4)), 1)
     faster = min(max(min(limits.CATBOOST_ROUNDS, rounds) / possible, 1.0), limits.FASTEST_TREES)
+    deadline.hurried = faster > 1
     return {**params, "iterations": min(rounds, possible), "learning_rate": params["learning_rate"] * faster}
 
 
@@ -318,6 +324,7 @@ class TreeModel(Estimator):
         self._n_outputs = 1
         self._deadline: Deadline | None = None  # while an output's trees grow in a limit of time
         self._before: Any = None  # while an output's trees grow: those that they grow on
+        self._rounds = self.rounds  # how many trees of the output at hand are grown at most; on top of others half
         self._parts: list[Any] = []  # for each output its trees, or the constant that it is
 
     def start_from(self, other: Estimator) -> bool:
@@ -349,9 +356,10 @@ class TreeModel(Estimator):
         # Rows to stop by are part of the training rows: the fold that is scored stays unseen.
         held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
+        regrown = held is not None and self._is_regrown(train)
         # only now: what is refused above leaves the trees that were there
         self.forget()
-        self._inputs = TreeInputs.fit(used, self.columns, self.keys)
+        self._inputs = TreeInputs.fit(train if regrown else used, self.columns, self.keys)
         start, began = self._started(used, device)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
         grown: list[Grown | float] = []
@@ -363,11 +371,11 @@ class TreeModel(Estimator):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
                 self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
-                matrices: list[Any] = []
+                self._rounds = self.rounds if self._before is None else math.ceil(self.rounds / 2)
                 with self._refusals_as_errors():
-                    for rows, values in parts:  # those to stop by go by the bins of those to learn from
-                        matrices.append(self._matrix(self._data(rows, values, i), params, *matrices))
-                    trees, curve = self._train(params, *matrices)
+                    trees, curve = self._stopped(parts, params, i)
+                    if regrown:
+                        trees, curve = self._regrown(train, params, i, trees, curve)
                     gains = dict(zip(self._inputs.names, map(float, self._gains(trees)), strict=True))
                     grown.append(Grown(trees, curve, gains))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
@@ -380,6 +388,46 @@ class TreeModel(Estimator):
         of_all = [g.gains for g in grown if isinstance(g, Grown)]
         self.trace = Trace(curves, {n: sum(gains[n] for gains in of_all) for n in self._inputs.names}, began)
         return self
+
+    def _stopped(self, parts: Sequence[tuple[Rows, Any]], params: Mapping[str, Any], output: int) -> Any:
+        matrices: list[Any] = []
+        for rows, values in parts:  # those to stop by go by the bins of those to learn from
+            matrices.append(self._matrix(self._data(rows, values, output), params, *matrices))
+        return self._train(params, *matrices)
+
+    def _is_regrown(self, train: Rows) -> bool:
+        """Whether trees that were stopped are grown again on all rows: of few, by a loss that each adds to."""
+        own = {"metric", "eval_metric"} & self._over_defaults().keys()  # which of them are to be high is not known
+        guessed = train.guessed is not None and bool(train.guessed.any())
+        return len(train) <= limits.REGROWN_ROWS and train.task != "ranking" and not own and not guessed
+
+    def _regrown(
+        self, train: Rows, params: Mapping[str, Any], output: int, trees: Any, curve: Sequence[float]
+    ) -> tuple[Any, Sequence[float]]:
+        """Grow trees on all rows, as many as were best on the mean of several draws of rows to stop by.
+
+        An eighth of few rows says little of when to stop, and the trees miss it. Trees that had to hurry stay.
+        """
+        deadline, curves = self._deadline, [np.asarray(curve)]
+        each = 0.0 if deadline is None else 1.25 * (deadline.seconds - deadline.left)  # as the last takes more rows
+        if not len(curve) or (deadline is not None and (deadline.hurried or deadline.left < each)):
+            return trees, curve
+        # of rows in order the last ones alone tell of those to come
+        for seed in range(1, limits.STOP_DRAWS if train.order is None else 1):
+            held = None if deadline is not None and deadline.left < 2 * each else rows_to_stop_by(train, seed)
+            if held is None:
+                break
+            if deadline is not None:
+                self._deadline = Deadline(deadline.left - each, deadline.clock, may_hurry=False)
+            parts = [(rows, self._values(rows, params)) for rows in (train.take(~held), train.take(held))]
+            curves.append(np.asarray(self._stopped(parts, params, output)[1]))
+        longest = max(map(len, curves))
+        mean = np.mean([np.pad(c, (0, longest - len(c)), mode="edge") for c in curves], axis=0)
+        if not np.isfinite(mean).all():
+            return trees, curve
+        self._deadline = None if deadline is None else Deadline(deadline.left, deadline.clock, may_hurry=False)
+        self._rounds = math.ceil((int(mean.argmin()) + 1) * 8 / 7)  # they were best on seven eighths of the rows
+        return self._stopped([(train, self._values(train, params))], params, output)[0], mean.tolist()
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """Refuse a parameter that is none of those the library knows: it would pass over it."""
@@ -417,11 +465,6 @@ class TreeModel(Estimator):
     def _cannot_go_on(self, device: torch.device | None) -> str:
         """Return why the library cannot continue from trees of these columns; empty: it can."""
         return ""
-
-    @property
-    def _rounds(self) -> int:
-        """How many trees of the output at hand are grown at most; on top of others half as many."""
-        return self.rounds if self._before is None else math.ceil(self.rounds / 2)
 
     def _data(self, rows: Rows, values: Any, output: int) -> TreeData:
         label = outputs_of(rows)[output]

@@ -451,9 +451,9 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
     return _drawn(hashed, strata, share)
 
 
-def rows_to_stop_by(rows: Rows) -> Tensor | None:
+def rows_to_stop_by(rows: Rows, seed: int = 0) -> Tensor | None:
     """Return ``held_out``, or None if too few rows, times, groups or classes would be left, or none can be held out."""
-    held = held_out(rows)
+    held = held_out(rows, seed=seed)
     if not bool(held.any()) or bool(held.all()):
         return None
     if rows.task in ("binary", "multiclass") and rows.label is not None and len(rows.label[~held].unique()) < 2:

@@ -95,7 +95,7 @@ class CatBoostModel(TreeModel):
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         catboost()  # imported before a limit of time begins: it takes a second or more
         params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
-        params |= {"loss_function": self._objective(train.task), "iterations": self.rounds, "random_seed": seed}
+        params |= {"loss_function": self._objective(train.task), "random_seed": seed}
         # else it leaves a folder catboost_info where it is called
         params |= {"allow_writing_files": False, "logging_level": "Silent"}
         if device is not None and device.type == "cuda":
@@ -134,17 +134,20 @@ class CatBoostModel(TreeModel):
         return [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
 
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
-        params, options = self._by_place(params), {}
+        params, options = {**self._by_place(params), "iterations": self._rounds}, {}
         if (deadline := self._deadline) is not None:
             options["callbacks"] = [SimpleNamespace(after_iteration=lambda info: not deadline.is_over)]
-            params = catboost_in_time(deadline, catboost(), params, matrix, self.rounds)
-        # the rounds of a limit of time are planned for trees from nothing: half of them follow others
+            params = catboost_in_time(deadline, catboost(), params, matrix, self._rounds)
         if self._before is not None:
-            params = {**params, "iterations": min(params["iterations"], self._rounds)}
             options["init_model"] = self._before
         if held is not None:
             options |= {"eval_set": held, "early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
+        # of fewer than 200 rounds it has other defaults than the trees that told how many are best
+        if self._rounds < self.rounds and self._before is None and held is None:
+            params["iterations"] = min(max(params["iterations"], 200), self.rounds)
         trees = catboost().CatBoost(params).fit(matrix, **options)
+        if trees.tree_count_ > self._rounds and self._before is None:
+            trees.shrink(self._rounds)
         results = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
         # a metric may be called by its name with options that were not given; YetiRank tells of another one first

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import SVC
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import ConstantModel, Estimator, PseudoLabelled, SKModel, XGBModel
 from fastrec.estimators.base import held_out
@@ -143,7 +144,8 @@ def test_guessed_rows_are_never_held_out_and_change_nothing_for_the_others(data,
     assert torch.equal(held[~guessed], held_out(replace(some.take(~guessed), guessed=None), 1 / 4, seed=1))
 
 
-def test_trees_that_stop_early_stop_by_the_labelled_rows():
+def test_trees_that_stop_early_stop_by_the_labelled_rows(monkeypatch):
+    monkeypatch.setattr(limits, "REGROWN_ROWS", 0)  # the teacher, too, is what stopped
     train = rows(TRAIN, "binary", order=torch.arange(150), groups=torch.arange(150) // 2)
     stopping = PseudoLabelled(trees(rounds=30, early_stopping_rounds=2), confidence=0.8)
     made = stopping.fit(train, seed=1, unlabeled=rows(OTHER, "binary"))

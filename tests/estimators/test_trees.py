@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, ndcg_score
 from sklearn.utils.class_weight import compute_sample_weight
 
+from fastrec._core import limits
 from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, MissingPackageError, WriteError
 from fastrec.estimators import (
@@ -27,6 +29,7 @@ from fastrec.estimators import (
     SKModel,
     XGBModel,
     XGBRanker,
+    _tree_model,
 )
 from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import held_out, output_weight, some_held_out
@@ -170,20 +173,74 @@ def test_catboost_takes_numbers_as_the_categories_that_they_are_said_to_be(tmp_p
 # ------------------------------------------------------------------------------------------------------- early stopping
 
 
+def size_of(model: Estimator) -> int:
+    (trees,) = model._parts
+    if isinstance(model, CatBoostModel):
+        return trees.tree_count_
+    return trees.num_boosted_rounds() if isinstance(model, XGBModel) else trees.current_iteration()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_few_rows_are_all_learned_from_once_it_is_known_when_to_stop(kind, task, monkeypatch):
+    """As many trees as are best on the mean of four draws' curves, each made here by itself, and an eighth more."""
+    rows, how = rows_of(frame_of(), task), {"rounds": 300, "early_stopping_rounds": 5, "eta": 0.3}
+    made = kind("t", **how).fit(rows, seed=1)
+    first = kind("t", **how)
+    curves = []
+    for seed in range(4):
+        held = held_out(rows, seed=seed)
+        monkeypatch.setattr(_tree_model, "rows_to_stop_by", lambda rows, seed=0, held=held: held)
+        monkeypatch.setattr(limits, "REGROWN_ROWS", 0)
+        curves.append([r["held_out"] for r in first.fit(rows, seed=1).trace.curves])
+    most = max(map(len, curves))
+    mean = np.mean([c + [c[-1]] * (most - len(c)) for c in curves], axis=0)
+    np.testing.assert_allclose([r["held_out"] for r in made.trace.curves], mean, rtol=1e-6)
+    wanted = math.ceil((mean.argmin() + 1) * 8 / 7)
+    assert size_of(made) == wanted
+    # CatBoost has other defaults for a few rounds than for many
+    again = kind("t", rounds=300 if kind is CatBoostModel else wanted, early_stopping_rounds=None, eta=0.3)
+    again.fit(rows, seed=1)
+    if kind is CatBoostModel:
+        again._parts[0].shrink(wanted)
+    torch.testing.assert_close(again.predict(rows), made.predict(rows), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trees_that_stopped_stay_where_more_would_take_too_long_or_their_measure_is_ones_own(kind, monkeypatch):
+    rows, how = rows_of(frame_of(), "binary"), {"rounds": 60, "early_stopping_rounds": 5, "eta": 0.3}
+    measure = {XGBModel: {"eval_metric": "auc"}, LGBMModel: {"metric": "auc"}}.get(kind, {"eval_metric": "AUC"})
+    timed, own = kind("t", **how), kind("t", **how, **measure)
+    in_order = replace(rows, order=torch.arange(N))
+    monkeypatch.setattr(limits, "REGROWN_ROWS", 0)
+    stopped = kind("t", **how).fit(rows, seed=1).predict(rows)
+    monkeypatch.undo()
+    calls = []
+    monkeypatch.setattr(
+        _tree_model, "rows_to_stop_by", lambda r, seed=0: (calls.append(seed), held_out(r, seed=seed))[1]
+    )
+    timed.time_limit = 60.0
+    assert not torch.equal(timed.fit(rows, seed=1).predict(rows), stopped)
+    assert calls == [0, 1, 2, 3]
+    calls.clear()
+    own.fit(rows, seed=1)
+    kind("t", **how).fit(in_order, seed=1)  # of rows in order the last ones alone tell of the rows to come
+    assert calls == [0, 0]
+    monkeypatch.setattr(_tree_model.Deadline, "left", property(lambda self: 0.4 * self.seconds))
+    torch.testing.assert_close(timed.fit(rows, seed=1).predict(rows), stopped, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", ["binary", "ranking"])
-def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
+def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task, monkeypatch):
     """The curve's best tree is the last one kept, five more were tried, and rows held out are not learned from."""
+    monkeypatch.setattr(limits, "REGROWN_ROWS", N - 1)
     rows = rows_of(frame_of(), task)
     model = kind("t", rounds=300, early_stopping_rounds=5, eta=0.5).fit(rows, seed=1)
     curve = [record["held_out"] for record in model.trace.curves]
     best = int(np.argmin(curve) if task == "binary" else np.argmax(curve))
     assert best + 6 == len(curve) < 300
-    (trees,) = model._parts
-    if kind is CatBoostModel:
-        assert trees.tree_count_ == best + 1
-    else:
-        assert (trees.num_boosted_rounds() if kind is XGBModel else trees.current_iteration()) == best + 1
+    assert size_of(model) == best + 1
     held = some_held_out(rows, name="t")
     if task == "binary":
         other = model.fresh()
@@ -410,8 +467,9 @@ def grown_on(first, data, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
-def test_trees_stop_by_what_all_of_them_say_of_the_held_out_rows(kind, task):
+def test_trees_stop_by_what_all_of_them_say_of_the_held_out_rows(kind, task, monkeypatch):
     """The curve that training stops by is of old and new trees together, and the saved model says the same."""
+    monkeypatch.setattr(limits, "REGROWN_ROWS", 0)
     given = {"cats": ()} if kind is CatBoostModel else {}
     first = kind(**SMALL).fit(start_rows(task=task, **given))
     more = start_rows(seed=1, task=task, **given)
