@@ -99,6 +99,7 @@ def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torc
             # More rounds would only be hurried by a higher rate if time is short.
             own = SIZES[name]["lgbm"]
             model = LGBMModel("size", rounds=150, early_stopping_rounds=20, learning_rate=0.1, **own)
+            model.regrows = False
             model.suit(trial.metric.name)
             model.time_limit = left / (len(names) - i)
             made[name] = model.fit(train, None, seed=0).predict(valid)

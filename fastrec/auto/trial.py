@@ -271,6 +271,7 @@ class QuickTrial:
         # It learns all it can: with a weak model every encoding looks like a gain.
         kind, rate = (LGBMModel, "learning_rate") if find_spec("lightgbm") is not None else (XGBModel, "eta")
         judge = kind("judge", rounds=800, early_stopping_rounds=30, **{rate: 0.1}, **self.pointwise(kind))
+        judge.regrows = False
         judge.suit(self.metric.name)
         for (_, inside), (train, valid) in zip(self.folds, self._parts(features), strict=True) if known else ():
             model = judge.fresh()

@@ -287,6 +287,8 @@ class TreeModel(Estimator):
     suffix: ClassVar[str]
     keys: Sequence[str] = ()
     """Numbers that are taken as categories."""
+    regrows = True
+    """Whether trees of few rows that stopped are grown again on all rows; False: it takes too long, as in trials."""
     margin: str | None = None
     """A column of scores that the trees start from."""
 
@@ -399,7 +401,7 @@ class TreeModel(Estimator):
         """Whether trees that were stopped are grown again on all rows: of few, by a loss that each adds to."""
         own = {"metric", "eval_metric"} & self._over_defaults().keys()  # which of them are to be high is not known
         guessed = train.guessed is not None and bool(train.guessed.any())
-        return len(train) <= limits.REGROWN_ROWS and train.task != "ranking" and not own and not guessed
+        return self.regrows and len(train) <= limits.REGROWN_ROWS and train.task != "ranking" and not own and not guessed
 
     def _regrown(
         self, train: Rows, params: Mapping[str, Any], output: int, trees: Any, curve: Sequence[float]

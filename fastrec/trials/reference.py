@@ -91,7 +91,9 @@ def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
     settings["early_stopping_rounds"] = max(round(early * share), 5) if early and stop else None
     if not stop:
         settings["rounds"] = min(settings["rounds"], 100)
-    return kind(**settings)
+    light = kind(**settings)
+    light.regrows = False
+    return light
 
 
 def scorer_of(kept: KeptRows) -> Scorer:
