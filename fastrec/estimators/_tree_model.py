@@ -401,7 +401,8 @@ class TreeModel(Estimator):
         """Whether trees that were stopped are grown again on all rows: of few, by a loss that each adds to."""
         own = {"metric", "eval_metric"} & self._over_defaults().keys()  # which of them are to be high is not known
         guessed = train.guessed is not None and bool(train.guessed.any())
-        return self.regrows and len(train) <= limits.REGROWN_ROWS and train.task != "ranking" and not own and not guessed
+        few = len(train) <= limits.REGROWN_ROWS and train.task != "ranking"
+        return self.regrows and few and not own and not guessed
 
     def _regrown(
         self, train: Rows, params: Mapping[str, Any], output: int, trees: Any, curve: Sequence[float]
