@@ -35,6 +35,7 @@ from fastrec.serve.online.plan import HISTORY
 from fastrec.serve.onnx_builder import Graph, GraphCut, GraphPart, value_of
 from fastrec.serve.session import FILE, write_about
 from fastrec.table import Column, Table
+from fastrec.table.keys import UNITS_PER_SECOND
 from fastrec.validate import ListEvents
 
 
@@ -353,6 +354,9 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
             numbers = column.number().cpu().numpy()
             return np.where(missing, about["missing"], np.where(missing, 0, numbers).astype(np.int64))
         whole = column.integer().cpu().numpy()
+        if about.get("time") is not None and column.unit is not None:  # a CSV of days has seconds, Parquet has none
+            own, wanted = UNITS_PER_SECOND[column.unit], UNITS_PER_SECOND[about["time"]["unit"]]
+            whole = whole * (wanted // own) if wanted > own else whole // (own // wanted)
         return whole if about["missing"] is None else np.where(missing, about["missing"], whole)
     return column.number().cpu().numpy().astype(kind)
 

@@ -295,6 +295,27 @@ def test_amounts_are_answered_with_their_intervals(target, tmp_path, monkeypatch
         np.testing.assert_allclose(np.array(said[name]).reshape(own.shape), own, atol=1e-6)
 
 
+class Days(Amounts):
+    target, plain = "a", ()
+
+    def features(self):
+        return FeatureSet([DatePart("day", ["dayofyear"]), DatePart("day", "elapsed")])
+
+
+def test_days_of_a_csv_are_fed_in_the_units_of_the_graph(tmp_path):
+    day = pd.Timestamp("1969-11-01") + pd.to_timedelta(np.random.default_rng(0).permutation(150), "D")
+    rows = pd.DataFrame({"day": day.strftime("%Y-%m-%d"), "a": day.day_of_year * 1.0})
+    (tmp_path / "data").mkdir()
+    rows[:100].to_csv(tmp_path / "data/train.csv", index=False)
+    rows[100:][["day"]].to_csv(tmp_path / "data/test.csv", index=False)
+    run_competition(Days(), tmp_path / "data", tmp_path / "run")
+    # The run's own rows are in Parquet, which has no whole seconds; those of the CSV have them.
+    made = export_run(tmp_path / "run", tmp_path / "out")
+    assert [i["time"]["unit"] for i in made.about["inputs"]] == ["ms"]
+    for data in (None, tmp_path / "data"):
+        assert verify_export(tmp_path / "out", tmp_path / "run", data).holds
+
+
 def test_columns_of_the_outputs_names(tmp_path, monkeypatch):
     data = pd.DataFrame({"low": np.arange(60.0), "score": np.arange(60.0)[::-1], "a": np.arange(60.0)})
     for name in ("low", "score"):

@@ -254,6 +254,8 @@ def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]
 
 def wanted_value(column: Input) -> str:
     """Say what a value of a column has to be, for messages."""
+    if column.text is not None and "bool" in column.text:
+        return "true or false"
     if column.unit is None:
         return {"string": "a string", "bool": "a bool"}.get(column.type, f"a number ({column.type})")
     zone = "without a zone" if column.zone is None else "with an offset or Z"
@@ -402,4 +404,11 @@ def _arrays(
             # A letter has 4 bytes at most: short texts need not be encoded.
             if len(text) * 4 > column.longest and len(text.encode()) > column.longest:
                 raise Refusal(422, f"the text has more than {column.longest} bytes", column=column.name, row=row)
+    for column in (i for i in plain if i.text is not None and "bool" in i.text and i.is_float):
+        values = made[column.name]
+        bad = ~((values == 0) | (values == 1) | np.isnan(values))
+        if bad.any():
+            row = int(bad.argmax())
+            said, remedy = f"{values[row]:g} is neither yes nor no", f"Send {wanted_value(column)}"
+            raise Refusal(422, said, column=column.name, row=row, remedy=remedy)
     return made if spec.events_count is None else made | event_arrays(spec, sent, rows, convert)

@@ -257,6 +257,17 @@ def test_arrays_of_numpy_and_of_pandas() -> None:
     refused(from_array, COLUMNS["int64"], np.array([1.5]))
 
 
+def test_yes_and_no_are_no_other_numbers(tmp_path):
+    spec = Spec("x", "binary", tmp_path, "", (Input("a", "float64", text={"bool": True}),), ())
+    for values, made in (([True, 0, None, 1.0], [1.0, 0.0, math.nan, 1.0]), (["true", "0"], [1.0, 0.0])):
+        np.testing.assert_array_equal(RequestColumns(spec, {"a": values}, len(values), from_values).arrays()["a"], made)
+    for bad in (2, 0.5, -1.0, math.inf):
+        both = [1.0, bad]
+        for convert, values in ((from_values, both), (from_array, np.array(both)), (from_arrow, pa.array(both))):
+            sent = RequestColumns(spec, {"a": values}, 2, convert)
+            refused(sent.arrays, match="neither yes nor no", column="a", row=1, remedy="Send true or false")
+
+
 def test_texts_that_are_taken_apart_are_limited(tmp_path):
     spec = Spec("x", "binary", tmp_path, "", (Input("a", "string", missing="", longest=8), Input("b", "string")), ())
     sent = {"a": ["four", "déjà vu", None], "b": ["long enough " * 9] * 3}
