@@ -386,7 +386,19 @@ LOG = simulated(0)
             {},
         ),
         (DataError, "k=0", LOG, {"k": 0}),
+        (DataError, "seen='kept'", LOG, {"seen": "kept"}),
+        (DataError, "column 'who': it is named as groups and as items", LOG, {"item": "who"}),
     ],
 )
 def test_wrong_logs_and_options_are_named(error, words, log, options):
     refused(error, words, lambda: made_of(log, **options))
+
+
+def test_whole_ids_that_pandas_made_floats_are_integers():
+    log = simulated(0)
+    numbers = {n: log[n].str[1:].astype(float) for n in ("who", "what")}
+    log = log.assign(who=numbers["who"], what=numbers["what"].where(log.index % 7 != 3))
+    made = make_candidates(log, user="who", item="what", sources={"popular": PopularItems()}, k=5)
+    for table in (made.train, made.test):
+        assert [str(table[n].to_arrow().type) for n in ("who", "what")] == ["int64", "int64"]
+        assert set(table["what"].to_arrow().to_pylist()) <= set(log["what"].dropna().astype(int))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -252,6 +253,13 @@ class _Log:
         return made
 
 
+def _as_ids(ids: Any) -> Any:
+    """Return whole floats, which pandas makes of ids where an event has none, as the integers that they were."""
+    found = ids.to_arrow() if isinstance(ids, Column) else ids
+    whole = pa.types.is_floating(found.type) and bool(pc.all(pc.equal(pc.floor(found), found)).as_py())
+    return found.cast(pa.int64()) if whole else ids
+
+
 def _only(sessions: SessionFrame, mark: str) -> SessionFrame:
     made = copy.copy(sessions)
     made._keep(sessions.sides[mark])
@@ -329,6 +337,7 @@ class _Finder:
     def named(self, table: Table, ids: Column, group: str, item: str) -> Table:
         """Return a table of ``blocks`` with the ids of groups and items in place of their numbers."""
         about = {group: ids.take(table["session"].values), item: self.items.decode(table["item"].values)}
+        about = {name: _as_ids(found) for name, found in about.items()}
         clash = next((n for n in about if n in table and n not in ("session", "item")), None)
         if clash is not None:
             raise DataError("a feature has this name", column=clash, remedy="Rename the column")
@@ -423,7 +432,11 @@ def make_candidates(
         raise DataError(f"k={k}, groups={groups}, negatives={negatives}", remedy="Give numbers of 1 or more")
     if (user is None) == (session is None):
         raise DataError("a group is a user or a session", remedy="Name one column: user=… or session=…")
+    if seen not in ("auto", "keep", "drop"):
+        raise DataError(f"seen={seen!r} says nothing of a group's own items", remedy="Give auto, keep or drop")
     group = str(user if user is not None else session)
+    if group == item:
+        raise DataError("it is named as groups and as items", column=item, remedy="Name two columns")
     reading = _Log(group, item, time, kind, targets, shown, by_user=user is not None)
     log = reading.read(events)
     before, rows, middle = reading.cuts(log, cut, seed)
