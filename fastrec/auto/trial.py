@@ -302,7 +302,8 @@ class QuickTrial:
             return {}
         flags = bool((self.label <= 1).all())
         if kind is LGBMModel:
-            return {"objective": "binary" if flags else "regression", "num_leaves": 15, "min_data_in_leaf": 100}
+            least = min(100, len(self.table) // 10)  # LightGBM ends with an error if no draw of rows fills two leaves
+            return {"objective": "binary" if flags else "regression", "num_leaves": 15, "min_data_in_leaf": least}
         return {"objective": "binary:logistic" if flags else "reg:squarederror", "max_depth": 4, "min_child_weight": 5}
 
 
