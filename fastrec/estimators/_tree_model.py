@@ -417,7 +417,9 @@ class TreeModel(Estimator):
             return trees, curve
         # of rows in order the last ones alone tell of those to come
         for seed in range(1, limits.STOP_DRAWS if train.order is None else 1):
-            held = None if deadline is not None and deadline.left < 2 * each else rows_to_stop_by(train, seed)
+            # half of the time is left to models that learn more by it
+            late = deadline is not None and deadline.left < 2 * each + deadline.seconds / 2
+            held = None if late else rows_to_stop_by(train, seed)
             if held is None:
                 break
             if deadline is not None:
