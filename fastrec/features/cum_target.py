@@ -10,13 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import accurate_sum, cell_places
-from fastrec.features._engine.options import (
-    averaged_numbers,
-    check_target_classes,
-    finite_number,
-    float64,
-    row_weights,
-)
+from fastrec.features._engine.options import averaged_numbers, check_target_classes, finite_number, float64, row_weights
 from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, decay
 from fastrec.features.base import Cells, Col, Cols, Names, State, Tensors
 from fastrec.features.columns import as_list, name_of, names_of, refuse

@@ -392,13 +392,7 @@ class _Job:
     """Training rows in memory on their way through a FeatureSet; ``_dask`` has the like for partitions."""
 
     def __init__(
-        self,
-        fs: FeatureSet,
-        df: Any,
-        y: Any,
-        tables: Mapping[str, Any] | None,
-        unlabeled: Any,
-        folds: Any = None,
+        self, fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any, folds: Any = None
     ) -> None:
         self.fs, self.df, self.unlabeled = fs, df, unlabeled
         self.work, self.chain = fs._read(df, y), fs._chain()
