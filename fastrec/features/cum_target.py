@@ -146,11 +146,9 @@ class CumTarget(KeySums):
         last = Clock(torch.where(whole == none, 0, whole), part)
         left = weight * decay(last[places].since(clock), self.half_life)
         made = {
-            "count": segment_sum(left, places, size * count),
-            "sum": segment_sum(left * y, places, size * count),
-            "whole": last.whole,
-            "part": last.part,
-        }
+            "count": segment_sum(left, places, size * count), "sum": segment_sum(left * y, places, size * count),
+            "whole": last.whole, "part": last.part,
+        }  # fmt: skip
         return {n: v.view(count, size) for n, v in made.items()}
 
     def _add(self, a: Sums, b: Sums) -> Sums:

@@ -350,11 +350,9 @@ class FeatureSet(Parameters):
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=False),
-            transformer_tags=TransformerTags(),
+            estimator_type=None, target_tags=TargetTags(required=False), transformer_tags=TransformerTags(),
             input_tags=InputTags(string=True, categorical=True, allow_nan=True),
-        )
+        )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""

@@ -100,8 +100,7 @@ class ExtraColumns:
     ) -> Extras | None:
         """Prepare the columns of a table's rows; None where there are none.
 
-        Codes and widths are learnt from the first ``fit_rows`` rows; without ``categorify`` elements are codes
-        already.
+        Codes and widths are learnt from the first ``fit_rows`` rows; without ``categorify`` elements are codes already.
         """
         made: dict[str, Tensor] = {}
         for name in self.lists:
