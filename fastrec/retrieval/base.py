@@ -18,8 +18,6 @@ from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Column, Table, Vocab, as_column, save_state
 from fastrec.table.state import class_named, load_as, saved_name, settings_of
 
-# ``Saved``: parts of a recommender as plain state, without pickle.
-
 
 class Saved:
     """A part of a recommender that can be saved.
@@ -370,9 +368,6 @@ class CollaborativeFilter(ABC):
                 row, item = self._matrix[codes[known]].nonzero()
                 result[known[row], item] = -np.inf
         return result
-
-
-# ``Popularity``: how often an item was taken, by anybody.
 
 
 class Popularity(CollaborativeFilter):

@@ -350,9 +350,6 @@ class Index:
         return F.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
 
 
-# ``Vectors``: what ``fastrec embed`` writes, as an index or as features of other rows.
-
-
 @dataclass(frozen=True)
 class Vectors:
     """Vectors of users or items by id, as Parquet keeps them: ``id``, ``vector``, ``norm`` and, if known, ``until``.

@@ -158,9 +158,6 @@ def _keep_best(
     items[: len(best)], scores[: len(best)] = codes[best], sums[best]
 
 
-# ``CoVisitation``: what others looked at next to a session's last items.
-
-
 class CoVisitation(SessionModel):
     """Item to item by how near two items stood in sessions, and how near the item stands to the session's end.
 
@@ -284,9 +281,6 @@ def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
     there = items >= 0
     starts = np.concatenate([[0], np.cumsum(there.sum(1).numpy())])
     return csr_matrix((scores[there].numpy(), items[there].numpy(), starts), shape=(len(items), len(items)))
-
-
-# ``PopularItems``: what everybody looks at, lately or always.
 
 
 class PopularItems(SessionModel):

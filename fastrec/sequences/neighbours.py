@@ -143,8 +143,6 @@ def _stretches(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     return of, np.arange(len(of)) + (first - lengths.cumsum() + lengths)[of]
 
 
-# ``SessionKNN``: what the sessions that are like a session went on with.
-
 Recency = float | Literal["held-out"] | None
 
 
@@ -256,9 +254,6 @@ def inverse_frequency(sessions: SessionFrame) -> torch.Tensor:
     return torch.log(len(sessions) / counts.clamp_min(1).double())
 
 
-# ``STAN``: session kNN that looks at places and at age.
-
-
 class STAN(SessionKNN):
     """Sequence and time aware neighbourhood: three exponential decays on the cosine of sessions.
 
@@ -296,8 +291,6 @@ def _cosine(sessions: SessionFrame) -> torch.Tensor:
     """Return the cosine's factors of neighbours, float64 ``[n]``."""
     return sessions.lengths.clamp_min(1).double().rsqrt()
 
-
-# ``VSKNN``: session kNN in which the last events count most.
 
 Decay = Literal["same", "harmonic", "linear", "log", "quadratic"]
 _STEPS = torch.arange(1, (1 << 10) + 1, dtype=torch.float64)
@@ -342,9 +335,6 @@ class VSKNN(SessionKNN):
         everywhere = exponential(None)
         of_item = 1 + self.idf * inverse_frequency(sessions)
         return torch.ones(len(sessions)), of_item, Decays(own, back, everywhere, everywhere)
-
-
-# ``VSTAN``: session kNN with the decays of V-SKNN and of STAN.
 
 
 class VSTAN(SessionKNN):

@@ -22,8 +22,6 @@ from fastrec.sequences.session_net import (
     padding_mask,
 )
 
-# ``SASRec`` and ``ESASRec``: self-attention over a session's events, each seeing those before it.
-
 
 class SASRec(SessionNet):
     """Self-attentive sequential recommendation (arXiv 1808.09781).
@@ -89,9 +87,6 @@ class HSTU(SASRec):
     block = HSTUBlock
 
 
-# ``PooledSASRec``: self-attention that weighs a session's items, whose own vectors are added up.
-
-
 class PooledSASRec(SASRec):
     """SASRec, and beside it a weighted mean of the session's items, which lies where items lie.
 
@@ -125,9 +120,6 @@ class PooledSASRec(SASRec):
         return pooled.squeeze(1) + self.share * x
 
 
-# ``BERT4Rec``: attention to both sides, learned from events that are hidden.
-
-
 class HiddenEventNet(SessionNet):
     """A net that tells hidden events; what comes next is an event hidden behind the last one."""
 
@@ -154,9 +146,6 @@ class BERT4Rec(HiddenEventNet, SASRec):
 
     def _mask(self, lengths: Tensor, width: int) -> Tensor | None:
         return padding_mask(lengths, width)
-
-
-# ``XLNet``: attention to both sides by how far apart events are, learned from hidden events or from permutations.
 
 
 class XLNet(HiddenEventNet):
@@ -209,9 +198,6 @@ class XLNet(HiddenEventNet):
         return self.norm(asked)
 
 
-# ``GRU4Rec``: a recurrent net over a session's events.
-
-
 class GRU4Rec(SessionNet):
     """Gated recurrent units (arXiv 1511.06939), whose state is turned to the items' space.
 
@@ -234,9 +220,6 @@ class GRU4Rec(SessionNet):
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         return self.out(self.gru(inputs)[0])
-
-
-# ``NARM``: a recurrent net that looks back at the events that matter.
 
 
 class NARM(SessionNet):

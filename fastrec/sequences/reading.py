@@ -285,9 +285,6 @@ def _texts(values: Vocab) -> list[str]:
     return ["", *(f"{_PREFIX}{v}" for v in values.values.to_pylist())]
 
 
-# ``SessionFrame``: who looked at what in which order, without padding.
-
-
 class SessionFrame:
     """Sessions as item codes one after the other.
 

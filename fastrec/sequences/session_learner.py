@@ -266,9 +266,6 @@ def _build(dls: DataLoaders, model: type[SessionNet], width: int, sparse: bool, 
     return model(items, list(sessions.codings.values()), **config).to(train.device)
 
 
-# ``SessionLoader``: batches of sessions of like length, padded where they are used, for fastai.
-
-
 class SessionLoader(DataLoader):
     """Batches ``(items, lengths, *sides, target)`` of sessions.
 
@@ -435,9 +432,6 @@ def session_dataloaders(
     held = valid if valid is not None else train.take(torch.arange(min(len(train), 100)))
     last: Task = {"causal": "last", "last": "last", "masked": "hidden last", "permuted": "permuted last"}[task]  # type: ignore[assignment]
     return DataLoaders(first, SessionLoader(held, tokens=4 * tokens, task=last, **common), device=device)
-
-
-# ``OneCycleInTime``: the 1cycle policy, which reaches its end when the time is used up.
 
 
 class OneCycleInTime(Callback):

@@ -15,8 +15,6 @@ from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.sequences.reading import Coding
 
-# ``ByteDropout``: dropout whose draws are bytes, several times as fast on a CPU.
-
 
 class ByteDropout(nn.Dropout):
     """``nn.Dropout``; on a CPU a number's fate is one byte, eight of which are drawn at once.
@@ -35,9 +33,6 @@ class ByteDropout(nn.Dropout):
         drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
         kept = (drawn[:count].view(x.shape) >= level).to(x.dtype)
         return x * kept.mul_(256 / (256 - level))
-
-
-# ``ItemTower``: an item's vector, of its own and of what is known of it.
 
 
 class ItemTower(nn.Module):
@@ -221,8 +216,6 @@ def permuted_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int
     asked = hidden_last(items, lengths, sides, mask)
     return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
 
-
-# ``GoalHeads``: what a session looks like from several goals.
 
 Heads = Literal["shared", "mmoe", "ple"]
 

@@ -228,9 +228,6 @@ def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill 
         raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy=remedy)
 
 
-# ``SubmissionForm``: what all forms of a submission share: lines named by keys, checked, read and written as text.
-
-
 # Columns of text that name an item's line, its score, the columns that name a list, the most lines of a list.
 RankedLines = tuple[pa.Table, np.ndarray, tuple[str, ...], int | None]
 Checked = tuple[int, int, tuple[str, ...]]  # of SubmissionForm.check
