@@ -44,22 +44,14 @@ class Saved:
 
 
 def state_of(part: Any) -> dict[str, Any]:
-    """Return a part's state with the name of its class.
-
-    Raises:
-        DataError: it is a function, or of a class that says no state.
-    """
+    """Return a part's state with the name of its class; refuse a function, or a class that says no state."""
     if not isinstance(part, Saved):
         raise _not_saved(part)
     return {"class": saved_name(type(part)), "state": part.to_state()}
 
 
 def part_of(state: dict[str, Any]) -> Any:
-    """Undo ``state_of``.
-
-    Raises:
-        DataError: the class is not known here.
-    """
+    """Undo ``state_of``; refuse a class that is not known here."""
     return class_named(Saved, state["class"]).from_state(state["state"])
 
 

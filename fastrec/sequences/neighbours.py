@@ -75,22 +75,12 @@ class SessionIndex:
         sample: int,
         k: int,
     ) -> Tensor:
-        """Return scores of all items for sessions.
+        """Return scores of all items for sessions (``values``, ``offsets``; codes below 0 are unknown items).
 
-        Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. An item
-        gets from each of the ``k`` neighbours most alike (of equal ones from the later) how alike it is, times the
-        decays, times the item's factor.
-
-        Args:
-            values, offsets: the sessions that are asked for, int64; codes below 0 are items that are not known.
-            decays: weights by distances.
-            of_session, of_item: float32 factors, one each; those of items above 0.
-            prior: float32 ``[n_items]``: what items score before any neighbour gives them something.
-            sample: how many of the sessions with a shared item are looked at: the latest.
-            k: how many neighbours count.
-
-        Returns:
-            float32 ``[sessions, n_items]``.
+        Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. Of the
+        ``sample`` latest sessions with a shared item the ``k`` most alike (of equal ones the later) give an item how
+        alike they are, times the decays, times the item's factor, which is above 0. ``prior`` is what items score
+        before. Returns float32 ``[sessions, n_items]``.
         """
         out = (prior / of_item).repeat(len(offsets) - 1, 1)
         queries, factors = (values, offsets), (of_session, of_item)
@@ -231,11 +221,9 @@ def _popularity(index: SessionIndex) -> torch.Tensor:
 
 
 def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:
-    """Return sessions in the order in which they ended, and how old each is.
+    """Return sessions in the order in which they ended, and their ages in shares of the log's span: float64 ``[n]``.
 
-    Returns:
-        The sessions, and their ages in shares of the log's span, float64 ``[n]``, 0 for the last: by time where there
-        are times, else by their places.
+    The last is of age 0. Without times sessions go by their places.
     """
     ends = sessions.ends
     if ends is None:

@@ -63,10 +63,7 @@ def item_keys(net: SessionNet) -> Tensor:
 def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the numbers of some sessions and their scores of all codes, float32 on its device, until all have come.
 
-    Args:
-        net: in whatever mode; it is left in the same.
-        sessions: coded as the net was trained.
-        keys: what ``item_keys`` gave, if it is known.
+    Sessions are coded as the net was trained; ``keys`` is what ``item_keys`` gave, if it is known.
     """
     keys = item_keys(net) if keys is None else keys
     for rows, query in net_queries(net, sessions, max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
