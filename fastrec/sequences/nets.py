@@ -27,13 +27,11 @@ class SASRec(SessionNet):
     """Self-attentive sequential recommendation (arXiv 1808.09781).
 
     Args:
-        items: the items' vectors.
-        codings: of the events' side features.
         blocks, heads: of attention.
         attention_dropout: share of attention that is dropped; None: ``dropout``. 0 is faster for long sessions.
         bias: what attention adds by how far apart events are, see ``AttentionBias``; None: nothing. By ``'time'`` and
             ``'both'`` it reads the events' times.
-        **options: see ``SessionNet``.
+        items, codings, **options: see ``SessionNet``.
 
     Raises:
         DataError: there is no such bias, or the net looks at both sides of an event.
@@ -94,11 +92,7 @@ class PooledSASRec(SASRec):
     weights of its own for the events up to it, which depend on how many events ago these were too, so that all
     positions are learned from at once; and a learned share of SASRec's output is added: a mean of the items seen would
     never be nearer to another one. It is for logs in which items come back; where none does, SASRec alone is better.
-
-    Args:
-        items: the items' vectors.
-        codings: of the events' side features.
-        **options: see ``SASRec``.
+    The arguments are those of ``SASRec``.
     """
 
     def __init__(self, items: ItemTower, codings: Any = (), **options: Any) -> None:
@@ -202,11 +196,9 @@ class GRU4Rec(SessionNet):
     """Gated recurrent units (arXiv 1511.06939), whose state is turned to the items' space.
 
     Args:
-        items: the items' vectors.
-        codings: of the events' side features.
         state: width of the recurrent state; None: the items'.
         layers: how many.
-        **options: see ``SessionNet``.
+        items, codings, **options: see ``SessionNet``.
     """
 
     def __init__(
@@ -226,10 +218,8 @@ class NARM(SessionNet):
     """Neural attentive recommendation machine (arXiv 1711.04725): the last state beside a mean of all states so far.
 
     Args:
-        items: the items' vectors.
-        codings: of the events' side features.
         state: width of the recurrent state; None: the items'.
-        **options: see ``SessionNet``.
+        items, codings, **options: see ``SessionNet``.
     """
 
     def __init__(self, items: ItemTower, codings: Any = (), *, state: int | None = None, **options: Any) -> None:
