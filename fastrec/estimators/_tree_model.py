@@ -422,9 +422,13 @@ class TreeModel(Estimator):
             held = None if late else rows_to_stop_by(train, seed)
             if held is None:
                 break
+            sides = train.take(~held), train.take(held)
+            label = outputs_of(sides[0])[output]
+            if bool((label == label[0]).all()):
+                continue
             if deadline is not None:
                 self._deadline = Deadline(deadline.left - each, deadline.clock, may_hurry=False)
-            parts = [(rows, self._values(rows, params)) for rows in (train.take(~held), train.take(held))]
+            parts = [(rows, self._values(rows, params)) for rows in sides]
             curves.append(np.asarray(self._stopped(parts, params, output)[1]))
         longest = max(map(len, curves))
         mean = np.mean([np.pad(c, (0, longest - len(c)), mode="edge") for c in curves], axis=0)
