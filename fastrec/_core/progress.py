@@ -111,15 +111,10 @@ class _Bar(Progress):
 @contextmanager
 def _bar(stages: Stages, name: str, total: int | None, unit: str) -> Iterator[Advance]:
     columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[so_far]}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("left"),
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
+        TextColumn("{task.fields[so_far]}", markup=False), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(),
-    )
+    )  # fmt: skip
     start = time.perf_counter()
     progress = _Bar(*columns, console=stages.console, transient=True)
     progress.stages = stages

@@ -162,6 +162,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size]["lgbm"], **_FINER})})'))
     net, *logs = _nets(problem, wide=wide)
     made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
+    many_ids = sum(c.distinct >= limits.IDS_FROM for c in problem.kinds("category")) > 1
     # A saved forest is grown anew where it is read: with more rows that takes too long.
     # Its trees are grown independently, not boosted: the stack gains by models that err differently.
     if len(problem.train) <= 30_000 and not wide and problem.task in ("binary", "multiclass", "regression"):
@@ -169,7 +170,10 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         forest = f"{kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5)"
         line = f"from sklearn.ensemble import {kind}"
         made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
-    many_ids = sum(c.distinct >= limits.IDS_FROM for c in problem.kinds("category")) > 1
+        # Of few rows no more may be seen than one weight a column: blends with it err 2 % less (BENCHMARKS.md).
+        if not many_ids and problem.task != "regression" and len(problem.train) <= limits.LONG_TRAINED_ROWS:
+            linear = 'SKModel("linear", LogisticRegression(C=0.1, max_iter=1000))'
+            made.append(ModelLine("SKModel", linear, "from sklearn.linear_model import LogisticRegression"))
     # Of many classes CatBoost is slow.
     size_of_all = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
     if cat and not (problem.task == "multiclass" and size_of_all > 10e6):

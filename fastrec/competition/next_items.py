@@ -39,9 +39,7 @@ from fastrec.table.read import read_file
 class SessionParts:
     """The store of a ``SessionBlend``: fitted models and chosen weights, by a digest of all that they were made from.
 
-    Args:
-        parts: of the run directory.
-        about: what else decides what comes out: the seed, the device, the time that is given.
+    ``about`` is what else decides what comes out: the seed, the device, the time that is given.
     """
 
     def __init__(self, parts: Parts, *about: Any) -> None:

@@ -116,11 +116,7 @@ class FirstFold:
         return time.perf_counter() - began
 
     def check(self, model: Estimator, rules: Collection[Estimator], done: Collection[str]) -> None:
-        """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``.
-
-        Raises:
-            OutOfTimeError: naming its score and the best.
-        """
+        """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``."""
         constant = next((r.name for r in rules if isinstance(r, ConstantModel)), None)
         learned = [n for n in done if n not in {r.name for r in rules} and n in self.scores]
         if constant not in self.scores or model.name not in self.scores or not learned:

@@ -111,7 +111,7 @@ class DenseInputs:
         """Return the columns as float64 ``[n, m]``, every value finite; sparse for ``'every'``."""
         blocks = [self._block(table, name) for name in self.inputs.names]
         if self.cats == "every" and blocks:
-            return scipy.sparse.hstack(blocks, format="csr")
+            return scipy.sparse.hstack([scipy.sparse.csr_array(b) for b in blocks], format="csr")
         return torch.cat(blocks, 1).numpy() if blocks else np.zeros((len(table), 0))
 
     def _block(self, table: Table, name: str) -> Any:

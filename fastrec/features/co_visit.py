@@ -165,13 +165,10 @@ class CoVisit(Fitted):
         kinds = [] if self.weights is None else [torch.unique(weight, return_inverse=True)[1]]
         groups = Groups.of(by[rows], *order, codes, *kinds)
         pairs = near_pairs(
-            groups,
-            *(groups.sort(v) for v in (codes, cell, weight)),
-            groups.sort(self._seconds(events, order[0])) if self.half_life is not None else None,
-            window=self.window,
-            half_life=self.half_life or 1.0,
-            size=(len(items), count * self.folds),
-        )
+            groups, *(groups.sort(v) for v in (codes, cell, weight)),
+            groups.sort(self._seconds(events, order[0])) if self.half_life is not None else None, window=self.window,
+            half_life=self.half_life or 1.0, size=(len(items), count * self.folds),
+        )  # fmt: skip
         return {"items": items, "own": own, "groups": torch.unique(group), **pairs}
 
     def _log(self) -> Table | None:

@@ -10,13 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import accurate_sum, cell_places
-from fastrec.features._engine.options import (
-    averaged_numbers,
-    check_target_classes,
-    finite_number,
-    float64,
-    row_weights,
-)
+from fastrec.features._engine.options import averaged_numbers, check_target_classes, finite_number, float64, row_weights
 from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, decay
 from fastrec.features.base import Cells, Col, Cols, Names, State, Tensors
 from fastrec.features.columns import as_list, name_of, names_of, refuse
@@ -152,11 +146,9 @@ class CumTarget(KeySums):
         last = Clock(torch.where(whole == none, 0, whole), part)
         left = weight * decay(last[places].since(clock), self.half_life)
         made = {
-            "count": segment_sum(left, places, size * count),
-            "sum": segment_sum(left * y, places, size * count),
-            "whole": last.whole,
-            "part": last.part,
-        }
+            "count": segment_sum(left, places, size * count), "sum": segment_sum(left * y, places, size * count),
+            "whole": last.whole, "part": last.part,
+        }  # fmt: skip
         return {n: v.view(count, size) for n, v in made.items()}
 
     def _add(self, a: Sums, b: Sums) -> Sums:

@@ -350,11 +350,9 @@ class FeatureSet(Parameters):
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
         return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=False),
-            transformer_tags=TransformerTags(),
+            estimator_type=None, target_tags=TargetTags(required=False), transformer_tags=TransformerTags(),
             input_tags=InputTags(string=True, categorical=True, allow_nan=True),
-        )
+        )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
         """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
@@ -392,13 +390,7 @@ class _Job:
     """Training rows in memory on their way through a FeatureSet; ``_dask`` has the like for partitions."""
 
     def __init__(
-        self,
-        fs: FeatureSet,
-        df: Any,
-        y: Any,
-        tables: Mapping[str, Any] | None,
-        unlabeled: Any,
-        folds: Any = None,
+        self, fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any, folds: Any = None
     ) -> None:
         self.fs, self.df, self.unlabeled = fs, df, unlabeled
         self.work, self.chain = fs._read(df, y), fs._chain()

@@ -33,15 +33,9 @@ from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
 
 _SECONDS = {
-    "W": Fraction(604_800),
-    "D": Fraction(86_400),
-    "h": Fraction(3_600),
-    "min": Fraction(60),
-    "s": Fraction(1),
-    "ms": Fraction(1, 1_000),
-    "us": Fraction(1, 1_000_000),
-    "ns": Fraction(1, 1_000_000_000),
-}
+    "W": Fraction(604_800), "D": Fraction(86_400), "h": Fraction(3_600), "min": Fraction(60), "s": Fraction(1),
+    "ms": Fraction(1, 1_000), "us": Fraction(1, 1_000_000), "ns": Fraction(1, 1_000_000_000),
+}  # fmt: skip
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(W|D|h|min|ms|us|ns|s)\s*", re.ASCII)
 
 
@@ -487,13 +481,9 @@ class _Decayed:
         when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
         # The last known value sets the clock, of this table or of the earlier ones.
         return _Decayed(
-            own * self.total + left * past.total,
-            own * self.weight + left * past.weight,
-            Clock(*when),
-            self.found | past.found,
-            self.up | past.up,
-            self.down | past.down,
-        )
+            own * self.total + left * past.total, own * self.weight + left * past.weight, Clock(*when),
+            self.found | past.found, self.up | past.up, self.down | past.down,
+        )  # fmt: skip
 
     def mean(self) -> torch.Tensor:
         """Return float64 ``[n]``, NaN without a value, or with both infinities."""

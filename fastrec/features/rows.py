@@ -364,13 +364,7 @@ class RoundTo(OfColumns, RowWise):
         [[100, -1.0, False], [150, 0.0, True]]
     """
 
-    def __init__(
-        self,
-        cols: Cols,
-        to: float | Sequence[float],
-        *,
-        stats: Round | Sequence[Round] = "value",
-    ) -> None:
+    def __init__(self, cols: Cols, to: float | Sequence[float], *, stats: Round | Sequence[Round] = "value") -> None:
         bad = next((t for t in as_list(to) if not 0 < t < 1 << 62), None)
         if bad is not None or not as_list(to):
             raise DataError(f"RoundTo: there are no multiples of {bad}", remedy="Give a number above 0 and below 2^62")

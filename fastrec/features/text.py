@@ -89,7 +89,7 @@ class Tokens(RowWise):
 
     def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
         """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
-        texts, codes = self._texts(table)
+        texts, codes = distinct_texts(table, name_of(self.col), "Tokens needs text", "Convert it to text first")
         find = self._compiled().findall  # on distinct texts only: the slowest part
         found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
         lengths = np.fromiter((0, *map(len, found)), dtype=np.int64, count=len(found) + 1)  # first: a missing text
@@ -97,9 +97,6 @@ class Tokens(RowWise):
         column = as_column(pa.array(pieces, pa.large_string()))
         tensors = {"offsets": offsets_of(torch.from_numpy(lengths)), "piece": column.values}
         return {"text": codes, **{n: t.to(codes.device) for n, t in tensors.items()}}, column.distinct
-
-    def _texts(self, table: Table) -> tuple[pa.Array, torch.Tensor]:
-        return distinct_texts(table, name_of(self.col), "Tokens needs text", "Convert it to text first")
 
 
 # Texts as bags of words, on the host.

@@ -41,11 +41,7 @@ class RegistryMetric(Metric):
         return self.metric.name
 
     def check(self, learn: Any) -> None:
-        """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins.
-
-        Raises:
-            DataError: there are more than two classes, or the groups are not one integer for each validation row.
-        """
+        """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins."""
         loss = getattr(learn.loss_func, "loss", learn.loss_func)  # TabM's is around the one that was given
         classes = get_c(learn.dls)
         several = isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2

@@ -176,11 +176,11 @@ class EmbeddingTables(nn.Module):
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
         if len(groups) == 1:  # no copy of the ids
             return dict.fromkeys(groups, ids)
-        return {group: self._of_group(ids, group) for group in groups}
-
-    def _of_group(self, ids: Tensor, group: str) -> Tensor:
-        adjacent = self._adjacent[group]
-        return ids[:, slice(*adjacent)] if adjacent else ids.index_select(1, getattr(self, f"_columns_{group}"))
+        found = {}
+        for group in groups:
+            adjacent, columns = self._adjacent[group], getattr(self, f"_columns_{group}")
+            found[group] = ids[:, slice(*adjacent)] if adjacent else ids.index_select(1, columns)
+        return found
 
     def look_up(self, column: int, ids: Tensor) -> Tensor:
         """Look up one column's vectors ``[m, width]``, for ids ``[m]`` that have been checked."""
@@ -284,11 +284,9 @@ class EmbeddingTables(nn.Module):
         """Overwrite one column's table by weights of its shape, of any float dtype and device."""
         s = self.slice_of(name)
         if weights.shape != (s.stop - s.start, s.width):
-            raise DataError(
-                f"the table is {[s.stop - s.start, s.width]} (rows, width) but the weights are {list(weights.shape)}",
-                column=name,
-                remedy="Give weights of the table's own shape; pad=False keeps widths that are no multiple of 4",
-            )
+            problem = f"the table is {[s.stop - s.start, s.width]} (rows, width), the weights are {list(weights.shape)}"
+            remedy = "Give weights of the table's own shape; pad=False keeps widths that are no multiple of 4"
+            raise DataError(problem, column=name, remedy=remedy)
         with self.writing(name, anew=True) as table:
             table.copy_(weights)
 

@@ -59,12 +59,10 @@ class OneHotTables(nn.Module):
             bad = (ids < 0) | (ids >= self._rows)
             if bool(bad.any()):
                 row, column = bad.nonzero()[0].tolist()
-                raise DataError(
-                    f"id {int(ids[row, column])} is outside the one-hot column's 0 to {int(self._rows[column]) - 1}",
-                    column=self.names[column],
-                    row=row,
-                    remedy="Encode rows with the model's own vocabulary (rows are counted in the batch)",
-                )
+                found, last = int(ids[row, column]), int(self._rows[column]) - 1
+                problem = f"id {found} is outside the one-hot column's 0 to {last}"
+                remedy = "Encode rows with the model's own vocabulary (rows are counted in the batch)"
+                raise DataError(problem, column=self.names[column], row=row, remedy=remedy)
         ids = ids + self._starts
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a bag becomes a loop in exported graphs
             return self.table[ids].sum(1)

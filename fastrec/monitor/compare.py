@@ -257,9 +257,6 @@ def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> CellShares:
     return CellShares(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))
 
 
-# ``Thresholds``: from when on a change is one that somebody should look at.
-
-
 @dataclass(frozen=True)
 class Thresholds:
     """What makes a change a finding: it must be larger than chance **and** large enough to matter.

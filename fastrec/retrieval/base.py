@@ -18,8 +18,6 @@ from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Column, Table, Vocab, as_column, save_state
 from fastrec.table.state import class_named, load_as, saved_name, settings_of
 
-# ``Saved``: parts of a recommender as plain state, without pickle.
-
 
 class Saved:
     """A part of a recommender that can be saved.
@@ -46,22 +44,14 @@ class Saved:
 
 
 def state_of(part: Any) -> dict[str, Any]:
-    """Return a part's state with the name of its class.
-
-    Raises:
-        DataError: it is a function, or of a class that says no state.
-    """
+    """Return a part's state with the name of its class; refuse a function, or a class that says no state."""
     if not isinstance(part, Saved):
         raise _not_saved(part)
     return {"class": saved_name(type(part)), "state": part.to_state()}
 
 
 def part_of(state: dict[str, Any]) -> Any:
-    """Undo ``state_of``.
-
-    Raises:
-        DataError: the class is not known here.
-    """
+    """Undo ``state_of``; refuse a class that is not known here."""
     return class_named(Saved, state["class"]).from_state(state["state"])
 
 
@@ -370,9 +360,6 @@ class CollaborativeFilter(ABC):
                 row, item = self._matrix[codes[known]].nonzero()
                 result[known[row], item] = -np.inf
         return result
-
-
-# ``Popularity``: how often an item was taken, by anybody.
 
 
 class Popularity(CollaborativeFilter):

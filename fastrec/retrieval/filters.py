@@ -18,8 +18,6 @@ from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table.column import rows_of
 from fastrec.table.state import class_named, saved_name
 
-# ``EASE``: the linear model of items by the other items of the same user, in closed form.
-
 
 class EASE(CollaborativeFilter):
     """Ridge regression of every item on all others, over users; an item does not explain itself.
@@ -64,9 +62,6 @@ class EASE(CollaborativeFilter):
         result = np.zeros((len(users), self._matrix.shape[1]))
         result[:, items] = scores
         return result
-
-
-# ``ImplicitALS``: matrix factorisation of who took what, by alternating least squares.
 
 
 class ImplicitALS(CollaborativeFilter):
@@ -169,9 +164,6 @@ class _Histories:
             yield rows, self.ids[source], torch.where(inside, self.weights[source], 0.0)
 
 
-# ``ItemKNN``: items like those that the user had, by the users they share.
-
-
 class ItemKNN(CollaborativeFilter):
     """Sum of an item's similarities with the items of the user's history.
 
@@ -238,9 +230,6 @@ class ItemKNN(CollaborativeFilter):
         return (self._matrix[users] @ self._learned["similar"]).toarray()
 
 
-# ``UserKNN``: what the users like this one had.
-
-
 class UserKNN(CollaborativeFilter):
     """Sum of the cosines of a user with those others that had the item.
 
@@ -266,9 +255,6 @@ class UserKNN(CollaborativeFilter):
 
     def _rows(self, users: np.ndarray) -> np.ndarray:
         return (self._learned["similar"][users] @ self._matrix).toarray()
-
-
-# ``RP3Beta``: where a random walk of three steps from the user ends, popular items held back.
 
 
 class RP3Beta(CollaborativeFilter):
@@ -308,9 +294,6 @@ class RP3Beta(CollaborativeFilter):
         return (self._to_items(matrix) @ self._learned["walk"]).toarray()
 
 
-# ``SpectralFilter`` (GF-CF): light graph convolution without training, as a filter on the graph of items.
-
-
 class SpectralFilter(CollaborativeFilter):
     """A user's row passed through the item graph's linear filter and its ideal low-pass filter.
 
@@ -344,9 +327,6 @@ class SpectralFilter(CollaborativeFilter):
         linear = (row @ normal.T @ normal).toarray()
         vectors, root = self._learned["vectors"], self._learned["root"]
         return linear + self.alpha * ((row @ (vectors / root).T) @ vectors) * root
-
-
-# ``HistoryFilter``: a collaborative filter as a model of sessions.
 
 
 class HistoryFilter(SessionModel):

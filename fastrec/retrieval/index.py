@@ -29,13 +29,9 @@ from fastrec.table.column import lengths_of, packed
 
 
 class Approximate:
-    """A faiss index with a dial: how many lists, or how much of a graph, a query looks into.
+    """A faiss index with a dial, up to ``farthest``: how many lists, or how much of a graph, a query looks into.
 
-    Args:
-        base: faiss's index; it is kept here, since what refines it only points to it.
-        vectors: float32 ``[n, d]``.
-        dial: how far to look; ``factor``: how many times ``k`` vectors are compared exactly at the end (lists only).
-        farthest: the end of the dial.
+    ``base`` is kept, as what refines it only points to it. Of lists ``factor k`` vectors are compared exactly at last.
     """
 
     def __init__(self, base: Any, vectors: Tensor, kind: str, dial: int, factor: int, farthest: int) -> None:
@@ -348,9 +344,6 @@ class Index:
             row = int((~finite).nonzero()[0])
             raise DataError(f"{name} hold a number that is not finite", row=row, remedy="Drop such vectors")
         return F.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
-
-
-# ``Vectors``: what ``fastrec embed`` writes, as an index or as features of other rows.
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,6 @@ from fastrec.scale.external import external_matrix, fit_on_parts, write_predicti
 from fastrec.training.ranks import distributed, join_ranks
 
 __all__ = [
-    "dask_cluster",
-    "distributed",
-    "external_matrix",
-    "fit_on_dask",
-    "fit_on_parts",
-    "frame_from_dask",
-    "join_ranks",
-    "keep_memory",
-    "predict_on_dask",
-    "share_pool",
-    "training_on_ranks",
-    "write_predictions",
-]
+    "dask_cluster", "distributed", "external_matrix", "fit_on_dask", "fit_on_parts", "frame_from_dask", "join_ranks",
+    "keep_memory", "predict_on_dask", "share_pool", "training_on_ranks", "write_predictions",
+]  # fmt: skip

@@ -159,13 +159,7 @@ _LABEL, _LIST, _START = "\x00label", "\x00list", "\x00start"
 
 
 def fit_on_dask(
-    ranker: XGBRanker,
-    frame: Any,
-    *,
-    columns: Sequence[str],
-    target: str,
-    groups: str,
-    seed: int = 0,
+    ranker: XGBRanker, frame: Any, *, columns: Sequence[str], target: str, groups: str, seed: int = 0
 ) -> XGBRanker:
     """Grow a ranker's trees on the rows of a Dask frame, every worker with lists of its own.
 

@@ -332,16 +332,9 @@ def sequence_metrics(
 
 
 def item_ranks(items: torch.Tensor, target: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the place of each row's right item among the best ones, from 1; ``k + 1`` where it is none of the first
-    ``k``.
+    """Return the place of each ``target``, int64 ``[n]``, among its row's ``k`` best items, from 1; ``k + 1``: none.
 
-    Args:
-        items: codes int64 ``[n, at least k]``, the best first; 0: none.
-        target: codes int64 ``[n]``; 0: an item without a code, which is never found.
-        k: how many are shown.
-
-    Raises:
-        DataError: there are fewer than ``k`` items a row.
+    Items are codes int64 ``[n, at least k]``, the best first; code 0 is no item, and never found.
     """
     if items.shape[1] < k:
         raise DataError(f"{items.shape[1]} items a session for a metric at {k}", remedy=f"Give {k} or more")

@@ -36,17 +36,10 @@ class Nearness:
 
 
 def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
-    """Return the items near each item, the heaviest first.
+    """Return the ``k`` items near each item, the heaviest first, of packed sessions, those of the past first.
 
-    Args:
-        values, offsets: packed sessions, those of the past first; codes 0 to items - 1.
-        of_item: float32 ``[items]``: factor of an item as a neighbour, above 0.
-        nearness: which events count, and how much.
-        k: how many near items are kept.
-
-    Returns:
-        Codes int64 ``[items, k]``, -1 where there are fewer, and the sums of weights times factors float32, 0 there. Of
-        equal ones the lower code comes first.
+    ``of_item`` has a factor above 0 of each item as a neighbour, float32 ``[items]``. Returns codes int64 ``[items,
+    k]``, -1 where there are fewer, and the sums of weights times factors, 0 there; of equal ones the lower code first.
     """
     rows = rows_of(offsets)
     places = torch.argsort(values, stable=True)
@@ -69,16 +62,9 @@ def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearn
 
 
 def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int = 50) -> tuple[Tensor, Tensor]:
-    """Near items with the near items of these: ``w(i, j) + share · Σ w(i, m) w(m, j) / Σ w(m, ·)``.
+    """Add the near items of near items, ``w(i, j) + share · Σ w(i, m) w(m, j) / Σ w(m, ·)``, through ``width`` of them.
 
-    Args:
-        items, scores: what ``near_items`` gives.
-        share: how much the second hop counts.
-        keep: how many near items are kept.
-        width: how many near items a hop goes through.
-
-    Returns:
-        As ``near_items``, ``[items, keep]``.
+    Takes and returns what ``near_items`` gives, ``[items, keep]``.
     """
     # hops go by shares, so that a much visited item in the middle does not outweigh all others
     near, total = items[:, :width].contiguous(), scores[:, :width].sum(1, keepdim=True)
@@ -102,16 +88,10 @@ def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int 
 def near_to_all(
     rows: Tensor, events: Tensor, weight: Tensor, count: int, items: Tensor, scores: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
-    """For each session the items that are nearest to its events.
+    """Return the ``k`` items nearest to the events of each of ``count`` sessions.
 
-    Args:
-        rows, events, weight: session (ascending), item (int64) and weight (float32) of each event.
-        count: how many sessions there are.
-        items, scores: near items of every item and their weights, as ``near_items`` gives them, in any order.
-        k: how many are wanted.
-
-    Returns:
-        Codes int64 ``[count, k]``, -1 where there are fewer, and the sums of weights times weights, 0 there.
+    An event has its session (ascending), its item and a weight; ``items`` and ``scores`` are as of ``near_items``, in
+    any order. Returns codes int64 ``[count, k]``, -1 where there are fewer, and the sums of weights, 0 there.
     """
     found = torch.full((count, k), -1, dtype=torch.int64)
     sums = torch.zeros(count, k)
@@ -156,9 +136,6 @@ def _keep_best(
     sums = sums if factor is None else sums * factor[codes]
     best = np.argsort(-sums, kind="stable")[: len(items)]
     items[: len(best)], scores[: len(best)] = codes[best], sums[best]
-
-
-# ``CoVisitation``: what others looked at next to a session's last items.
 
 
 class CoVisitation(SessionModel):
@@ -284,9 +261,6 @@ def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
     there = items >= 0
     starts = np.concatenate([[0], np.cumsum(there.sum(1).numpy())])
     return csr_matrix((scores[there].numpy(), items[there].numpy(), starts), shape=(len(items), len(items)))
-
-
-# ``PopularItems``: what everybody looks at, lately or always.
 
 
 class PopularItems(SessionModel):

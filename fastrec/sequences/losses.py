@@ -103,13 +103,9 @@ class BatchItems:
 
 
 class ItemDraw:
-    """Draws items for whole batches.
+    """Draws items for whole batches, all alike or by ``'popularity'``; code 0 is never drawn.
 
-    Args:
-        codes: how many codes there are; 0 is never drawn.
-        counts: how often each code occurs in training, ``[codes]``; None: all alike.
-        sampling: negatives by ``'uniform'`` chance, or by ``'popularity'``.
-        device: where to.
+    ``counts`` says how often each code occurs in training, ``[codes]``; None: all alike.
     """
 
     def __init__(self, codes: int, counts: Tensor | None, sampling: str, *, device: torch.device) -> None:

@@ -75,22 +75,12 @@ class SessionIndex:
         sample: int,
         k: int,
     ) -> Tensor:
-        """Return scores of all items for sessions.
+        """Return scores of all items for sessions (``values``, ``offsets``; codes below 0 are unknown items).
 
-        Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. An item
-        gets from each of the ``k`` neighbours most alike (of equal ones from the later) how alike it is, times the
-        decays, times the item's factor.
-
-        Args:
-            values, offsets: the sessions that are asked for, int64; codes below 0 are items that are not known.
-            decays: weights by distances.
-            of_session, of_item: float32 factors, one each; those of items above 0.
-            prior: float32 ``[n_items]``: what items score before any neighbour gives them something.
-            sample: how many of the sessions with a shared item are looked at: the latest.
-            k: how many neighbours count.
-
-        Returns:
-            float32 ``[sessions, n_items]``.
+        Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. Of the
+        ``sample`` latest sessions with a shared item the ``k`` most alike (of equal ones the later) give an item how
+        alike they are, times the decays, times the item's factor, which is above 0. ``prior`` is what items score
+        before. Returns float32 ``[sessions, n_items]``.
         """
         out = (prior / of_item).repeat(len(offsets) - 1, 1)
         queries, factors = (values, offsets), (of_session, of_item)
@@ -142,8 +132,6 @@ def _stretches(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     of = np.repeat(np.arange(len(rows)), lengths)
     return of, np.arange(len(of)) + (first - lengths.cumsum() + lengths)[of]
 
-
-# ``SessionKNN``: what the sessions that are like a session went on with.
 
 Recency = float | Literal["held-out"] | None
 
@@ -233,11 +221,9 @@ def _popularity(index: SessionIndex) -> torch.Tensor:
 
 
 def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:
-    """Return sessions in the order in which they ended, and how old each is.
+    """Return sessions in the order in which they ended, and their ages in shares of the log's span: float64 ``[n]``.
 
-    Returns:
-        The sessions, and their ages in shares of the log's span, float64 ``[n]``, 0 for the last: by time where there
-        are times, else by their places.
+    The last is of age 0. Without times sessions go by their places.
     """
     ends = sessions.ends
     if ends is None:
@@ -254,9 +240,6 @@ def inverse_frequency(sessions: SessionFrame) -> torch.Tensor:
     pairs = torch.unique(rows_of(sessions.offsets) * len(sessions.items) + sessions.values)
     counts = torch.bincount(pairs % len(sessions.items), minlength=len(sessions.items))
     return torch.log(len(sessions) / counts.clamp_min(1).double())
-
-
-# ``STAN``: session kNN that looks at places and at age.
 
 
 class STAN(SessionKNN):
@@ -296,8 +279,6 @@ def _cosine(sessions: SessionFrame) -> torch.Tensor:
     """Return the cosine's factors of neighbours, float64 ``[n]``."""
     return sessions.lengths.clamp_min(1).double().rsqrt()
 
-
-# ``VSKNN``: session kNN in which the last events count most.
 
 Decay = Literal["same", "harmonic", "linear", "log", "quadratic"]
 _STEPS = torch.arange(1, (1 << 10) + 1, dtype=torch.float64)
@@ -342,9 +323,6 @@ class VSKNN(SessionKNN):
         everywhere = exponential(None)
         of_item = 1 + self.idf * inverse_frequency(sessions)
         return torch.ones(len(sessions)), of_item, Decays(own, back, everywhere, everywhere)
-
-
-# ``VSTAN``: session kNN with the decays of V-SKNN and of STAN.
 
 
 class VSTAN(SessionKNN):

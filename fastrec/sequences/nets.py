@@ -22,20 +22,16 @@ from fastrec.sequences.session_net import (
     padding_mask,
 )
 
-# ``SASRec`` and ``ESASRec``: self-attention over a session's events, each seeing those before it.
-
 
 class SASRec(SessionNet):
     """Self-attentive sequential recommendation (arXiv 1808.09781).
 
     Args:
-        items: the items' vectors.
-        codings: of the events' side features.
         blocks, heads: of attention.
         attention_dropout: share of attention that is dropped; None: ``dropout``. 0 is faster for long sessions.
         bias: what attention adds by how far apart events are, see ``AttentionBias``; None: nothing. By ``'time'`` and
             ``'both'`` it reads the events' times.
-        **options: see ``SessionNet``.
+        items, codings, **options: see ``SessionNet``.
 
     Raises:
         DataError: there is no such bias, or the net looks at both sides of an event.
@@ -89,9 +85,6 @@ class HSTU(SASRec):
     block = HSTUBlock
 
 
-# ``PooledSASRec``: self-attention that weighs a session's items, whose own vectors are added up.
-
-
 class PooledSASRec(SASRec):
     """SASRec, and beside it a weighted mean of the session's items, which lies where items lie.
 
@@ -99,11 +92,7 @@ class PooledSASRec(SASRec):
     weights of its own for the events up to it, which depend on how many events ago these were too, so that all
     positions are learned from at once; and a learned share of SASRec's output is added: a mean of the items seen would
     never be nearer to another one. It is for logs in which items come back; where none does, SASRec alone is better.
-
-    Args:
-        items: the items' vectors.
-        codings: of the events' side features.
-        **options: see ``SASRec``.
+    The arguments are those of ``SASRec``.
     """
 
     def __init__(self, items: ItemTower, codings: Any = (), **options: Any) -> None:
@@ -123,9 +112,6 @@ class PooledSASRec(SASRec):
         read = (t.unsqueeze(1) for t in (self.ask(x), self.offer(x), inputs))  # one head
         pooled = F.scaled_dot_product_attention(*read, attn_mask=near)
         return pooled.squeeze(1) + self.share * x
-
-
-# ``BERT4Rec``: attention to both sides, learned from events that are hidden.
 
 
 class HiddenEventNet(SessionNet):
@@ -154,9 +140,6 @@ class BERT4Rec(HiddenEventNet, SASRec):
 
     def _mask(self, lengths: Tensor, width: int) -> Tensor | None:
         return padding_mask(lengths, width)
-
-
-# ``XLNet``: attention to both sides by how far apart events are, learned from hidden events or from permutations.
 
 
 class XLNet(HiddenEventNet):
@@ -209,18 +192,13 @@ class XLNet(HiddenEventNet):
         return self.norm(asked)
 
 
-# ``GRU4Rec``: a recurrent net over a session's events.
-
-
 class GRU4Rec(SessionNet):
     """Gated recurrent units (arXiv 1511.06939), whose state is turned to the items' space.
 
     Args:
-        items: the items' vectors.
-        codings: of the events' side features.
         state: width of the recurrent state; None: the items'.
         layers: how many.
-        **options: see ``SessionNet``.
+        items, codings, **options: see ``SessionNet``.
     """
 
     def __init__(
@@ -236,17 +214,12 @@ class GRU4Rec(SessionNet):
         return self.out(self.gru(inputs)[0])
 
 
-# ``NARM``: a recurrent net that looks back at the events that matter.
-
-
 class NARM(SessionNet):
     """Neural attentive recommendation machine (arXiv 1711.04725): the last state beside a mean of all states so far.
 
     Args:
-        items: the items' vectors.
-        codings: of the events' side features.
         state: width of the recurrent state; None: the items'.
-        **options: see ``SessionNet``.
+        items, codings, **options: see ``SessionNet``.
     """
 
     def __init__(self, items: ItemTower, codings: Any = (), *, state: int | None = None, **options: Any) -> None:

@@ -125,12 +125,8 @@ def refuse_clock(values: Any, name: str) -> None:
 def as_order(column: Column, needless: torch.Tensor) -> Column:
     """Return a column of ``order``, one value an event or a list a session, with text in ISO 8601 as times.
 
-    Args:
-        column: the values.
-        needless: bool ``[events]``: events that are dropped, and come first where they have none.
-
-    Raises:
-        DataError: a value is missing, or other text, which says nothing of the order.
+    Other text says nothing of the order, and is refused, as missing values are but for ``needless`` events (bool
+    ``[events]``), which are dropped, and come first where they have none.
     """
     held = packed(column) if column.kind == "list" else column
     values = moments = _elements(column)
@@ -231,10 +227,7 @@ class Coding:
 def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding], dict[str, torch.Tensor]]:
     """Return how each column of a table of items was coded, and ``[codes]`` or ``[codes, width]`` of it.
 
-    An item without a row has zeros; the column ``item`` has the ids, all others are side features.
-
-    Raises:
-        DataError: an item has two rows.
+    An item without a row has zeros, one with two is refused; the column ``item`` has the ids.
     """
     table = Table.read(source, device="cpu")
     codes = items.encode(table[item])
@@ -283,9 +276,6 @@ def has_virtual(items: Vocab) -> bool:
 def _texts(values: Vocab) -> list[str]:
     """Return the names of all codes of a vocabulary; the first is no value."""
     return ["", *(f"{_PREFIX}{v}" for v in values.values.to_pylist())]
-
-
-# ``SessionFrame``: who looked at what in which order, without padding.
 
 
 class SessionFrame:

@@ -63,10 +63,7 @@ def item_keys(net: SessionNet) -> Tensor:
 def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the numbers of some sessions and their scores of all codes, float32 on its device, until all have come.
 
-    Args:
-        net: in whatever mode; it is left in the same.
-        sessions: coded as the net was trained.
-        keys: what ``item_keys`` gave, if it is known.
+    Sessions are coded as the net was trained; ``keys`` is what ``item_keys`` gave, if it is known.
     """
     keys = item_keys(net) if keys is None else keys
     for rows, query in net_queries(net, sessions, max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
@@ -266,9 +263,6 @@ def _build(dls: DataLoaders, model: type[SessionNet], width: int, sparse: bool, 
     return model(items, list(sessions.codings.values()), **config).to(train.device)
 
 
-# ``SessionLoader``: batches of sessions of like length, padded where they are used, for fastai.
-
-
 class SessionLoader(DataLoader):
     """Batches ``(items, lengths, *sides, target)`` of sessions.
 
@@ -435,9 +429,6 @@ def session_dataloaders(
     held = valid if valid is not None else train.take(torch.arange(min(len(train), 100)))
     last: Task = {"causal": "last", "last": "last", "masked": "hidden last", "permuted": "permuted last"}[task]  # type: ignore[assignment]
     return DataLoaders(first, SessionLoader(held, tokens=4 * tokens, task=last, **common), device=device)
-
-
-# ``OneCycleInTime``: the 1cycle policy, which reaches its end when the time is used up.
 
 
 class OneCycleInTime(Callback):

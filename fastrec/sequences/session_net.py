@@ -15,8 +15,6 @@ from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.sequences.reading import Coding
 
-# ``ByteDropout``: dropout whose draws are bytes, several times as fast on a CPU.
-
 
 class ByteDropout(nn.Dropout):
     """``nn.Dropout``; on a CPU a number's fate is one byte, eight of which are drawn at once.
@@ -35,9 +33,6 @@ class ByteDropout(nn.Dropout):
         drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
         kept = (drawn[:count].view(x.shape) >= level).to(x.dtype)
         return x * kept.mul_(256 / (256 - level))
-
-
-# ``ItemTower``: an item's vector, of its own and of what is known of it.
 
 
 class ItemTower(nn.Module):
@@ -94,13 +89,7 @@ class ItemTower(nn.Module):
 
 
 class EventInput(nn.Module):
-    """What a model reads at an event: its item's vector, and its own side features, added up.
-
-    Args:
-        items: the items' vectors.
-        codings: how the events' side features were coded, in the order of the batch.
-        dropout: share of numbers that are dropped.
-    """
+    """What a model reads at an event: its item's vector and its side features, coded by ``codings``, added up."""
 
     def __init__(self, items: ItemTower, codings: Sequence[Coding] = (), *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -145,19 +134,12 @@ Task = Literal["causal", "last", "masked", "permuted", "hidden last", "permuted 
 
 @dataclass
 class BatchTargets:
-    """A batch's inputs and targets.
+    """A batch's inputs and targets."""
 
-    Args:
-        items: int64 ``[b, L]``.
-        lengths: how many of them count, int64 ``[b]``.
-        sides: of the same events, ``[b, L]`` each.
-        target: int64 ``[b, L]``, 0 where nothing is asked.
-    """
-
-    items: Tensor
-    lengths: Tensor
-    sides: list[Tensor]
-    target: Tensor
+    items: Tensor  # int64 ``[b, L]``
+    lengths: Tensor  # how many of them count, int64 ``[b]``
+    sides: list[Tensor]  # of the same events, ``[b, L]`` each
+    target: Tensor  # int64 ``[b, L]``, 0 where nothing is asked
 
     def hide(self, share: float, mask: int, generator: torch.Generator) -> None:
         """Put the virtual item ``mask`` in the place of some inputs; targets stay."""
@@ -221,8 +203,6 @@ def permuted_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int
     asked = hidden_last(items, lengths, sides, mask)
     return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
 
-
-# ``GoalHeads``: what a session looks like from several goals.
 
 Heads = Literal["shared", "mmoe", "ple"]
 
@@ -370,11 +350,6 @@ class AttentionBias(nn.Module):
 
     A head has a number for each count of events between them, one for each size of the time between them, or both. The
     time goes by its logarithm: under 1.35 s, under 1.35² s, and so on. Later events are hidden.
-
-    Args:
-        kind: by ``'position'``, ``'time'``, or ``'both'``.
-        blocks, heads: of the net.
-        max_len: events that it reads.
     """
 
     def __init__(self, kind: Bias, blocks: int, heads: int, max_len: int) -> None:
@@ -389,12 +364,7 @@ class AttentionBias(nn.Module):
             nn.init.zeros_(table.weight)
 
     def forward(self, place: Tensor, times: Tensor | None = None) -> Tensor:
-        """Return what is added: ``[blocks, b or 1, heads, L, L]``.
-
-        Args:
-            place: of the events, int64 ``[L]``.
-            times: of the events, in seconds, float64 ``[b, L]``; without a bias by time they may be absent.
-        """
+        """Return what is added, ``[blocks, b or 1, heads, L, L]``, by places ``[L]`` and times ``[b, L]``, seconds."""
         apart = place.unsqueeze(1) - place
         found: Any = 0.0
         if "position" in self.tables:
@@ -452,9 +422,7 @@ class SelfAttention(nn.Module):
 class AttentionBlock(nn.Module):
     """Attention, then a net of a subclass at each position, each added to what it reads after a norm of it.
 
-    Args:
-        width, heads, dropout: see ``SelfAttention``.
-        attention_dropout: share of attention that is dropped; None: ``dropout``.
+    A share ``attention_dropout`` of the attention is dropped; None: ``dropout``.
     """
 
     def __init__(
@@ -486,11 +454,7 @@ class HSTUBlock(nn.Module):
     """A block of HSTU (arXiv 2402.17152): attention by SiLU at each pair of events, its outcome gated; no other layers.
 
     One projection gives gates, values, queries and keys. Attention is not divided by its sum, so that it tells how
-    often a thing occurred; it is divided by the number of events seen.
-
-    Args:
-        width, heads, dropout: see ``SelfAttention``.
-        attention_dropout: share of attention that is dropped; None: ``dropout``.
+    often a thing occurred; it is divided by the number of events seen. Arguments are those of ``AttentionBlock``.
     """
 
     def __init__(

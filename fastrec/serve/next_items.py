@@ -155,8 +155,7 @@ class SessionScores(nn.Module):
 def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
     """Describe what is read of events beside the items, for ``serving.json``: side features, then times.
 
-    Raises:
-        DataError: a side feature cannot be an input: by its type, or by its name.
+    A side feature that cannot be an input, by its type or its name, is refused.
     """
     found: list[dict[str, Any]] = []
     for name, coding in form.codings.items():

@@ -62,6 +62,11 @@ def predicted_by(models: Sequence[str], data: Rows) -> torch.Tensor:
     return torch.stack(each, 1)
 
 
+def in_lists(models: Sequence[str], data: Rows, of: Inputs = "log_softmax") -> torch.Tensor:
+    """Return what ``in_list`` gives of each base model, by its name: float64 ``[n, models]``."""
+    return torch.stack([data.table[f"{m}_{of}"].number().cpu() for m in models], 1)
+
+
 def labels_of(data: Rows) -> torch.Tensor:
     """Return labels as float64 ``[n, targets]``."""
     if data.label is None:
@@ -146,15 +151,12 @@ class LinearBlend(Ranker):
         self.name, self.models, self.ridge = name, list(models), ridge
         self.forget()
 
-    def _inputs(self, data: Lists) -> torch.Tensor:
-        return torch.stack([data.table[f"{m}_log_softmax"].number().cpu() for m in self.models], 1)
-
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
         """Find the weights; ``valid`` is not looked at."""
         train = whole_lists(train, name=self.name)
-        x, y = self._inputs(train), train.label.double()
+        x, y = in_lists(self.models, train), train.label.double()
         _, codes = torch.unique_consecutive(train.groups, return_inverse=True)
         size = int(codes.max()) + 1 if len(codes) else 0
         share = y / segment_sum(y, codes, size)[codes]
@@ -181,7 +183,7 @@ class LinearBlend(Ranker):
         """Return the weighted sum: float64 ``[n]``."""
         if self.weights is None:
             raise self.not_fitted()
-        return self._inputs(data) @ self.weights
+        return in_lists(self.models, data) @ self.weights
 
 
 class BoostedBlend(Ranker):
@@ -240,8 +242,8 @@ class AverageBlend(Rule, Ranker):
 
     def predict(self, data: Lists) -> torch.Tensor:
         """Return the mean: float64 ``[n]``."""
-        parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
-        return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
+        mean = in_lists(self.models, data, self.of).mean(1)
+        return mean if self.of == "log_softmax" else -mean
 
 
 # The fits of weighted sums: least squares, logistic and multinomial, each with a ridge and weights of rows.

@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, Trace
 from fastrec.metrics import Metric, default_metric, get_metric
-from fastrec.stacking.blends import as_task, predicted_by
+from fastrec.stacking.blends import as_task, in_lists, predicted_by
 from fastrec.validate import Rows
 
 
@@ -65,7 +65,7 @@ class HillClimb(Estimator):
 
     def _inputs(self, data: Rows) -> torch.Tensor:
         if data.task == "ranking":
-            return torch.stack([data.table[f"{m}_log_softmax"].number().cpu() for m in self.models], 1)[:, :, None]
+            return in_lists(self.models, data)[:, :, None]
         return predicted_by(self.models, data)
 
     def _some(self, train: Rows, seed: int) -> Rows:

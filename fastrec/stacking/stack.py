@@ -86,9 +86,6 @@ class StackModel:
 
         Args:
             folder: where to; made if need be.
-
-        Raises:
-            WriteError: the file system refused, or ``folder`` holds something else.
         """
         check_replaceable(folder, _FILE)
         with atomic_folder(folder) as part:
@@ -99,11 +96,7 @@ class StackModel:
 
     @classmethod
     def load(cls, folder: str | Path) -> StackModel:
-        """Read what ``save`` wrote.
-
-        Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-        """
+        """Read what ``save`` wrote."""
         path = Path(folder) / _FILE
         if not path.is_file():
             raise MissingFileError("there is no such file", file=path, remedy="Give the folder of a saved stack")
@@ -316,10 +309,6 @@ def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
     return rows[drawn.sort().values]
 
 
-_RAW = " of raw values"
-_OF_THE_ORDER = ("auc", "average_precision", "gini")  # of all rows; a metric of one's own may look at values
-
-
 class BlendChoice:
     """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
 
@@ -391,7 +380,9 @@ class BlendChoice:
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
             found = taken.oof[valid]
-            if taken is not whole and self.judge.metric.name.removesuffix(_RAW) in _OF_THE_ORDER:
+            # Metrics of lists order no rows across folds; a metric of one's own may look at the values themselves.
+            metric = self.judge.metric
+            if taken is not whole and metric.wants == "scores" and not metric.needs_groups and not metric.is_own:
                 own, known = (v.reshape(len(valid), -1).T.contiguous() for v in (found, whole.oof[valid]))
                 ranked = own.sort().values
                 places = torch.searchsorted(ranked, own) + torch.searchsorted(ranked, own, right=True) - 1
@@ -412,7 +403,7 @@ def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | N
 
     # By another name: a blend that is saved with it must not climb on the other scale once it is loaded.
     wants = metric.wants if metric.wants == "scores" else "values"
-    return replace(metric, name=metric.name + _RAW, function=of_raw, wants=wants)
+    return replace(metric, name=f"{metric.name} of raw values", function=of_raw, wants=wants)
 
 
 def refuse_same_names(blends: Sequence[Estimator]) -> None:

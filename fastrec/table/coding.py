@@ -60,9 +60,7 @@ def extremes(*values: torch.Tensor) -> list[int]:
 def sort_rows(
     values: torch.Tensor, low: int | None = None, high: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sort int64 ``[n]`` stably, between ``low`` and ``high`` if known; return the permutation and the sorted
-    integers.
-    """
+    """Sort int64 ``[n]`` stably, between ``low`` and ``high`` if known; return the permutation and sorted values."""
     if not len(values):
         return values, values
     bits = max(len(values) - 1, 1).bit_length()

@@ -15,7 +15,7 @@ from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table.coding import code_integers
-from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_huge, is_numeric
+from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, is_huge, is_numeric, is_text
 
 Kind = Literal["number", "datetime", "category", "list", "vector", "opaque"]
 
@@ -262,16 +262,34 @@ class Column:
         array = pa.array(values.numpy(), mask=mask)
         return array.cast(pa.timestamp(self.unit, self.zone)) if self.kind == "datetime" else array
 
-    def _refuse(self, wanted: str) -> DataError:
-        words = {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}
-        what = words.get(self.kind, "values of no usable type")
+    @property
+    def held(self) -> str:
+        """What it holds, for messages: ``'numbers'``, ``'text'``, ``'lists'`` …"""
         if self.kind == "category":
-            text = pa.types.is_large_string(self.distinct.type) or pa.types.is_string(self.distinct.type)
-            what = "text" if text else f"values of type {self.distinct.type}"
+            return "text" if is_text(self.distinct.type) else f"values of type {self.distinct.type}"
+        words = {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}
+        return words.get(self.kind, "values of no usable type")
+
+    def as_lists(self) -> Column | None:
+        """Return a list column whose first list begins at element 0; vectors are lists too, and so is no value at all.
+
+        None: it holds other values.
+        """
+        if self.kind == "list":
+            return packed(self)
+        if self.kind == "vector":
+            return of_vectors(self)
+        missing = self.is_missing()
+        if not bool(missing.all()):
+            return None
+        nothing = Column("number", torch.zeros(0, dtype=torch.float64, device=missing.device), name=self.name)
+        return Column("list", offsets_of(missing.long() * 0), name=self.name, missing=missing, elements=nothing)
+
+    def _refuse(self, wanted: str) -> DataError:
         first = (~self.is_missing()).nonzero()
-        problem = f"holds {what} and cannot be used as {wanted}"
+        problem = f"holds {self.held} and cannot be used as {wanted}"
         remedy = "Convert the column first, or choose another one"
-        if what == "text":
+        if self.held == "text":
             remedy = "Convert it first, as with pd.to_datetime or pd.to_numeric, or use it as a category"
         return DataError(problem, column=self.name or None, row=int(first[0]) if len(first) else None, remedy=remedy)
 
@@ -290,12 +308,9 @@ def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Ten
     return torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
 
 
-def _revived(kind: Kind, values: Any, name: str, missing: np.ndarray | None, *others: Any) -> Column:
-    values, missing = (
-        torch.from_numpy(v if v.flags.writeable else v.copy()) if isinstance(v, np.ndarray) else v
-        for v in (values, missing)
-    )
-    return Column(kind, values, name, missing, *others)
+def _revived(kind: Kind, *parts: Any) -> Column:
+    writable = (v if not isinstance(v, np.ndarray) or v.flags.writeable else v.copy() for v in parts)
+    return Column(kind, *(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in writable))
 
 
 def mask_of(array: pa.Array) -> torch.Tensor | None:

@@ -20,11 +20,8 @@ from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys
 from fastrec.table.read import check_names, read_file
 
 _WIDE_TENSORS = {
-    torch.uint16: torch.int32,
-    torch.uint32: torch.int64,
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-}
+    torch.uint16: torch.int32, torch.uint32: torch.int64, torch.float16: torch.float32, torch.bfloat16: torch.float32,
+}  # fmt: skip
 
 
 def as_column(values: Any, *, name: str = "") -> Column:

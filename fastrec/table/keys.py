@@ -263,9 +263,7 @@ def _hashes(values: pa.Array) -> np.ndarray | None:
 
 
 class _Prepared:
-    """Known keys as values of their columns, and as numbers made of those; ``make`` is what values are looked up
-    among.
-    """
+    """Known keys as values of their columns, and as numbers made of those; ``make``: what to look values up among."""
 
     def __init__(self, columns: Sequence[pa.Array], make: type[_Values]) -> None:
         self.rows: np.ndarray | None = None

@@ -25,7 +25,7 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Coded, Column, ListBatch, Table, Vocab, as_column, column_names
-from fastrec.table.column import lengths_of, of_vectors, packed
+from fastrec.table.column import lengths_of, packed
 from fastrec.table.read import check_names
 from fastrec.tabular.columns import coded_of, training_part
 from fastrec.tabular.procs.procs import Categorify
@@ -100,8 +100,7 @@ class ExtraColumns:
     ) -> Extras | None:
         """Prepare the columns of a table's rows; None where there are none.
 
-        Codes and widths are learnt from the first ``fit_rows`` rows; without ``categorify`` elements are codes
-        already.
+        Codes and widths are learnt from the first ``fit_rows`` rows; without ``categorify`` elements are codes already.
         """
         made: dict[str, Tensor] = {}
         for name in self.lists:
@@ -183,23 +182,13 @@ def _first(rows: Tensor) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _held(column: Column) -> str:
-    words = {"number": "numbers", "datetime": "times", "opaque": "values of no usable type"}
-    return words.get(column.kind) or f"values of type {column.distinct.type}"
-
-
 def _lists_of(column: Column) -> Column:
-    """Return the column's lists, the first one at element 0; a column without any value holds missing lists."""
-    if column.kind in ("list", "vector"):
-        return packed(column) if column.kind == "list" else of_vectors(column)
-    missing = column.is_missing()
-    if not bool(missing.all()):
-        problem = f"is among list_names and holds {_held(column)}, no lists"
+    lists = column.as_lists()
+    if lists is None:
+        problem = f"is among list_names and holds {column.held}, no lists"
         remedy = "Name it in cat_names or cont_names, or split its text into lists first"
-        raise DataError(problem, column=column.name, row=_first(~missing), remedy=remedy)
-    offsets = torch.zeros(len(column) + 1, dtype=torch.int64, device=missing.device)
-    nothing = Column("number", torch.zeros(0, device=missing.device), name=column.name)
-    return Column("list", offsets, name=column.name, missing=missing, elements=nothing)
+        raise DataError(problem, column=column.name, row=_first(~column.is_missing()), remedy=remedy)
+    return lists
 
 
 def _coded_lists(
@@ -248,7 +237,7 @@ def _width_of(column: Column, rows: int) -> int:
 
 
 def _no_vectors(column: Column) -> DataError:
-    problem = f"is among vector_names and holds {_held(column)}, no vectors"
+    problem = f"is among vector_names and holds {column.held}, no vectors"
     remedy = "Name it in cat_names or cont_names"
     return DataError(problem, column=column.name, row=_first(~column.is_missing()), remedy=remedy)
 

@@ -490,8 +490,7 @@ def _with_reader(after_batch: Any, dataset: Any) -> Any:
 
 
 def pack_row(recipe: FrameRecipe, row: Mapping[str, Any]) -> Packed | None:
-    """Pack a raw row (column name → value) as ``FrameRecipe.pack`` packs a frame of it, without its target, on the
-    CPU.
+    """Pack a raw row (column name → value) as ``FrameRecipe.pack`` packs a frame of it, without its target, on the CPU.
 
     None where only a frame will do: features are computed from it, a column is absent, or nothing codes the
     categories.

@@ -102,15 +102,12 @@ class Labels:
         if not na and len(codes) and int(codes.min()) == 0:
             row = int((codes == 0).to(torch.uint8).argmax())
             value = column.take(torch.tensor([row], device=codes.device)).to_arrow()[0].as_py()
-            raise DataError(
-                "the target is missing"
-                if value is None or value != value
-                else f"the target {value!r} is not among the training rows' classes",
-                column=column.name,
-                row=row,
-                remedy="Leave such rows out, list all classes with CategoryBlock(vocab=…), "
-                "or drop the column where targets are not known",
+            problem = f"the target {value!r} is not among the training rows' classes"
+            problem = "the target is missing" if value is None or value != value else problem
+            remedy = (
+                "Leave such rows out, list all classes with CategoryBlock(vocab=…), or drop the column where targets "
             )
+            raise DataError(problem, column=column.name, row=row, remedy=remedy + "are not known")
         return codes if na else codes.sub_(1)
 
     def decode(self, ys: torch.Tensor) -> dict[str, Any]:

@@ -12,17 +12,6 @@ from fastrec.training.rows import CowClip
 from fastrec.training.stop_on_nan import StopOnNaN
 
 __all__ = [
-    "BF16Autocast",
-    "Checkpoint",
-    "CompiledModel",
-    "CowClip",
-    "CudaGraph",
-    "MoreNegatives",
-    "RecLearner",
-    "RowMixUp",
-    "StopOnNaN",
-    "SwapNoise",
-    "load_checkpoint",
-    "pretrain_denoising",
-    "rec_learner",
-]
+    "BF16Autocast", "Checkpoint", "CompiledModel", "CowClip", "CudaGraph", "MoreNegatives", "RecLearner", "RowMixUp",
+    "StopOnNaN", "SwapNoise", "load_checkpoint", "pretrain_denoising", "rec_learner",
+]  # fmt: skip

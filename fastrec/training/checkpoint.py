@@ -175,13 +175,11 @@ def records(learn: Any) -> dict[str, Any]:
     losses = [torch.as_tensor(loss).cpu() for loss in recorder.losses]
     metrics = learn.metrics if recorder.train_metrics else []
     return {
-        "lrs": plain(recorder.lrs),
-        "iters": plain(recorder.iters),
-        "values": plain(recorder.values),
+        "lrs": plain(recorder.lrs), "iters": plain(recorder.iters), "values": plain(recorder.values),
         "losses": torch.stack(losses) if losses else torch.empty(0),
         "smooth": {"count": recorder.smooth_loss.count, "val": recorder.smooth_loss.val},
         "metrics": [_plain_attributes(m) for m in metrics],
-    }
+    }  # fmt: skip
 
 
 def set_records(learn: Any, state: dict[str, Any]) -> None:
@@ -450,22 +448,12 @@ class Checkpoint(Callback):
         loss = learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else {}
         now = {"random": random_state(), "loader": loader_state(learn.dls.train)}
         state = {
-            "fingerprint": self._print,
-            "epoch": epoch,
-            "batch": batch,
-            "done": done,
-            "train_iter": learn.train_iter,
-            "pct_train": float(learn.pct_train),
-            "model": plain(learn.model.state_dict(), "the model"),
-            "loss": plain(loss, "the loss"),
-            "optimizer": optimizer_state(learn.opt),
-            "gradients": gradients(learn.model),
-            "now": now,
-            "begin": self._begin if batch else None,
-            "records": records(learn),
-            "callbacks": callback_states(learn),
-            "best": self._best,
-        }
+            "fingerprint": self._print, "epoch": epoch, "batch": batch, "done": done, "train_iter": learn.train_iter,
+            "pct_train": float(learn.pct_train), "model": plain(learn.model.state_dict(), "the model"),
+            "loss": plain(loss, "the loss"), "optimizer": optimizer_state(learn.opt),
+            "gradients": gradients(learn.model), "now": now, "begin": self._begin if batch else None,
+            "records": records(learn), "callbacks": callback_states(learn), "best": self._best,
+        }  # fmt: skip
         _replace(self.folder, "last", state)
 
     def _resume(self, state: dict[str, Any], file: Path) -> None:

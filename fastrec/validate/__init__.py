@@ -8,17 +8,6 @@ from fastrec.validate.rows import ListEvents, Lists, Rows, whole_lists
 from fastrec.validate.target import Target
 
 __all__ = [
-    "AdversarialReport",
-    "CrossFit",
-    "Folds",
-    "ListEvents",
-    "Lists",
-    "Predictions",
-    "Rows",
-    "Target",
-    "Trained",
-    "adversarial_validation",
-    "folds_digest",
-    "group_folds",
-    "whole_lists",
-]
+    "AdversarialReport", "CrossFit", "Folds", "ListEvents", "Lists", "Predictions", "Rows", "Target", "Trained",
+    "adversarial_validation", "folds_digest", "group_folds", "whole_lists",
+]  # fmt: skip

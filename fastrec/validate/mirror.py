@@ -152,14 +152,9 @@ def _column(data: Any, name: str) -> Column:
 # Train and test rows → how well a classifier tells them apart, and by which columns.
 
 _TREES = {
-    "objective": "binary:logistic",
-    "tree_method": "hist",
-    "max_bin": 64,
-    "eta": 0.15,
-    "max_depth": 5,
-    "subsample": 0.8,
+    "objective": "binary:logistic", "tree_method": "hist", "max_bin": 64, "eta": 0.15, "max_depth": 5, "subsample": 0.8,
     "colsample_bytree": 0.8,
-}
+}  # fmt: skip
 _VERDICTS = ((0.6, "they are hardly told apart"), (0.8, "they differ"), (1.1, "they are told apart with ease"))
 
 

@@ -92,11 +92,9 @@ class ListEvents:
         log = log.select(list(dict.fromkeys(of_log))).to("cpu")
         theirs = shown[session].coded()
         last, events = as_of(
-            theirs.codes,
-            [_key(shown, n) for n in order],
-            log[session].coded().recode(theirs.keys),
+            theirs.codes, [_key(shown, n) for n in order], log[session].coded().recode(theirs.keys),
             [_key(log, n) for n in order],
-        )
+        )  # fmt: skip
         ordered = log if events.order is None else log.take(events.order)
         starts = events.start[last.clamp_min(0)] if len(log) else torch.zeros_like(last)
         starts = torch.where(last >= 0, starts, 0)

@@ -57,6 +57,12 @@ def test_many_rows_get_larger_trees_and_none_that_learn_slowly():
         assert not any(slow in t for t in many)
 
 
+def test_few_rows_of_classes_get_a_model_with_a_weight_for_each_column():
+    assert any("LogisticRegression" in t for t in texts(1_000))
+    assert any("LogisticRegression" in t for t in texts(1_000, task="multiclass", classes=[0, 1, 2]))
+    assert not any("LogisticRegression" in t for t in (*texts(20_000), *texts(1_000, task="regression")))
+
+
 @pytest.mark.parametrize(("task", "linear"), [("binary", "LogisticRegression"), ("regression", "Ridge")])
 def test_tables_of_ids_begin_with_catboost_and_a_linear_model_with_a_weight_for_every_value(task, linear):
     pytest.importorskip("catboost")

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,11 @@ def test_every_value_of_two_rows_or_more_has_a_column():
     told = LogisticRegression(solver="liblinear").fit(wanted.to_numpy(), label)
     np.testing.assert_allclose(model.predict(rows), told.predict_proba(wanted.to_numpy())[:, 1], atol=1e-4)
     assert set(model.trace.importance) <= {"id", "x"}
+    # a table without categories was refused
+    alone = replace(rows, cats=[], conts=["x"])
+    told.fit(wanted[["x", "hole"]].to_numpy(), label)
+    said = SKModel("l", LogisticRegression(solver="liblinear"), cats="every").fit(alone).predict(alone)
+    np.testing.assert_allclose(said, told.predict_proba(wanted[["x", "hole"]].to_numpy())[:, 1], atol=1e-4)
 
 
 def test_without_preparation_a_pipeline_is_given_the_plain_columns():

@@ -207,6 +207,15 @@ def test_few_rows_are_all_learned_from_once_it_is_known_when_to_stop(kind, task,
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_draw_without_a_target_s_only_1_tells_nothing(kind):
+    rows = rows_of(frame_of(), "binary")
+    only = (~held_out(rows) & held_out(rows, seed=1)).nonzero()[0]
+    label = torch.stack([rows.label, torch.zeros(N, dtype=torch.float64).index_fill(0, only, 1.0)], 1)
+    several = Rows(rows.table, "multilabel", cats=["city"], conts=["x[m]", "z"], label=label, n_outputs=2)
+    assert kind("t", rounds=30, early_stopping_rounds=5).fit(several, seed=1).predict(several).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_trees_that_stopped_stay_where_more_would_take_too_long_or_their_measure_is_ones_own(kind, monkeypatch):
     rows, how = rows_of(frame_of(), "binary"), {"rounds": 60, "early_stopping_rounds": 5, "eta": 0.3}
     measure = {XGBModel: {"eval_metric": "auc"}, LGBMModel: {"metric": "auc"}}.get(kind, {"eval_metric": "AUC"})

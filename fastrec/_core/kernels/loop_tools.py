@@ -18,11 +18,8 @@ def _can_cache() -> bool:
 
 # Sums may be taken in any order, as a vector unit does; infinities and NaN are kept. Dividing by 0 raises nothing.
 LOOP = {
-    "nogil": True,
-    "error_model": "numpy",
-    "cache": _can_cache(),
-    "fastmath": {"contract", "reassoc", "arcp", "nsz"},
-}
+    "nogil": True, "error_model": "numpy", "cache": _can_cache(), "fastmath": {"contract", "reassoc", "arcp", "nsz"},
+}  # fmt: skip
 # Inside a parallel loop little is turned into vector instructions: such loops only call others, part by part.
 PARALLEL = {**LOOP, "parallel": True}
 

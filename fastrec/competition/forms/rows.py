@@ -228,9 +228,6 @@ def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill 
         raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy=remedy)
 
 
-# ``SubmissionForm``: what all forms of a submission share: lines named by keys, checked, read and written as text.
-
-
 # Columns of text that name an item's line, its score, the columns that name a list, the most lines of a list.
 RankedLines = tuple[pa.Table, np.ndarray, tuple[str, ...], int | None]
 Checked = tuple[int, int, tuple[str, ...]]  # of SubmissionForm.check
@@ -265,11 +262,7 @@ class SubmissionForm:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Invert ``to_state``.
-
-        Raises:
-            ValueError, TypeError, KeyError: the state is not one that ``to_state`` returns.
-        """
+        """Invert ``to_state``."""
         hints = get_type_hints(cls)
         known = {n: _frozen(state[n]) for n in (f.name for f in fields(cls))}  # type: ignore[arg-type]
         wrong = next((n for n, value in known.items() if not _fits(value, hints[n])), None)
@@ -307,15 +300,7 @@ class SubmissionForm:
         raise NotImplementedError
 
     def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
-        """Check a submission: see ``check_submission``.
-
-        Args:
-            path, test_path: the submission; the test file.
-            any_order: do not warn of lines in another order than the test's.
-
-        Returns:
-            The number of lines and of ids or values, and warnings: what is allowed but loses score.
-        """
+        """Check a submission, see ``check_submission``: the number of lines and of ids or values, and warnings."""
         raise NotImplementedError
 
     def lists_of(self, column: pa.Array | pa.ChunkedArray, path: str | Path) -> IdLists:

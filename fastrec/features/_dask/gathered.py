@@ -165,10 +165,7 @@ def _place_in_time(table: Table, column: str) -> torch.Tensor:
 
 
 def in_turn(
-    count: int,
-    made: Callable[[int, Any], Any],
-    collected: Callable[[int], Any],
-    merged: Callable[[Any, Any], Any],
+    count: int, made: Callable[[int, Any], Any], collected: Callable[[int], Any], merged: Callable[[Any, Any], Any]
 ) -> Iterator[Any]:
     """Compute the columns of ``count`` tables, each of which gets what those before it have collected.
 

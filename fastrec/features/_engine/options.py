@@ -12,8 +12,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features.base import Feature
 from fastrec.features.columns import Selector, as_list, names_of, number_of, refuse
-from fastrec.table import Coded, Column, Keys, Table, as_column
-from fastrec.table.column import of_vectors, offsets_of, packed
+from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.keys import is_text
 
 
@@ -145,21 +144,12 @@ def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by:
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:
     """Return a column as a list column whose first list begins at element 0."""
-    # Vectors are lists too, and a column of missing values has missing lists
     column = table[name]
-    if column.kind == "list":
-        return packed(column)
-    if column.kind == "vector":
-        return of_vectors(column)
-    missing = column.is_missing()
-    if bool(missing.all()):  # nothing to tell a type by
-        missing = missing.to(table.device)
-        nothing = as_column(pa.nulls(0), name=name).to(missing.device)
-        return Column("list", offsets_of(missing.long() * 0), name=name, missing=missing, elements=nothing)
-    words = {"number": "numbers", "datetime": "times", "opaque": "values of no usable type"}
-    held = words.get(column.kind) or f"values of type {column.distinct.type}"
-    problem = f"{type(wanted_by).__name__} needs lists, and this column holds {held}"
-    refuse(~missing, name, problem, "Choose a column of lists, or make lists of text by Tokens")
+    lists = column.as_lists()
+    problem = f"{type(wanted_by).__name__} needs lists, and this column holds {column.held}"
+    if lists is None:
+        refuse(~column.is_missing(), name, problem, "Choose a column of lists, or make lists of text by Tokens")
+    return lists.to(table.device)
 
 
 def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:

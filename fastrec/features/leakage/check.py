@@ -134,18 +134,15 @@ class LeakCheck:
         return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
 
     def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
-        # A row's value follows its own target if it moves farther, or against it, than those of most others.
+        # A row's value follows its own target if it moves farther, or against it, than those of most others: of
+        # ``LEAK_SIGNS`` rows all but one on one side of them is 4 in 100,000 by chance.
         target, held = next(iter(self.held.items()))
-        shares = [
-            statistics.share_below(
-                statistics.change(self.base[name], t.made[name]),
-                t.row,
-                float((t.targets[target] - held.y)[t.row].sign()),
-            )
-            for t in tries
-            if name in t.made
-        ]
-        return statistics.one_sided(shares)
+        above = []  # by how much more of the others move less than the row than move more, in its target's direction
+        for t in (t for t in tries if name in t.made):
+            moves = statistics.change(self.base[name], t.made[name]) * (t.targets[target] - held.y)[t.row].sign()
+            above.append(int((moves < moves[t.row]).sum() - (moves > moves[t.row]).sum()))
+        most = max(sum(a > 0 for a in above), sum(a < 0 for a in above))
+        return len(above) >= limits.LEAK_SIGNS and most >= len(above) - 1
 
     def future(self) -> None:
         """Drop, then shuffle, the rows at or after a time."""

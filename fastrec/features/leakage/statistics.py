@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -162,19 +162,6 @@ def scattered(before: Column, after: Column) -> bool:
     allowed = limits.LEAK_RELATIVE * a[1:].abs() + limits.LEAK_ABSOLUTE * typical(before)
     apart = (b[1:] - b[:-1] < -allowed) | ((a[1:] - a[:-1] <= allowed) & ((b[1:] - b[:-1]).abs() > 10 * allowed))
     return float(apart.double().mean()) >= 0.05
-
-
-def share_below(delta: torch.Tensor, row: int, direction: float) -> float:
-    """Return the share of rows that move less than ``row`` in the direction of its target; equal ones count half."""
-    signed = delta * direction
-    return float(((signed < signed[row]).double() + (signed == signed[row]).double() / 2).mean())
-
-
-def one_sided(shares: Sequence[float]) -> bool:
-    """Test whether of ``LEAK_SIGNS`` rows all but one move on one side of most others: by chance 4 in 100 000."""
-    above = sum(s > 0.5 for s in shares)
-    below = sum(s < 0.5 for s in shares)
-    return len(shares) >= limits.LEAK_SIGNS and max(above, below) >= len(shares) - 1
 
 
 # Columns computed from the target beforehand: no change of a target moves them.

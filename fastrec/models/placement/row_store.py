@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,6 @@ class RowStore:
                 if name in values:
                     values[name].mul_(torch.pow(beta, left_out) if beta else (left_out == 0).float())
             last.clamp_(min=step)
-
-    def blocks(self) -> Iterator[Tensor]:
-        """Yield the weights, some rows at a time, as views."""
-        yield from self.columns["weight"].split(max(1, limits.STORE_NUMBERS // self.width))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settled weights alone, in memory."""

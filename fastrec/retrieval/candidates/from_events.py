@@ -26,8 +26,6 @@ from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import rows_of
 from fastrec.table.column_types import times_in_text
 
-# ``PastFeatures``: what a ranker can know of a candidate by the events before.
-
 
 class PastFeatures(Saved):
     """Adds columns to a table of candidates, by the log's events and the session's own.
@@ -91,8 +89,6 @@ class PastFeatures(Saved):
             made["session_idle"] = (self._end - sessions.at_ends(sessions.times, torch.nan)).float()[session]
         return table.with_columns(made)
 
-
-# ``CandidateTables``: what was made.
 
 _ACT, _POSITIVE, _SHOWN, _LABEL = "(act)", "(positive)", "(shown)", "label"  # the first three mark events
 
@@ -351,8 +347,6 @@ class _Finder:
             about[name] = [*(factor * torch.stack([part[name].values for part in parts]).sum(0)).tolist(), last]
         return Table(about)
 
-
-# ``make_candidates``: where the log is cut, what is learned before, what is found, and what came after.
 
 Sources = Mapping[str, CandidateSource | SessionModel]
 

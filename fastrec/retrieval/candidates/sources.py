@@ -17,8 +17,6 @@ from fastrec.sequences.neighbours import by_age
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
 
-# ``CandidateSource``: what finds some items for each session.
-
 
 class CandidateSource(Saved, ABC):
     """Learns from sessions, then finds some items for each of others.
@@ -86,9 +84,6 @@ def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: i
     return items, scores
 
 
-# ``ModelSource``: any model of sessions as a source of candidates.
-
-
 class ModelSource(CandidateSource):
     """The items that a model of sessions recommends.
 
@@ -131,9 +126,6 @@ class ModelSource(CandidateSource):
         own = torch.unique(rows_of(sessions.offsets) * codes + sessions.values)
         kept = (items > 0) & ~torch.isin(rows * codes + items, own)
         return best_of_pairs(rows[kept], items[kept], scores[kept], len(sessions), k)
-
-
-# ``NearestVectors``: items whose vectors are near to those of a session.
 
 
 class NearestVectors(CandidateSource):
@@ -190,9 +182,6 @@ class NearestVectors(CandidateSource):
         return items, scores
 
 
-# ``RepeatedItems``: a session's own items.
-
-
 class RepeatedItems(CandidateSource):
     """The items that a session had, the latest and most frequent first.
 
@@ -217,9 +206,6 @@ class RepeatedItems(CandidateSource):
         score = torch.zeros(len(pair), dtype=torch.float64)
         score.index_add_(0, which, torch.exp(-steps[there].double() / self.decay))
         return best_of_pairs(pair // codes, pair % codes, score, len(sessions), k)
-
-
-# ``SegmentPopularity``: what sessions of a kind look at, lately.
 
 
 class SegmentPopularity(CandidateSource):

@@ -181,9 +181,6 @@ class Candidates:
         return torch.unique((session * codes + item)[item > 0]), codes
 
 
-# ``sample_negatives``: as many rows as a ranker needs.
-
-
 def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, seed: int = 0) -> torch.Tensor:
     """Return all positives, and some negatives of each session that has a positive.
 
@@ -213,9 +210,6 @@ def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, see
     have = count[ordered]
     kept = (have > 0) & (place < have + per_session)
     return order[kept].sort().values
-
-
-# ``cut_at``: a log parted by time, so that nothing after a moment is learned from.
 
 
 def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, SessionFrame, SessionFrame]:
@@ -256,9 +250,6 @@ def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame
     asked, wanted = sessions.cut(starts, middle), sessions.cut(middle, ends)
     asked.sessions = wanted.sessions = None if sessions.sessions is None else sessions.sessions.take(long)
     return asked, wanted
-
-
-# ``CandidateFeatures``: what a ranker can know of a candidate besides the sources' scores.
 
 
 class CandidateFeatures(Saved):
@@ -308,9 +299,6 @@ def _shares(name: str, score: Tensor, session: Tensor, count: int) -> dict[str, 
     top = torch.zeros(count).scatter_reduce_(0, session, known, "amax")[session]
     total = torch.zeros(count).index_add_(0, session, known)[session]
     return {f"{name}_of_top": score / top, f"{name}_of_sum": score / total}
-
-
-# ``EventFeatures``: what a ranker can know of a candidate by the kinds of events: clicks, carts, orders.
 
 
 class EventFeatures(Saved):

@@ -122,8 +122,6 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-# ``MemoryStore``: events in the memory of this process, kept by a log and snapshots in a folder.
-
 _PART = struct.Struct("<BII")  # what is done, the key's and the value's length
 _APPEND, _SET, _COUNT, _REPLACE = range(4)
 _LENGTH = struct.Struct("<I")  # of the beginning that is replaced

@@ -235,11 +235,9 @@ class Service:
         self.metrics.events.add(table, by=events.num_rows)
 
     async def reload(self) -> str:
-        """Load the export's folder anew, warm it, and only then replace the old one.
+        """Load the export's folder (of a registry its current version's) anew, warm it, and then replace the old one.
 
-        Of a registry it is the current version's. Requests that came before are scored by the old one.
-
-        Returns the hash of the new one's graph.
+        Requests that came before are scored by the old one. Returns the hash of the new one's graph.
         """
         if self._reloading:
             raise Refusal(409, "a reload is going on")

@@ -42,8 +42,7 @@ Advance = Callable[[int], None]
 class LogRows(CachedRows):
     """Packed rows of a log in a folder, written where they are not there yet.
 
-    Of training rows the ``encoder`` is None, and learnt. ``passes`` says how often rows were gone over to count
-    values.
+    Of training rows the ``encoder`` is None, and learnt. ``passes`` says how often rows were gone over to count values.
     """
 
     def __init__(

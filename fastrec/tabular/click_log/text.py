@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -201,14 +202,9 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
         column = [form.label, *form.conts, *form.cats][field]
         kind = "0 or 1" if field == 0 else "a whole number of 32 bits" if field <= len(form.conts) else "8 hex digits"
         said = f"{shown!r} is not {kind}"
-    return DataError(
-        said + before,
-        file=stretch.part.path,
-        column=column,
-        row=stretch.first + row,
-        remedy="A line is the label, then the numbers, then the categories as 8 lower-case hex digits, tabs between, "
-        "nothing where a value is missing; for other files use ParquetFrame",
-    )
+    remedy = "A line is the label, then the numbers, then the categories as 8 lower-case hex digits, tabs between, "
+    remedy += "nothing where a value is missing; for other files use ParquetFrame"
+    return DataError(said + before, file=stretch.part.path, column=column, row=stretch.first + row, remedy=remedy)
 
 
 class LogEncoder:
@@ -222,12 +218,13 @@ class LogEncoder:
         self.values, self.lows = list(values), np.asarray(lows, dtype=np.int64)
         # most numbers of a log are small: their logarithms are looked up
         self._logs = torch.arange(1 << 16, dtype=torch.float64).log1p_().float().numpy()
-        self._tables: tuple[np.ndarray, np.ndarray] | None = None
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        return tables_of(self.values)
 
     def encode(self, rows: np.ndarray) -> None:
         """Make packed rows of parsed rows, int32 ``[n, words]``, in place."""
-        if self._tables is None:
-            self._tables = tables_of(self.values)
         starts, tables = self._tables
         loop, n_cat = kernels.click_logs().encode_rows, len(self.values)
         shares = np.array_split(rows, torch.get_num_threads())

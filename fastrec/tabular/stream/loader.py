@@ -150,14 +150,10 @@ class FileRows(StreamRows):
             except NoDigestError:  # a proc of one's own
                 procs.append(digest(repr(state)))
         settings = {
-            "columns": [recipe.cats, recipe.conts, labels.names],
-            "procs": procs,
-            "features": None if made is None else digest(made),
-            "targets": [labels.kind, classes],
-            "layout": {k: str(v) for k, v in asdict(self.layout).items()},
-            "rows": len(self),
-            "version": 2,
-        }
+            "columns": [recipe.cats, recipe.conts, labels.names], "procs": procs,
+            "features": None if made is None else digest(made), "targets": [labels.kind, classes],
+            "layout": {k: str(v) for k, v in asdict(self.layout).items()}, "rows": len(self), "version": 2,
+        }  # fmt: skip
         files = [[f.name, size, footer] for f, (size, footer) in zip(self.source.files, self.source.footers())]
         return {"files": files, "settings": settings}
 
