@@ -332,8 +332,8 @@ class _Finder:
 
     def named(self, table: Table, ids: Column, group: str, item: str) -> Table:
         """Return a table of ``blocks`` with the ids of groups and items in place of their numbers."""
-        about = {group: ids.take(table["session"].values), item: self.items.decode(table["item"].values)}
-        about = {name: _as_ids(found) for name, found in about.items()}
+        found = self.items.decode(table["item"].values)
+        about = {group: _as_ids(ids.take(table["session"].values)), item: _as_ids(found)}
         clash = next((n for n in about if n in table and n not in ("session", "item")), None)
         if clash is not None:
             raise DataError("a feature has this name", column=clash, remedy="Rename the column")
