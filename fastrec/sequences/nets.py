@@ -31,7 +31,7 @@ class SASRec(SessionNet):
         attention_dropout: share of attention that is dropped; None: ``dropout``. 0 is faster for long sessions.
         bias: what attention adds by how far apart events are, see ``AttentionBias``; None: nothing. By ``'time'`` and
             ``'both'`` it reads the events' times.
-        items, codings, **options: see ``SessionNet``.
+        items, codings, options: see ``SessionNet``.
 
     Raises:
         DataError: there is no such bias, or the net looks at both sides of an event.
@@ -198,7 +198,7 @@ class GRU4Rec(SessionNet):
     Args:
         state: width of the recurrent state; None: the items'.
         layers: how many.
-        items, codings, **options: see ``SessionNet``.
+        items, codings, options: see ``SessionNet``.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class NARM(SessionNet):
 
     Args:
         state: width of the recurrent state; None: the items'.
-        items, codings, **options: see ``SessionNet``.
+        items, codings, options: see ``SessionNet``.
     """
 
     def __init__(self, items: ItemTower, codings: Any = (), *, state: int | None = None, **options: Any) -> None:
