@@ -170,8 +170,8 @@ RANKED_BATCH = 3_000  # candidates, about 130 lists of 23 (trivago2019), that a 
 ROWS_AT_ONCE = 1 << 12  # rows, or candidates with events; bounds memory while a net scores: TabM has many numbers a row
 BAG_SEEDS = 7_919  # the seeds of a bag lie so far apart: those of folds follow one another
 # Rows up to which trees that stopped are grown again on all rows, as many as were best on the mean of so many draws of
-# an eighth. Eight tables of 500 to 1,000 rows, two cuts each: errors 2.5 % (LightGBM), 2.2 % (XGBoost), 2.1 %
-# (CatBoost) less, in 4 times the time; seven of 1,700 to 8,200: 1.6 %, 1.9 % (BENCHMARKS.md).
+# an eighth. Eight tables of 500 to 1,000 rows, two cuts each, err 2.5 % (LightGBM) and 2.2 % (XGBoost) less, in 4.5
+# times the time; seven of 1,700 to 8,200, by one draw, 1.6 and 1.8 % (BENCHMARKS.md).
 REGROWN_ROWS, STOP_DRAWS = 10_000, 4
 BOOSTED_ROUNDS = 400  # trees at the default rate after which most tables gain no more; judged, not in BENCHMARKS.md
 CATBOOST_ROUNDS = 1_000  # the same of CatBoost, whose trees ask one question a level

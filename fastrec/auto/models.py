@@ -170,7 +170,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         forest = f"{kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5)"
         line = f"from sklearn.ensemble import {kind}"
         made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
-        # Of few rows no more may be seen than one weight a column: blends with it err 2 % less (BENCHMARKS.md).
+        # On few rows one weight a column learns what trees and nets miss: blends err 2 % less (BENCHMARKS.md).
         if not many_ids and problem.task != "regression" and len(problem.train) <= limits.LONG_TRAINED_ROWS:
             linear = 'SKModel("linear", LogisticRegression(C=0.1, max_iter=1000))'
             made.append(ModelLine("SKModel", linear, "from sklearn.linear_model import LogisticRegression"))

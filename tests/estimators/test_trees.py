@@ -235,6 +235,10 @@ def test_trees_that_stopped_stay_where_more_would_take_too_long_or_their_measure
     own.fit(rows, seed=1)
     kind("t", **how).fit(in_order, seed=1)  # of rows in order the last ones alone tell of the rows to come
     assert calls == [0, 0]
+    calls.clear()  # a draw may take no more than half of the time, and none is made
+    monkeypatch.setattr(_tree_model.Deadline, "left", property(lambda self: 0.8 * self.seconds))
+    assert not torch.equal(timed.fit(rows, seed=1).predict(rows), stopped)
+    assert calls == [0]
     monkeypatch.setattr(_tree_model.Deadline, "left", property(lambda self: 0.4 * self.seconds))
     torch.testing.assert_close(timed.fit(rows, seed=1).predict(rows), stopped, rtol=0, atol=1e-9)
 
