@@ -28,7 +28,6 @@ from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnEr
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.rows import SubmissionForm
-    from fastrec.competition.forms.values import ValueScore
     from fastrec.competition.recipe import Competition
 
 
@@ -205,8 +204,8 @@ def check(
     with readable_errors():
         from fastrec.competition.forms.check import check_submission
 
-        form = _form(submission, competition, run)
-        any_order = form.kind == "values" and _ranks(submission, competition, run)
+        form, about = _form(submission, competition, run)
+        any_order = form.kind == "values" and about.get("task") == "ranking"
         typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
 
 
@@ -220,15 +219,17 @@ def score(
     """Score a submission by the competition's metric; the last line is its name and the score."""
     with readable_errors():
         from fastrec.competition.forms.check import score_submission
-        from fastrec.competition.forms.lists import SubmissionFormat
-        from fastrec.competition.forms.next_items import score_items
+        from fastrec.table import Table
+        from fastrec.table.read import read_file
 
-        form = _form(submission, competition, run)
-        if form.kind == "values" or (isinstance(form, SubmissionFormat) and form.candidates_sep is None):
-            found = _score_values(submission, truth, form, competition, run)
-        else:
-            found = {"lists": score_submission, "next items": score_items}[form.kind](submission, truth, form)
-        typer.echo(str(found))
+        form, about = _form(submission, competition, run)
+        task, target = about.pop("task", None), about.pop("target", None)
+        if form.kind == "values" and task != "ranking":
+            try:
+                about["target"] = target(Table.read(read_file(truth)))
+            except FastrecError as error:
+                raise error.of_file(truth) from None
+        typer.echo(str(score_submission(submission, truth, form, **about)))
 
 
 # Typer shows it as their help, which says where the form comes from.
@@ -239,70 +240,41 @@ The form is that of --competition or --run; without them that of the run directo
 elsewhere that of the RecSys Challenge 2019."""
 
 
-def _ranks(submission: Path, competition: Path | None, run: Path | None) -> bool:
-    """Return whether the recipe, or the run, is a ranking."""
+def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple[SubmissionForm, dict[str, Any]]:
+    """Return the form, and what else the recipe or the run says: task, metric, columns, and what makes the target.
+
+    A recipe without a form has the submission's own columns, of which its ids name a row.
+    """
     from fastrec._core.atomic import read_json
-    from fastrec.competition.forms.lists import run_around
-
-    if competition is not None:
-        return load_competition(competition).task == "ranking"
-    folder = run or run_around(submission)
-    return folder is not None and read_json(folder / "config.json").get("task") == "ranking"
-
-
-def _score_values(
-    submission: Path, truth: Path, form: SubmissionForm, competition: Path | None, run: Path | None
-) -> ValueScore:
-    """Score lines with a value each; metric and target are the recipe's, or the run's."""
-    from fastrec.competition.forms.lists import run_around
-    from fastrec.competition.forms.values import score_values
-    from fastrec.metrics import default_metric
-    from fastrec.table import Table, load_state
-    from fastrec.table.read import read_file
-    from fastrec.validate import Target
-
-    if competition is not None:
-        recipe = load_competition(competition)
-        try:
-            target = recipe.find_target(Table.read(read_file(truth))) if recipe.task != "ranking" else None
-        except FastrecError as error:
-            raise error.of_file(truth) from None
-        metric = recipe.metric or default_metric("ranking" if target is None else target.task)
-        options = {"metric": metric, "target": target, "label": recipe.label}
-        return score_values(submission, truth, form, **options, lists=recipe.list_column if target is None else None)
-    folder = run or run_around(submission)
-    assert folder is not None  # a form with values is a run's
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
-    options = {"metric": config["metric"], "target": target, "label": config.get("label")}
-    return score_values(submission, truth, form, **options, lists=config.get("list_column"))
-
-
-def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
-    # The form; of a recipe without one the submission's own columns, of which the recipe's ids name a row
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
+    from fastrec.table import load_state
     from fastrec.table.read import csv_header
+    from fastrec.validate import Target
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
     if competition is None:
         run = run or run_around(submission)
         if run is not None:
-            return form_of_run(run)
+            form, config = form_of_run(run), read_json(run / "config.json")
+            about = {n: config.get(n) for n in ("task", "metric", "label")} | {"lists": config.get("list_column")}
+            return form, {**about, "target": lambda _: Target.from_state(load_state(run / "target"))}
         header = csv_header(submission)
         absent = next((n for n in RECSYS2019.header if n not in header), None)
         if absent is not None:
             problem = "no run directory says the file's form, and that of the RecSys Challenge 2019 has this column"
             remedy = "Give --run RUN or --competition FOLDER, whose form the file has"
             raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)
-        return RECSYS2019
+        return RECSYS2019, {}
     recipe = load_competition(competition)
+    about = {"task": recipe.task, "metric": recipe.metric, "label": recipe.label, "lists": recipe.list_column}
+    about["target"] = recipe.find_target
     if recipe.submission is not None:
-        return recipe.submission
+        return recipe.submission, about
     if recipe.task == "ranking":
-        return ranking_form(submission, recipe.list_column, recipe.item, recipe.ids)
-    return sample_form(submission, recipe.ids)
+        return ranking_form(submission, recipe.list_column, recipe.item, recipe.ids), about
+    return sample_form(submission, recipe.ids), about
 
 
 @app.command()

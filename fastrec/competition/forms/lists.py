@@ -26,10 +26,10 @@ from fastrec.competition.forms.rows import (
     ranked_strings,
     refuse_nulls,
 )
-from fastrec.competition.forms.values import ValueForm, read_text, sample_form
+from fastrec.competition.forms.values import ValueForm, read_text, sample_form, separated
 from fastrec.errors import DataError, SubmissionError, UnreadableFileError
 from fastrec.table.keys import is_text
-from fastrec.table.read import csv_header, read_text_csv
+from fastrec.table.read import read_text_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SubmissionFormat(SubmissionForm):
         targets: (column, value) pairs; the test rows that equal all of them are the targets.
         candidates: the test file's column with the ids that may be recommended.
         candidates_sep: separates two of those; None: test file and ground truth have a row for each candidate, and
-            ``score_values`` scores the submission.
+            ``score_submission`` scores candidates by their labels.
         answer: the ground truth's column with the right id, where it has a row for each list.
 
     Raises:
@@ -52,6 +52,7 @@ class SubmissionFormat(SubmissionForm):
     """
 
     kind: ClassVar[str] = "lists"
+    role: ClassVar[str] = "not a target"
     keys: tuple[str, ...]
     prediction: str
     sep: str = " "
@@ -79,8 +80,7 @@ class SubmissionFormat(SubmissionForm):
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
         """See ``SubmissionForm.ranked_lines``; ``lists`` are named by the keys."""
-        table = self.read_lines(path)
-        ids = self.lists_of(table[self.prediction], path)
+        table, ids = self.read(path)
         lines = table.select(self.keys).take(pa.array(ids.row)).append_column(self.candidates, ids.flat)
         return lines, -1.0 - ids.place, self.keys, self.max_items
 
@@ -105,7 +105,7 @@ class SubmissionFormat(SubmissionForm):
             numbers, targets = numbers[first], targets.select(self.keys).take(pa.array(first))
             targets = targets.append_column(self.candidates, joined)
         rows = RowKeys(targets, self.keys, test_path, numbers)
-        match = self.match(table, rows, path, role="not a target")
+        match = self.match(table, rows, path)
         ids = self.lists_of(table[self.prediction], path)
         candidates = IdLists(targets[self.candidates].take(pa.array(match)), sep)
         codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat.cast(ids.flat.type)]))
@@ -121,6 +121,13 @@ class SubmissionFormat(SubmissionForm):
         warnings = (f"{some}: an answer among them scores 0",) if len(left_out) else ()
         return len(table), len(ids.flat), warnings
 
+    def answers(self, path: Path) -> tuple[RowKeys, pa.ChunkedArray, str]:
+        """Read the rows of a file with answers, their answers as text, and the answers' column."""
+        truth = read_text_csv(path, (*self.keys, self.answer))
+        if not len(truth):
+            raise DataError("it has a header and no rows", file=path, remedy="Give the file with the answers")
+        return RowKeys(truth, self.keys, path), truth[self.answer], self.answer
+
 
 RECSYS2019 = SubmissionFormat(
     keys=("user_id", "session_id", "timestamp", "step"),
@@ -135,8 +142,7 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
     A line for each candidate with its score or its rank, or a line for each list with its items in order. ``lists`` and
     ``item`` are columns of the rows to rank, ``names`` others that may name a row.
     """
-    sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(sample, sep=s)))
-    header = csv_header(sample, sep=sep)
+    sep, header = separated(sample)
     rest = [n for n in header if n != lists]
     if lists in header and len(rest) == 1 and (rest[0] == item or rest[0] not in names):
         table = read_text_csv(sample, header, sep=sep)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.forms.rows import Checked, IdLists, ReportLines, RowKeys, SubmissionForm
+from fastrec.competition.forms.rows import Checked, RowKeys, SubmissionForm
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import read_file
@@ -34,6 +34,7 @@ class NextItemForm(SubmissionForm):
     """
 
     kind: ClassVar[str] = "next items"
+    role: ClassVar[str] = "no session"
     items: str = "items"
     session: str | None = None
     target: str = "target"
@@ -91,21 +92,10 @@ class NextItemForm(SubmissionForm):
             columns = {self.session: id_text(sessions.to_arrow()), **columns}
         self.write_lines(path, columns)
 
-    def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
-        """Read a submission as text, and its ids one after the other.
-
-        Raises:
-            SubmissionError: it has other columns, a session twice, or a list that is empty, too long, or names an id
-                twice.
-            MissingFileError, UnreadableFileError: it cannot be read.
-        """
-        table = self.read_lines(path)
-        return table, self.lists_of(table[self.items], path)
-
     def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
         """See ``check_submission``."""
         table, ids = self.read(path)
-        match = self.match(table, self.sessions(test_path), path, role="no session")
+        match = self.match(table, self.sessions(test_path), path)
         warnings = []
         if not any_order and (match[1:] < match[:-1]).any():
             warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
@@ -123,15 +113,14 @@ class NextItemForm(SubmissionForm):
             raise DataError("a row belongs to no session", file=path, column=self.session, remedy="Fill the column")
         return RowKeys(pa.table({self.session: text}), self.keys, path)
 
-    def answers(self, path: str | Path) -> tuple[RowKeys, pa.Array]:
-        """Read the sessions of a file with targets, and the item that followed each, as text.
+    def answers(self, path: Path) -> tuple[RowKeys, pa.Array, str]:
+        """Read the sessions of a file with targets, the item that followed each as text, and the targets' column.
 
         A file without the target column may give the item that followed in the submission's own column of items, in
         one row for each session.
 
         Raises:
             MissingColumnError: there is no target.
-            DataError: a session has none.
             FastrecError: the file cannot be read.
         """
         names = column_names(read_file(path))
@@ -154,13 +143,7 @@ class NextItemForm(SubmissionForm):
             found, keys = target.to_arrow(), RowKeys(pa.table({"row": pa.nulls(len(target))}), (), path)
         else:
             found, keys = self._last(table, name, [n for n in self.order if n in there], path)
-        text = id_text(found)
-        if text.null_count or bool(pc.any(pc.equal(text, "")).as_py()):
-            gone = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(text, ""), True)))
-            problem = f"no answer ({len(gone)} sessions in all)"
-            remedy = "Score against the file with the items that followed"
-            raise DataError(problem, file=path, column=name, row=int(gone[0]), remedy=remedy)
-        return keys, text
+        return keys, id_text(found), name
 
     def _last(self, table: Table, target: str, order: Sequence[str], path: str | Path) -> tuple[pa.Array, RowKeys]:
         """Return the target of each session's last row; a session's rows need not be neighbours."""
@@ -187,44 +170,3 @@ def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pc.all(pc.ends_with(text, " 00:00:00")).as_py():
         return pc.utf8_slice_codeunits(text, 0, 10)
     return pc.replace_substring(text, " ", "T")
-
-
-@dataclass(frozen=True)
-class NextItemScore(ReportLines):
-    """A submission's scores at ``k``, over how many sessions, and each session's rank (0: not among its items)."""
-
-    k: int
-    hr: float
-    ndcg: float
-    mrr: float
-    ranks: np.ndarray
-
-    def lines(self) -> list[str]:
-        """Return lines to print; the last is MRR with five decimals."""
-        found = {"hr": self.hr, "ndcg": self.ndcg, "mrr": self.mrr}
-        return [f"sessions {len(self.ranks)}", *(f"{n}@{self.k} {v:.5f}" for n, v in found.items())]
-
-
-def score_items(path: str | Path, truth_path: str | Path, form: NextItemForm) -> NextItemScore:
-    """Score a submission by where the item that followed stands in each list.
-
-    Args:
-        path: the submission.
-        truth_path: the file with the targets; it needs no other column but the sessions' ids, where the form has them.
-        form: the form of both.
-
-    Raises:
-        SubmissionError: the lines are not those of the truth, or no lists of the form.
-        FastrecError: a file cannot be read, or lacks a column or a target.
-    """
-    table, ids = form.read(path)
-    wanted, answers = form.answers(truth_path)
-    match = form.match(table, wanted, path, role="no session")
-    answer = answers.take(pa.array(match)).take(pa.array(ids.row))
-    hit = pc.equal(pc.cast(ids.flat, pa.large_string()), answer).to_numpy(zero_copy_only=False)
-    ranks = np.zeros(len(table), dtype=np.int64)
-    ranks[match[ids.row[hit]]] = ids.place[hit] + 1
-    place = ranks[ranks > 0].astype(np.float64)
-    n = max(len(ranks), 1)
-    gains = len(place), (1 / np.log2(place + 1)).sum(), (1 / place).sum()
-    return NextItemScore(form.max_items, *(float(g) / n for g in gains), ranks)

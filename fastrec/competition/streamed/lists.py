@@ -300,7 +300,7 @@ def write(run: ListsRun) -> None:
         write_config(part, run, {**config, "tables": tables})
         test, truth = {}, run.data / "ground_truth.csv"
         if truth.is_file():
-            test = {n: score_submission(work.lines(n), truth, recipe.submission).mrr for n in held}
+            test = {n: score_submission(work.lines(n), truth, recipe.submission).value for n in held}
         shutil.move(work.lines("stack"), part / "submission.csv")
         scores = {"metric": "mrr", "greater_is_better": True, "models": test, "oof": held, "oracle": None}
         write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in work.counts.items()}})
