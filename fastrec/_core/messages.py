@@ -1,12 +1,14 @@
-"""Tables and names in messages: what fits the terminal, and the name that was meant."""
+"""Results for people and programs: tables that fit the terminal, JSON values, the name that was meant."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -64,6 +66,26 @@ def terminal_table(
     if dropped:
         table.caption = f"not shown in {width} characters: {', '.join(dropped)}"
     return table
+
+
+def plain(value: Any) -> Any:
+    """Return a result as JSON values: records as objects, paths as text, what is no finite number as None.
+
+    A pandas frame is a list of its rows.
+    """
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
+        return plain(value.to_dict("records"))
+    if is_dataclass(value) or hasattr(value, "_asdict"):
+        names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
+        return {n: plain(getattr(value, n)) for n in names}
+    if isinstance(value, dict):
+        return {str(n): plain(v) for n, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else str(value)
 
 
 # ``nearest``: the name that a misspelt one is likely to stand for.

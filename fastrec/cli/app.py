@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import shlex
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from fastrec._core.fresh_process import owns_process
+from fastrec._core.messages import TableColumn, plain, terminal_table
 from fastrec._version import __version__
 from fastrec.competition.run import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError
@@ -148,19 +146,14 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         from fastrec._core.memory import keep_memory
         from fastrec.competition import run as library
         from fastrec.competition.budget import Budget
-        from fastrec.report.text import leaderboard_table
 
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         # The allocator keeps freed memory: steps of a run ask for the same sizes again.
         with keep_memory():
             options["minutes"] = None if minutes is None else Budget(minutes, began=began)
             loaded = recipe()
             kept.append(bool(options.get("resume")) and loaded._kind.keeps_parts)
-            made = library.run_competition(loaded, data, out, stages=stages, command=command, **options)
-        console = Console()
-        console.print(leaderboard_table(made, width=console.width))
-        typer.echo(f"submission {made / 'submission.csv'}")
-        typer.echo(f"report {made / 'report.html'}")
+            made = library.run_competition(loaded, data, out, stages=stages, command=own_command(), **options)
+        show_run(made)
 
 
 @app.command()
@@ -282,33 +275,39 @@ def report(run_directory: RunFolder, as_json: Json = False) -> None:
     """Write a run's report.html anew and print its leaderboard."""
     with readable_errors():
         from fastrec.report.page import write_report
-        from fastrec.report.text import leaderboard_figures, leaderboard_table
+        from fastrec.report.text import leaderboard_figures
 
         path = write_report(run_directory)
         if as_json:
             print_json({"report": path, **leaderboard_figures(run_directory)})
-            return
-        typer.echo(f"report {path}")
-        console = Console()
-        console.print(leaderboard_table(run_directory, width=console.width))
+        else:
+            show_run(run_directory, submission=False)
+
+
+def show_run(run: Path, *, submission: bool = True) -> None:
+    """Print a run's leaderboard, and where its submission and its report are."""
+    from fastrec.report.text import leaderboard_table
+
+    console = Console()
+    console.print(leaderboard_table(run, width=console.width))
+    if submission:
+        typer.echo(f"submission {run / 'submission.csv'}")
+    typer.echo(f"report {run / 'report.html'}")
+
+
+def show_table(columns: Sequence[TableColumn], title: str | None = None) -> None:
+    """Print a table that fits the terminal."""
+    console = Console()
+    console.print(terminal_table(columns, console.width, title=title))
+
+
+def own_command() -> str:
+    """Return the command that this process was started by."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def print_json(found: Any) -> None:
-    """Print results as one JSON document: records as objects, paths as text, what is no finite number as null."""
-
-    def plain(value: Any) -> Any:
-        if is_dataclass(value) or hasattr(value, "_asdict"):
-            names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
-            return {n: plain(getattr(value, n)) for n in names}
-        if isinstance(value, dict):
-            return {str(n): plain(v) for n, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        value = value.item() if isinstance(value, np.generic) else value
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else None
-        return value if value is None or isinstance(value, bool | int) else str(value)
-
+    """Print results as one JSON document, as ``plain`` makes it."""
     typer.echo(json.dumps(plain(found), indent=1, ensure_ascii=False, allow_nan=False))
 
 

@@ -29,7 +29,7 @@ from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, LeakageError, MissingColumnError, MissingFileError, SubmissionError, warn
 from fastrec.metrics import get_metric
-from fastrec.report.data import read_table
+from fastrec.report.data import prediction_names, read_table
 from fastrec.stacking import Stack
 from fastrec.stacking.blends import in_list
 from fastrec.stacking.stack import level_two_folds
@@ -157,7 +157,7 @@ class _FirstRun:
             raise DataError(problem, file=path, row=row, remedy="Blend runs on the same training and test rows")
         rows = np.flatnonzero(self.scored[: self.size])
         self._refuse_other_folds(path, table["fold"].to_numpy()[rows], rows, rows)
-        names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+        names = prediction_names(table.column_names)
         if len(self.outputs) > 1 and names != (wanted := [f"prediction_{n}" for n in self.outputs]):
             problem = f"it predicts {', '.join(names)}, and {self.path.name} {', '.join(wanted)}"
             raise DataError(problem, file=path, remedy="Blend runs of the same classes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,10 +18,10 @@ from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.recipe import Competition, Kind
-from fastrec.competition.resumable import Parts, say_damaged
+from fastrec.competition.resumable import Parts
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_record import Run
-from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, warn
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, warn
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.metrics import bootstrap_interval
 from fastrec.sequences import SessionFrame, SessionModel
@@ -53,7 +52,7 @@ class SessionParts:
             model._restore(state["learned"])
 
         key = self._key("model", sessions, [model])
-        self._found_or_made(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
+        self._stored(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
 
     def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
         """See ``FitStore``."""
@@ -64,9 +63,9 @@ class SessionParts:
         settings = {**blend.settings(), "weights": None, "models": list(blend.models)}
         key = self._key("weights", sessions, list(blend.models.values()), settings)
         chosen = ("weights", "valid", "held")
-        self._found_or_made("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
+        self._stored("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
 
-    def _found_or_made(
+    def _stored(
         self,
         kind: str,
         key: str | None,
@@ -75,21 +74,15 @@ class SessionParts:
         state: Callable[[], dict[str, Any]],
     ) -> None:
         """Restore what an earlier run has kept, or make it and keep its state; without a key it is made each time."""
-        if key is None:
+
+        def read(place: Path) -> bool:
+            restore(load_state(place / "state"))
+            return True
+
+        if key is None or self.parts.found(kind, key, read) is None:
             make()
-            return
-        place = self.parts.folder_of(kind, key)
-        if place.is_dir():
-            try:
-                restore(load_state(place))
-                self.parts.reused += 1
-                return
-            except (FastrecError, KeyError, TypeError, ValueError, RuntimeError):
-                say_damaged(place)
-        make()
-        if place.is_dir():  # damaged, and could not be removed
-            shutil.rmtree(place)
-        save_state(place, state())
+            if key is not None:
+                self.parts.keep(kind, key, lambda part: save_state(part / "state", state()))
 
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None

@@ -29,7 +29,7 @@ from fastrec.competition.next_items import (
     lists_of,
     trust_modules,
 )
-from fastrec.competition.reading import CompetitionData, Reading, in_one_unit, table_files, with_row_numbers
+from fastrec.competition.reading import CompetitionData, Reading, files_of, in_one_unit, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_record import shown_first
@@ -416,7 +416,10 @@ def read_rows(
 ) -> tuple[Table, Rows]:
     """Read rows to predict (``data``: see ``predict_run``), and compute their features."""
     stages = stages or Stages(quiet=True)
-    where, files = resolve_device(device), _files(Path(data), saved.reading)
+    remedy = (
+        "Give the file of the rows to predict, or a folder with test.csv or test.parquet (fastrec layout writes one)"
+    )
+    where, files = resolve_device(device), files_of(Path(data), "test", remedy, saved.reading.files)
     with stages.stage("read") as advance:
         read = {n: saved.read(p, n, device=where) for n, p in files.items()}
         table = read.pop("test")
@@ -439,21 +442,6 @@ def read_rows(
     if not len(rows):
         warn(f"{files['test']}: it has no rows, and nothing is predicted")
     return table, rows
-
-
-def _files(data: Path, reading: Reading) -> dict[str, Path]:
-    if data.is_file():
-        return {"test": data}
-    if not data.exists():
-        remedy = "Give the file of the rows to predict, or a folder with test and the other tables"
-        raise MissingFileError("there is no such file or folder", file=data, remedy=remedy)
-    # The folder need not hold what the recipe learned from.
-    found = table_files(data, {r: n for r, n in reading.files.items() if (data / n).is_file()})
-    if "test" not in found:
-        problem = f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})"
-        remedy = "Name the rows to predict test.csv or test.parquet, or give their file (fastrec layout writes one)"
-        raise MissingFileError(problem, file=data, remedy=remedy)
-    return found
 
 
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:

@@ -344,6 +344,22 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
     return found
 
 
+def files_of(data: Path, role: str, remedy: str, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
+    """Map the tables of a folder by name, that of a ``role`` among them; a file alone is that of the role.
+
+    ``roles`` are names of files as ``Reading`` has them; the folder need not hold all.
+    """
+    if data.is_file():
+        return {role: data}
+    if not data.exists():
+        raise MissingFileError("there is no such file or folder", file=data, remedy=remedy)
+    found = table_files(data, {r: n for r, n in (roles or {}).items() if (data / n).is_file()})
+    if role not in found:
+        problem = f"there is no {role} file (there is {', '.join(p.name for p in found.values()) or 'nothing'})"
+        raise MissingFileError(problem, file=data, remedy=remedy)
+    return found
+
+
 def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | None:
     """Return the file with the truth of the test rows; None: there is none."""
     files = table_files(folder, roles) if folder.is_dir() else {}

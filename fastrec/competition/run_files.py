@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -21,13 +20,13 @@ from safetensors import SafetensorError
 from xgboost.core import XGBoostError
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder
+from fastrec._core.atomic import atomic_folder, now, write_json
 from fastrec._core.environment import installed_version
 from fastrec._version import __version__
 from fastrec.competition.explain import BACKGROUND, background_rows
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_record import Run, TableRun, now, shown_first
+from fastrec.competition.run_record import Run, TableRun, shown_first
 from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import WriteError
@@ -107,11 +106,6 @@ def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str])
     if recipe.task == "ranking":
         notes |= {n: getattr(recipe, n) for n in ("list_column", "item", "label")}
     return notes
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON as a person can read it."""
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def git_revision(recipe: type[Competition]) -> str | None:

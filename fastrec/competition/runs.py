@@ -20,7 +20,7 @@ from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
-from fastrec.report.data import list_scores, list_weights, noted_score, read_table
+from fastrec.report.data import list_scores, list_weights, noted_score, out_of_fold, read_table
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         problem = f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}"
         raise DataError(problem, remedy="Compare runs of one metric")
     file = next((n for n in _RANKS if (first / n).is_file()), None)
-    rows = [_parquet(r / (file or "rows.parquet")) for r in (first, second)]
+    rows = [read_table(r / (file or "rows.parquet")) for r in (first, second)]
     rows = [t.filter(pc.equal(t["split"], "oof")) for t in rows]
     names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
     keys = [t.select([n for n in names if n in t.column_names]).combine_chunks() for t in rows]
@@ -167,32 +167,28 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             # All metrics of lists are the better the greater.
             made.append(Comparison(name, len(values), *map(float, means), difference, str(metric), True))
         return made
-    return _of_rows((first, second), rows, segments, model or "stack", str(metric), bool(better))
+    return _of_rows((first, second), rows[0], segments, model or "stack", str(metric), bool(better))
 
 
 def _of_rows(
     runs: Sequence[Path],
-    tables: Sequence[pa.Table],
+    rows: pa.Table,
     segments: list[tuple[str, np.ndarray]],
     model: str,
     metric: str,
     greater_is_better: bool,
 ) -> list[Comparison]:
-    rows = tables[0]
-    labels = [n for n in rows.column_names if n.startswith("label_")]
-    y = np.column_stack([rows[n].to_numpy() for n in labels])
-    y = y[:, 0] if len(labels) == 1 else y
-    predicted = []
-    for run, own_rows in zip(runs, tables, strict=True):
-        table = _parquet(run / "oof" / f"{model}.parquet")
-        names = [n for n in table.column_names if n.startswith("prediction")]
-        values = np.column_stack([table[n].to_numpy() for n in names])
-        values = values[:, 0].copy() if len(names) == 1 else values
+    predicted, known = [], np.ones(len(rows), dtype=bool)
+    for run in runs:
+        found = out_of_fold(run, model, whole=True)
+        if found is None:
+            file = run / "oof" / f"{model}.parquet"
+            raise MissingFileError("there is no such file", file=file, remedy="Give a complete run directory")
+        y, values, folds = (v[:, 0] if v.shape[1:] == (1,) else v for v in found)
         scored = ~np.isnan(values).reshape(len(y), -1).any(1)
-        folds = own_rows["fold"].to_numpy()[scored]
-        values[scored] = as_scored(metric, y[scored], values[scored], folds).numpy()
+        values[scored] = as_scored(metric, y[scored], values[scored], folds[scored]).numpy()
+        known &= scored
         predicted.append(values)
-    known = ~(np.isnan(predicted[0]) | np.isnan(predicted[1])).reshape(len(y), -1).any(1)
     # Rows of one key are drawn together: they are not independent.
     keys = None
     if "fold_key" in rows.column_names:
@@ -225,12 +221,6 @@ def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
 
 def _scores(run: Path) -> dict[str, Any]:
     return read_json(run / "scores.json")
-
-
-def _parquet(path: Path) -> pa.Table:
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
-    return read_table(path)
 
 
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")

@@ -10,25 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_file
+from fastrec._core.atomic import write_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, CompetitionData, SavedRun, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRecipe
-from fastrec.competition.reading import table_files
+from fastrec.competition.reading import files_of
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.metrics import as_scored
 from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.over_time import Every, periods_of
 from fastrec.registry import Registry, is_registry
+from fastrec.report.data import out_of_fold, read_predictions
 from fastrec.table import Table, concat
 from fastrec.validate import Folds
 from fastrec.validate.cuts import given_times, group_folds, random_folds
@@ -150,13 +149,8 @@ def together(
 
 
 def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table, dict[str, Table], Table | None]:
-    if not data.exists():
-        raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
-    files = {"train": data} if data.is_file() else table_files(data, None)
-    if "train" not in files:
-        problem = f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})"
-        remedy = "Name the labelled new rows train.csv or train.parquet, or give the file itself"
-        raise MissingFileError(problem, file=data, remedy=remedy)
+    remedy = "Give the labelled new rows: their file, or a folder with train.csv or train.parquet"
+    files = files_of(data, "train", remedy)
     read = {n: saved.read(p, n, device=where) for n, p in files.items()}
     train, test = read.pop("train"), read.pop("test", None)
     hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
@@ -327,8 +321,7 @@ def retrain(
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     began = _began(out, recipe) if warm else {}
     about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
-    with atomic_file(out / "gate.json") as part:
-        part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    write_json(out / "gate.json", about)
     events = {**newest.found.tables, "train": newest.past.rows}
     version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust, events)
     return Retrained(out, verdict, version, began)
@@ -427,21 +420,17 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
 
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
-    rows = pq.read_table(run / "rows.parquet")
-    rows = rows.filter(pc.equal(rows["split"], "oof"))
-    assert scorer.target is not None
-    label = torch.from_numpy(rows[f"label_{scorer.target.names[0]}"].to_numpy().copy())
-    folds, made = torch.from_numpy(rows["fold"].to_numpy().copy()), _oof(run)
+    found = out_of_fold(run, "stack", whole=True)
+    assert found is not None
+    label, made, folds = (torch.from_numpy(v).squeeze(-1) for v in found)
     known = ~made.isnan()  # rows that no fold scores have no prediction
     made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
     return made
 
 
 def _oof(run: Path) -> torch.Tensor:
-    table = pq.read_table(run / "oof" / "stack.parquet")
-    names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
-    values = np.column_stack([table[n].to_numpy() for n in names])
-    return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
+    values = torch.from_numpy(read_predictions(run / "oof" / "stack.parquet"))
+    return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _enter(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.stats import rankdata
 
-from fastrec._core.atomic import atomic_file, file_digest, recover
+from fastrec._core.atomic import file_digest, now, recover, write_json
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, conformal_bound, conformal_gaps, interval_of
@@ -58,7 +57,7 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     ``outputs`` are names of its classes or targets; the predictions of ``best`` are summarised, those of ``models``
     correlated.
     """
-    predicted = {m: values for m in models if (values := _predictions(run / "oof" / f"{m}.parquet")) is not None}
+    predicted = {m: values for m in models if (values := read_predictions(run / "oof" / f"{m}.parquet")) is not None}
     results = RowResults(task, list(outputs), correlations=_correlations(predicted))
     if task == "ranking" and "stack" in predicted:
         stack = read_table(run / "oof" / "stack.parquet")
@@ -95,12 +94,13 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     return results
 
 
-def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def out_of_fold(run: Path, model: str, *, whole: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Read targets ``[n, k]``, a model's predictions ``[n, m]`` and folds ``[n]`` of the rows where these are known.
 
-    Targets are on their own scale. None: the run has no such files, or they are of different rows.
+    Targets are on their own scale. ``whole``: of all training rows. None: the run has no such files, or they are of
+    different rows.
     """
-    path, values = run / "rows.parquet", _predictions(run / "oof" / f"{model}.parquet")
+    path, values = run / "rows.parquet", read_predictions(run / "oof" / f"{model}.parquet")
     if values is None or not path.exists():
         return None
     rows = read_table(path)
@@ -109,7 +109,7 @@ def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     if len(values) != len(label):
         return None
     # Folds in order of time leave the first rows without predictions.
-    known = np.isfinite(values).all(1) & np.isfinite(label).all(1)
+    known = np.isfinite(values).all(1) & np.isfinite(label).all(1) | whole
     return label[known], values[known], rows["fold"].to_numpy()[known]
 
 
@@ -166,16 +166,24 @@ def _correlations(predicted: dict[str, np.ndarray]) -> dict[str, dict[str, float
     return {a: {b: float(matrix[i, j]) for j, b in enumerate(names)} for i, a in enumerate(names)}
 
 
-def _predictions(path: Path) -> np.ndarray | None:
+def prediction_names(names: Iterable[str]) -> list[str]:
+    """Return the names that columns of predictions have: ``score``, or ``prediction…``."""
+    return [n for n in names if n == "score" or n.startswith("prediction")]
+
+
+def read_predictions(path: Path) -> np.ndarray | None:
+    """Read a file's predictions, float64 ``[n, k]``; None: there is no such file, or none in it."""
     if not path.exists():
         return None
     table = read_table(path)
-    names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+    names = prediction_names(table.column_names)
     return np.column_stack([table[n].to_numpy() for n in names]) if names else None
 
 
 def read_table(path: Path) -> pa.Table:
     """Read a Parquet file of a run."""
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
     try:
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -501,13 +509,11 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
     submission = run / "submission.csv"
     about = {
         "score": float(score),
-        "noted": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "noted": now(),
         "submission": file_digest(submission) if submission.is_file() else None,
     }
     # in the run directory: the next run there removes it with the submission that it belongs to
-    with atomic_file(run / _FILE) as path:
-        path.write_text(json.dumps(about, indent=1), encoding="utf-8")
-    return run / _FILE
+    return write_json(run / _FILE, about)
 
 
 def noted_score(run: str | Path) -> float | None:

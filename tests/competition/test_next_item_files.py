@@ -248,7 +248,7 @@ def test_a_damaged_part_and_other_settings_are_made_anew(data, tmp_path):
     assert fitted(Near(), seed=1) == 0
     assert fitted(Near(), seed=1, rows=300) == 0
     for place in (tmp_path / ".run.parts").glob("model-CoVisitation-*"):
-        (place / "state.safetensors").write_bytes(b"odd")
+        (place / "state" / "state.safetensors").write_bytes(b"odd")
     with pytest.warns(DataWarning, match="cannot be read"):
         assert fitted(Near(), seed=1, rows=300) == 1
 

@@ -406,7 +406,7 @@ def test_a_second_run_makes_only_what_has_changed_or_is_damaged(tmp_path):
     assert same_files(first, second) == []
     assert reused(second) == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
     (damaged,) = tmp_path.glob(".run.parts/model-deep-1-*")
-    (damaged / "predictions.safetensors").write_bytes(b"no tensors")
+    (damaged / "said" / "state.safetensors").write_bytes(b"no tensors")
     with pytest.warns(DataWarning, match="cannot be read and is made again"):
         mended = again("mended")
     assert same_files(first, mended) == []

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
+from fastrec._core.atomic import now
 from fastrec._core.fresh_process import begin_anew, continued_in, may_begin_anew
 from fastrec._core.imports import require
 from fastrec._core.memory import give_all_back
@@ -28,7 +29,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.forms.check import score_submission
 from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
 from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
-from fastrec.competition.run_record import Run, now
+from fastrec.competition.run_record import Run
 from fastrec.competition.streamed.clicks import net_notes, train_streamed
 from fastrec.competition.streamed.recipe import StreamedRanking
 from fastrec.errors import DataError, DataWarning
