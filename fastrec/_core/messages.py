@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from fastrec.errors import MissingColumnError
 
 # Tables that fit a terminal: whole columns are dropped, no name or figure is cut.
 
@@ -97,3 +99,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     lowered = {k.casefold(): k for k in sorted(known)}
     close = difflib.get_close_matches(name[:100].casefold(), lowered, 1)
     return lowered[close[0]] if close else None
+
+
+def refuse_absent(
+    names: Iterable[str], there: Collection[str], problem: str, *, file: Any = None, remedy: str | None = None
+) -> None:
+    """Refuse columns that are not ``there`` (``MissingColumnError``): the first is named, with what may be meant."""
+    absent = next((n for n in names if n not in there), None)
+    if absent is not None:
+        near = nearest(absent, there)
+        remedy = remedy or f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(list(there)[:20])}"
+        raise MissingColumnError(problem, file=file, column=absent, remedy=remedy)

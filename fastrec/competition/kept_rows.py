@@ -19,7 +19,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import read_json
 from fastrec.competition.recipe import EventsBefore
-from fastrec.competition.resumable import Parts, write_rows
+from fastrec.competition.resumable import SIDES, Pair, Parts, write_rows
 from fastrec.errors import DataError, FastrecError, MissingFileError
 from fastrec.features._engine.digests import digest
 from fastrec.table import Table, load_state, save_state
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from fastrec.competition.run_record import TableRun
 
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
-Pair = tuple[Table, Table]
 
 
 def data_mark(data: Path) -> str:
@@ -189,7 +188,7 @@ class KeptRows:
 
     def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
         """Read features of the rows that fold ``k`` trains on and of those that it scores, without its targets."""
-        paths = [self._part(part, "rows.parquet") for part in self._parts["folds"][k]]
+        paths = [self._part(self._parts["folds"][k], f"{side}.parquet") for side in SIDES]
         return tuple(Table.read(path, list(names)) for path in paths)  # type: ignore[return-value]
 
     def _file(self, name: str) -> Path:

@@ -17,7 +17,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
-from fastrec._core.messages import nearest
+from fastrec._core.messages import nearest, refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition.explain import BACKGROUND, contributions, of_both_classes
 from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
@@ -401,9 +401,7 @@ def predict_run(
     table, rows = read_rows(saved, data, device=device, stages=stages)
     # Before the models: a missing id must not cost the time of predicting.
     keys = line_keys(saved.form, table, rows.groups)
-    missing = next((n for n in (saved.form.keys) if n not in keys), None)
-    if missing is not None:
-        raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
+    refuse_absent(saved.form.keys, keys.names, "the rows lack an id of the submission", file=data, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None
     prediction = saved.predict_rows(rows, stages)
     options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}

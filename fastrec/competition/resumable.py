@@ -84,10 +84,6 @@ class Parts:
             self.keep(kind, key, lambda part: write(part, made))
         return made
 
-    def table(self, key: str, make: Callable[[], Table]) -> Table:
-        """Return a cached table, or make and cache it; ``key`` is a digest of all that it is made from."""
-        return self.stored("table", key, lambda place: Table.read(place / "rows.parquet"), make, write_rows)
-
     def clear(self) -> None:
         """Drop parts that this run has not used: what changed has been made anew."""
         if not self.folder.is_dir():
@@ -142,6 +138,7 @@ def write_rows(part: Path, table: Table, name: str = "rows") -> None:
 
 
 Pair = tuple[Table, Table]
+SIDES = ("train", "valid")  # of a fold: the rows it trains on, and those it scores
 
 
 class RunFeatures:
@@ -221,18 +218,17 @@ class RunFeatures:
             return train.take(outside.to(train.device)), train.take(inside.to(train.device))
         if self.parts is None:
             return self._make_fold(k)
-        made: Pair | None = None
 
-        def half(i: int) -> Table:
-            nonlocal made
-            made = made or self._make_fold(k)
-            return made[i].select(self.outputs)
+        def read(place: Path) -> Pair:
+            made = [_columns(Table.read(place / f"{side}.parquet"), train) for side in SIDES]
+            rows = (train.take(r.to(train.device)) for r in (outside, inside))
+            return tuple(r.with_columns(m) for r, m in zip(rows, made, strict=True))  # type: ignore[return-value]
 
-        pair = [self.parts.table(key, lambda i=i: half(i)) for i, key in enumerate(self._keys(k)[:2])]
-        if made is not None:
-            return made
-        rows = [train.take(r.to(train.device)) for r in (outside, inside)]
-        return rows[0].with_columns(_columns(pair[0], train)), rows[1].with_columns(_columns(pair[1], train))
+        def write(part: Path, pair: Pair) -> None:
+            for side, rows in zip(SIDES, pair, strict=True):
+                write_rows(part, rows.select(self.outputs), side)
+
+        return self.parts.stored("fold", self._key(k), read, lambda: self._make_fold(k), write)
 
     def unlabeled(self, k: int) -> Table:
         """Return the test rows with features that do not depend on the targets that fold ``k`` scores."""
@@ -252,26 +248,27 @@ class RunFeatures:
             features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
             return self._transform(features, found.test, before).select(names)
 
-        made = make() if self.parts is None else self.parts.table(self._keys(k)[2], make)
+        if self.parts is None:
+            return test.with_columns(_columns(make(), test))
+        made = self.parts.stored("unlabeled", self._key(k), lambda p: Table.read(p / "rows.parquet"), make, write_rows)
         return test.with_columns(_columns(made, test))
 
     def still_used(self, k: int) -> None:
         """Keep the cached rows of fold ``k``, which this run does not need, for the next run."""
         if self.parts is not None:
-            for key in self._keys(k):
-                self.parts.folder_of("table", key)
+            for kind in ("fold", "unlabeled"):
+                self.parts.folder_of(kind, self._key(k))
 
     @property
     def part_names(self) -> dict[str, Any] | None:
-        """Where among the parts the features lie: of all rows, and of the two sides of every fold."""
+        """Where among the parts the features lie: of all rows, and of every fold."""
         if self.features is None:
             return None
-        folds = [[f"table-{key}" for key in self._keys(k)[:2]] for k in range(len(self.folds))]
+        folds = [f"fold-{self._key(k)}" for k in range(len(self.folds))]
         return {"whole": f"features-{self.digest[:20]}", "folds": folds}
 
-    def _keys(self, k: int) -> list[str]:
-        """Return the keys of a fold's tables: the rows it trains on, those it scores, the test rows."""
-        return [digest(self.digest, k, i)[:20] for i in (0, 1, 2)]
+    def _key(self, k: int) -> str:
+        return digest(self.digest, k)[:20]
 
     @property
     def _nested(self) -> bool:

@@ -20,23 +20,7 @@ from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
-from fastrec.report.data import list_scores, list_weights, noted_score, out_of_fold, read_table
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run in a line: its out-of-fold score with its interval, what it took, and what the leaderboard said."""
-
-    name: str
-    competition: str
-    metric: str
-    score: float
-    interval: tuple[float, float] | None
-    features: int
-    seconds: float
-    git_revision: str | None
-    finished: str | None
-    leaderboard: float | None = None
+from fastrec.report.data import RunSummary, list_scores, list_weights, out_of_fold, read_table, run_summary
 
 
 @dataclass(frozen=True)
@@ -78,28 +62,10 @@ def list_runs(folder: str | Path) -> list[RunSummary]:
     folder = Path(folder)
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of run directories")
-    found = [_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
+    found = [run_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
     # A loss is listed in ascending order.
     signs = {s.name: -1 if _scores(folder / s.name).get("greater_is_better", True) else 1 for s in found}
     return sorted(found, key=lambda s: (s.competition, s.metric, signs[s.name] * s.score, s.name))
-
-
-def _summary(run: Path) -> RunSummary:
-    scores, config = _scores(run), read_json(run / "config.json")
-    final = str(scores.get("final", "stack"))
-    interval = scores.get("intervals", {}).get(final)
-    return RunSummary(
-        run.name,
-        str(config.get("competition", "")),
-        str(scores.get("metric", "")),
-        float(scores["oof"].get(final, np.nan)),
-        None if interval is None else (float(interval[1]), float(interval[2])),
-        int(scores.get("rows", {}).get("features", 0)),
-        float(sum(scores.get("seconds", {}).values())),
-        config.get("git_revision"),
-        config.get("finished"),
-        noted_score(run),
-    )
 
 
 def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: str | None = None) -> list[Comparison]:

@@ -15,7 +15,7 @@ from fastai.torch_core import set_seed
 
 from fastrec._core import limits
 from fastrec._core.atomic import is_plain_name
-from fastrec._core.messages import nearest
+from fastrec._core.messages import nearest, refuse_absent
 from fastrec.competition.explain import background_rows
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.lists import SubmissionFormat
@@ -175,10 +175,8 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
             truth, file = test.select([*ids, recipe.label]), data
         test = test.drop([recipe.label])
     if isinstance(truth, Table):
-        absent = next((n for n in ids if n not in truth), None)
-        if absent is not None:
-            remedy = f"Give {', '.join(ids)} and {recipe.label}, or move the file away"
-            raise MissingColumnError("the truth lacks it", file=file, column=absent, remedy=remedy)
+        remedy = f"Give {', '.join(ids)} and {recipe.label}, or move the file away"
+        refuse_absent(ids, truth.names, "the truth lacks it", file=file, remedy=remedy)
         label = recipe.label if recipe.label in truth else None
         names = [*ids, *([label] if label else [])]
         values, counted = relevance(test.select(ids).to_arrow(), truth.select(names).to_arrow(), ids, label, file)

@@ -15,6 +15,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import write_json
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.messages import refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, CompetitionData, SavedRun, run_competition
 from fastrec.competition.budget import Budget
@@ -22,7 +23,7 @@ from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRecipe
 from fastrec.competition.reading import files_of
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError
 from fastrec.metrics import as_scored
 from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.over_time import Every, periods_of
@@ -101,8 +102,7 @@ def together(
     about: dict[str, Any] = saved.config.get("recipe", {})
     time = about.get("time") if time is None else time
     both = [n for n in kept.columns if n in train]
-    if time is not None and time not in both:
-        raise MissingColumnError("the rows lack it", column=time, file=data, remedy=f"They have {', '.join(both)}")
+    refuse_absent([] if time is None else [time], both, "the rows lack it", file=data)
     rows, is_new = _joined(saved, kept.train().to(where), train, file)
     if window is not None and time is None:
         raise DataError("a window is of time, and no column says the time", remedy="Give --time")
@@ -159,9 +159,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
     """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
-    absent = next((n for n in _needed(saved, old) if n not in new), None)
-    if absent is not None:
-        raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
+    refuse_absent(_needed(saved, old), new.names, "the new rows lack it")
     numbers = np.arange(len(new))
     if saved.target is not None:
         labelled = saved.target.known(new)

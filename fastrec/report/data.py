@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.stats import rankdata
 
-from fastrec._core.atomic import file_digest, now, recover, write_json
-from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec._core.atomic import file_digest, now, read_json, recover, write_json
+from fastrec._core.messages import refuse_absent
+from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, conformal_bound, conformal_gaps, interval_of
 
@@ -251,6 +252,40 @@ class RunResults:
     also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 
+    @property
+    def all_models(self) -> list[str]:
+        """The models in the order they are shown: the best first, those that only the lists name last."""
+        extra = [name for split in SPLITS for name in self.standings.get(split, {}) if name not in self.models]
+        return list(dict.fromkeys([*reversed(self.models), *extra]))
+
+    @property
+    def also_of(self) -> Split:
+        """The split of other metrics."""
+        return "test" if self.task == "next_item" else "oof"
+
+    @property
+    def total_seconds(self) -> float | None:
+        """The seconds of the whole run: as reported, or the sum of its stages."""
+        stages = {stage: s for stage, s in self.seconds.items() if stage != "total"}
+        return self.seconds.get("total", sum(stages.values())) if self.seconds else None
+
+    @property
+    def share_of_way(self) -> float | None:
+        """How far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
+        scores, floor = self.scores["test"], self.scores["test"].get("display_order")
+        if self.oracle is None or floor is None or self.best not in scores or self.oracle <= floor:
+            return None
+        return (scores[self.best] - floor) / (self.oracle - floor)
+
+    def standing_of(self, split: Split, name: str) -> Standing | None:
+        """Return a model's standing on a split, None if its lists are unknown."""
+        return self.standings.get(split, {}).get(name)
+
+    def score_of(self, split: Split, name: str) -> float | None:
+        """Return a model's score on a split: the reported one, or the mean over its lists."""
+        standing = self.standing_of(split, name)
+        return self.scores[split].get(name, standing.score.mean if standing else None)
+
 
 def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     """Read a run directory and compute intervals (by ``repeats`` resamples of the sessions) and slices.
@@ -264,10 +299,9 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         remedy = "Give the directory of a finished run, as in fastrec run --out"
         raise MissingFileError("there is no scores.json", file=run, remedy=remedy)
     lists = read_table(run / "lists.parquet") if (run / "lists.parquet").exists() else None
-    for column in ("split", "fold_key", "length", "touched"):
-        if lists is not None and column not in lists.column_names:
-            file = run / "lists.parquet"
-            raise MissingColumnError("the column is not there", file=file, column=column, remedy="Run again")
+    if lists is not None:
+        about = {"problem": "the column is not there", "file": run / "lists.parquet", "remedy": "Run again"}
+        refuse_absent(("split", "fold_key", "length", "touched"), lists.column_names, **about)
     curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
     figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
     greater = scores.get("greater_is_better") is not False
@@ -308,14 +342,6 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         outputs = list(results.config.get("outputs") or [])
         results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
-
-
-def share_of_way(results: RunResults) -> float | None:
-    """Compute how far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
-    scores, floor = results.scores["test"], results.scores["test"].get("display_order")
-    if results.oracle is None or floor is None or results.best not in scores or results.oracle <= floor:
-        return None
-    return (scores[results.best] - floor) / (results.oracle - floor)
 
 
 def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[str]:
@@ -478,12 +504,47 @@ _FILE = "leaderboard.json"
 
 
 @dataclass(frozen=True)
-class NotedRun:
-    """A run with a noted score: its folder's name, its stack's score out of fold, and the leaderboard's."""
+class RunSummary:
+    """One run in a line: its out-of-fold score with its interval, what it took, and what the leaderboard said."""
 
     name: str
-    oof: float
-    leaderboard: float
+    competition: str
+    metric: str
+    score: float
+    interval: tuple[float, float] | None
+    features: int
+    seconds: float
+    git_revision: str | None
+    finished: str | None
+    leaderboard: float | None = None
+
+
+def run_summary(run: Path) -> RunSummary:
+    """Read what a run directory says in a line; ``config.json`` may be absent.
+
+    Raises:
+        UnreadableFileError: its files are damaged.
+    """
+    scores = read_json(run / "scores.json")
+    config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
+    try:
+        final = str(scores.get("final", "stack"))
+        interval, score = scores.get("intervals", {}).get(final), (scores.get("oof") or {}).get(final)
+        return RunSummary(
+            run.name,
+            str(config.get("competition", "")),
+            str(scores.get("metric", "")),
+            math.nan if score is None else float(score),
+            None if interval is None else (float(interval[1]), float(interval[2])),
+            int(scores.get("rows", {}).get("features", 0)),
+            float(sum(scores.get("seconds", {}).values())),
+            config.get("git_revision"),
+            config.get("finished"),
+            noted_score(run),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = f"the run's files cannot be read ({error!r})"
+        raise UnreadableFileError(problem, file=run, remedy="Run again") from error
 
 
 def note_leaderboard(run: str | Path, score: float) -> Path:
@@ -528,32 +589,21 @@ def noted_score(run: str | Path) -> float | None:
         raise UnreadableFileError(f"the note cannot be read ({error!r})", file=path, remedy=remedy) from error
 
 
-def noted_runs(run: str | Path) -> list[NotedRun]:
+def noted_runs(run: str | Path) -> list[RunSummary]:
     """List runs beside a run with a noted score, of its competition and metric, in ascending order out of fold."""
     run = Path(run).resolve()
-    (competition, metric, _), runs = _about(run), []
+    about, runs = run_summary(run), []
     for path in sorted(run.parent.glob(f"*/{_FILE}")):
         other = path.parent
         # a run that is written at this moment is hidden, and its name not final
         if (other.name.startswith(".") and other != run) or not (other / "scores.json").is_file():
             continue
         try:
-            about, score = _about(other), noted_score(other)
+            found = run_summary(other)
         except UnreadableFileError as error:  # another run's damaged files must not prevent this one's report
             warnings.warn(str(error), DataWarning, stacklevel=2)
             continue
-        if about[:2] == (competition, metric) and about[2] is not None and score is not None:
-            runs.append(NotedRun(other.name, about[2], score))
-    return sorted(runs, key=lambda r: (r.oof, r.name))
-
-
-def _about(run: Path) -> tuple[str, str, float | None]:
-    try:
-        scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
-        config = run / "config.json"
-        settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-        score = (scores.get("oof") or {}).get("stack")
-        return str(settings.get("competition")), str(scores.get("metric")), None if score is None else float(score)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        remedy = "Run again"
-        raise UnreadableFileError(f"the run's files cannot be read ({error!r})", file=run, remedy=remedy) from error
+        same = (found.competition, found.metric) == (about.competition, about.metric)
+        if same and not math.isnan(found.score) and found.leaderboard is not None:
+            runs.append(found)
+    return sorted(runs, key=lambda r: (r.score, r.name))

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
+from fastrec._core.messages import refuse_absent
 from fastrec.competition.forms.rows import (
     Checked,
     RankedLines,
@@ -93,10 +94,7 @@ class ValueForm(SubmissionForm):
         """
         sep, header = separated(path)
         ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
-        absent = next((n for n in ids if n not in header), None)
-        if absent is not None:
-            remedy = f"It has {', '.join(header)}"
-            raise MissingColumnError("the column is not in the file", file=path, column=absent, remedy=remedy)
+        refuse_absent(ids, header, "the column is not in the file", file=path)
         return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
 
     def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
