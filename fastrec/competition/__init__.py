@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fastrec.competition.embed import embed_run, run_vectors
     from fastrec.competition.forms.check import CheckReport, ScoreReport, check_submission, score_submission
     from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, write_submission
-    from fastrec.competition.forms.next_items import NextItemForm
     from fastrec.competition.forms.rows import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.forms.values import ValueForm
     from fastrec.competition.next_items import NextItemCompetition, SavedNextItems
@@ -33,7 +32,6 @@ __all__ = [
     "CompetitionData",
     "EventsBefore",
     "NextItemCompetition",
-    "NextItemForm",
     "RankedLists",
     "Reading",
     "SavedNextItems",
@@ -67,7 +65,6 @@ _HOMES = {
     "embed": ("embed_run", "run_vectors"),
     "forms.check": ("CheckReport", "ScoreReport", "check_submission", "score_submission"),
     "forms.lists": ("RECSYS2019", "SubmissionFormat", "write_submission"),
-    "forms.next_items": ("NextItemForm",),
     "forms.rows": ("RankedLists", "rank_lists", "ranked_strings"),
     "forms.values": ("ValueForm",),
     "next_items": ("NextItemCompetition", "SavedNextItems"),

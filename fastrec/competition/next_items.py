@@ -16,7 +16,7 @@ from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
-from fastrec.competition.forms.next_items import NextItemForm
+from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.resumable import Parts
 from fastrec.competition.run_files import run_folder, write_config, write_scores
@@ -137,11 +137,10 @@ class NextItemCompetition(Competition):
     minutes = 14.0
 
     @property
-    def submission(self) -> NextItemForm:  # type: ignore[override]
+    def submission(self) -> SubmissionFormat:  # type: ignore[override]
         """The form of the submission."""
         order = (self.order,) if isinstance(self.order, str) else tuple(self.order)
-        about = {"session": self.session, "target": self.target, "order": order}
-        return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
+        return next_item_form(self.items, self.session, self.k, sep=self.separator, answer=self.target, order=order)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         """Return the models to blend, the slowest first; by default a net, session kNN and item pairs.
@@ -172,6 +171,12 @@ class NextItemCompetition(Competition):
             train = train.take(torch.arange(len(train) - rows, len(train)))
         path = session_file(data, "test")
         return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
+
+
+def next_item_form(items: str, session: str | None, k: int, **options: Any) -> SubmissionFormat:
+    """Return the form of a submission of ``k`` next items of sessions (None: of the file's rows)."""
+    options = {"answer": "target", "candidates": None, **options}
+    return SubmissionFormat(keys=() if session is None else (session,), prediction=items, max_items=k, **options)
 
 
 def run_sessions(run: Run) -> None:
@@ -347,7 +352,7 @@ class SavedNextItems:
         path = self.folder / "config.json"
         self.config = read_json(path)
         try:
-            self.form = NextItemForm.from_state(self.config["submission"])
+            self.form = SubmissionFormat.from_state(self.config["submission"])
             self.exclude_seen = bool(self.config["exclude_seen"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             problem = f"the run's settings cannot be read ({error!r})"
@@ -369,7 +374,7 @@ class SavedNextItems:
         """
         data = Path(data)
         path = session_file(data, "test") if data.is_dir() else data
-        target = self.form.target if self.form.target in column_names_of(path) else None
+        target = self.form.answer if self.form.answer in column_names_of(path) else None
         return self.empty.new(path, target=target)
 
     def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:

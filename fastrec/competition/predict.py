@@ -414,10 +414,7 @@ def read_rows(
 ) -> tuple[Table, Rows]:
     """Read rows to predict (``data``: see ``predict_run``), and compute their features."""
     stages = stages or Stages(quiet=True)
-    remedy = (
-        "Give the file of the rows to predict, or a folder with test.csv or test.parquet (fastrec layout writes one)"
-    )
-    where, files = resolve_device(device), files_of(Path(data), "test", remedy, saved.reading.files)
+    where, files = resolve_device(device), _files(Path(data), saved.reading)
     with stages.stage("read") as advance:
         read = {n: saved.read(p, n, device=where) for n, p in files.items()}
         table = read.pop("test")
@@ -440,6 +437,13 @@ def read_rows(
     if not len(rows):
         warn(f"{files['test']}: it has no rows, and nothing is predicted")
     return table, rows
+
+
+def _files(data: Path, reading: Reading) -> dict[str, Path]:
+    remedy = (
+        "Give the rows to predict: their file, or a folder with test.csv or test.parquet (fastrec layout writes one)"
+    )
+    return files_of(data, "test", remedy, reading.files)
 
 
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fastrec.cli import app
 from fastrec.competition import (
     NextItemCompetition,
-    NextItemForm,
+    SubmissionFormat,
     check_submission,
     compare_runs,
     list_runs,
@@ -108,7 +108,7 @@ def test_what_cannot_be_predicted_is_named(run, data, tmp_path):
         predict_run(run, tmp_path, tmp_path / "p.csv")
     odd = shutil.copytree(run, tmp_path / "odd")
     config = json.loads((odd / "config.json").read_text())
-    (odd / "config.json").write_text(json.dumps({**config, "submission": {"kind": "next items"}}))
+    (odd / "config.json").write_text(json.dumps({**config, "submission": {"kind": "lists"}}))
     with pytest.raises(UnreadableFileError, match="settings"):
         predict_run(odd, data, tmp_path / "p.csv")
     with pytest.raises(DataError, match="no_such_module"):
@@ -195,7 +195,7 @@ def _line(text: str, row: int, line: str) -> str:
 
 
 def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_path):
-    form = NextItemForm(max_items=3)
+    form = SubmissionFormat(prediction="items", max_items=3, candidates=None, answer="target")
     best = torch.tensor([[1, 2, 0], [0, 0, 0], [2, 1, 0]])
     form.write(tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best)
     assert pd.read_csv(tmp_path / "s.csv", keep_default_na=False)["items"].tolist() == ["x =y", "", "=y x"]
@@ -206,7 +206,7 @@ def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_pat
     with pytest.raises(DataError, match=r"row 1: no answer \(1 such rows in all\)"):
         score_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     with pytest.raises(DataError, match="no submission has the columns"):
-        NextItemForm(items="a", session="a")
+        SubmissionFormat(prediction="a", keys=("a",))
 
 
 def test_runs_are_listed_and_compared(run, near):

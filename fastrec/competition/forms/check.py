@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat
-from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.forms.rows import IdLists, RowKeys, SubmissionForm
 from fastrec.competition.forms.values import ValueForm, predicted_values, read_truth, relevance, wanted_rows
 from fastrec.errors import FastrecError, SubmissionError, refuse_rows
@@ -142,7 +141,7 @@ def score_submission(
         FastrecError: a file is absent, corrupt or lacks a column.
     """
     path, truth_path = Path(submission_path), Path(truth_path)
-    if isinstance(form, NextItemForm) or (isinstance(form, SubmissionFormat) and form.candidates_sep is not None):
+    if isinstance(form, SubmissionFormat) and (form.candidates is None or form.candidates_sep is not None):
         return _score_answers(path, truth_path, form)
     metric = get_metric(metric or default_metric("ranking" if target is None else target.task))
     if target is None:
@@ -166,9 +165,9 @@ def score_submission(
     return ScoreReport("accuracy", get_metric("accuracy")(known, placed), len(table), note=note, others=others)
 
 
-def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat | NextItemForm) -> ScoreReport:
+def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat) -> ScoreReport:
     """Score lists by where the one answer of each stands in it."""
-    if isinstance(form, NextItemForm):
+    if form.candidates is None:
         table, ids = form.read(path)
     else:  # by the official rule further columns do not count, nor what is wrong with a list but its answer
         table = form.read_lines(path, exact=False)
@@ -188,7 +187,7 @@ def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat | NextIt
     frame = pa.table({**wanted.columns, "answer": answers, "listed": listed, "rank": rank, "reciprocal_rank": gain})
     n, metric = max(len(rank), 1), "mrr"
     others: dict[str, float] = {"first": int((rank == 1).sum()), "not_counted": int((rank == 0).sum())}
-    if isinstance(form, NextItemForm):
+    if form.candidates is None:
         k, metric = form.max_items, f"mrr@{form.max_items}"
         place = rank[rank > 0].astype(np.float64)
         others = {f"hr@{k}": len(place) / n, f"ndcg@{k}": float((1 / np.log2(place + 1)).sum()) / n}
