@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ def keep_rows(run: TableRun) -> str | None:
         return place.name
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     keys = [] if key is None else [key] if isinstance(key, str) else list(key)
-    events = None if recipe.events is None else recipe.events.to_state()
+    events = None if recipe.events is None else asdict(recipe.events)
     conts = [n for n in run.conts if n not in run.place_of_scores]  # a place is not known of rows that are scored
     about = {"task": run.train.task, "n_outputs": run.train.n_outputs, "cats": run.cats, "conts": conts}
     about |= {"targets": prepared.targets, "key": keys, "time": recipe.time, "history": bool(recipe.history)}
@@ -114,7 +115,7 @@ class KeptRows:
         self.outputs, self.from_targets = list(about["outputs"]), list(about["from_targets"])
         self.table_names, self.n_outputs = list(about["tables"]), int(about["n_outputs"])
         self._parts = about["parts"]
-        self.events, self._lists = EventsBefore.from_state(about.get("events")), about.get("lists")
+        self._lists, self.events = about["lists"], None if about["events"] is None else EventsBefore(**about["events"])
         self.folds = Folds.load(self.run / "folds.parquet")
         self.columns = pq.read_schema(self._file("train")).names
         self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them

@@ -81,8 +81,8 @@ class SavedRun:
             self.cats = list(self.config["categories"])
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
             self.task = self.config["task"]
-            self.reading = Reading.from_state(self.config.get("reading", {}))
-            self.events = EventsBefore.from_state(self.config.get("events"))
+            self.reading = Reading(**self.config.get("reading", {}))
+            self.events = EventsBefore(**self.config["events"]) if self.config.get("events") is not None else None
             self.place: dict[str, float] = self.config.get("place_of_scores", {})
         except DataError:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,6 @@ class Reading:
 
     def _types(self, table: str) -> Mapping[str, str]:
         return self.types.get("train" if table in _ROWS else table, {})
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the reading as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Reading:
-        """Invert ``to_state``."""
-        return cls(**state)
 
 
 def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:

@@ -102,7 +102,7 @@ def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str])
     kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
     about = {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap}  # what ``SavedRecipe`` takes over
     about["also"] = [m for m in recipe.also if isinstance(m, str)]
-    notes |= {"recipe": about, "reading": recipe.reading.to_state()}
+    notes |= {"recipe": about, "reading": asdict(recipe.reading)}
     if recipe.task == "ranking":
         notes |= {n: getattr(recipe, n) for n in ("list_column", "item", "label")}
     return notes
@@ -376,13 +376,13 @@ def _config(run: TableRun) -> dict[str, Any]:
         **({"place_of_scores": run.place_of_scores} if run.target is None else {}),
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
-        "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),
+        "reading": asdict(replace(recipe.reading, types=run.found.types, gaps=gaps)),
         "submission": run.form.to_state(),
     }
     if run.blended:
         config["blend"] = run.blended
     if recipe.events is not None:
-        config["events"] = recipe.events.to_state()
+        config["events"] = asdict(recipe.events)
     if target is not None:
         # Classes, or targets, as the report calls them.
         binary = target.task == "binary" and target.classes is not None

@@ -64,10 +64,7 @@ def read(run: TableRun) -> None:
         check_candidates(recipe, found)
     run.target = recipe.find_target(found.train)
     run.found = (_labels_apart if run.target is None else _truth_apart)(recipe, found, run.target, run.data)
-    ids = tuple(recipe.ids) or ((recipe.list_column, recipe.item) if run.target is None else ())
-    names = (run.found.train if run.found.test is None else run.found.test).names
-    lists = (recipe.list_column, recipe.item) if run.target is None else None
-    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files, lists)
+    run.form = form_of(run)
     # Ids that cannot be written into a submission are refused, and two rows with the same ids. The targets of a ranking
     # may name lists alone, while the submission has a line for each candidate of the test.
     form, values = run.form, isinstance(run.form, ValueForm)

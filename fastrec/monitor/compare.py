@@ -136,15 +136,6 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class CellShares:
-    """The cells that a column's values were counted in, for a picture: labels, and the share of the rows in each."""
-
-    labels: list[str]
-    reference: np.ndarray
-    new: np.ndarray
-
-
-@dataclass(frozen=True)
 class Compared:
     """A column of both sides."""
 
@@ -162,7 +153,8 @@ class Compared:
     unseen_usual: float  # the share that would be usual where nothing has changed
     unseen_test: Test  # whether there are more
     grown: int  # how many distinct values are new, of categories
-    cells: CellShares = field(repr=False)  # what ``psi`` and ``js`` are of
+    # the cells that ``psi`` and ``js`` are of, for a picture: labels, and the shares of the rows of each side
+    cells: tuple[list[str], np.ndarray, np.ndarray] = field(repr=False)
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
@@ -251,8 +243,8 @@ def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float
     return (absent[0] / max(rows[0], 1), absent[1] / max(rows[1], 1)), shares_test(absent, rows)
 
 
-def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> CellShares:
-    return CellShares(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))
+def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+    return labels, a / max(a.sum(), 1), b / max(b.sum(), 1)
 
 
 @dataclass(frozen=True)

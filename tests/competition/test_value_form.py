@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from fastrec.competition import ValueForm, check_submission, score_submission
+from fastrec._core.progress import Stages
+from fastrec.competition import Competition, CompetitionData, ValueForm, check_submission, score_submission
+from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import form_of, submission_values, write_submission_of
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
@@ -319,7 +321,17 @@ def test_lists_are_written_best_first_and_cut(tmp_path):
 
 def test_the_form_is_the_recipes_or_a_samples_or_the_targets(tmp_path):
     target = Target.fit(pd.DataFrame({"y": ["a", "b"]}), "y")
-    assert form_of(FORM, tmp_path, target, ("id",), ["id"]) is FORM
-    assert form_of(None, tmp_path, target, ("id",), ["id", "x"]) == ValueForm(ids=("id",), values=("y",))
+
+    def made(form, ids, names):
+        recipe = Competition()
+        recipe.submission, recipe.ids = form, ids
+        run = TableRun(
+            recipe=recipe, data=tmp_path, out=tmp_path, device=torch.device("cpu"), stages=Stages(quiet=True)
+        )
+        run.target, run.found = target, CompetitionData(Table({n: [1] for n in names}))
+        return run
+
+    assert form_of(made(FORM, ("id",), ["id"])) is FORM
+    assert form_of(made(None, ("id",), ["id", "x"])) == ValueForm(ids=("id",), values=("y",))
     write(tmp_path / "sample_submission.csv", "key,y\n1,0\n")
-    assert form_of(None, tmp_path, target, (), ["key", "x"]) == ValueForm(ids=("key",), values=("y",))
+    assert form_of(made(None, (), ["key", "x"])) == ValueForm(ids=("key",), values=("y",))

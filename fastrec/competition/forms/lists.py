@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from fastrec._core.atomic import read_json
 from fastrec.competition.forms.rows import (
@@ -209,12 +210,11 @@ class SubmissionFormat(SubmissionForm):
             DataError: an id holds the separator.
             WriteError: the file system refused; what was at ``path`` is as it was.
         """
-        words, none = np.array(self.texts(items), dtype=object), len(items.reserved)
-        lines = [self.sep.join(words[row[row >= none] - none]) for row in best.numpy()]
-        columns: dict[str, Any] = {self.prediction: pa.array(lines, pa.large_string())}
-        if self.keys:
-            columns = {self.keys[0]: id_text(sessions.to_arrow()), **columns}
-        self.write_lines(path, columns)
+        known = best >= len(items.reserved)
+        ids = pa.array(self.texts(items), pa.large_string()).take(pa.array(best[known].numpy() - len(items.reserved)))
+        ends = torch.nn.functional.pad(known.sum(1).cumsum(0), (1, 0))
+        keys = {n: id_text(sessions.to_arrow()) for n in self.keys}
+        write_submission(path, keys, pa.LargeListArray.from_arrays(pa.array(ends.numpy()), ids), self)
 
 
 def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -308,7 +308,7 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
 
     Raises:
         DataError: a key column is missing, holds missing values or floats; lengths differ.
-        SubmissionError: a duplicate row, or a list that is empty, too long or names an id twice.
+        SubmissionError: a duplicate row, or a list of candidates that is empty, too long or names an id twice.
         WriteError: the file system refused; what was at ``path`` is as it was.
     """
     columns, name = {n: key_text(keys_frame, n) for n in format.keys}, format.prediction
@@ -325,7 +325,8 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         raise DataError(f"lists are {kind}", column=name, remedy="Give strings or lists of ids")
     refuse_nulls(column, name, "a list, or an id in it, is missing")
     columns[name] = column.cast(pa.large_string())
-    format.lists_of(columns[format.prediction], path)
+    if format.candidates is not None:  # of a session nothing may be known
+        format.lists_of(columns[name], path)
     format.write_lines(path, columns)
 
 
