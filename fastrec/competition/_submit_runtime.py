@@ -28,18 +28,6 @@ MODULES: dict[str, str] = {}
 # fastrec script: what follows is copied
 
 
-def _lay_out(folder: Path) -> None:
-    """Write the modules above into a folder, and let them be imported from there."""
-    for name, source in MODULES.items():
-        file = folder.joinpath(*name.split("."), "__init__.py")
-        file = file if name in PACKAGES else file.parent.with_suffix(".py")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(source, encoding="utf-8")
-    for place in [p for p in folder.rglob("*") if p.is_dir()]:  # a package of the same name elsewhere would go first
-        (place / "__init__.py").touch()
-    sys.path.insert(0, str(folder))
-
-
 def _have_fastrec(wheels: Path) -> None:
     """Make sure that fastrec can be imported: the installed one, else from the wheels, for this process alone."""
     names = [r.partition("==")[0] for r in REQUIREMENTS]
@@ -142,7 +130,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.minutes is not None:
             _end_at(began, options.minutes, Path(folder))
         _have_fastrec(options.wheels)
-        _lay_out(Path(folder) / "modules")
+        modules = Path(folder) / "modules"  # those above, to be imported from there
+        for name, source in MODULES.items():
+            file = modules.joinpath(*name.split("."), "__init__.py")
+            file = file if name in PACKAGES else file.parent.with_suffix(".py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source, encoding="utf-8")
+        for place in [p for p in modules.rglob("*") if p.is_dir()]:  # a package of that name elsewhere would go first
+            (place / "__init__.py").touch()
+        sys.path.insert(0, str(modules))
         _submit(options, Path(folder), began)
 
 

@@ -364,7 +364,8 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         # The serving run cannot predict classes that it does not know.
         unknown = (old.classes.encode(rows[old.names[0]]).cpu() == 0) & scored
     scored = scored & ~unknown
-    candidate = _oof(out)[scored]
+    oof = torch.from_numpy(read_predictions(out / "oof" / "stack.parquet"))
+    candidate = (oof[:, 0] if oof.shape[1] == 1 else oof)[scored]
     table = rows.take(scored.to(rows.device))
     serving = _served(saved, table, newest, newest.codes[scored.numpy()])
     groups = None
@@ -424,11 +425,6 @@ def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
     known = ~made.isnan()  # rows that no fold scores have no prediction
     made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
     return made
-
-
-def _oof(run: Path) -> torch.Tensor:
-    values = torch.from_numpy(read_predictions(run / "oof" / "stack.parquet"))
-    return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _enter(

@@ -528,16 +528,16 @@ def run_summary(run: Path) -> RunSummary:
     scores = read_json(run / "scores.json")
     config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
     try:
-        final = str(scores.get("final", "stack"))
-        interval, score = scores.get("intervals", {}).get(final), (scores.get("oof") or {}).get(final)
+        final, said = str(scores.get("final", "stack")), {n: v or {} for n, v in scores.items()}
+        interval, score = said.get("intervals", {}).get(final), said.get("oof", {}).get(final)
         return RunSummary(
             run.name,
-            str(config.get("competition", "")),
-            str(scores.get("metric", "")),
+            str(config.get("competition") or ""),
+            str(scores.get("metric") or ""),
             math.nan if score is None else float(score),
             None if interval is None else (float(interval[1]), float(interval[2])),
-            int(scores.get("rows", {}).get("features", 0)),
-            float(sum(scores.get("seconds", {}).values())),
+            int(said.get("rows", {}).get("features", 0)),
+            float(sum(said.get("seconds", {}).values())),
             config.get("git_revision"),
             config.get("finished"),
             noted_score(run),
