@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,33 @@ class WriteError(FastrecError, OSError):
 
 class DataWarning(UserWarning):
     """Something odd in the data that fastrec kept or mended, and how."""
+
+
+def refuse_rows(
+    bad: Any,
+    problem: str | Callable[[int], str],
+    error: type[FastrecError] = DataError,
+    *,
+    numbers: Any = None,
+    **about: Any,
+) -> None:
+    """Raise an error if there are bad rows: it names the first, and says how many there are.
+
+    Args:
+        bad: bool ``[n]``, or the bad rows in ascending order.
+        problem: what is wrong with them; or what makes it of the first one's place.
+        error: what is raised, with ``about``: further arguments of it.
+        numbers: ``[n]`` the rows' numbers in their file; None: their places.
+    """
+    import numpy as np  # this file is imported first, and mostly raises nothing
+
+    bad = np.asarray(bad)
+    rows = np.flatnonzero(bad) if bad.dtype == bool else bad
+    if len(rows):
+        first = int(rows[0])
+        text = problem if isinstance(problem, str) else problem(first)
+        row = first if numbers is None else int(numbers[first])
+        raise error(f"{text} ({len(rows)} such rows in all)", row=row, **about)
 
 
 _PACKAGE = str(Path(__file__).parent)

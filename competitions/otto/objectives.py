@@ -16,8 +16,7 @@ import torch
 
 from fastrec._core.atomic import atomic_file
 from fastrec._core.progress import Stages
-from fastrec.competition.forms.next_items import NextItemForm
-from fastrec.competition.next_items import write_sessions
+from fastrec.competition.next_items import next_item_form, write_sessions
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_record import Run
@@ -138,8 +137,8 @@ def run_objectives(run: Run) -> None:
             models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
             columns = sessions.columns
             write_sessions(part, sessions.form(), sessions, item=columns["item"])
-            form = {"session": columns["session"], "order": tuple(columns["order"]), "max_items": recipe.k}
-            form = NextItemForm(items=columns["item"], **form).to_state()
+            order = tuple(columns["order"])
+            form = next_item_form(columns["item"], columns["session"], recipe.k, order=order).to_state()
             net = write_net(part / "models" / "blend", ranker)
             write_config(part, run, {"models": models, "submission": form, "exclude_seen": False, **net})
         write_scores(part, run, scores)

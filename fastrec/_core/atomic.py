@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import hashlib
 import json
@@ -62,11 +63,12 @@ def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def alone_at(path: Path) -> Iterator[None]:
+def alone_at(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing to ``path``; the kernel frees the lock if this one dies.
 
     Args:
         path: the target; the lock is a hidden file in the same folder. Systems without ``flock`` have no lock.
+        wait: for a process that is writing there.
 
     Raises:
         WriteError: another process is writing there, or the lock cannot be opened.
@@ -75,16 +77,16 @@ def alone_at(path: Path) -> Iterator[None]:
         yield
         return
     path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock, held = path.with_name(f".{_short(path.name)}.lock"), None
     while held is None:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:  # such as another user's, who was killed before it was removed
-            remedy = "Remove that file, or choose another place"
-            raise WriteError(f"no lock can be had ({error.strerror})", file=lock, remedy=remedy) from error
+            problem = f"could not be written: no lock can be had ({error.strerror})"
+            raise WriteError(problem, file=lock, remedy="Remove that file, or choose another place") from error
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(held)
             remedy = "Wait for it to end, or choose another place"
@@ -304,6 +306,18 @@ def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, A
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=again) from error
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write JSON as a person can read it, whole or not at all."""
+    with atomic_file(path) as part:
+        part.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def file_digest(file: Path) -> str:

@@ -1,17 +1,21 @@
-"""Tables and names in messages: what fits the terminal, and the name that was meant."""
+"""Results for people and programs: tables that fit the terminal, JSON values, the name that was meant."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from fastrec.errors import MissingColumnError
 
 # Tables that fit a terminal: whole columns are dropped, no name or figure is cut.
 
@@ -66,6 +70,26 @@ def terminal_table(
     return table
 
 
+def plain(value: Any) -> Any:
+    """Return a result as JSON values: records as objects, paths as text, what is no finite number as None.
+
+    A pandas frame is a list of its rows.
+    """
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
+        return plain(value.to_dict("records"))
+    if is_dataclass(value) or hasattr(value, "_asdict"):
+        names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
+        return {n: plain(getattr(value, n)) for n in names}
+    if isinstance(value, dict):
+        return {str(n): plain(v) for n, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else str(value)
+
+
 # ``nearest``: the name that a misspelt one is likely to stand for.
 
 
@@ -75,3 +99,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     lowered = {k.casefold(): k for k in sorted(known)}
     close = difflib.get_close_matches(name[:100].casefold(), lowered, 1)
     return lowered[close[0]] if close else None
+
+
+def refuse_absent(
+    names: Iterable[str], there: Collection[str], problem: str, *, file: Any = None, remedy: str | None = None
+) -> None:
+    """Refuse columns that are not ``there`` (``MissingColumnError``): the first is named, with what may be meant."""
+    absent = next((n for n in names if n not in there), None)
+    if absent is not None:
+        near = nearest(absent, there)
+        remedy = remedy or f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(list(there)[:20])}"
+        raise MissingColumnError(problem, file=file, column=absent, remedy=remedy)

@@ -11,11 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec._core import limits
-from fastrec._core.messages import nearest
+from fastrec._core import limits, messages
 from fastrec.auto.columns import _ID_NAME, ColumnInfo, Files
 from fastrec.auto.problem import AutoDecision, Problem
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, refuse_rows
 from fastrec.table import Table
 
 _WHOSE = r"(_?(id|key|uuid|no|nr|code))?s?$"
@@ -119,10 +118,7 @@ def refuse_absent(
     """
     for role in (r for r in roles if r in files.tables):
         table, file = files.tables[role], files.folder / files.names.get(role, role)
-        if name not in table.column_names:
-            near = nearest(name, table.column_names)
-            remedy = f"Is {near!r} meant? " * (near is not None) + f"There are {', '.join(table.column_names[:20])}"
-            raise MissingColumnError(f"the {role} rows lack it", file=file, column=name, remedy=remedy)
+        messages.refuse_absent([name], table.column_names, f"the {role} rows lack it", file=file)
         row = pc.index(table[name].is_null(nan_is_null=True), True).as_py() if filled else -1
         if row >= 0:
             remedy = f"Drop such rows, or give each its {what}"
@@ -164,10 +160,8 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
     values = (column.cast(pa.int8()) if flags else column).cast(pa.float64(), safe=False).to_numpy()
     missing = np.isnan(values)
     bad = ~missing & ~((values >= 0) & (values == np.floor(values)) & np.isfinite(values))
-    if bad.any():
-        row = int(bad.argmax())
-        problem = f"the label is {values[row]:g} ({int(bad.sum())} such rows), no whole number from 0"
-        raise DataError(problem, file=file, column=name, row=row, remedy="Give 0 or 1, or grades such as 0 to 4")
+    remedy, about = "Give 0 or 1, or grades such as 0 to 4", {"file": file, "column": name}
+    refuse_rows(bad, lambda row: f"the label is {values[row]:g}, no whole number from 0", remedy=remedy, **about)
     if missing.all():
         raise DataError("the label has no value", file=file, column=name, remedy="Name another label")
     if not (values > 0).any():
@@ -176,14 +170,13 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
     if lists is None or not missing.any():
         return values
     codes = pd.factorize(made.train[lists].to_pandas())[0]
-    some = missing & (np.bincount(codes, ~missing) > 0)[codes]
-    if some.any():
-        row = int(some.argmax())
-        raise DataError(
-            f"the label is missing ({int(some.sum())} such rows), and other rows of the group "
-            f"{made.train[lists][row].as_py()!r} have one", file=file, column=name, row=row,
-            remedy="Give 0 to what was not chosen; the rows of a group to predict have no label at all",
-        )  # fmt: skip
+    remedy = "Give 0 to what was not chosen; the rows of a group to predict have no label at all"
+    refuse_rows(
+        missing & (np.bincount(codes, ~missing) > 0)[codes],
+        lambda r: f"the label is missing, and other rows of the group {made.train[lists][r].as_py()!r} have one",
+        remedy=remedy,
+        **about,
+    )
     made.files.tables["train"] = made.train.filter(pa.array(~missing))
     return values[~missing]
 
@@ -269,13 +262,13 @@ def _find_item(made: Problem, asked: str | None) -> None:
     for role in (r for r in ("train", "test") if r in made.files.tables):
         rows = made.files.tables[role]
         pairs = pd.DataFrame({n: pd.factorize(rows[n].to_pandas())[0] for n in (str(made.lists), made.item)})
-        again = pairs.duplicated().to_numpy()
-        if again.any():
-            row, file = int(again.argmax()), made.files.folder / made.files.names[role]
-            which, group = rows[made.item][row].as_py(), rows[made.lists][row].as_py()
-            problem = f"the item {which!r} stands twice in the group {group!r} ({int(again.sum())} such rows)"
-            remedy = "Keep one row for each item of a group, or name another column of items"
-            raise DataError(problem, file=file, column=made.item, row=row, remedy=remedy)
+        items, groups = (rows[n] for n in (made.item, made.lists))
+        remedy = "Keep one row for each item of a group, or name another column of items"
+        refuse_rows(
+            pairs.duplicated(),
+            lambda r, i=items, g=groups: f"the item {i[r].as_py()!r} stands twice in the group {g[r].as_py()!r}",
+            **{"file": made.files.folder / made.files.names[role], "column": made.item, "remedy": remedy},
+        )
     c = next((c for c in made.columns if c.name == made.item), None)
     why = "as was asked for" if asked is not None else "it names the candidates: hardly one is twice in a group"
     distinct = f", {c.distinct:,} different ones" if c is not None else ""

@@ -27,7 +27,7 @@ from fastrec.auto.lists import (
 )
 from fastrec.auto.logs import find_log
 from fastrec.auto.problem import ALONE, Asked, AutoDecision, Problem
-from fastrec.errors import DataError, FastrecError, warn
+from fastrec.errors import DataError, FastrecError, refuse_rows, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.metrics import default_metric, get_metric, metrics_for
 from fastrec.table import Table
@@ -168,12 +168,12 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
         known &= train[n].is_valid().to_numpy()
     number = _is_number(column.type) or pa.types.is_boolean(column.type)
     weight = column.to_pandas().to_numpy(dtype="float64", na_value=np.nan) if number else np.full(len(train), np.nan)
-    bad = known & ~((weight >= 0) & np.isfinite(weight))
-    if bad.any():
-        row = int(bad.argmax())
-        problem = f"the weight is {column[row].as_py()!r} ({int(bad.sum())} such rows), no number of 0 or more"
-        remedy = "Give a finite number, 0 for rows that are not to count"
-        raise DataError(problem, file=file, column=asked.weight, row=row, remedy=remedy)
+    remedy = "Give a finite number, 0 for rows that are not to count"
+    refuse_rows(
+        known & ~((weight >= 0) & np.isfinite(weight)),
+        lambda row: f"the weight is {column[row].as_py()!r}, no number of 0 or more",
+        **{"file": file, "column": asked.weight, "remedy": remedy},
+    )
     if not weight[known].any():
         raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")
 

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import shlex
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
 from fastrec._core.fresh_process import owns_process
+from fastrec._core.messages import TableColumn, plain, terminal_table
 from fastrec._version import __version__
 from fastrec.competition.run import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError
 
 if TYPE_CHECKING:
     from fastrec.competition.forms.rows import SubmissionForm
-    from fastrec.competition.forms.values import ValueScore
     from fastrec.competition.recipe import Competition
 
 
@@ -149,19 +146,14 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         from fastrec._core.memory import keep_memory
         from fastrec.competition import run as library
         from fastrec.competition.budget import Budget
-        from fastrec.report.text import leaderboard_table
 
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         # The allocator keeps freed memory: steps of a run ask for the same sizes again.
         with keep_memory():
             options["minutes"] = None if minutes is None else Budget(minutes, began=began)
             loaded = recipe()
             kept.append(bool(options.get("resume")) and loaded._kind.keeps_parts)
-            made = library.run_competition(loaded, data, out, stages=stages, command=command, **options)
-        console = Console()
-        console.print(leaderboard_table(made, width=console.width))
-        typer.echo(f"submission {made / 'submission.csv'}")
-        typer.echo(f"report {made / 'report.html'}")
+            made = library.run_competition(loaded, data, out, stages=stages, command=own_command(), **options)
+        show_run(made)
 
 
 @app.command()
@@ -205,8 +197,8 @@ def check(
     with readable_errors():
         from fastrec.competition.forms.check import check_submission
 
-        form = _form(submission, competition, run)
-        any_order = form.kind == "values" and _ranks(submission, competition, run)
+        form, about = _form(submission, competition, run)
+        any_order = form.kind == "values" and about.get("task") == "ranking"
         typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
 
 
@@ -220,15 +212,17 @@ def score(
     """Score a submission by the competition's metric; the last line is its name and the score."""
     with readable_errors():
         from fastrec.competition.forms.check import score_submission
-        from fastrec.competition.forms.lists import SubmissionFormat
-        from fastrec.competition.forms.next_items import score_items
+        from fastrec.table import Table
+        from fastrec.table.read import read_file
 
-        form = _form(submission, competition, run)
-        if form.kind == "values" or (isinstance(form, SubmissionFormat) and form.candidates_sep is None):
-            found = _score_values(submission, truth, form, competition, run)
-        else:
-            found = {"lists": score_submission, "next items": score_items}[form.kind](submission, truth, form)
-        typer.echo(str(found))
+        form, about = _form(submission, competition, run)
+        task, target = about.pop("task", None), about.pop("target", None)
+        if form.kind == "values" and task != "ranking":
+            try:
+                about["target"] = target(Table.read(read_file(truth)))
+            except FastrecError as error:
+                raise error.of_file(truth) from None
+        typer.echo(str(score_submission(submission, truth, form, **about)))
 
 
 # Typer shows it as their help, which says where the form comes from.
@@ -239,70 +233,41 @@ The form is that of --competition or --run; without them that of the run directo
 elsewhere that of the RecSys Challenge 2019."""
 
 
-def _ranks(submission: Path, competition: Path | None, run: Path | None) -> bool:
-    """Return whether the recipe, or the run, is a ranking."""
+def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple[SubmissionForm, dict[str, Any]]:
+    """Return the form, and what else the recipe or the run says: task, metric, columns, and what makes the target.
+
+    A recipe without a form has the submission's own columns, of which its ids name a row.
+    """
     from fastrec._core.atomic import read_json
-    from fastrec.competition.forms.lists import run_around
-
-    if competition is not None:
-        return load_competition(competition).task == "ranking"
-    folder = run or run_around(submission)
-    return folder is not None and read_json(folder / "config.json").get("task") == "ranking"
-
-
-def _score_values(
-    submission: Path, truth: Path, form: SubmissionForm, competition: Path | None, run: Path | None
-) -> ValueScore:
-    """Score lines with a value each; metric and target are the recipe's, or the run's."""
-    from fastrec.competition.forms.lists import run_around
-    from fastrec.competition.forms.values import score_values
-    from fastrec.metrics import default_metric
-    from fastrec.table import Table, load_state
-    from fastrec.table.read import read_file
-    from fastrec.validate import Target
-
-    if competition is not None:
-        recipe = load_competition(competition)
-        try:
-            target = recipe.find_target(Table.read(read_file(truth))) if recipe.task != "ranking" else None
-        except FastrecError as error:
-            raise error.of_file(truth) from None
-        metric = recipe.metric or default_metric("ranking" if target is None else target.task)
-        options = {"metric": metric, "target": target, "label": recipe.label}
-        return score_values(submission, truth, form, **options, lists=recipe.list_column if target is None else None)
-    folder = run or run_around(submission)
-    assert folder is not None  # a form with values is a run's
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
-    options = {"metric": config["metric"], "target": target, "label": config.get("label")}
-    return score_values(submission, truth, form, **options, lists=config.get("list_column"))
-
-
-def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionForm:
-    # The form; of a recipe without one the submission's own columns, of which the recipe's ids name a row
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
+    from fastrec.table import load_state
     from fastrec.table.read import csv_header
+    from fastrec.validate import Target
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
     if competition is None:
         run = run or run_around(submission)
         if run is not None:
-            return form_of_run(run)
+            form, config = form_of_run(run), read_json(run / "config.json")
+            about = {n: config.get(n) for n in ("task", "metric", "label")} | {"lists": config.get("list_column")}
+            return form, {**about, "target": lambda _: Target.from_state(load_state(run / "target"))}
         header = csv_header(submission)
         absent = next((n for n in RECSYS2019.header if n not in header), None)
         if absent is not None:
             problem = "no run directory says the file's form, and that of the RecSys Challenge 2019 has this column"
             remedy = "Give --run RUN or --competition FOLDER, whose form the file has"
             raise MissingColumnError(problem, file=submission, column=absent, remedy=remedy)
-        return RECSYS2019
+        return RECSYS2019, {}
     recipe = load_competition(competition)
+    about = {"task": recipe.task, "metric": recipe.metric, "label": recipe.label, "lists": recipe.list_column}
+    about["target"] = recipe.find_target
     if recipe.submission is not None:
-        return recipe.submission
+        return recipe.submission, about
     if recipe.task == "ranking":
-        return ranking_form(submission, recipe.list_column, recipe.item, recipe.ids)
-    return sample_form(submission, recipe.ids)
+        return ranking_form(submission, recipe.list_column, recipe.item, recipe.ids), about
+    return sample_form(submission, recipe.ids), about
 
 
 @app.command()
@@ -310,33 +275,39 @@ def report(run_directory: RunFolder, as_json: Json = False) -> None:
     """Write a run's report.html anew and print its leaderboard."""
     with readable_errors():
         from fastrec.report.page import write_report
-        from fastrec.report.text import leaderboard_figures, leaderboard_table
+        from fastrec.report.text import leaderboard_figures
 
         path = write_report(run_directory)
         if as_json:
             print_json({"report": path, **leaderboard_figures(run_directory)})
-            return
-        typer.echo(f"report {path}")
-        console = Console()
-        console.print(leaderboard_table(run_directory, width=console.width))
+        else:
+            show_run(run_directory, submission=False)
+
+
+def show_run(run: Path, *, submission: bool = True) -> None:
+    """Print a run's leaderboard, and where its submission and its report are."""
+    from fastrec.report.text import leaderboard_table
+
+    console = Console()
+    console.print(leaderboard_table(run, width=console.width))
+    if submission:
+        typer.echo(f"submission {run / 'submission.csv'}")
+    typer.echo(f"report {run / 'report.html'}")
+
+
+def show_table(columns: Sequence[TableColumn], title: str | None = None) -> None:
+    """Print a table that fits the terminal."""
+    console = Console()
+    console.print(terminal_table(columns, console.width, title=title))
+
+
+def own_command() -> str:
+    """Return the command that this process was started by."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def print_json(found: Any) -> None:
-    """Print results as one JSON document: records as objects, paths as text, what is no finite number as null."""
-
-    def plain(value: Any) -> Any:
-        if is_dataclass(value) or hasattr(value, "_asdict"):
-            names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
-            return {n: plain(getattr(value, n)) for n in names}
-        if isinstance(value, dict):
-            return {str(n): plain(v) for n, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        value = value.item() if isinstance(value, np.generic) else value
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else None
-        return value if value is None or isinstance(value, bool | int) else str(value)
-
+    """Print results as one JSON document, as ``plain`` makes it."""
     typer.echo(json.dumps(plain(found), indent=1, ensure_ascii=False, allow_nan=False))
 
 

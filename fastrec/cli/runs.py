@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import tempfile
 from contextlib import nullcontext, redirect_stdout
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from fastrec._core import limits
-from fastrec._core.messages import TableColumn, terminal_table
+from fastrec._core.messages import TableColumn
 from fastrec.cli.app import (
     CompetitionFolder,
     Device,
@@ -23,8 +22,11 @@ from fastrec.cli.app import (
     Seed,
     Trust,
     app,
+    own_command,
     print_json,
     readable_errors,
+    show_run,
+    show_table,
     trusted,
 )
 from fastrec.competition.run import load_competition
@@ -125,7 +127,6 @@ def runs(
         if as_json:
             print_json(found)
             return
-        console = Console()
         columns = [
             TableColumn("run", [r.name for r in found], fold=True),
             TableColumn("competition", [r.competition for r in found], drop=2, fold=True),
@@ -137,7 +138,7 @@ def runs(
             TableColumn("seconds", [f"{r.seconds:.0f}" for r in found], drop=4),
             TableColumn("git", [r.git_revision or "" for r in found], drop=3),
         ]
-        console.print(terminal_table(columns, console.width))
+        show_table(columns)
 
 
 @app.command()
@@ -166,7 +167,6 @@ def compare(
         if as_json:
             print_json({"a": names[0], "b": names[1], "segments": found, "sentence": found[0].sentence(*names)})
             return
-        console = Console(highlight=False)
         columns = [
             TableColumn("rows", [c.segment for c in found], fold=True),
             TableColumn("n", [str(c.rows) for c in found]),
@@ -175,8 +175,8 @@ def compare(
             TableColumn("difference", [f"{c.difference.mean:+.5f}" for c in found]),
             TableColumn("95 %", [f"{c.difference.low:+.5f} to {c.difference.high:+.5f}" for c in found]),
         ]
-        console.print(terminal_table(columns, console.width))
-        whole = found[0]
+        show_table(columns)
+        whole, console = found[0], Console(highlight=False)
         way = "higher" if whole.greater_is_better else "lower"
         console.print(f"difference: {names[0]} less {names[1]}; of {whole.metric} {way} is better", markup=False)
         console.print(whole.sentence(*names), markup=False)
@@ -199,14 +199,8 @@ def blend(
     """
     with readable_errors() as stages:
         from fastrec.competition.blend import blend_runs
-        from fastrec.report.text import leaderboard_table
 
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        made = blend_runs(parts, out, seed=seed, stages=stages, command=command)
-        console = Console()
-        console.print(leaderboard_table(made, width=console.width))
-        typer.echo(f"submission {made / 'submission.csv'}")
-        typer.echo(f"report {made / 'report.html'}")
+        show_run(blend_runs(parts, out, seed=seed, stages=stages, command=own_command()))
 
 
 _REGISTRY = Annotated[Path, typer.Option(help="The registry's folder.", show_default=False)]
@@ -344,8 +338,7 @@ def tries(run: RunFolder) -> None:
             TableColumn("metric", [t.get("metric", "") for t in found], drop=4),
             TableColumn("s", [f"{t.get('seconds', 0):.1f}" for t in found], drop=5),
         ]
-        console = Console()
-        console.print(terminal_table(shown, console.width, title=str(run)))
+        show_table(shown, str(run))
 
 
 @app.command()

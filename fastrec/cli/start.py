@@ -15,9 +15,9 @@ from rich.table import Column as RichColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fastrec._core.messages import TableColumn, terminal_table
+from fastrec._core.messages import TableColumn
 from fastrec._version import __version__
-from fastrec.cli.app import CompetitionFolder, Device, Seed, app, readable_errors
+from fastrec.cli.app import CompetitionFolder, Device, Seed, app, readable_errors, show_table
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, FastrecError
 
@@ -138,8 +138,7 @@ def candidates(
         for name, form in (("recall", ".4f"), ("gain", ".4f"), ("candidates", ".0f")):
             head = f"recall@{k}" if name == "recall" else name
             columns.append(TableColumn(head, [format(v, form) for v in found[name]], options={"justify": "right"}))
-        console = Console()
-        console.print(terminal_table(columns, console.width))
+        show_table(columns)
         some = f"{round(made.found * made.groups)} of {made.groups} groups: {made.found:.1%} have a positive"
         typer.echo(f"train {len(made.train)} candidates of {some}")
         typer.echo(f"test  {len(made.test)} candidates of {made.asked} groups")

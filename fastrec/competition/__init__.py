@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from fastrec.competition.embed import embed_run, run_vectors
     from fastrec.competition.forms.check import CheckReport, ScoreReport, check_submission, score_submission
     from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, write_submission
-    from fastrec.competition.forms.next_items import NextItemForm, NextItemScore, score_items
     from fastrec.competition.forms.rows import RankedLists, rank_lists, ranked_strings
-    from fastrec.competition.forms.values import ValueForm, ValueScore, score_values
+    from fastrec.competition.forms.values import ValueForm
     from fastrec.competition.next_items import NextItemCompetition, SavedNextItems
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.predict import SavedRun, predict_run
@@ -33,8 +32,6 @@ __all__ = [
     "CompetitionData",
     "EventsBefore",
     "NextItemCompetition",
-    "NextItemForm",
-    "NextItemScore",
     "RankedLists",
     "Reading",
     "SavedNextItems",
@@ -45,7 +42,6 @@ __all__ = [
     "StreamedRanking",
     "SubmissionFormat",
     "ValueForm",
-    "ValueScore",
     "blend_runs",
     "check_submission",
     "compare_runs",
@@ -58,9 +54,7 @@ __all__ = [
     "read_folder",
     "run_competition",
     "run_vectors",
-    "score_items",
     "score_submission",
-    "score_values",
     "write_script",
     "write_submission",
 ]
@@ -71,9 +65,8 @@ _HOMES = {
     "embed": ("embed_run", "run_vectors"),
     "forms.check": ("CheckReport", "ScoreReport", "check_submission", "score_submission"),
     "forms.lists": ("RECSYS2019", "SubmissionFormat", "write_submission"),
-    "forms.next_items": ("NextItemForm", "NextItemScore", "score_items"),
     "forms.rows": ("RankedLists", "rank_lists", "ranked_strings"),
-    "forms.values": ("ValueForm", "ValueScore", "score_values"),
+    "forms.values": ("ValueForm",),
     "next_items": ("NextItemCompetition", "SavedNextItems"),
     "offline_script": ("write_script",),
     "predict": ("SavedRun", "predict_run"),

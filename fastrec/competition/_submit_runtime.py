@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
 import importlib.util
 import inspect
@@ -21,7 +19,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import CodeType
 
 RECIPE, VERSION, REQUIREMENTS = ("module", "Class"), "0", ["fastrec-tabular==0"]
 SEED: int = 0
@@ -29,31 +26,6 @@ MINUTES: float | None = None
 PACKAGES: set[str] = set()
 MODULES: dict[str, str] = {}
 # fastrec script: what follows is copied
-
-
-class _Inlined(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports the modules above."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        around = any(m.startswith(f"{name}.") for m in MODULES)
-        if name not in MODULES and not around:
-            return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=_place(name), is_package=around or name in PACKAGES)
-        spec.has_location = name in MODULES
-        return spec
-
-    def get_source(self, name: str) -> str:
-        return MODULES.get(name, "")
-
-    def get_code(self, name: str) -> CodeType:
-        return compile(self.get_source(name), _place(name), "exec", dont_inherit=True)
-
-    def is_package(self, name: str) -> bool:
-        return name in PACKAGES or any(m.startswith(f"{name}.") for m in MODULES)
-
-
-def _place(name: str) -> str:
-    return f"submit.py:{name}"
 
 
 def _have_fastrec(wheels: Path) -> None:
@@ -158,7 +130,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.minutes is not None:
             _end_at(began, options.minutes, Path(folder))
         _have_fastrec(options.wheels)
-        sys.meta_path.insert(0, _Inlined())
+        modules = Path(folder) / "modules"  # those above, to be imported from there
+        for name, source in MODULES.items():
+            file = modules.joinpath(*name.split("."), "__init__.py")
+            file = file if name in PACKAGES else file.parent.with_suffix(".py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source, encoding="utf-8")
+        for place in [p for p in modules.rglob("*") if p.is_dir()]:  # a package of that name elsewhere would go first
+            (place / "__init__.py").touch()
+        sys.path.insert(0, str(modules))
         _submit(options, Path(folder), began)
 
 

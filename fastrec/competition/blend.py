@@ -15,6 +15,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.atomic import alone_at, read_json
+from fastrec._core.messages import refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition.fitting import decide
 from fastrec.competition.forms.lists import form_of_run
@@ -27,9 +28,16 @@ from fastrec.competition.run import check_run_folder
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, LeakageError, MissingColumnError, MissingFileError, SubmissionError, warn
+from fastrec.errors import (
+    DataError,
+    LeakageError,
+    MissingFileError,
+    SubmissionError,
+    refuse_rows,
+    warn,
+)
 from fastrec.metrics import get_metric
-from fastrec.report.data import read_table
+from fastrec.report.data import prediction_names, read_table
 from fastrec.stacking import Stack
 from fastrec.stacking.blends import in_list
 from fastrec.stacking.stack import level_two_folds
@@ -151,13 +159,11 @@ class _FirstRun:
         table = table.take(pa.array(np.argsort(theirs.match(ours, role="no row"))))
         other = self._labels(table)
         same = torch.isclose(self.label, other, rtol=1e-9, atol=0.0, equal_nan=True).all(1)
-        if not bool(same.all()):
-            problem = f"its rows, or their targets, are others than those of {self.path.name}"
-            row = int((~same).nonzero()[0])
-            raise DataError(problem, file=path, row=row, remedy="Blend runs on the same training and test rows")
+        problem = f"its rows, or their targets, are others than those of {self.path.name}"
+        refuse_rows(~same, problem, file=path, remedy="Blend runs on the same training and test rows")
         rows = np.flatnonzero(self.scored[: self.size])
         self._refuse_other_folds(path, table["fold"].to_numpy()[rows], rows, rows)
-        names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+        names = prediction_names(table.column_names)
         if len(self.outputs) > 1 and names != (wanted := [f"prediction_{n}" for n in self.outputs]):
             problem = f"it predicts {', '.join(names)}, and {self.path.name} {', '.join(wanted)}"
             raise DataError(problem, file=path, remedy="Blend runs of the same classes")
@@ -171,10 +177,8 @@ class _FirstRun:
         header = names_in(path, ",")
         ids = (*(["split"] if "split" in header else []), *self.ids)
         given = [n for n in header if n not in (*ids, "fold") and not n.startswith("__index_level_")]  # of pandas
-        lacks = next((n for n in self.ids if n not in header), None)
-        if lacks is not None:
-            remedy = "Give its ids as columns; of a frame whose index they are, write df.reset_index()"
-            raise MissingColumnError(f"it has {', '.join(header)}", file=path, column=lacks, remedy=remedy)
+        remedy = "Give its ids as columns; of a frame whose index they are, write df.reset_index()"
+        refuse_absent(self.ids, header, f"it has {', '.join(header)}", file=path, remedy=remedy)
         bare = {n.removeprefix("prediction_"): n for n in given}
         several = len(self.outputs) > 1
         names = [bare[n] for n in self.outputs if n in bare] if several else given
@@ -205,10 +209,8 @@ class _FirstRun:
         if self.task == "multiclass":
             bad, problem = (learned.sum(1) - 1).abs() > 0.01, "the probabilities do not sum to 1"
             learned = learned / learned.sum(1, keepdim=True)
-        if bool(bad.any()):
-            row, problem = int(bad.nonzero()[0]), f"{problem} ({int(bad.sum())} such rows in all)"
-            remedy = "Write what is predicted"
-            raise SubmissionError(problem, file=path, column=", ".join(names), row=row, remedy=remedy)
+        about = {"file": path, "column": ", ".join(names), "remedy": "Write what is predicted"}
+        refuse_rows(bad, problem, SubmissionError, **about)
         values = torch.full((len(self.table), len(names)), torch.nan, dtype=torch.float64)
         values[rows] = learned
         left = np.flatnonzero(self.scored & values.isnan().any(1).numpy())
@@ -228,14 +230,14 @@ class _FirstRun:
         """Refuse folds that are not ours, by whatever names, of our ``rows``, which stand in ``places`` there."""
         ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds).fillna("none")
         usual = [a.groupby(b).transform(lambda part: part.mode()[0]) for a, b in ((theirs, ours), (ours, theirs))]
-        other = (usual[0] != theirs) | (usual[1] != ours)
-        if other.any():
-            at = int(other.to_numpy().argmax())
-            problem = f"the row is not in a fold with the rows that it is with in {self.path.name} "
-            problem += f"({theirs[at]} here, {ours[at]} there; {int(other.sum())} such rows in all)"
-            where = "oof/stack.parquet" if self.target is None else "rows.parquet"
-            remedy = f"Make all predictions on the same folds: those of {self.path.name} are in its {where}"
-            raise DataError(problem, file=path, column="fold", row=int(places[at]), remedy=remedy)
+        problem = f"the row is not in a fold with the rows that it is with in {self.path.name}"
+        where = "oof/stack.parquet" if self.target is None else "rows.parquet"
+        remedy = f"Make all predictions on the same folds: those of {self.path.name} are in its {where}"
+        refuse_rows(
+            ((usual[0] != theirs) | (usual[1] != ours)).to_numpy(),
+            lambda at: f"{problem}, {theirs[at]} here and {ours[at]} there",
+            **{"numbers": places, "file": path, "column": "fold", "remedy": remedy},
+        )
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
         """Refuse training predictions that can only be of a model that has seen these rows (see ``seen_share``)."""

@@ -103,7 +103,7 @@ def fit_models(run: TableRun) -> None:
     # Checked before hours of training, not after.
     refuse_same_names(recipe.stack().blends([m.name for m in models], run.train, run.scorer.for_choosing()))
     keys = _model_keys(run, [*rules, *models]) if run.parts is not None and run.prepared.digest else None
-    store = None if keys is None else run.parts.models(keys)
+    store = None if keys is None else KeptModels(run.parts, keys)
     if run.budget is None:
         run.predictions = cross_fit_all(run, [*rules, *models], store)
     else:

@@ -9,29 +9,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder, read_json
+from fastrec._core.atomic import read_json
 from fastrec.competition.recipe import EventsBefore
-from fastrec.competition.resumable import Parts
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.competition.resumable import SIDES, Pair, Parts, write_rows
+from fastrec.errors import DataError, FastrecError, MissingFileError
 from fastrec.features._engine.digests import digest
-from fastrec.table import Table
+from fastrec.table import Table, load_state, save_state
 from fastrec.validate import Folds, ListEvents, Lists, Rows
 
 if TYPE_CHECKING:
     from fastrec.competition.run_record import TableRun
 
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
-Pair = tuple[Table, Table]
 
 
 def data_mark(data: Path) -> str:
@@ -67,26 +65,25 @@ def keep_rows(run: TableRun) -> str | None:
     tensors = {n: v.contiguous() for n, v in (tensors | {"counted": run.counted}).items()}
     content = [v for n in sorted(tensors) for v in (n, tensors[n])]
     events = [] if recipe.events is None else [recipe.events]
-    place = run.parts.folder_of(
-        "rows", digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
-    )
-    # Written last: what is whole already is not written again.
-    if (place / "about.json").is_file():
+    key_of_all = digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
+    if (place := run.parts.folder_of("rows", key_of_all)).is_dir():  # what is whole already is not written again
         return place.name
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     keys = [] if key is None else [key] if isinstance(key, str) else list(key)
-    events = None if recipe.events is None else recipe.events.to_state()
+    events = None if recipe.events is None else asdict(recipe.events)
     conts = [n for n in run.conts if n not in run.place_of_scores]  # a place is not known of rows that are scored
     about = {"task": run.train.task, "n_outputs": run.train.n_outputs, "cats": run.cats, "conts": conts}
     about |= {"targets": prepared.targets, "key": keys, "time": recipe.time, "history": bool(recipe.history)}
     about |= {"lists": recipe.list_column, "events": events, "tables": list(found.tables), "outputs": prepared.outputs}
     about |= {"from_targets": prepared.from_targets, "parts": prepared.part_names, "data": mark, "seed": run.seed}
-    with atomic_folder(place) as part:
+
+    def write(part: Path) -> None:
         for name, table in tables.items():
             if table is not None:
-                pq.write_table(table.to_arrow(), part / f"{name}.parquet", compression="lz4")
-        save_file(tensors, part / "rows.safetensors")
-        (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+                write_rows(part, table, name)
+        save_state(part / "state", {"about": about, "tensors": tensors})
+
+    run.parts.keep("rows", key_of_all, write)
     return place.name
 
 
@@ -104,22 +101,21 @@ class KeptRows:
             raise DataError(problem, file=self.run, remedy="Give a run of a recipe whose rows are read into memory")
         self.name = str(self.config.get("kept_rows"))
         self.place = self.parts.folder / self.name
-        if "kept_rows" not in self.config or not (self.place / "about.json").is_file():
+        if "kept_rows" not in self.config or not self.place.is_dir():
             problem = "the run keeps no rows to try anything on: its parts are not there"
             raise MissingFileError(problem, file=self.parts.folder, remedy=_AGAIN)
-        about = read_json(self.place / "about.json", again=_AGAIN)
+        try:
+            state = load_state(self.place / "state")
+        except FastrecError as error:
+            raise type(error)(error.problem, file=error.file, remedy=_AGAIN) from error
+        about, self.tensors = state["about"], state["tensors"]
         self.task, self.cats, self.conts = about["task"], list(about["cats"]), list(about["conts"])
         self.targets, self.key, self.time = list(about["targets"]), list(about["key"]), about["time"]
         self.history, self.seed, self.mark = bool(about["history"]), int(about["seed"]), about["data"]
         self.outputs, self.from_targets = list(about["outputs"]), list(about["from_targets"])
         self.table_names, self.n_outputs = list(about["tables"]), int(about["n_outputs"])
         self._parts = about["parts"]
-        self.events, self._lists = EventsBefore.from_state(about.get("events")), about.get("lists")
-        try:
-            self.tensors = load_file(self.place / "rows.safetensors")
-        except (OSError, SafetensorError) as error:
-            file = self.place / "rows.safetensors"
-            raise UnreadableFileError(f"it cannot be read ({error})", file=file, remedy=_AGAIN) from error
+        self._lists, self.events = about["lists"], None if about["events"] is None else EventsBefore(**about["events"])
         self.folds = Folds.load(self.run / "folds.parquet")
         self.columns = pq.read_schema(self._file("train")).names
         self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them
@@ -193,7 +189,7 @@ class KeptRows:
 
     def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
         """Read features of the rows that fold ``k`` trains on and of those that it scores, without its targets."""
-        paths = [self._part(part, "rows.parquet") for part in self._parts["folds"][k]]
+        paths = [self._part(self._parts["folds"][k], f"{side}.parquet") for side in SIDES]
         return tuple(Table.read(path, list(names)) for path in paths)  # type: ignore[return-value]
 
     def _file(self, name: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -17,12 +16,12 @@ from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
-from fastrec.competition.forms.next_items import NextItemForm
+from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.recipe import Competition, Kind
-from fastrec.competition.resumable import Parts, say_damaged
+from fastrec.competition.resumable import Parts
 from fastrec.competition.run_files import run_folder, write_config, write_scores
 from fastrec.competition.run_record import Run
-from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, warn
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, warn
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.metrics import bootstrap_interval
 from fastrec.sequences import SessionFrame, SessionModel
@@ -53,7 +52,7 @@ class SessionParts:
             model._restore(state["learned"])
 
         key = self._key("model", sessions, [model])
-        self._found_or_made(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
+        self._stored(f"model-{type(model).__name__}", key, restore, fit, lambda: {"learned": model._state()})
 
     def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
         """See ``FitStore``."""
@@ -64,9 +63,9 @@ class SessionParts:
         settings = {**blend.settings(), "weights": None, "models": list(blend.models)}
         key = self._key("weights", sessions, list(blend.models.values()), settings)
         chosen = ("weights", "valid", "held")
-        self._found_or_made("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
+        self._stored("weights", key, restore, choose, lambda: {n: getattr(blend, n) for n in chosen})
 
-    def _found_or_made(
+    def _stored(
         self,
         kind: str,
         key: str | None,
@@ -75,21 +74,15 @@ class SessionParts:
         state: Callable[[], dict[str, Any]],
     ) -> None:
         """Restore what an earlier run has kept, or make it and keep its state; without a key it is made each time."""
-        if key is None:
+
+        def read(place: Path) -> bool:
+            restore(load_state(place / "state"))
+            return True
+
+        if key is None or self.parts.found(kind, key, read) is None:
             make()
-            return
-        place = self.parts.folder_of(kind, key)
-        if place.is_dir():
-            try:
-                restore(load_state(place))
-                self.parts.reused += 1
-                return
-            except (FastrecError, KeyError, TypeError, ValueError, RuntimeError):
-                say_damaged(place)
-        make()
-        if place.is_dir():  # damaged, and could not be removed
-            shutil.rmtree(place)
-        save_state(place, state())
+            if key is not None:
+                self.parts.keep(kind, key, lambda part: save_state(part / "state", state()))
 
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
@@ -144,11 +137,10 @@ class NextItemCompetition(Competition):
     minutes = 14.0
 
     @property
-    def submission(self) -> NextItemForm:  # type: ignore[override]
+    def submission(self) -> SubmissionFormat:  # type: ignore[override]
         """The form of the submission."""
         order = (self.order,) if isinstance(self.order, str) else tuple(self.order)
-        about = {"session": self.session, "target": self.target, "order": order}
-        return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
+        return next_item_form(self.items, self.session, self.k, sep=self.separator, answer=self.target, order=order)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         """Return the models to blend, the slowest first; by default a net, session kNN and item pairs.
@@ -179,6 +171,12 @@ class NextItemCompetition(Competition):
             train = train.take(torch.arange(len(train) - rows, len(train)))
         path = session_file(data, "test")
         return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
+
+
+def next_item_form(items: str, session: str | None, k: int, **options: Any) -> SubmissionFormat:
+    """Return the form of a submission of ``k`` next items of sessions (None: of the file's rows)."""
+    options = {"answer": "target", "candidates": None, **options}
+    return SubmissionFormat(keys=() if session is None else (session,), prediction=items, max_items=k, **options)
 
 
 def run_sessions(run: Run) -> None:
@@ -354,7 +352,7 @@ class SavedNextItems:
         path = self.folder / "config.json"
         self.config = read_json(path)
         try:
-            self.form = NextItemForm.from_state(self.config["submission"])
+            self.form = SubmissionFormat.from_state(self.config["submission"])
             self.exclude_seen = bool(self.config["exclude_seen"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             problem = f"the run's settings cannot be read ({error!r})"
@@ -376,7 +374,7 @@ class SavedNextItems:
         """
         data = Path(data)
         path = session_file(data, "test") if data.is_dir() else data
-        target = self.form.target if self.form.target in column_names_of(path) else None
+        target = self.form.answer if self.form.answer in column_names_of(path) else None
         return self.empty.new(path, target=target)
 
     def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:

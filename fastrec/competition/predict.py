@@ -17,7 +17,7 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, read_json
 from fastrec._core.device import DeviceLike, resolve_device
-from fastrec._core.messages import nearest
+from fastrec._core.messages import nearest, refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition.explain import BACKGROUND, contributions, of_both_classes
 from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
@@ -29,7 +29,7 @@ from fastrec.competition.next_items import (
     lists_of,
     trust_modules,
 )
-from fastrec.competition.reading import CompetitionData, Reading, in_one_unit, table_files, with_row_numbers
+from fastrec.competition.reading import CompetitionData, Reading, files_of, in_one_unit, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
 from fastrec.competition.resumable import transform_unknown
 from fastrec.competition.run_record import shown_first
@@ -81,8 +81,8 @@ class SavedRun:
             self.cats = list(self.config["categories"])
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
             self.task = self.config["task"]
-            self.reading = Reading.from_state(self.config.get("reading", {}))
-            self.events = EventsBefore.from_state(self.config.get("events"))
+            self.reading = Reading(**self.config.get("reading", {}))
+            self.events = EventsBefore(**self.config["events"]) if self.config.get("events") is not None else None
             self.place: dict[str, float] = self.config.get("place_of_scores", {})
         except DataError:
             raise
@@ -401,9 +401,7 @@ def predict_run(
     table, rows = read_rows(saved, data, device=device, stages=stages)
     # Before the models: a missing id must not cost the time of predicting.
     keys = line_keys(saved.form, table, rows.groups)
-    missing = next((n for n in (saved.form.keys) if n not in keys), None)
-    if missing is not None:
-        raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
+    refuse_absent(saved.form.keys, keys.names, "the rows lack an id of the submission", file=data, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None
     prediction = saved.predict_rows(rows, stages)
     options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}
@@ -442,18 +440,10 @@ def read_rows(
 
 
 def _files(data: Path, reading: Reading) -> dict[str, Path]:
-    if data.is_file():
-        return {"test": data}
-    if not data.exists():
-        remedy = "Give the file of the rows to predict, or a folder with test and the other tables"
-        raise MissingFileError("there is no such file or folder", file=data, remedy=remedy)
-    # The folder need not hold what the recipe learned from.
-    found = table_files(data, {r: n for r, n in reading.files.items() if (data / n).is_file()})
-    if "test" not in found:
-        problem = f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})"
-        remedy = "Name the rows to predict test.csv or test.parquet, or give their file (fastrec layout writes one)"
-        raise MissingFileError(problem, file=data, remedy=remedy)
-    return found
+    remedy = (
+        "Give the rows to predict: their file, or a folder with test.csv or test.parquet (fastrec layout writes one)"
+    )
+    return files_of(data, "test", remedy, reading.files)
 
 
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,6 @@ class Reading:
 
     def _types(self, table: str) -> Mapping[str, str]:
         return self.types.get("train" if table in _ROWS else table, {})
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the reading as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Reading:
-        """Invert ``to_state``."""
-        return cls(**state)
 
 
 def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
@@ -341,6 +332,22 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
         if name in found:
             raise DataError(f"{found[name].name} and {path.name} have one name", file=folder, remedy="Keep one of them")
         found[name] = path
+    return found
+
+
+def files_of(data: Path, role: str, remedy: str, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
+    """Map the tables of a folder by name, that of a ``role`` among them; a file alone is that of the role.
+
+    ``roles`` are names of files as ``Reading`` has them; the folder need not hold all.
+    """
+    if data.is_file():
+        return {role: data}
+    if not data.exists():
+        raise MissingFileError("there is no such file or folder", file=data, remedy=remedy)
+    found = table_files(data, {r: n for r, n in (roles or {}).items() if (data / n).is_file()})
+    if role not in found:
+        problem = f"there is no {role} file (there is {', '.join(p.name for p in found.values()) or 'nothing'})"
+        raise MissingFileError(problem, file=data, remedy=remedy)
     return found
 
 

@@ -8,11 +8,11 @@ import sys
 import traceback
 from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -412,12 +412,3 @@ class EventsBefore:
         return ListEvents.before(
             candidates, tables[self.table], lists=lists, session=self.session, item=self.item, **columns
         )
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the arguments as JSON values."""
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> Self | None:
-        """Invert ``to_state``; None of None."""
-        return None if state is None else cls(**state)

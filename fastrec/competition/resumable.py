@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,8 +10,6 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder
 from fastrec._version import __version__
@@ -21,7 +18,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.errors import FastrecError, warn
 from fastrec.features import FeatureSet
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
-from fastrec.table import Table
+from fastrec.table import Table, load_state, save_state
 from fastrec.validate import Folds, Trained
 
 _T = TypeVar("_T")
@@ -53,30 +50,39 @@ class Parts:
         self._used.add(f"{kind}-{key}")
         return self.folder / f"{kind}-{key}"
 
+    def found(self, kind: str, key: str, read: Callable[[Path], _T]) -> _T | None:
+        """Return what ``read`` makes of a part's folder; None: it is not there, or damaged, and cleared away."""
+        place = self.folder_of(kind, key)
+        if not place.is_dir():
+            return None
+        try:
+            found = read(place)
+        except (FastrecError, OSError, ValueError, TypeError, KeyError, RuntimeError):
+            warn(f"{place}: a kept part cannot be read and is made again")
+            shutil.rmtree(place, ignore_errors=True)
+            return None
+        self.reused += place.name not in self._made
+        return found
+
+    def keep(self, kind: str, key: str, write: Callable[[Path], object]) -> None:
+        """Let ``write`` fill the folder of a part that was just made."""
+        place = self.folder_of(kind, key)
+        self._made.add(place.name)
+        with atomic_folder(place) as part:
+            write(part)
+
     def stored(
         self, kind: str, key: str, read: Callable[[Path], _T], make: Callable[[], _T], write: Callable[[Path, _T], None]
     ) -> _T:
-        """Return what is in a part; one that is not there, or damaged, is made and stored.
+        """Return what is in a part; one that is not there, or damaged, is made and kept.
 
-        ``key`` is a digest of all that the part is made from, ``read`` and ``write`` have its folder.
+        ``key`` is a digest of all that the part is made from.
         """
-        place = self.folder_of(kind, key)
-        if place.is_dir():
-            try:
-                found = read(place)
-                self.reused += place.name not in self._made
-                return found
-            except (FastrecError, OSError, ValueError, TypeError, KeyError, RuntimeError):
-                say_damaged(place)
-        made = make()
-        self._made.add(place.name)
-        with atomic_folder(place) as part:
-            write(part, made)
+        made = self.found(kind, key, read)
+        if made is None:
+            made = make()
+            self.keep(kind, key, lambda part: write(part, made))
         return made
-
-    def table(self, key: str, make: Callable[[], Table]) -> Table:
-        """Return a cached table, or make and cache it; ``key`` is a digest of all that it is made from."""
-        return self.stored("table", key, lambda place: Table.read(place / "rows.parquet"), make, _write_rows)
 
     def clear(self) -> None:
         """Drop parts that this run has not used: what changed has been made anew."""
@@ -86,20 +92,13 @@ class Parts:
             if place.name not in self._used:
                 shutil.rmtree(place, ignore_errors=True)
 
-    def models(self, keys: Mapping[str, str]) -> KeptModels:
-        """Return the store of models for ``CrossFit``; ``keys``: model → a digest of what its folds' models are of."""
-        return KeptModels(self, keys)
-
 
 class KeptModels:
-    """``fastrec.validate.crossfit.FoldStore`` of a run's parts."""
+    """``fastrec.validate.crossfit.FoldStore`` of a run's parts; ``keys``: model → a digest of what its folds are of."""
 
     def __init__(self, parts: Parts, keys: Mapping[str, str]) -> None:
         self.parts, self.keys = parts, keys
         self._read: dict[tuple[str, int], Trained] = {}  # found, and not asked for yet
-
-    def _place(self, name: str, fold: int) -> Path:
-        return self.parts.folder_of("model", f"{name}-{fold}-{self.keys[name]}")
 
     def has(self, name: str, fold: int) -> bool:
         """Return whether a model is cached and readable."""
@@ -112,46 +111,34 @@ class KeptModels:
         """Return a cached model, or None."""
         from fastrec.estimators import Estimator, Trace  # loads every library of trees
 
+        def read(place: Path) -> Trained:
+            model, said = Estimator.load(place / "model"), load_state(place / "said")
+            model.trace = Trace(**said["trace"])
+            return Trained(model, said["oof"], said["test"])
+
         if (name, fold) in self._read:
             return self._read.pop((name, fold))
-        if name not in self.keys:
-            return None
-        place = self._place(name, fold)
-        if not (place / "predictions.safetensors").is_file():
-            return None
-        try:
-            model = Estimator.load(place / "model")
-            found = load_file(place / "predictions.safetensors")
-            model.trace = Trace(**json.loads((place / "trace.json").read_text(encoding="utf-8")))
-        except (FastrecError, OSError, ValueError, TypeError, SafetensorError):
-            say_damaged(place)
-            return None
-        self.parts.reused += 1
-        return Trained(model, found["oof"], found["test"])
+        return self.parts.found("model", f"{name}-{fold}-{self.keys[name]}", read) if name in self.keys else None
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
         """Keep a model that has just been trained."""
-        if name not in self.keys:
-            return
-        with atomic_folder(self._place(name, fold)) as part:
+
+        def write(part: Path) -> None:
             trained.model.save(part / "model")  # type: ignore[attr-defined]
-            (part / "trace.json").write_text(json.dumps(asdict(trained.model.trace)), encoding="utf-8")
-            save_file(
-                {"oof": trained.oof.contiguous(), "test": trained.test.contiguous()}, part / "predictions.safetensors"
-            )
+            trace = asdict(trained.model.trace)
+            save_state(part / "said", {"oof": trained.oof, "test": trained.test, "trace": trace})
+
+        if name in self.keys:
+            self.parts.keep("model", f"{name}-{fold}-{self.keys[name]}", write)
 
 
-def _write_rows(part: Path, table: Table, name: str = "rows") -> None:
+def write_rows(part: Path, table: Table, name: str = "rows") -> None:
+    """Write a table into a part's folder."""
     pq.write_table(table.to_arrow(), part / f"{name}.parquet", compression="lz4")
 
 
-def say_damaged(place: Path) -> None:
-    """Warn of a kept part that cannot be read, and clear it away."""
-    warn(f"{place}: a kept part cannot be read and is made again")
-    shutil.rmtree(place, ignore_errors=True)
-
-
 Pair = tuple[Table, Table]
+SIDES = ("train", "valid")  # of a fold: the rows it trains on, and those it scores
 
 
 class RunFeatures:
@@ -231,18 +218,17 @@ class RunFeatures:
             return train.take(outside.to(train.device)), train.take(inside.to(train.device))
         if self.parts is None:
             return self._make_fold(k)
-        made: Pair | None = None
 
-        def half(i: int) -> Table:
-            nonlocal made
-            made = made or self._make_fold(k)
-            return made[i].select(self.outputs)
+        def read(place: Path) -> Pair:
+            made = [_columns(Table.read(place / f"{side}.parquet"), train) for side in SIDES]
+            rows = (train.take(r.to(train.device)) for r in (outside, inside))
+            return tuple(r.with_columns(m) for r, m in zip(rows, made, strict=True))  # type: ignore[return-value]
 
-        pair = [self.parts.table(key, lambda i=i: half(i)) for i, key in enumerate(self._keys(k)[:2])]
-        if made is not None:
-            return made
-        rows = [train.take(r.to(train.device)) for r in (outside, inside)]
-        return rows[0].with_columns(_columns(pair[0], train)), rows[1].with_columns(_columns(pair[1], train))
+        def write(part: Path, pair: Pair) -> None:
+            for side, rows in zip(SIDES, pair, strict=True):
+                write_rows(part, rows.select(self.outputs), side)
+
+        return self.parts.stored("fold", self._key(k), read, lambda: self._make_fold(k), write)
 
     def unlabeled(self, k: int) -> Table:
         """Return the test rows with features that do not depend on the targets that fold ``k`` scores."""
@@ -262,26 +248,27 @@ class RunFeatures:
             features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
             return self._transform(features, found.test, before).select(names)
 
-        made = make() if self.parts is None else self.parts.table(self._keys(k)[2], make)
+        if self.parts is None:
+            return test.with_columns(_columns(make(), test))
+        made = self.parts.stored("unlabeled", self._key(k), lambda p: Table.read(p / "rows.parquet"), make, write_rows)
         return test.with_columns(_columns(made, test))
 
     def still_used(self, k: int) -> None:
         """Keep the cached rows of fold ``k``, which this run does not need, for the next run."""
         if self.parts is not None:
-            for key in self._keys(k):
-                self.parts.folder_of("table", key)
+            for kind in ("fold", "unlabeled"):
+                self.parts.folder_of(kind, self._key(k))
 
     @property
     def part_names(self) -> dict[str, Any] | None:
-        """Where among the parts the features lie: of all rows, and of the two sides of every fold."""
+        """Where among the parts the features lie: of all rows, and of every fold."""
         if self.features is None:
             return None
-        folds = [[f"table-{key}" for key in self._keys(k)[:2]] for k in range(len(self.folds))]
+        folds = [f"fold-{self._key(k)}" for k in range(len(self.folds))]
         return {"whole": f"features-{self.digest[:20]}", "folds": folds}
 
-    def _keys(self, k: int) -> list[str]:
-        """Return the keys of a fold's tables: the rows it trains on, those it scores, the test rows."""
-        return [digest(self.digest, k, i)[:20] for i in (0, 1, 2)]
+    def _key(self, k: int) -> str:
+        return digest(self.digest, k)[:20]
 
     @property
     def _nested(self) -> bool:
@@ -318,7 +305,7 @@ class RunFeatures:
         return {n: self._split(t) for n, t in self.found.tables.items()}
 
     def _read_whole(self, place: Path) -> Pair | tuple[Table, None]:
-        about, found = json.loads((place / "about.json").read_text(encoding="utf-8")), self.found
+        about, found = load_state(place / "about"), self.found
         train = Table.read(place / "train.parquet")
         test = None if found.test is None else Table.read(place / "test.parquet")
         self.outputs, self.transductive = about["outputs"], about["transductive"]
@@ -330,9 +317,8 @@ class RunFeatures:
         self.features.save(part / "state")
         for name, table in zip(("train", "test"), pair, strict=True):
             if table is not None:
-                _write_rows(part, table.select(self.outputs), name)
-        about = {n: getattr(self, n) for n in ("outputs", "transductive", "from_targets")}
-        (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+                write_rows(part, table.select(self.outputs), name)
+        save_state(part / "about", {n: getattr(self, n) for n in ("outputs", "transductive", "from_targets")})
 
     def save(self, folder: Path) -> None:
         """Write the fitted features."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -21,13 +20,13 @@ from safetensors import SafetensorError
 from xgboost.core import XGBoostError
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder
+from fastrec._core.atomic import atomic_folder, now, write_json
 from fastrec._core.environment import installed_version
 from fastrec._version import __version__
 from fastrec.competition.explain import BACKGROUND, background_rows
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_record import Run, TableRun, now, shown_first
+from fastrec.competition.run_record import Run, TableRun, shown_first
 from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import WriteError
@@ -103,15 +102,10 @@ def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str])
     kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
     about = {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap}  # what ``SavedRecipe`` takes over
     about["also"] = [m for m in recipe.also if isinstance(m, str)]
-    notes |= {"recipe": about, "reading": recipe.reading.to_state()}
+    notes |= {"recipe": about, "reading": asdict(recipe.reading)}
     if recipe.task == "ranking":
         notes |= {n: getattr(recipe, n) for n in ("list_column", "item", "label")}
     return notes
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON as a person can read it."""
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def git_revision(recipe: type[Competition]) -> str | None:
@@ -382,13 +376,13 @@ def _config(run: TableRun) -> dict[str, Any]:
         **({"place_of_scores": run.place_of_scores} if run.target is None else {}),
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
-        "reading": replace(recipe.reading, types=run.found.types, gaps=gaps).to_state(),
+        "reading": asdict(replace(recipe.reading, types=run.found.types, gaps=gaps)),
         "submission": run.form.to_state(),
     }
     if run.blended:
         config["blend"] = run.blended
     if recipe.events is not None:
-        config["events"] = recipe.events.to_state()
+        config["events"] = asdict(recipe.events)
     if target is not None:
         # Classes, or targets, as the report calls them.
         binary = target.task == "binary" and target.classes is not None

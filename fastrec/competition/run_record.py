@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fastrec._core.atomic import now
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
 from fastrec.competition.reading import CompetitionData
@@ -19,11 +19,6 @@ from fastrec.competition.scoring import Decision, Scorer, click_weights, examina
 from fastrec.competition.submit import Form
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
-
-
-def now() -> str:
-    """Return the time in UTC, to the second."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(kw_only=True)

@@ -20,23 +20,7 @@ from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
-from fastrec.report.data import list_scores, list_weights, noted_score, read_table
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run in a line: its out-of-fold score with its interval, what it took, and what the leaderboard said."""
-
-    name: str
-    competition: str
-    metric: str
-    score: float
-    interval: tuple[float, float] | None
-    features: int
-    seconds: float
-    git_revision: str | None
-    finished: str | None
-    leaderboard: float | None = None
+from fastrec.report.data import RunSummary, list_scores, list_weights, out_of_fold, read_table, run_summary
 
 
 @dataclass(frozen=True)
@@ -78,28 +62,10 @@ def list_runs(folder: str | Path) -> list[RunSummary]:
     folder = Path(folder)
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of run directories")
-    found = [_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
+    found = [run_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
     # A loss is listed in ascending order.
     signs = {s.name: -1 if _scores(folder / s.name).get("greater_is_better", True) else 1 for s in found}
     return sorted(found, key=lambda s: (s.competition, s.metric, signs[s.name] * s.score, s.name))
-
-
-def _summary(run: Path) -> RunSummary:
-    scores, config = _scores(run), read_json(run / "config.json")
-    final = str(scores.get("final", "stack"))
-    interval = scores.get("intervals", {}).get(final)
-    return RunSummary(
-        run.name,
-        str(config.get("competition", "")),
-        str(scores.get("metric", "")),
-        float(scores["oof"].get(final, np.nan)),
-        None if interval is None else (float(interval[1]), float(interval[2])),
-        int(scores.get("rows", {}).get("features", 0)),
-        float(sum(scores.get("seconds", {}).values())),
-        config.get("git_revision"),
-        config.get("finished"),
-        noted_score(run),
-    )
 
 
 def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: str | None = None) -> list[Comparison]:
@@ -125,7 +91,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         problem = f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}"
         raise DataError(problem, remedy="Compare runs of one metric")
     file = next((n for n in _RANKS if (first / n).is_file()), None)
-    rows = [_parquet(r / (file or "rows.parquet")) for r in (first, second)]
+    rows = [read_table(r / (file or "rows.parquet")) for r in (first, second)]
     rows = [t.filter(pc.equal(t["split"], "oof")) for t in rows]
     names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
     keys = [t.select([n for n in names if n in t.column_names]).combine_chunks() for t in rows]
@@ -167,32 +133,28 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             # All metrics of lists are the better the greater.
             made.append(Comparison(name, len(values), *map(float, means), difference, str(metric), True))
         return made
-    return _of_rows((first, second), rows, segments, model or "stack", str(metric), bool(better))
+    return _of_rows((first, second), rows[0], segments, model or "stack", str(metric), bool(better))
 
 
 def _of_rows(
     runs: Sequence[Path],
-    tables: Sequence[pa.Table],
+    rows: pa.Table,
     segments: list[tuple[str, np.ndarray]],
     model: str,
     metric: str,
     greater_is_better: bool,
 ) -> list[Comparison]:
-    rows = tables[0]
-    labels = [n for n in rows.column_names if n.startswith("label_")]
-    y = np.column_stack([rows[n].to_numpy() for n in labels])
-    y = y[:, 0] if len(labels) == 1 else y
-    predicted = []
-    for run, own_rows in zip(runs, tables, strict=True):
-        table = _parquet(run / "oof" / f"{model}.parquet")
-        names = [n for n in table.column_names if n.startswith("prediction")]
-        values = np.column_stack([table[n].to_numpy() for n in names])
-        values = values[:, 0].copy() if len(names) == 1 else values
+    predicted, known = [], np.ones(len(rows), dtype=bool)
+    for run in runs:
+        found = out_of_fold(run, model, whole=True)
+        if found is None:
+            file = run / "oof" / f"{model}.parquet"
+            raise MissingFileError("there is no such file", file=file, remedy="Give a complete run directory")
+        y, values, folds = (v[:, 0] if v.shape[1:] == (1,) else v for v in found)
         scored = ~np.isnan(values).reshape(len(y), -1).any(1)
-        folds = own_rows["fold"].to_numpy()[scored]
-        values[scored] = as_scored(metric, y[scored], values[scored], folds).numpy()
+        values[scored] = as_scored(metric, y[scored], values[scored], folds[scored]).numpy()
+        known &= scored
         predicted.append(values)
-    known = ~(np.isnan(predicted[0]) | np.isnan(predicted[1])).reshape(len(y), -1).any(1)
     # Rows of one key are drawn together: they are not independent.
     keys = None
     if "fold_key" in rows.column_names:
@@ -225,12 +187,6 @@ def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
 
 def _scores(run: Path) -> dict[str, Any]:
     return read_json(run / "scores.json")
-
-
-def _parquet(path: Path) -> pa.Table:
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
-    return read_table(path)
 
 
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.check import check_submission
@@ -18,7 +20,6 @@ from fastrec.competition.forms.values import ValueForm
 from fastrec.competition.predict import SavedRun, predict_run
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run import run_competition
-from fastrec.competition.runs import _scores
 from fastrec.estimators import Estimator, NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import get_metric
@@ -56,114 +57,92 @@ class _Clicks(Competition):
         return [NetModel("net", model="TabularNet", options={"layers": [32]}, epochs=12, bs=bs or 64), trees]
 
 
-@dataclass(frozen=True)
-class _World:
-    """The rows that were written, and what is true of them."""
-
-    city: np.ndarray
-    clicked: np.ndarray
-    test_city: np.ndarray
-    truth: np.ndarray
-    oracle: float
-
-
 def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> list[SelfCheck]:
     """Carry a small competition out in a folder that is gone afterwards, and hold what comes out against what is known.
 
     Returns what was looked at, in order; after a run that raises an error nothing more is looked at.
     """
-    stages = stages or Stages(quiet=True)
     checks: list[SelfCheck] = []
     with tempfile.TemporaryDirectory(prefix="fastrec-self-test-") as folder:
-        data, run = Path(folder) / "data", Path(folder) / "run"
-        world = _write(data)
-        steps: list[tuple[str, Callable[[], str]]] = [
-            ("run", lambda: _run(data, run, device, stages)),
-            ("features", lambda: _features(data, run, world)),
-            *((name, lambda name=name: _model(run, name, world)) for name in ("net", "xgb", "stack")),
-            ("submission", lambda: _submission(data, run, world)),
-            ("predict", lambda: _predict(data, run, device)),
-        ]
-        for name, step in steps:
+        world = World(Path(folder), device, stages or Stages(quiet=True))
+        models = {name: partial(world.model, name) for name in ("net", "xgb", "stack")}
+        steps = {"run": world.carry_out, "features": world.features, **models, "submission": world.submission}
+        for name, step in {**steps, "predict": world.predict}.items():
             began = time.perf_counter()
             try:
-                ok, said = True, step()
+                ok, said = step()
             except Exception as error:  # whatever is wrong here is what is asked for
-                ok, said = False, str(error) if isinstance(error, _Wrong) else f"{type(error).__name__}: {error}"
+                ok, said = False, f"{type(error).__name__}: {error}"
             checks.append(SelfCheck(name, ok, said, time.perf_counter() - began))
             if not ok and name == "run":
                 break
     return checks
 
 
-class _Wrong(Exception):
-    """Something is not as it should be."""
+class World:
+    """Rows that are written to files, and what is true of them; each check says whether it holds, and figures."""
 
+    def __init__(self, folder: Path, device: DeviceLike, stages: Stages) -> None:
+        self.data, self.run, self.device, self.stages = folder / "data", folder / "run", device, stages
+        rng = np.random.default_rng(2019)
+        n = _ROWS + _TEST
+        taste = rng.normal(size=_CITIES)
+        city, x, z = rng.integers(0, _CITIES, n), rng.normal(size=n), rng.normal(size=n)
+        p = 1 / (1 + np.exp(-(1.3 * taste[city] + 1.2 * x - z**2 + 0.8)))
+        clicked = (rng.random(n) < p).astype(int)
+        rows = pd.DataFrame({"id": range(n), "city": [f"c{c}" for c in city], "x": x, "z": z, "clicked": clicked})
+        for column in ("x", "z"):
+            rows.loc[rng.random(n) < 0.03, column] = np.nan  # some are missing
+        self.data.mkdir()
+        rows[:_ROWS].to_csv(self.data / "train.csv", index=False)
+        rows[_ROWS:].drop(columns="clicked").to_csv(self.data / "test.csv", index=False)
+        self.city, self.test_city = city[:_ROWS], city[_ROWS:]
+        self.clicked, self.truth = clicked[:_ROWS], clicked[_ROWS:]
+        self.oracle = get_metric("auc")(self.truth, p[_ROWS:])
 
-def _expect(ok: bool, said: str) -> str:
-    if not ok:
-        raise _Wrong(said)
-    return said
+    def carry_out(self) -> tuple[bool, str]:
+        """Carry the recipe out."""
+        run_competition(_Clicks(), self.data, self.run, device=self.device, stages=self.stages)
+        return True, f"{_ROWS} rows, 5 folds, written and reported"
 
+    def features(self) -> tuple[bool, str]:
+        """Compare the test rows' features with counts and shares of the training rows."""
+        made = SavedRun(self.run).rows(Table.read(self.data / "test.csv")).table
+        counts = np.bincount(self.city, minlength=_CITIES)
+        shares = np.bincount(self.city, self.clicked, minlength=_CITIES) / counts
+        count, share = (made[n].number().cpu().numpy() for n in ("count_city", "te_city__clicked"))
+        if not (count == counts[self.test_city]).all():
+            return False, "count_city is not the number of rows of each city"
+        off = float(abs(share - shares[self.test_city]).max())
+        return off < 0.1, f"counts are exact, shares of a city within {off:.3f} of its rows' own"
 
-def _write(folder: Path) -> _World:
-    rng = np.random.default_rng(2019)
-    n = _ROWS + _TEST
-    taste = rng.normal(size=_CITIES)
-    city, x, z = rng.integers(0, _CITIES, n), rng.normal(size=n), rng.normal(size=n)
-    p = 1 / (1 + np.exp(-(1.3 * taste[city] + 1.2 * x - z**2 + 0.8)))
-    clicked = (rng.random(n) < p).astype(int)
-    rows = pd.DataFrame({"id": range(n), "city": [f"c{c}" for c in city], "x": x, "z": z, "clicked": clicked})
-    for column in ("x", "z"):
-        rows.loc[rng.random(n) < 0.03, column] = np.nan  # some are missing
-    folder.mkdir()
-    rows[:_ROWS].to_csv(folder / "train.csv", index=False)
-    rows[_ROWS:].drop(columns="clicked").to_csv(folder / "test.csv", index=False)
-    test = slice(_ROWS, n)
-    oracle = get_metric("auc")(clicked[test], p[test])
-    return _World(city[:_ROWS], clicked[:_ROWS], city[test], clicked[test], oracle)
-
-
-def _run(data: Path, run: Path, device: DeviceLike, stages: Stages) -> str:
-    run_competition(_Clicks(), data, run, device=device, stages=stages)
-    return f"{_ROWS} rows, 5 folds, written and reported"
-
-
-def _features(data: Path, run: Path, world: _World) -> str:
-    made = SavedRun(run).rows(Table.read(data / "test.csv")).table
-    counts = np.bincount(world.city, minlength=_CITIES)
-    shares = np.bincount(world.city, world.clicked, minlength=_CITIES) / counts
-    count, share = (made[n].number().cpu().numpy() for n in ("count_city", "te_city__clicked"))
-    _expect(bool((count == counts[world.test_city]).all()), "count_city is not the number of rows of each city")
-    off = float(abs(share - shares[world.test_city]).max())
-    return _expect(off < 0.1, f"counts are exact, shares of a city within {off:.3f} of its rows' own")
-
-
-def _model(run: Path, name: str, world: _World) -> str:
-    oof = _scores(run)["oof"]
-    test = get_metric("auc")(world.truth, _column(run / "test" / f"{name}.parquet", "prediction"))
-    said = f"auc {oof[name]:.4f} out of fold, {test:.4f} on the test ({world.oracle:.4f} is the law's own)"
-    _expect(_LEAST < oof[name] < world.oracle + _ABOVE and _LEAST < test < world.oracle + _ABOVE, said)
-    if name == "stack":
+    def model(self, name: str) -> tuple[bool, str]:
+        """Compare a model's scores with that of the true probabilities."""
+        oof = read_json(self.run / "scores.json")["oof"]
+        test = get_metric("auc")(self.truth, _column(self.run / "test" / f"{name}.parquet", "prediction"))
+        said = f"auc {oof[name]:.4f} out of fold, {test:.4f} on the test ({self.oracle:.4f} is the law's own)"
+        if not all(_LEAST < score < self.oracle + _ABOVE for score in (oof[name], test)):
+            return False, said
         best = max(oof["net"], oof["xgb"])
-        # The best of two models may exceed the stack by chance.
-        _expect(oof[name] >= best - 0.01, f"auc {oof[name]:.4f} out of fold, below its best model's {best:.4f}")
-    return said
+        if name == "stack" and oof[name] < best - 0.01:  # the best of two models may exceed the stack by chance
+            return False, f"auc {oof[name]:.4f} out of fold, below its best model's {best:.4f}"
+        return True, said
 
+    def submission(self) -> tuple[bool, str]:
+        """Check the submission's form, and compare its score with the stack's."""
+        report = check_submission(self.run / "submission.csv", self.data / "test.csv", _Clicks.submission)
+        values = _column(self.run / "submission.csv", "clicked")
+        if not ((values >= 0) & (values <= 1)).all():
+            return False, "a probability is not between 0 and 1"
+        auc = get_metric("auc")(self.truth, values)
+        stack = get_metric("auc")(self.truth, _column(self.run / "test" / "stack.parquet", "prediction"))
+        return abs(auc - stack) < 1e-4, f"{report.rows} rows in the official form, auc {auc:.4f}"
 
-def _submission(data: Path, run: Path, world: _World) -> str:
-    report = check_submission(run / "submission.csv", data / "test.csv", _Clicks.submission)
-    values = _column(run / "submission.csv", "clicked")
-    _expect(bool(((values >= 0) & (values <= 1)).all()), "a probability is not between 0 and 1")
-    auc = get_metric("auc")(world.truth, values)
-    stack = get_metric("auc")(world.truth, _column(run / "test" / "stack.parquet", "prediction"))
-    return _expect(abs(auc - stack) < 1e-4, f"{report.rows} rows in the official form, auc {auc:.4f}")
-
-
-def _predict(data: Path, run: Path, device: DeviceLike) -> str:
-    again = predict_run(run, data / "test.csv", run.parent / "again.csv", device=device)
-    off = float(abs(_column(again, "clicked") - _column(run / "submission.csv", "clicked")).max())
-    return _expect(off < 1e-5, f"what was saved predicts within {off:.1e} of the run")
+    def predict(self) -> tuple[bool, str]:
+        """Compare what is predicted by what was saved with the submission."""
+        again = predict_run(self.run, self.data / "test.csv", self.run.parent / "again.csv", device=self.device)
+        off = float(abs(_column(again, "clicked") - _column(self.run / "submission.csv", "clicked")).max())
+        return off < 1e-5, f"what was saved predicts within {off:.1e} of the run"
 
 
 def _column(path: Path, name: str) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,31 +19,25 @@ from fastrec.errors import DataError
 from fastrec.table import Table
 from fastrec.validate import Rows, Target
 
+if TYPE_CHECKING:
+    from fastrec.competition.run_record import TableRun
+
 Form = SubmissionFormat | ValueForm
 
 
-def form_of(
-    submission: Form | None,
-    data: Path,
-    target: Target | None,
-    ids: tuple[str, ...],
-    names: Any,
-    roles: Mapping[str, str] | None = None,
-    lists: tuple[str, str] | None = None,
-) -> Form:
-    """Return the form of a submission: the recipe's, a sample file's, or ids and the target.
-
-    ``names`` are the columns of the rows to predict, ``roles`` the recipe's names of files; a ranking has no
-    target, and ``lists`` are its columns of lists and items.
-    """
-    if submission is not None:
-        return submission
-    files = table_files(data, roles) if data.is_dir() else {}
+def form_of(run: TableRun) -> Form:
+    """Return the form of a run's submission: the recipe's, a sample file's, or ids and the target."""
+    recipe, target, found = run.recipe, run.target, run.found
+    if recipe.submission is not None:
+        return recipe.submission
+    lists = (recipe.list_column, recipe.item)
+    ids = tuple(recipe.ids) or (lists if target is None else ())
+    names = (found.train if found.test is None else found.test).names
+    files = table_files(run.data, recipe.reading.files) if run.data.is_dir() else {}
     sample = next((files[n] for n in SAMPLES if n in files), None)
     if sample is not None and sample.suffix.lower() in (".csv", ".tsv"):
-        if lists is not None:
-            return ranking_form(sample, *lists, [*names, *ids])
-        return sample_form(sample, [*names, *ids])
+        known = [*names, *ids]
+        return ranking_form(sample, *lists, known) if target is None else sample_form(sample, known)
     if target is None:
         return ValueForm(ids=ids, values=("score",))
     return ValueForm(ids=tuple(n for n in ids if n in names), values=tuple(target.names))

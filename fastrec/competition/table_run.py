@@ -15,7 +15,7 @@ from fastai.torch_core import set_seed
 
 from fastrec._core import limits
 from fastrec._core.atomic import is_plain_name
-from fastrec._core.messages import nearest
+from fastrec._core.messages import nearest, refuse_absent
 from fastrec.competition.explain import background_rows
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
 from fastrec.competition.forms.lists import SubmissionFormat
@@ -64,10 +64,7 @@ def read(run: TableRun) -> None:
         check_candidates(recipe, found)
     run.target = recipe.find_target(found.train)
     run.found = (_labels_apart if run.target is None else _truth_apart)(recipe, found, run.target, run.data)
-    ids = tuple(recipe.ids) or ((recipe.list_column, recipe.item) if run.target is None else ())
-    names = (run.found.train if run.found.test is None else run.found.test).names
-    lists = (recipe.list_column, recipe.item) if run.target is None else None
-    run.form = form_of(recipe.submission, run.data, run.target, ids, names, recipe.reading.files, lists)
+    run.form = form_of(run)
     # Ids that cannot be written into a submission are refused, and two rows with the same ids. The targets of a ranking
     # may name lists alone, while the submission has a line for each candidate of the test.
     form, values = run.form, isinstance(run.form, ValueForm)
@@ -175,10 +172,8 @@ def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Pa
             truth, file = test.select([*ids, recipe.label]), data
         test = test.drop([recipe.label])
     if isinstance(truth, Table):
-        absent = next((n for n in ids if n not in truth), None)
-        if absent is not None:
-            remedy = f"Give {', '.join(ids)} and {recipe.label}, or move the file away"
-            raise MissingColumnError("the truth lacks it", file=file, column=absent, remedy=remedy)
+        remedy = f"Give {', '.join(ids)} and {recipe.label}, or move the file away"
+        refuse_absent(ids, truth.names, "the truth lacks it", file=file, remedy=remedy)
         label = recipe.label if recipe.label in truth else None
         names = [*ids, *([label] if label else [])]
         values, counted = relevance(test.select(ids).to_arrow(), truth.select(names).to_arrow(), ids, label, file)

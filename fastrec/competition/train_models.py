@@ -32,16 +32,17 @@ def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torc
 
 
 class LiveScores:
-    """The out-of-fold score of each model over its finished folds: ``CrossFit``'s ``watch``.
+    """The out-of-fold score of each model over its finished folds, and of its first one: ``CrossFit``'s ``watch``.
 
     A metric of classes, whose thresholds are learned at the end, is shown as the loss that stacks are chosen by.
-    Where ``stages`` are quiet nothing is computed.
+    Where ``stages`` are quiet nothing is shown, and computed in a limit of time alone.
     """
 
     def __init__(self, run: TableRun, stages: Stages) -> None:
         self.run, self.stages = run, stages
         self.metric = run.scorer.for_choosing()
         self.scores: dict[str, tuple[float, int]] = {}  # model → score, folds
+        self.first: dict[str, float] = {}  # model → score of the first fold, in a limit of time
         self._sums: dict[str, torch.Tensor] = {}
         self._times: dict[str, torch.Tensor] = {}
         self._lock = Lock()  # trees are trained while nets are
@@ -49,6 +50,8 @@ class LiveScores:
 
     def __call__(self, name: str, fold: int, oof: torch.Tensor) -> None:
         """Note a model's predictions of a fold's rows, float64 ``[m]`` or ``[m, k]``, and show its score."""
+        if self.run.budget is not None:
+            self.note_first(name, fold, oof)
         if self.stages.quiet:
             return
         with self._lock:
@@ -73,6 +76,16 @@ class LiveScores:
         mean = sums[known] / times[known].reshape(-1, *[1] * (sums.dim() - 1))
         return score_of(self.run, self.metric, known, mean)
 
+    def note_first(self, name: str, fold: int, oof: torch.Tensor) -> None:
+        """Note the score of the first fold alone; nothing is shown."""
+        if fold:
+            return
+        rows = self.run.folds[0][1].cpu()
+        counted = self.run.counted[rows]
+        score = score_of(self.run, self.metric, rows[counted], oof[counted.to(oof.device)])
+        if not math.isnan(score):
+            self.first[name] = score
+
     def table(self) -> RichTable:
         """Return the models so far, the best first."""
         table = RichTable("model", f"{self.metric.name}, out of fold", "folds", box=None)
@@ -80,28 +93,6 @@ class LiveScores:
         for name, (score, folds) in sorted(self.scores.items(), key=lambda s: (s[1][0] != s[1][0], sign * s[1][0])):
             table.add_row(name, f"{score:.5f}", f"{folds} of {len(self.run.folds)}")
         return table
-
-
-class FirstFold:
-    """Scores of the first fold's rows.
-
-    A model that gains less over the constant than half of the best model's gain has hardly begun to learn. No stack
-    uses it, and the other folds would take four fifths of its time.
-    """
-
-    def __init__(self, run: TableRun) -> None:
-        self.run, self.metric = run, run.scorer.for_choosing()
-        self.scores: dict[str, float] = {}
-
-    def note(self, name: str, fold: int, oof: torch.Tensor) -> None:
-        """See ``CrossFit.watch``."""
-        if fold:
-            return
-        rows = self.run.folds[0][1].cpu()
-        counted = self.run.counted[rows]
-        score = score_of(self.run, self.metric, rows[counted], oof[counted.to(oof.device)])
-        if not math.isnan(score):
-            self.scores[name] = score
 
     def seconds(self) -> float:
         """Return how long the metric takes of as many rows as a stack learns from."""
@@ -116,14 +107,18 @@ class FirstFold:
         return time.perf_counter() - began
 
     def check(self, model: Estimator, rules: Collection[Estimator], done: Collection[str]) -> None:
-        """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``."""
+        """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``.
+
+        One that gains less over the constant in the first fold than half of the best model's gain has hardly begun to
+        learn. No stack uses it, and the other folds would take four fifths of its time.
+        """
         constant = next((r.name for r in rules if isinstance(r, ConstantModel)), None)
-        learned = [n for n in done if n not in {r.name for r in rules} and n in self.scores]
-        if constant not in self.scores or model.name not in self.scores or not learned:
+        learned = [n for n in done if n not in {r.name for r in rules} and n in self.first]
+        if constant not in self.first or model.name not in self.first or not learned:
             return
         sign = 1 if self.metric.greater_is_better else -1
-        best = max(learned, key=lambda name: sign * self.scores[name])
-        score, most, least = (self.scores[n] for n in (model.name, best, constant))
+        best = max(learned, key=lambda name: sign * self.first[name])
+        score, most, least = (self.first[n] for n in (model.name, best, constant))
         if sign * (most - least) > 0 and sign * (score - least) < 0.5 * sign * (most - least):
             raise OutOfTimeError(
                 f"{model.name}: in the first fold its {self.metric.name} is {score:.5g}, that of {best} {most:.5g}, of "
@@ -153,24 +148,19 @@ def cross_fit_in_time(
     budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
     total = len(models) * sum(len(outside) for outside, _ in run.folds)
     rows = len(run.train) + (0 if run.test is None else len(run.test))
-    watch, first = LiveScores(run, run.stages), FirstFold(run)
-
-    def note(name: str, fold: int, oof: torch.Tensor) -> None:
-        watch(name, fold, oof)
-        first.note(name, fold, oof)
-
+    watch = LiveScores(run, run.stages)
     with run.stages.stage("models", total) as advance:
         if rules:
             cross = _cross_fit(run, rules, store)
-            cross.watch = first.note
+            cross.watch = watch.note_first
             for k in range(folds):
                 _Fold(run, rules, k, store).fit(cross)
             done |= cross.finish()
         for i, model in enumerate(models):
             needed = not any(m.name in done for m in models)
-            budget.keep_for_end(rows, run.train.n_scores, len(models), first.seconds())
+            budget.keep_for_end(rows, run.train.n_scores, len(models), watch.seconds())
             cross = _cross_fit(run, [model], store)
-            cross.advance, cross.watch = advance, note
+            cross.advance, cross.watch = advance, watch
             ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
             beside = last = 0.0
             try:
@@ -190,7 +180,7 @@ def cross_fit_in_time(
                         beside = max(took - (took if limit is None else limit), 0.0)
                         budget.check(model, took=took, **about)
                         if k == 0 and not needed:
-                            first.check(model, rules, done)
+                            watch.check(model, rules, done)
             except (OutOfTimeError, DataError) as error:
                 if needed and i + 1 == len(models):
                     raise

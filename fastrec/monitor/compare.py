@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_file
+from fastrec._core.atomic import atomic_file, write_json
+from fastrec._core.messages import plain
 from fastrec.errors import DataError
 from fastrec.table import Column
 from fastrec.table.keys import Coded
@@ -43,14 +43,12 @@ def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
 
     0 = the same shares, 1 = none in common (Endres, Schindelin 2003).
     """
+    from scipy.special import rel_entr
+
     a, b = (c / max(c.sum(), 1) for c in (reference, new))
     middle = (a + b) / 2
-
-    def against_middle(p: np.ndarray) -> float:
-        some = p > 0
-        return float((p[some] * np.log2(p[some] / middle[some])).sum())
-
-    return float(np.sqrt(max(against_middle(a) + against_middle(b), 0.0) / 2))
+    nats = float((rel_entr(a, middle) + rel_entr(b, middle)).sum())
+    return float(np.sqrt(max(nats / np.log(2), 0.0) / 2))
 
 
 def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
@@ -138,15 +136,6 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class CellShares:
-    """The cells that a column's values were counted in, for a picture: labels, and the share of the rows in each."""
-
-    labels: list[str]
-    reference: np.ndarray
-    new: np.ndarray
-
-
-@dataclass(frozen=True)
 class Compared:
     """A column of both sides."""
 
@@ -164,7 +153,8 @@ class Compared:
     unseen_usual: float  # the share that would be usual where nothing has changed
     unseen_test: Test  # whether there are more
     grown: int  # how many distinct values are new, of categories
-    cells: CellShares = field(repr=False)  # what ``psi`` and ``js`` are of
+    # the cells that ``psi`` and ``js`` are of, for a picture: labels, and the shares of the rows of each side
+    cells: tuple[list[str], np.ndarray, np.ndarray] = field(repr=False)
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
@@ -253,8 +243,8 @@ def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float
     return (absent[0] / max(rows[0], 1), absent[1] / max(rows[1], 1)), shares_test(absent, rows)
 
 
-def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> CellShares:
-    return CellShares(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))
+def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+    return labels, a / max(a.sum(), 1), b / max(b.sum(), 1)
 
 
 @dataclass(frozen=True)
@@ -338,28 +328,13 @@ class Monitored:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         trees = self.adversarial
-        return {
-            "ok": self.ok,
-            "findings": [asdict(f) for f in self.findings],
-            "rows": list(self.rows),
-            "names": list(self.names),
-            "columns": json.loads(self.columns.to_json(orient="records")),
-            "adversarial": None
-            if trees is None
-            else {"auc": list(trees.auc), "columns": [c._asdict() for c in trees.columns]},
-            "over_time": None if self.over_time is None else json.loads(self.over_time.to_json(orient="records")),
-            "reference_metric": self.reference_metric,
-            "new_columns": self.new_columns,
-            "left_out": self.left_out,
-            "thresholds": asdict(self.thresholds),
-            "overlap": self.overlap,
-        }
+        told = None if trees is None else {"auc": list(trees.auc), "columns": trees.columns}
+        about = {n: v for n, v in vars(self).items() if n != "compared"}
+        return plain({"ok": self.ok, **about, "adversarial": told})
 
     def save_json(self, path: str | Path) -> Path:
         """Write ``to_dict`` as JSON."""
-        with atomic_file(path) as part:
-            part.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False), encoding="utf-8")
-        return Path(path)
+        return write_json(Path(path), self.to_dict())
 
     def save_html(self, path: str | Path) -> Path:
         """Write a page for people: it holds its style and pictures, fetches nothing and runs no script."""

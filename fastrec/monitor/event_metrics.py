@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fastrec.errors import DataError, MissingColumnError
+from fastrec._core.messages import refuse_absent
+from fastrec.errors import DataError
 from fastrec.features import explode
 from fastrec.metrics import bootstrap_interval
 from fastrec.metrics.intervals import cluster_means, interval_of
@@ -58,7 +59,7 @@ def event_metrics(
     """
     shown = _shown(Table.read(served, device="cpu"), request, item, [n for n in (time, segment) if n is not None])
     clicked = Table.read(clicks, device="cpu")
-    _have(clicked, (request, item), "the clicks")
+    refuse_absent((request, item), clicked.names, "the clicks lack it")
     if k is not None and k < 1:
         raise DataError(f"the first {k} places", remedy="Give 1 or more")
     lists = shown[request].coded().codes.numpy() - 1
@@ -82,19 +83,13 @@ def event_metrics(
 
 
 def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:
-    _have(table, (request, item, *more), "the lists")
+    refuse_absent((request, item, *more), table.names, "the lists lack it")
     if table[item].kind == "list":
         table = explode(table.select([request, item, *more]), {item: item}, row="__list__")
     if not len(table):
         raise DataError("nothing was served", remedy="Give lists with items")
     table[request].refuse_missing("a request has no id", "Drop the row")
     return table
-
-
-def _have(table: Table, names: tuple[str, ...], what: str) -> None:
-    absent = next((n for n in names if n not in table), None)
-    if absent is not None:
-        raise MissingColumnError(f"{what} lack it", column=absent, remedy=f"They have {', '.join(table.names)}")
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:

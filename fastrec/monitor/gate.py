@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from fastrec._core import limits
+from fastrec._core.messages import plain
 from fastrec.errors import DataError
 from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric, loss_of
 
@@ -33,8 +34,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; None for values that could not be computed."""
-        made = {n: v for n, v in vars(self).items() if n not in ("by_period", "gain")}
-        return _known({**made, "gain": list(self.gain), "by_period": self.by_period.to_dict("records")})
+        return plain({**vars(self), "gain": list(self.gain)})
 
     def said_gain(self) -> str:
         """Say by how much the candidate is better, or worse, with the interval."""
@@ -47,15 +47,6 @@ class Verdict:
         head = "promoted" if self.promote else "kept what serves"
         told = f"{self.metric} {self.candidate:.5f}, serving {self.serving:.5f}, {self.said_gain()}"
         return f"{head}: {told}; {'; '.join(self.reasons)}"
-
-
-def _known(value: Any) -> Any:
-    """Replace numbers that JSON cannot hold by None."""
-    if isinstance(value, dict):
-        return {n: _known(v) for n, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_known(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def judge(

@@ -22,6 +22,7 @@ from fastrec.competition.next_items import is_next_item_run
 from fastrec.competition.reading import Reading, table_files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.monitor.compare import Compared, Finding, Monitored, Thresholds, benjamini_hochberg, compare_columns, holm
+from fastrec.report.data import prediction_names
 from fastrec.retrieval.index import Vectors, neighbour_overlap
 from fastrec.table import Column, Table, Vocab
 from fastrec.table.column_types import as_types
@@ -186,7 +187,7 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
 def prediction_columns(source: Any) -> dict[str, Column]:
     """Find the predictions of a table, file or array: columns ``prediction…`` or ``score``, else the only numbers."""
     table = _as_table(source)
-    named = [n for n in table.names if n == "score" or n.startswith("prediction")]
+    named = prediction_names(table.names)
     numbers = [n for n in table.names if table[n].kind == "number"]
     chosen = named or numbers
     if not named and len(numbers) != 1:

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from fastrec._core.messages import refuse_absent
 from fastrec.competition import SavedRun
 from fastrec.competition.forms.values import ValueForm, names_in, predicted_values, read_text
 from fastrec.competition.reading import Reading
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError
 from fastrec.metrics import Metric, as_scored, bootstrap_metric, get_metric
 from fastrec.monitor.monitor_rows import as_read, is_run, prediction_columns, read_table
 from fastrec.table import Column, Table
@@ -185,7 +186,5 @@ def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:
 
 
 def _column(tables: tuple[Table, Table], name: str, file: Path) -> Column:
-    found = next((t[name] for t in tables if name in t), None)
-    if found is None:
-        raise MissingColumnError("there is no such column", file=file, column=name, remedy=", ".join(tables[0].names))
-    return found
+    refuse_absent([name], [n for t in tables for n in t.names], "there is no such column", file=file)
+    return next(t[name] for t in tables if name in t)

@@ -50,7 +50,7 @@ def _pictures(found: Any) -> list[Section]:
 
 
 def _bars(c: Any, bars: int = 8) -> Any:
-    labels, old, new = list(c.cells.labels), list(c.cells.reference), list(c.cells.new)
+    labels, old, new = map(list, c.cells)
     if len(labels) > bars and c.kind == "category":
         order = sorted(range(len(labels)), key=lambda i: -abs(new[i] - old[i]))
         top, rest = order[: bars - 1], order[bars - 1 :]

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_file
+from fastrec._core.atomic import write_json
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.messages import refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, CompetitionData, SavedRun, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRecipe
-from fastrec.competition.reading import table_files
+from fastrec.competition.reading import files_of
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError
 from fastrec.metrics import as_scored
 from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.over_time import Every, periods_of
 from fastrec.registry import Registry, is_registry
+from fastrec.report.data import out_of_fold, read_predictions
 from fastrec.table import Table, concat
 from fastrec.validate import Folds
 from fastrec.validate.cuts import given_times, group_folds, random_folds
@@ -102,8 +102,7 @@ def together(
     about: dict[str, Any] = saved.config.get("recipe", {})
     time = about.get("time") if time is None else time
     both = [n for n in kept.columns if n in train]
-    if time is not None and time not in both:
-        raise MissingColumnError("the rows lack it", column=time, file=data, remedy=f"They have {', '.join(both)}")
+    refuse_absent([] if time is None else [time], both, "the rows lack it", file=data)
     rows, is_new = _joined(saved, kept.train().to(where), train, file)
     if window is not None and time is None:
         raise DataError("a window is of time, and no column says the time", remedy="Give --time")
@@ -150,13 +149,8 @@ def together(
 
 
 def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table, dict[str, Table], Table | None]:
-    if not data.exists():
-        raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
-    files = {"train": data} if data.is_file() else table_files(data, None)
-    if "train" not in files:
-        problem = f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})"
-        remedy = "Name the labelled new rows train.csv or train.parquet, or give the file itself"
-        raise MissingFileError(problem, file=data, remedy=remedy)
+    remedy = "Give the labelled new rows: their file, or a folder with train.csv or train.parquet"
+    files = files_of(data, "train", remedy)
     read = {n: saved.read(p, n, device=where) for n, p in files.items()}
     train, test = read.pop("train"), read.pop("test", None)
     hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
@@ -165,9 +159,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
     """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
-    absent = next((n for n in _needed(saved, old) if n not in new), None)
-    if absent is not None:
-        raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
+    refuse_absent(_needed(saved, old), new.names, "the new rows lack it")
     numbers = np.arange(len(new))
     if saved.target is not None:
         labelled = saved.target.known(new)
@@ -327,8 +319,7 @@ def retrain(
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     began = _began(out, recipe) if warm else {}
     about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
-    with atomic_file(out / "gate.json") as part:
-        part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    write_json(out / "gate.json", about)
     events = {**newest.found.tables, "train": newest.past.rows}
     version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust, events)
     return Retrained(out, verdict, version, began)
@@ -373,7 +364,8 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         # The serving run cannot predict classes that it does not know.
         unknown = (old.classes.encode(rows[old.names[0]]).cpu() == 0) & scored
     scored = scored & ~unknown
-    candidate = _oof(out)[scored]
+    oof = torch.from_numpy(read_predictions(out / "oof" / "stack.parquet"))
+    candidate = (oof[:, 0] if oof.shape[1] == 1 else oof)[scored]
     table = rows.take(scored.to(rows.device))
     serving = _served(saved, table, newest, newest.codes[scored.numpy()])
     groups = None
@@ -427,21 +419,12 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
 
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
-    rows = pq.read_table(run / "rows.parquet")
-    rows = rows.filter(pc.equal(rows["split"], "oof"))
-    assert scorer.target is not None
-    label = torch.from_numpy(rows[f"label_{scorer.target.names[0]}"].to_numpy().copy())
-    folds, made = torch.from_numpy(rows["fold"].to_numpy().copy()), _oof(run)
+    found = out_of_fold(run, "stack", whole=True)
+    assert found is not None
+    label, made, folds = (torch.from_numpy(v).squeeze(-1) for v in found)
     known = ~made.isnan()  # rows that no fold scores have no prediction
     made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
     return made
-
-
-def _oof(run: Path) -> torch.Tensor:
-    table = pq.read_table(run / "oof" / "stack.parquet")
-    names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
-    values = np.column_stack([table[n].to_numpy() for n in names])
-    return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
 
 
 def _enter(

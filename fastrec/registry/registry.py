@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.atomic import atomic_file, atomic_folder, remove_leftovers
-from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
+from fastrec._core.atomic import alone_at, atomic_folder, now, remove_leftovers, write_json
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 
 STATE = "registry.json"
 OBSERVED = Path("events") / "observed.log"  # where a server of the registry keeps the events that it is told of
@@ -165,26 +164,22 @@ class Registry:
                 _copy(folder, part / name)
         observed = self.folder / OBSERVED
         seen = observed.stat().st_size if observed.is_file() else 0
-        about = {"added": _now(), "source": str(source.resolve()), "why": why, "events_from": seen}
+        about = {"added": now(), "source": str(source.resolve()), "why": why, "events_from": seen}
         state.versions[str(number)] = about
         return number
 
     @contextmanager
     def _writing(self) -> Iterator[_State]:
         """Yield the state to change and write it if the block ends well, one writer at a time."""
-        with _named(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        # Traces of a writer that was killed at its first version are a registry too.
-        begun = all(p.name == _VERSIONS or p.name.startswith(".") for p in self.folder.iterdir())
-        if not begun and not (self.folder / STATE).is_file():
-            raise WriteError(
-                "the folder holds something that is not a registry", file=self.folder, remedy="Choose another"
-            )
-        with _locked(self.folder / ".lock"):
+        with alone_at(self.folder / STATE, wait=True):
+            # Traces of a writer that was killed at its first version are a registry too.
+            begun = all(p.name == _VERSIONS or p.name.startswith(".") for p in self.folder.iterdir())
+            if not begun and not (self.folder / STATE).is_file():
+                problem = "the folder holds something that is not a registry"
+                raise WriteError(problem, file=self.folder, remedy="Choose another")
             state = self._read()
             yield state
-            with atomic_file(self.folder / STATE) as part:
-                part.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+            write_json(self.folder / STATE, asdict(state))
             self._link(state)
             remove_leftovers(self.folder / _VERSIONS)
 
@@ -207,7 +202,7 @@ class Registry:
         with suppress(OSError):
             link = self.folder / "current"
             if wanted != (link.readlink().name if link.is_symlink() else None):
-                with _locked(self.folder / ".lock"):
+                with alone_at(self.folder / STATE, wait=True):
                     self._link(self._read())
 
     def _read(self) -> _State:
@@ -244,7 +239,7 @@ class Registry:
     def _note(
         state: _State, what: str, number: int | None, before: int | None, why: str, about: Mapping[str, Any] | None
     ) -> None:
-        record = {"at": _now(), "what": what, "version": number, "before": before, "why": why}
+        record = {"at": now(), "what": what, "version": number, "before": before, "why": why}
         state.history.append({**record, **({"about": dict(about)} if about else {})})
 
 
@@ -301,34 +296,3 @@ def _copy(folder: Path, to: Path) -> None:
             f"it could not be copied ({why})", file=source,
             remedy="Mend it, or free disk space; what was current still is",
         ) from error  # fmt: skip
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, FastrecError):
-            raise
-        raise WriteError(
-            f"could not be written ({error.strerror or error})", file=path,
-            remedy="Choose another folder, or ask for the right to write; what was current still is",
-        ) from error  # fmt: skip
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with _named(path):
-        file = path.open("a")
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # gone with the process, however it ends
-        yield

@@ -42,14 +42,7 @@ class Line:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """An SVG element: its tag, attributes, text, and the title that shows when it is pointed at."""
-
-    tag: str
-    attributes: Mapping[str, str]
-    text: str = ""
-    title: str = ""
+Shape = dict[str, Any]  # an SVG element: its tag, attributes, text, and the title that shows when it is pointed at
 
 
 def palette(models: Sequence[str]) -> dict[str, str]:
@@ -265,7 +258,8 @@ def _dot(x: float, y: float, radius: float, colour: str, *, title: str = "") -> 
 def _shape(tag: str, *, text: str = "", title: str = "", **attributes: float | str) -> Shape:
     # a tenth of a pixel is not visible
     texts = {n: f"{v:.1f}" if isinstance(v, float) else str(v) for n, v in attributes.items()}
-    return Shape(tag, {n.rstrip("_").replace("_", "-"): v for n, v in texts.items()}, text, title)
+    named = {n.rstrip("_").replace("_", "-"): v for n, v in texts.items()}
+    return {"tag": tag, "attributes": named, "text": text, "title": title}
 
 
 def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.stats import rankdata
 
-from fastrec._core.atomic import atomic_file, file_digest, recover
-from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec._core.atomic import file_digest, now, read_json, recover, write_json
+from fastrec._core.messages import refuse_absent
+from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, conformal_bound, conformal_gaps, interval_of
 
@@ -58,7 +58,7 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     ``outputs`` are names of its classes or targets; the predictions of ``best`` are summarised, those of ``models``
     correlated.
     """
-    predicted = {m: values for m in models if (values := _predictions(run / "oof" / f"{m}.parquet")) is not None}
+    predicted = {m: values for m in models if (values := read_predictions(run / "oof" / f"{m}.parquet")) is not None}
     results = RowResults(task, list(outputs), correlations=_correlations(predicted))
     if task == "ranking" and "stack" in predicted:
         stack = read_table(run / "oof" / "stack.parquet")
@@ -95,12 +95,13 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     return results
 
 
-def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def out_of_fold(run: Path, model: str, *, whole: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Read targets ``[n, k]``, a model's predictions ``[n, m]`` and folds ``[n]`` of the rows where these are known.
 
-    Targets are on their own scale. None: the run has no such files, or they are of different rows.
+    Targets are on their own scale. ``whole``: of all training rows. None: the run has no such files, or they are of
+    different rows.
     """
-    path, values = run / "rows.parquet", _predictions(run / "oof" / f"{model}.parquet")
+    path, values = run / "rows.parquet", read_predictions(run / "oof" / f"{model}.parquet")
     if values is None or not path.exists():
         return None
     rows = read_table(path)
@@ -109,7 +110,7 @@ def out_of_fold(run: Path, model: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     if len(values) != len(label):
         return None
     # Folds in order of time leave the first rows without predictions.
-    known = np.isfinite(values).all(1) & np.isfinite(label).all(1)
+    known = np.isfinite(values).all(1) & np.isfinite(label).all(1) | whole
     return label[known], values[known], rows["fold"].to_numpy()[known]
 
 
@@ -166,16 +167,24 @@ def _correlations(predicted: dict[str, np.ndarray]) -> dict[str, dict[str, float
     return {a: {b: float(matrix[i, j]) for j, b in enumerate(names)} for i, a in enumerate(names)}
 
 
-def _predictions(path: Path) -> np.ndarray | None:
+def prediction_names(names: Iterable[str]) -> list[str]:
+    """Return the names that columns of predictions have: ``score``, or ``prediction…``."""
+    return [n for n in names if n == "score" or n.startswith("prediction")]
+
+
+def read_predictions(path: Path) -> np.ndarray | None:
+    """Read a file's predictions, float64 ``[n, k]``; None: there is no such file, or none in it."""
     if not path.exists():
         return None
     table = read_table(path)
-    names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+    names = prediction_names(table.column_names)
     return np.column_stack([table[n].to_numpy() for n in names]) if names else None
 
 
 def read_table(path: Path) -> pa.Table:
     """Read a Parquet file of a run."""
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
     try:
         return pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -243,6 +252,40 @@ class RunResults:
     also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 
+    @property
+    def all_models(self) -> list[str]:
+        """The models in the order they are shown: the best first, those that only the lists name last."""
+        extra = [name for split in SPLITS for name in self.standings.get(split, {}) if name not in self.models]
+        return list(dict.fromkeys([*reversed(self.models), *extra]))
+
+    @property
+    def also_of(self) -> Split:
+        """The split of other metrics."""
+        return "test" if self.task == "next_item" else "oof"
+
+    @property
+    def total_seconds(self) -> float | None:
+        """The seconds of the whole run: as reported, or the sum of its stages."""
+        stages = {stage: s for stage, s in self.seconds.items() if stage != "total"}
+        return self.seconds.get("total", sum(stages.values())) if self.seconds else None
+
+    @property
+    def share_of_way(self) -> float | None:
+        """How far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
+        scores, floor = self.scores["test"], self.scores["test"].get("display_order")
+        if self.oracle is None or floor is None or self.best not in scores or self.oracle <= floor:
+            return None
+        return (scores[self.best] - floor) / (self.oracle - floor)
+
+    def standing_of(self, split: Split, name: str) -> Standing | None:
+        """Return a model's standing on a split, None if its lists are unknown."""
+        return self.standings.get(split, {}).get(name)
+
+    def score_of(self, split: Split, name: str) -> float | None:
+        """Return a model's score on a split: the reported one, or the mean over its lists."""
+        standing = self.standing_of(split, name)
+        return self.scores[split].get(name, standing.score.mean if standing else None)
+
 
 def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     """Read a run directory and compute intervals (by ``repeats`` resamples of the sessions) and slices.
@@ -256,10 +299,9 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         remedy = "Give the directory of a finished run, as in fastrec run --out"
         raise MissingFileError("there is no scores.json", file=run, remedy=remedy)
     lists = read_table(run / "lists.parquet") if (run / "lists.parquet").exists() else None
-    for column in ("split", "fold_key", "length", "touched"):
-        if lists is not None and column not in lists.column_names:
-            file = run / "lists.parquet"
-            raise MissingColumnError("the column is not there", file=file, column=column, remedy="Run again")
+    if lists is not None:
+        about = {"problem": "the column is not there", "file": run / "lists.parquet", "remedy": "Run again"}
+        refuse_absent(("split", "fold_key", "length", "touched"), lists.column_names, **about)
     curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
     figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
     greater = scores.get("greater_is_better") is not False
@@ -300,14 +342,6 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         outputs = list(results.config.get("outputs") or [])
         results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
-
-
-def share_of_way(results: RunResults) -> float | None:
-    """Compute how far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
-    scores, floor = results.scores["test"], results.scores["test"].get("display_order")
-    if results.oracle is None or floor is None or results.best not in scores or results.oracle <= floor:
-        return None
-    return (scores[results.best] - floor) / (results.oracle - floor)
 
 
 def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[str]:
@@ -470,12 +504,47 @@ _FILE = "leaderboard.json"
 
 
 @dataclass(frozen=True)
-class NotedRun:
-    """A run with a noted score: its folder's name, its stack's score out of fold, and the leaderboard's."""
+class RunSummary:
+    """One run in a line: its out-of-fold score with its interval, what it took, and what the leaderboard said."""
 
     name: str
-    oof: float
-    leaderboard: float
+    competition: str
+    metric: str
+    score: float
+    interval: tuple[float, float] | None
+    features: int
+    seconds: float
+    git_revision: str | None
+    finished: str | None
+    leaderboard: float | None = None
+
+
+def run_summary(run: Path) -> RunSummary:
+    """Read what a run directory says in a line; ``config.json`` may be absent.
+
+    Raises:
+        UnreadableFileError: its files are damaged.
+    """
+    scores = read_json(run / "scores.json")
+    config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
+    try:
+        final, said = str(scores.get("final", "stack")), {n: v or {} for n, v in scores.items()}
+        interval, score = said.get("intervals", {}).get(final), said.get("oof", {}).get(final)
+        return RunSummary(
+            run.name,
+            str(config.get("competition") or ""),
+            str(scores.get("metric") or ""),
+            math.nan if score is None else float(score),
+            None if interval is None else (float(interval[1]), float(interval[2])),
+            int(said.get("rows", {}).get("features", 0)),
+            float(sum(said.get("seconds", {}).values())),
+            config.get("git_revision"),
+            config.get("finished"),
+            noted_score(run),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        problem = f"the run's files cannot be read ({error!r})"
+        raise UnreadableFileError(problem, file=run, remedy="Run again") from error
 
 
 def note_leaderboard(run: str | Path, score: float) -> Path:
@@ -501,13 +570,11 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
     submission = run / "submission.csv"
     about = {
         "score": float(score),
-        "noted": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "noted": now(),
         "submission": file_digest(submission) if submission.is_file() else None,
     }
     # in the run directory: the next run there removes it with the submission that it belongs to
-    with atomic_file(run / _FILE) as path:
-        path.write_text(json.dumps(about, indent=1), encoding="utf-8")
-    return run / _FILE
+    return write_json(run / _FILE, about)
 
 
 def noted_score(run: str | Path) -> float | None:
@@ -522,32 +589,21 @@ def noted_score(run: str | Path) -> float | None:
         raise UnreadableFileError(f"the note cannot be read ({error!r})", file=path, remedy=remedy) from error
 
 
-def noted_runs(run: str | Path) -> list[NotedRun]:
+def noted_runs(run: str | Path) -> list[RunSummary]:
     """List runs beside a run with a noted score, of its competition and metric, in ascending order out of fold."""
     run = Path(run).resolve()
-    (competition, metric, _), runs = _about(run), []
+    about, runs = run_summary(run), []
     for path in sorted(run.parent.glob(f"*/{_FILE}")):
         other = path.parent
         # a run that is written at this moment is hidden, and its name not final
         if (other.name.startswith(".") and other != run) or not (other / "scores.json").is_file():
             continue
         try:
-            about, score = _about(other), noted_score(other)
+            found = run_summary(other)
         except UnreadableFileError as error:  # another run's damaged files must not prevent this one's report
             warnings.warn(str(error), DataWarning, stacklevel=2)
             continue
-        if about[:2] == (competition, metric) and about[2] is not None and score is not None:
-            runs.append(NotedRun(other.name, about[2], score))
-    return sorted(runs, key=lambda r: (r.oof, r.name))
-
-
-def _about(run: Path) -> tuple[str, str, float | None]:
-    try:
-        scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
-        config = run / "config.json"
-        settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-        score = (scores.get("oof") or {}).get("stack")
-        return str(settings.get("competition")), str(scores.get("metric")), None if score is None else float(score)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        remedy = "Run again"
-        raise UnreadableFileError(f"the run's files cannot be read ({error!r})", file=run, remedy=remedy) from error
+        same = (found.competition, found.metric) == (about.competition, about.metric)
+        if same and not math.isnan(found.score) and found.leaderboard is not None:
+            runs.append(found)
+    return sorted(runs, key=lambda r: (r.score, r.name))

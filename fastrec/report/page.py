@@ -13,30 +13,8 @@ import numpy as np
 from fastrec._core.atomic import atomic_file
 from fastrec.report import charts
 from fastrec.report.charts import Panel, Section, render
-from fastrec.report.data import (
-    SPLITS,
-    NotedRun,
-    RowResults,
-    RunResults,
-    Slice,
-    Split,
-    noted_runs,
-    read_run,
-    share_of_way,
-)
-from fastrec.report.text import (
-    TITLES,
-    all_models,
-    also_of,
-    count_lists,
-    duration,
-    ends,
-    score_of,
-    signed,
-    standing_of,
-    total_seconds,
-    unit_of,
-)
+from fastrec.report.data import SPLITS, RowResults, RunResults, RunSummary, Slice, Split, noted_runs, read_run
+from fastrec.report.text import TITLES, count_lists, duration, ends, signed
 
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
@@ -117,13 +95,13 @@ def _confusion_section(rows: RowResults, best: str) -> Section:
     return Section("Confusions", "tables.html", {"tables": [table]}, note)
 
 
-def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:
+def leaderboard_section(runs: Sequence[RunSummary], name: str, metric: str, greater: bool) -> list[Section]:
     """Build the section of the run ``name``, if at least two runs have a noted score."""
     if len(runs) < 2:
         return []
-    points = {r.name: (r.oof, r.leaderboard) for r in runs}
+    points = {r.name: (r.score, r.leaderboard) for r in runs}
     chart = charts.point_chart(points, name, x_label=f"{metric} out of fold", y_label=f"{metric} on the leaderboard")
-    oof, board = (np.array([getattr(r, n) for r in runs]) for n in ("oof", "leaderboard"))
+    oof, board = np.array(list(points.values())).T
     i, j = np.triu_indices(len(runs), 1)
     signs = np.sign(oof[i] - oof[j]) * np.sign(board[i] - board[j])
     pairs, gaps = int((signs != 0).sum()), board - oof
@@ -168,7 +146,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     """
     results = read_run(run, repeats=repeats)
     results = replace(results, name=name or results.name)
-    colours = charts.palette(all_models(results))
+    colours = charts.palette(results.all_models)
     curves = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
     note = "Thin: each fold. Bold: their mean, as far as all folds go."
     sections = [
@@ -185,7 +163,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
     if stages:
         chart = charts.bar_list(stages, [duration(s) for s in stages.values()])
-        note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
+        note = f"In the order they ran; {duration(results.total_seconds or 0)} in all."
         sections.append(Section("Seconds by stage", "seconds.html", {"chart": chart}, note))
     if results.transductive:
         note = "Target-free statistics that were fitted on train and test rows together."
@@ -216,26 +194,26 @@ def _summary(results: RunResults) -> str:
     if results.best is None:
         return "This run reported no scores."
     split: Split = "test" if results.scores["test"] else "oof"
-    score, standing = score_of(results, split, results.best), standing_of(results, split, results.best)
-    unit = unit_of(results)
+    score, standing = results.score_of(split, results.best), results.standing_of(split, results.best)
+    unit = "lists" if results.task == "ranking" else "rows"
     where = f"on the test {unit}" if split == "test" else f"out of fold (no ground truth was given for the test {unit})"
     known = f" (95 %: {ends(standing.score, 3)})" if standing else ""
     text = f"reaches {results.metric} {score:.4f}{known} {where}"
     floor = results.scores[split].get("display_order")
     if floor is not None and results.best != "display_order":
         text += f", {signed(score - floor, 3)} over display order"
-    way = share_of_way(results) if split == "test" else None
+    way = results.share_of_way if split == "test" else None
     return text + (f" and {100 * way:.0f} % of the way from there to the oracle." if way is not None else ".")
 
 
 def _tiles(results: RunResults) -> list[tuple[str, str, str]]:
     tiles = []
     for split in SPLITS:
-        score = score_of(results, split, results.best) if results.best else None
+        score = results.score_of(split, results.best) if results.best else None
         if score is not None:
             foot = ", ".join(filter(None, [results.best, count_lists(results.n_lists.get(split))]))
             tiles.append((f"{TITLES[split]} {results.metric}", f"{score:.4f}", foot))
-    way, total = share_of_way(results), total_seconds(results)
+    way, total = results.share_of_way, results.total_seconds
     if way is not None:
         tiles.append(("Way to the oracle", f"{100 * way:.0f} %", "from display order"))
     if total is not None:
@@ -249,14 +227,14 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
     if not shown:
         return Section("Leaderboard", absent="This run reported no scores.")
     rows = []
-    for name in all_models(results):
+    for name in results.all_models:
         cells = []
         for split in shown:
-            score, standing = score_of(results, split, name), standing_of(results, split, name)
+            score, standing = results.score_of(split, name), results.standing_of(split, name)
             below = ends(standing.score, 3) if standing else ""
             cells.append(Cell() if score is None else Cell(f"{score:.4f}", below))
             gap = standing.to_best if standing else None
-            top = score_of(results, split, results.best or "")
+            top = results.score_of(split, results.best or "")
             if name == results.best:
                 cells.append(Cell("best", even=True))
             elif gap:
@@ -272,13 +250,13 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
     panels = []
     for split in shown:
         if standings := results.standings.get(split):
-            intervals = {name: standings[name].score for name in all_models(results) if name in standings}
+            intervals = {name: standings[name].score for name in results.all_models if name in standings}
             mark = results.oracle if split == "test" else None
             chart = charts.interval_chart(intervals, colours, mark=mark, mark_label="oracle")
             panels.append(Panel(TITLES[split], chart))
     data = {
         "heads": [(f"{TITLES[s]} {results.metric}", count_lists(results.n_lists.get(s))) for s in shown],
-        "also": [(n.upper(), TITLES[also_of(results)].lower()) for n in results.also],
+        "also": [(n.upper(), TITLES[results.also_of].lower()) for n in results.also],
         "rows": rows,
         "panels": panels,
     }
@@ -351,7 +329,7 @@ def _position_section(results: RunResults) -> list[Section]:
     rows = [(name, [f"{of[place]:.3f}" for place, _ in heads]) for name, of in named.items()]
     tables: list[dict[str, Any]] = [{"title": "place", "heads": heads, "rows": rows}]
     both = results.scores["oof"], found["weighed"]
-    figures = [(n, [f"{of[n]:.4f}" for of in both]) for n in all_models(results) if all(n in of for of in both)]
+    figures = [(n, [f"{of[n]:.4f}" for of in both]) for n in results.all_models if all(n in of for of in both)]
     words = (f"{results.metric} of the clicks", f"{results.metric} by inverse examination")
     tables.append({"title": "", "heads": [(w, "out of fold") for w in words], "rows": figures})
     learned = "a feature of the models, which score every row as if it were shown first"
@@ -415,7 +393,7 @@ def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list
     shown = [split for split in SPLITS if len(slices.get(split, ())) > 1]
     if not shown:
         return []
-    names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
+    names = [name for name in results.all_models if any(name in slices[s][0].means for s in shown)]
     panels, tables = [], []
     for split in shown:
         part = slices[split]
@@ -434,7 +412,7 @@ def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list
 def _importance_section(results: RunResults, colours: Mapping[str, str]) -> list[Section]:
     panels = []
     # only the first panel is open: features are of more interest than the stack's weights of models
-    for model in sorted((m for m in all_models(results) if m in results.importance), key=lambda m: m == "stack"):
+    for model in sorted((m for m in results.all_models if m in results.importance), key=lambda m: m == "stack"):
         gains = results.importance[model]
         if not gains:
             continue

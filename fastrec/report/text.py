@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from fastrec._core.messages import TableColumn, terminal_table
 from fastrec.metrics import Interval
-from fastrec.report.data import SPLITS, RunResults, Split, Standing, read_run
+from fastrec.report.data import SPLITS, Split, read_run
 
 TITLES: dict[Split, str] = {"test": "Test", "oof": "Out of fold"}
 _MINUS = "\u2212"
@@ -35,26 +35,26 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None
         UnreadableFileError: a file that is there cannot be read.
     """
     results = read_run(run, repeats=repeats)
-    names = all_models(results)
+    names = results.all_models
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     judged: Split = "oof" if results.standings.get("oof") else "test"
     right = {"justify": "right"}
     columns = [TableColumn(f"model\n({results.metric})", names, fold=True)]
     for split in shown:
-        scores = [score_of(results, split, name) for name in names]
+        scores = [results.score_of(split, name) for name in names]
         columns.append(TableColumn(split, ["" if s is None else f"{s:.4f}" for s in scores], options=right))
         if results.standings.get(split):
-            stand = [standing_of(results, split, name) for name in names]
+            stand = [results.standing_of(split, name) for name in names]
             cells = [_bare(ends(s.score, 3)) if s else "" for s in stand]
             columns.append(TableColumn("95 %", cells, drop=1, options={"style": "dim"}))
     if results.standings:
-        gaps = {n: s.to_best for n in names if (s := standing_of(results, judged, n)) and s.to_best}
+        gaps = {n: s.to_best for n in names if (s := results.standing_of(judged, n)) and s.to_best}
         texts = {n: f"{signed(gap.mean, 4)} ({_bare(ends(gap, 3))})" for n, gap in gaps.items()}
         cells = ["best" if n == results.best else texts.get(n, "") for n in names]
         columns.append(TableColumn(f"to the best\n({judged})", cells, drop=2, options=right))
     for metric, of in results.also.items():
         cells = [f"{of[name]:.4f}" if name in of else "" for name in names]
-        columns.append(TableColumn(f"{metric}\n({also_of(results)})", cells, drop=3, options=right))
+        columns.append(TableColumn(f"{metric}\n({results.also_of})", cells, drop=3, options=right))
     styles = ["bold" if name == results.best else None for name in names]
     if results.oracle is not None and "test" in shown:
         for c in columns:
@@ -66,38 +66,16 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None
 def leaderboard_figures(run: str | Path, *, repeats: int = 2000) -> dict[str, Any]:
     """Return what ``leaderboard_table`` shows as plain values, the best model first; arguments and errors as there."""
     results, models = read_run(run, repeats=repeats), []
-    for name in all_models(results):
+    for name in results.all_models:
         about: dict[str, Any] = {"model": name}
         for split in SPLITS:
-            stand = standing_of(results, split, name)
-            about[split] = score_of(results, split, name)
+            stand = results.standing_of(split, name)
+            about[split] = results.score_of(split, name)
             about[f"{split}_interval"] = None if stand is None else list(stand.score[1:])
             about[f"{split}_to_best"] = None if stand is None else stand.to_best
         models.append(about | {"also": {m: of[name] for m, of in results.also.items() if name in of}})
     named = {"run": results.name, "metric": results.metric.lower(), "greater_is_better": results.greater_is_better}
     return {**named, "best": results.best, "oracle": results.oracle, "models": models}
-
-
-def all_models(results: RunResults) -> list[str]:
-    """List models in the order they are shown: the best first, those that only the lists name last."""
-    extra = [name for split in SPLITS for name in results.standings.get(split, {}) if name not in results.models]
-    return list(dict.fromkeys([*reversed(results.models), *extra]))
-
-
-def also_of(results: RunResults) -> Split:
-    """Return the split of other metrics."""
-    return "test" if results.task == "next_item" else "oof"
-
-
-def standing_of(results: RunResults, split: Split, name: str) -> Standing | None:
-    """Return a model's standing on a split, None if its lists are unknown."""
-    return results.standings.get(split, {}).get(name)
-
-
-def score_of(results: RunResults, split: Split, name: str) -> float | None:
-    """Return a model's score on a split: the reported one, or the mean over its lists."""
-    standing = standing_of(results, split, name)
-    return results.scores[split].get(name, standing.score.mean if standing else None)
 
 
 def signed(value: float, decimals: int) -> str:
@@ -127,17 +105,6 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def total_seconds(results: RunResults) -> float | None:
-    """Return the seconds of the whole run: as reported, or the sum of its stages."""
-    stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
-    return results.seconds.get("total", sum(stages.values())) if results.seconds else None
-
-
 def count_lists(n: int | None) -> str:
     """Format a number of lists, empty for none."""
     return f"{n:,} list{'s' if n != 1 else ''}" if n else ""
-
-
-def unit_of(results: RunResults) -> str:
-    """Return the unit that is scored: lists or rows."""
-    return "lists" if results.task == "ranking" else "rows"

@@ -16,8 +16,9 @@ import pandas as pd
 import torch
 
 from fastrec._core import limits
+from fastrec._core.messages import refuse_absent
 from fastrec.competition.kept_rows import KeptRows, Pair
-from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, FastrecError, MissingFileError
 from fastrec.features import FeatureSet, check_leakage
 from fastrec.features._engine.saving import selectors_of
 from fastrec.features.base import Feature
@@ -136,10 +137,7 @@ class NewColumns:
             problem = "the run's feature holds targets and has other values in every fold"
             remedy = "Put the generator itself in the place of its column's name: it is fitted in every fold then"
             raise DataError(problem, column=odd, remedy=remedy)
-        absent = next((n for n in needed if n not in kept.columns and n not in clean), None)
-        if absent is not None:
-            remedy = f"They have {', '.join([*kept.columns, *clean])}"
-            raise MissingColumnError("the run's rows do not have it", column=absent, remedy=remedy)
+        refuse_absent(needed, [*kept.columns, *clean], "the run's rows do not have it")
         own = [n for n in needed if n in kept.columns]
         return _beside(kept.train(own), kept.made([n for n in needed if n not in own]))
 

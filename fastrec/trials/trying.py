@@ -17,9 +17,9 @@ import torch
 from scipy.special import stdtrit
 
 from fastrec._core import limits
+from fastrec._core.atomic import now
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
-from fastrec.competition.run_files import now
 from fastrec.errors import DataError, DataWarning, MissingFileError, WriteError
 from fastrec.estimators import Estimator
 from fastrec.metrics import Interval, Metric, bootstrap_metric

@@ -19,7 +19,7 @@ from fastrec.auto.lists import shared_in_groups
 from fastrec.auto.problem import Problem
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
-from fastrec.competition import Competition, SavedRun, check_submission, compare_runs, run_competition, score_values
+from fastrec.competition import Competition, SavedRun, check_submission, compare_runs, run_competition, score_submission
 from fastrec.competition.forms.lists import form_of_run
 from fastrec.competition.predict import predict_run
 from fastrec.errors import DataError, DataWarning, MissingColumnError
@@ -516,7 +516,7 @@ def test_candidates_without_an_id_are_numbered(tmp_path):
     assert check_submission(run / "submission.csv", data / "test.csv", form).rows
     test.to_csv(tmp_path / "truth.csv", index=False)
     options = {"metric": "mrr", "target": None, "label": "clicked"}
-    scored = score_values(run / "submission.csv", tmp_path / "truth.csv", form, **options).value
+    scored = score_submission(run / "submission.csv", tmp_path / "truth.csv", form, **options).value
     ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False, method="max")
     assert scored == pytest.approx((1 / ranks[test["clicked"] == 1]).mean())
     for package in ("onnx", "starlette"):

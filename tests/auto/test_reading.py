@@ -1,6 +1,7 @@
 """Times and numbers in text, as a recipe says they are read."""
 
 import datetime as dt
+from dataclasses import asdict
 
 import pandas as pd
 import pyarrow as pa
@@ -67,7 +68,7 @@ def test_its_text_makes_it_again():
     )  # fmt: skip
     assert eval(repr(reading)) == reading
     assert repr(Reading()) == "Reading()"
-    assert Reading.from_state(reading.to_state()) == reading
+    assert Reading(**asdict(reading)) == reading
 
 
 def test_a_file_that_is_not_there_and_other_tables_only_if_asked_for(tmp_path):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from fastrec import __version__
 from fastrec._core import environment
 from fastrec._core.environment import REQUIRED, installed_version
+from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import self_test as module
 from fastrec.competition.self_test import SelfCheck, self_test
@@ -38,7 +39,7 @@ def test_all_is_well_here(sound):
 
 def test_the_law_is_as_the_self_test_says(tmp_path):
     """An AUC of its own: the share of pairs in order, of the rows that were written."""
-    world = module._write(tmp_path / "data")
+    world = module.World(tmp_path, "cpu", Stages(quiet=True))
     train = np.genfromtxt(tmp_path / "data" / "train.csv", delimiter=",", skip_header=1, dtype=str)
     assert (train[:, 4].astype(int) == world.clicked).all()
     assert (train[:, 1] == np.char.add("c", world.city.astype(str))).all()

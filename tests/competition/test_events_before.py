@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ def test_models_of_a_run_read_the_session(run: Path) -> None:
     scores = json.loads((run / "scores.json").read_text())
     assert scores["oof"]["din"] > 0.8 > 0.6 > scores["oof"]["xgb"]
     assert scores["oof"]["stack"] >= scores["oof"]["din"]
-    assert json.loads((run / "config.json").read_text())["events"] == EVENTS.to_state()
+    assert json.loads((run / "config.json").read_text())["events"] == json.loads(json.dumps(asdict(EVENTS)))
 
 
 def test_the_run_predicts_what_a_loop_over_its_folds_predicts(run: Path) -> None:
@@ -111,7 +111,7 @@ def test_refusals(tmp_path: Path) -> None:
         run_competition(Column(), tmp_path, tmp_path / "run")
     with pytest.raises(FastrecError, match="order"):
         EventsBefore("log", session="s", order=[], item="item")
-    assert EventsBefore.from_state(json.loads(json.dumps(EVENTS.to_state()))) == EVENTS
+    assert EventsBefore(**json.loads(json.dumps(asdict(EVENTS)))) == EVENTS
     assert not (tmp_path / "run").exists()
 
 

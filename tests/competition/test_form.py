@@ -165,7 +165,7 @@ def test_a_run_writes_its_recipes_form_and_keeps_it(run):
     assert (report.rows, report.ids, report.warnings) == (40, 40 * LENGTH, ())
     score = score_submission(run / "run" / "submission.csv", run / "test.csv", LONG)
     found = json.loads((run / "run" / "scores.json").read_text())
-    assert score.mrr == pytest.approx(found["models"]["stack"], abs=1e-12)
+    assert score.value == pytest.approx(found["models"]["stack"], abs=1e-12)
     assert form_of_run(run / "run") == LONG
     with pytest.raises(SubmissionError, match="more than 30"):  # lists that are too long are still refused
         check_submission(run / "run" / "submission.csv", run / "test.csv", replace(LONG, max_items=30))

@@ -103,7 +103,9 @@ def test_scores_of_folds_of_one_class_are_unknown_and_stop_nothing(data):
     folds = Folds.predefined(4, torch.tensor([0, 0, 1, 1]))
     train = Rows(Table({"x": torch.arange(4)}), "binary", label=label)
     scorer = SimpleNamespace(for_choosing=lambda: get_metric("auc"), restore=None)
-    made = SimpleNamespace(folds=folds, scorer=scorer, train=train, counted=torch.ones(4, dtype=torch.bool))
+    made = SimpleNamespace(
+        budget=None, folds=folds, scorer=scorer, train=train, counted=torch.ones(4, dtype=torch.bool)
+    )
     live = LiveScores(made, Stages(console=Console(file=io.StringIO())))
     live("a", 0, torch.tensor([0.2, 0.9]))
     assert np.isnan(live.scores["a"][0])

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 from fastrec.cli import app
 from fastrec.competition import (
     NextItemCompetition,
-    NextItemForm,
+    SubmissionFormat,
     check_submission,
     compare_runs,
     list_runs,
     predict_run,
     run_competition,
-    score_items,
+    score_submission,
 )
 from fastrec.competition import next_items as library
 from fastrec.competition.predict import write_layout
@@ -108,7 +108,7 @@ def test_what_cannot_be_predicted_is_named(run, data, tmp_path):
         predict_run(run, tmp_path, tmp_path / "p.csv")
     odd = shutil.copytree(run, tmp_path / "odd")
     config = json.loads((odd / "config.json").read_text())
-    (odd / "config.json").write_text(json.dumps({**config, "submission": {"kind": "next items"}}))
+    (odd / "config.json").write_text(json.dumps({**config, "submission": {"kind": "lists"}}))
     with pytest.raises(UnreadableFileError, match="settings"):
         predict_run(odd, data, tmp_path / "p.csv")
     with pytest.raises(DataError, match="no_such_module"):
@@ -133,15 +133,15 @@ def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     again = predict_run(made, tmp_path / "test.csv", tmp_path / "again.csv")
     assert again.read_bytes() == (made / "submission.csv").read_bytes()
     form = Events().submission
-    said = score_items(made / "submission.csv", tmp_path / "test.csv", form)
-    assert said.hr == pytest.approx(scores_of(made)["hr@3"])
-    assert said.hr > 0.9
+    said = score_submission(made / "submission.csv", tmp_path / "test.csv", form)
+    assert said.others["hr@3"] == pytest.approx(scores_of(made)["hr@3"])
+    assert said.others["hr@3"] > 0.9
     truth = pd.read_csv(tmp_path / "test.csv").groupby("who")["target"].first().rename("what").reset_index()
     truth.sample(frac=1.0, random_state=0).to_csv(tmp_path / "answers.csv", index=False)
-    named = score_items(made / "submission.csv", tmp_path / "answers.csv", form)
-    assert (named.hr, named.mrr, named.ndcg) == pytest.approx((said.hr, said.mrr, said.ndcg))
+    named = score_submission(made / "submission.csv", tmp_path / "answers.csv", form)
+    assert named.lines() == said.lines()
     with pytest.raises(MissingColumnError, match=r"train.csv.*'target'.*names no item that followed.*'who', 'what'"):
-        score_items(made / "submission.csv", tmp_path / "train.csv", form)
+        score_submission(made / "submission.csv", tmp_path / "train.csv", form)
     assert str(check_submission(made / "submission.csv", tmp_path / "test.csv", form)).endswith("ok 60 rows, 180 ids")
     lines = (made / "submission.csv").read_text().splitlines()
     (tmp_path / "other.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
@@ -150,9 +150,9 @@ def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     who, what = lines[1].split(",")
     turned = f"{who},{' '.join(what.split(' ')[::-1])}"
     (tmp_path / "other.csv").write_text("\n".join([lines[0], *lines[:1:-1], turned]) + "\n")
-    ranks = score_items(tmp_path / "other.csv", tmp_path / "test.csv", form).ranks
-    assert ranks.tolist() == [3, *said.ranks.tolist()[1:]]
-    assert said.ranks[0] == 1
+    ranks = score_submission(tmp_path / "other.csv", tmp_path / "test.csv", form).per_row["rank"]
+    assert ranks.tolist() == [3, *said.per_row["rank"].tolist()[1:]]
+    assert said.per_row["rank"][0] == 1
     for wrong, problem in (([*lines, lines[1]], "stands in an earlier row"), (lines[:-1], "has no row here")):
         (tmp_path / "other.csv").write_text("\n".join(wrong) + "\n")
         with pytest.raises(SubmissionError, match=problem):
@@ -173,7 +173,7 @@ def test_check_and_score_know_the_form(run, data):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda t: t.replace("items", "answer", 1), "the header is answer"),
+        (lambda t: t.replace("items", "answer", 1), "column 'items'"),
         (lambda t: t + "a b\n", "it has 61 rows, test.parquet has 60"),
         (lambda t: _line(t, 4, "a b c d e f"), "row 4: the list has 6 ids, more than 5"),
         (lambda t: _line(t, 7, "a b a"), "row 7: id 'a' is listed twice"),
@@ -183,8 +183,8 @@ def test_check_and_score_know_the_form(run, data):
 )
 def test_a_wrong_submission_is_refused(run, data, tmp_path, change, problem):
     (tmp_path / "wrong.csv").write_text(change((run / "submission.csv").read_text()))
-    for look in (check_submission, score_items):
-        with pytest.raises(SubmissionError, match=problem) as error:
+    for look in (check_submission, score_submission):
+        with pytest.raises((SubmissionError, MissingColumnError), match=problem) as error:  # as of any lists
             look(tmp_path / "wrong.csv", data / "test.parquet", Walks().submission)
         assert "wrong.csv" in str(error.value)
 
@@ -195,7 +195,7 @@ def _line(text: str, row: int, line: str) -> str:
 
 
 def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_path):
-    form = NextItemForm(max_items=3)
+    form = SubmissionFormat(prediction="items", max_items=3, candidates=None, answer="target")
     best = torch.tensor([[1, 2, 0], [0, 0, 0], [2, 1, 0]])
     form.write(tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best)
     assert pd.read_csv(tmp_path / "s.csv", keep_default_na=False)["items"].tolist() == ["x =y", "", "=y x"]
@@ -203,10 +203,10 @@ def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_pat
     pd.DataFrame({"items": [["x"], ["x"]], "target": ["=y", None]}).to_parquet(tmp_path / "t.parquet")
     short = check_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     assert short.warnings == ("2 lists have fewer than 3 ids",)
-    with pytest.raises(DataError, match=r"row 1: no answer \(1 sessions in all\)"):
-        score_items(tmp_path / "s.csv", tmp_path / "t.parquet", form)
+    with pytest.raises(DataError, match=r"row 1: no answer \(1 such rows in all\)"):
+        score_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     with pytest.raises(DataError, match="no submission has the columns"):
-        NextItemForm(items="a", session="a")
+        SubmissionFormat(prediction="a", keys=("a",))
 
 
 def test_runs_are_listed_and_compared(run, near):
@@ -248,7 +248,7 @@ def test_a_damaged_part_and_other_settings_are_made_anew(data, tmp_path):
     assert fitted(Near(), seed=1) == 0
     assert fitted(Near(), seed=1, rows=300) == 0
     for place in (tmp_path / ".run.parts").glob("model-CoVisitation-*"):
-        (place / "state.safetensors").write_bytes(b"odd")
+        (place / "state" / "state.safetensors").write_bytes(b"odd")
     with pytest.warns(DataWarning, match="cannot be read"):
         assert fitted(Near(), seed=1, rows=300) == 1
 

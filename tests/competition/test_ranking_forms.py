@@ -27,7 +27,7 @@ from fastrec.competition import (
     compare_runs,
     predict_run,
     run_competition,
-    score_values,
+    score_submission,
 )
 from fastrec.competition.forms.lists import ranking_form
 from fastrec.competition.scoring import Decision, click_weights, examination
@@ -51,7 +51,7 @@ KINDS = {"scores": SCORES, "ranks": RANKS, "lists": replace(LISTS, max_items=10)
 def scored(path: Path, truth: pd.DataFrame, form: object, metric: str, **options) -> object:
     truth.to_csv(path.with_name("truth.csv"), index=False)
     given = {"target": None, "label": "label", **options}
-    return score_values(path, path.with_name("truth.csv"), form, metric=metric, **given)
+    return score_submission(path, path.with_name("truth.csv"), form, metric=metric, **given)
 
 
 def of_list(metric: str, rows: list[tuple[float, float]], missing: list[float], *, shown: bool) -> tuple[float, float]:

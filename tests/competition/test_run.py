@@ -143,7 +143,7 @@ def test_scores_have_the_documented_form_and_are_the_official_ones(made, data):
     assert scores["oof"]["stack"] == pytest.approx(max(scores["stack_tried"].values()), abs=1e-12)
     assert check_submission(made / "submission.csv", data / "test.csv").warnings == ()
     official = score_submission(made / "submission.csv", data / "ground_truth.csv")
-    assert scores["models"]["stack"] == pytest.approx(official.mrr, abs=1e-12)
+    assert scores["models"]["stack"] == pytest.approx(official.value, abs=1e-12)
     lists = pq.read_table(made / "lists.parquet").to_pandas().query("split == 'test'")
     assert sorted(lists.rr_stack) == pytest.approx(sorted(official.per_row.reciprocal_rank), abs=1e-12)
 

@@ -94,7 +94,7 @@ def test_only_values_that_need_quotes_get_them(tmp_path):
     assert path.read_bytes().decode() == "user,items\n" + "".join(f"{user},1;2\n" for user in quoted)
     truth = tmp_path / "t.csv"
     pd.DataFrame({"user": users, "reference": 2}).to_csv(truth, index=False, quoting=csv.QUOTE_ALL)
-    assert score_submission(path, truth, form).mrr == 1 / 2
+    assert score_submission(path, truth, form).value == 1 / 2
 
 
 def test_many_rows_are_written_in_blocks(tmp_path, monkeypatch):
@@ -276,8 +276,8 @@ def test_official_rule_by_hand(files, rows, ranks):
     submission, _, truth = files(rows)
     report = score_submission(submission, truth)
     expected = [1 / rank if rank else 0.0 for rank in ranks]
-    assert report.mrr == pytest.approx(sum(expected) / 3)
-    assert report.n == 3
+    assert report.value == pytest.approx(sum(expected) / 3)
+    assert report.rows == 3
     assert report.per_row["rank"].tolist() == ranks
     assert report.per_row["reciprocal_rank"].tolist() == expected
     assert report.per_row["user_id"].tolist() == ["u1", "u2", "007"]
@@ -314,7 +314,7 @@ def test_columns_in_another_order_and_windows_line_ends_score_alike(files):
     submission, _, truth = files()
     frame = pd.read_csv(submission, dtype=str)
     frame[frame.columns[::-1]].to_csv(submission, index=False, lineterminator="\r\n")
-    assert score_submission(submission, truth).mrr == pytest.approx((1 / 3 + 1 + 1) / 3)
+    assert score_submission(submission, truth).value == pytest.approx((1 / 3 + 1 + 1) / 3)
 
 
 def test_display_order_on_the_real_files(tmp_path):
@@ -328,7 +328,7 @@ def test_display_order_on_the_real_files(tmp_path):
     report = check_submission(path, data / "test.csv")
     assert (report.rows, report.warnings) == (len(targets), ())
     score = score_submission(path, data / "ground_truth.csv")
-    assert score.mrr == pytest.approx(0.502, abs=5e-4)
+    assert score.value == pytest.approx(0.502, abs=5e-4)
     # the same by a plain loop over the files
     truth = pd.read_csv(data / "ground_truth.csv", dtype=str).set_index(list(RECSYS2019.keys))["reference"]
     total = 0.0
@@ -336,7 +336,7 @@ def test_display_order_on_the_real_files(tmp_path):
         ids = target.impressions.split("|")
         answer = truth[(target.user_id, target.session_id, target.timestamp, target.step)]
         total += 1 / (ids.index(answer) + 1) if ids.count(answer) == 1 else 0.0
-    assert score.mrr == pytest.approx(total / len(targets))
+    assert score.value == pytest.approx(total / len(targets))
 
 
 # ---------------------------------------------------------------- what a spreadsheet takes for a formula

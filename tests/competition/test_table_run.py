@@ -404,16 +404,16 @@ def test_a_second_run_makes_only_what_has_changed_or_is_damaged(tmp_path):
 
     first, second = again("first"), again("second")
     assert same_files(first, second) == []
-    assert reused(second) == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
+    assert reused(second) == 3 * 5 + 1 + 1  # every model of every fold, the features of all rows and of a fold
     (damaged,) = tmp_path.glob(".run.parts/model-deep-1-*")
-    (damaged / "predictions.safetensors").write_bytes(b"no tensors")
+    (damaged / "said" / "state.safetensors").write_bytes(b"no tensors")
     with pytest.warns(DataWarning, match="cannot be read and is made again"):
         mended = again("mended")
     assert same_files(first, mended) == []
-    assert reused(mended) == 3 * 5 - 1 + 1 + 2 + 2  # the features of that fold are read too
+    assert reused(mended) == 3 * 5 - 1 + 1 + 1 + 1  # the features of that fold are read too
     other = {"models": lambda bs: [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]}
     changed = again("changed", **other)
-    assert reused(changed) == 2 * 5 + 1 + 2 * 5 + 2  # but for the deep trees; the first fold is read again at the end
+    assert reused(changed) == 2 * 5 + 1 + 5 + 1  # but for the deep trees; the first fold is read again at the end
     assert filecmp.cmp(first / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
     assert not filecmp.cmp(first / "oof" / "deep.parquet", changed / "oof" / "deep.parquet", shallow=False)
     fresh = run_competition(Recipe("binary", **other), data, tmp_path / "fresh", resume=False)
@@ -512,7 +512,7 @@ def test_a_model_that_holds_what_has_no_lasting_name_is_trained_every_time(tmp_p
     run_competition(recipe, data, tmp_path / "run", resume=True)
     assert {p.name.split("-")[1] for p in tmp_path.glob(".run.parts/model-*")} == {"shallow", "constant"}
     again = run_competition(recipe, data, tmp_path / "run", resume=True)
-    assert reused(again) == 2 * 5 + 1 + 2 * 5 + 2  # models, features of all rows and of each fold; the first's twice
+    assert reused(again) == 2 * 5 + 1 + 5 + 1  # models, features of all rows and of each fold; the first's twice
 
 
 # A run noted in MLflow ------------------------------------------------------------------------------------------------

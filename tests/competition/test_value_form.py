@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
-from fastrec.competition import ValueForm, check_submission, score_values
+from fastrec._core.progress import Stages
+from fastrec.competition import Competition, CompetitionData, ValueForm, check_submission, score_submission
+from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import form_of, submission_values, write_submission_of
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
@@ -49,7 +51,7 @@ def test_numbers_come_back_to_the_bit(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("form") / "s.csv"
     ids = [f"r{i}" for i in range(len(values))]
     FORM.write(path, {"id": ids}, {"p": values})
-    table = FORM.read(path)
+    table = FORM.read_lines(path)
     assert FORM.numbers(table, "p", path).tolist() == values
     assert table["id"].to_pylist() == ids
 
@@ -133,7 +135,7 @@ def test_check_passes_what_is_right_and_tells_of_another_order(tmp_path):
     target = Target.fit(pd.read_csv(truth), "p")
 
     def scored(metric, text):
-        return score_values(write(tmp_path / "s.csv", text), truth, FORM, metric=metric, target=target)
+        return score_submission(write(tmp_path / "s.csv", text), truth, FORM, metric=metric, target=target)
 
     score = scored("auc", "id,p\nd,0.8\nc,0.9\nb,0.1\na,0.3\n")
     assert score.value == 0.75  # of the four pairs (a b) (a d) (c b) (c d) one, a and d, is wrong
@@ -168,7 +170,7 @@ def test_classes_are_scored_by_accuracy_if_the_metric_needs_probabilities(
     made, known = tmp_path / "made.csv", tmp_path / "truth.csv"
     for path, values in ((made, predicted), (known, truth)):
         write(path, "id,k\n" + "".join(f"{i},{v}\n" for i, v in zip("abcd", values.split(), strict=True)))
-    score = score_values(made, known, ValueForm(ids="id", values="k"), metric=metric, target=target)
+    score = score_submission(made, known, ValueForm(ids="id", values="k"), metric=metric, target=target)
     assert (score.metric, score.value) == ("accuracy", 0.75)
     assert score.others == {
         "balanced_accuracy": pytest.approx(balanced_accuracy_score(truth.split(), predicted.split())),
@@ -184,7 +186,7 @@ def test_a_wrong_truth_is_named(tmp_path):
     for text, column in (("id,q\na,Y\nb,N\n", "p"), ("id,p\na,Y\nb,Z\n", "p"), ("k,p\na,Y\nb,N\n", "id")):
         truth = write(tmp_path / "truth.csv", text)
         with pytest.raises(FastrecError) as error:
-            score_values(made, truth, FORM, metric="auc", target=target)
+            score_submission(made, truth, FORM, metric="auc", target=target)
         assert (error.value.file, error.value.column) == (str(truth), column)
 
 
@@ -193,7 +195,7 @@ def test_scores_of_several_classes_by_their_names(tmp_path):
     target = Target.fit(pd.read_csv(truth), "k", "multiclass")
     form = ValueForm(ids="id", values=("Class_3", "Class_1", "Class_2"))
     made = write(tmp_path / "s.csv", "id,Class_3,Class_1,Class_2\na,0.1,0.2,0.7\nb,0.3,0.6,0.1\nc,0.5,0.25,0.25\n")
-    score = score_values(made, truth, form, metric="logloss", target=target)
+    score = score_submission(made, truth, form, metric="logloss", target=target)
     assert score.value == pytest.approx(-np.log([0.7, 0.6, 0.5]).mean())
 
 
@@ -224,11 +226,11 @@ def test_lists_are_scored_by_the_label_of_the_truth(tmp_path, kind, label):
     for name in ("truth.csv", "truth.parquet"):
         truth = rows.astype({"clicked": kind})[["u", "i", "clicked"]]
         truth.to_csv(tmp_path / name, index=False) if name.endswith("csv") else truth.to_parquet(tmp_path / name)
-        score = score_values(made, tmp_path / name, LISTS, metric="mrr", target=None, label=label)
+        score = score_submission(made, tmp_path / name, LISTS, metric="mrr", target=None, label=label)
         assert score.value == pytest.approx(mean_reciprocal_rank(rows))
         assert score.lines() == ["rows 150", "relevant: clicked above 0", f"mrr {score.value:.5f}"]
     rows[rows["clicked"] == 1][["u", "i"]].to_csv(tmp_path / "pairs.csv", index=False)
-    pairs = score_values(made, tmp_path / "pairs.csv", LISTS, metric="mrr", target=None, label=label)
+    pairs = score_submission(made, tmp_path / "pairs.csv", LISTS, metric="mrr", target=None, label=label)
     assert (pairs.value, pairs.lines()[1]) == (score.value, "relevant: every line of the truth")
 
 
@@ -246,12 +248,12 @@ def test_lines_without_a_partner_are_counted(tmp_path):
         (known[known["clicked"] == 1].drop(columns="clicked"), [lists]),
     ):
         truth.drop(columns="s").to_csv(tmp_path / "truth.csv", index=False)
-        score = score_values(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
+        score = score_submission(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
         assert score.value == pytest.approx(mean_reciprocal_rank(rows[rows["u"].isin(truth["u"])]))
         assert score.lines()[1:-2] == [f"unmatched: {s}" for s in said]
     rows.assign(u=rows["u"] + 100).drop(columns="s").to_csv(tmp_path / "truth.csv", index=False)
     with pytest.raises(SubmissionError, match=r"u 1\d\d has no line \(150 such in all\)"):
-        score_values(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
+        score_submission(made, tmp_path / "truth.csv", LISTS, metric="mrr", target=None, label="clicked")
 
 
 def test_a_truth_that_tells_no_line_from_another_is_refused(tmp_path):
@@ -267,7 +269,7 @@ def test_a_truth_that_tells_no_line_from_another_is_refused(tmp_path):
     ):
         truth.drop(columns="s").to_csv(path, index=False)
         with pytest.raises(DataError, match=message) as caught:
-            score_values(made, path, LISTS, metric="mrr", target=None, label="clicked")
+            score_submission(made, path, LISTS, metric="mrr", target=None, label="clicked")
         assert caught.value.file == str(path)
 
 
@@ -319,7 +321,17 @@ def test_lists_are_written_best_first_and_cut(tmp_path):
 
 def test_the_form_is_the_recipes_or_a_samples_or_the_targets(tmp_path):
     target = Target.fit(pd.DataFrame({"y": ["a", "b"]}), "y")
-    assert form_of(FORM, tmp_path, target, ("id",), ["id"]) is FORM
-    assert form_of(None, tmp_path, target, ("id",), ["id", "x"]) == ValueForm(ids=("id",), values=("y",))
+
+    def made(form, ids, names):
+        recipe = Competition()
+        recipe.submission, recipe.ids = form, ids
+        run = TableRun(
+            recipe=recipe, data=tmp_path, out=tmp_path, device=torch.device("cpu"), stages=Stages(quiet=True)
+        )
+        run.target, run.found = target, CompetitionData(Table({n: [1] for n in names}))
+        return run
+
+    assert form_of(made(FORM, ("id",), ["id"])) is FORM
+    assert form_of(made(None, ("id",), ["id", "x"])) == ValueForm(ids=("id",), values=("y",))
     write(tmp_path / "sample_submission.csv", "key,y\n1,0\n")
-    assert form_of(None, tmp_path, target, (), ["key", "x"]) == ValueForm(ids=("key",), values=("y",))
+    assert form_of(made(None, (), ["key", "x"])) == ValueForm(ids=("key",), values=("y",))

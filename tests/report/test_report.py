@@ -27,7 +27,7 @@ from fastrec.errors import (
 )
 from fastrec.metrics import Interval
 from fastrec.report import charts, leaderboard_table, note_leaderboard, write_report
-from fastrec.report.data import noted_runs, noted_score, read_run, share_of_way
+from fastrec.report.data import noted_runs, noted_score, read_run
 
 STRENGTH = {"display_order": 0.0, "recency": 0.5, "net": 0.9, "xgb": 1.0, "stack": 1.2}
 VOID = {"meta", "br"}
@@ -169,7 +169,7 @@ def test_figures_equal_pandas(run):
     assert [piece.label for piece in results.by_length["oof"]] == ["2–5", "6–10", "11–15", "16–20", "21–24", "25"]
     # the way to the oracle
     floor, top = results.scores["test"]["display_order"], results.scores["test"][results.best]
-    assert share_of_way(results) == pytest.approx((top - floor) / (0.9 - floor))
+    assert results.share_of_way == pytest.approx((top - floor) / (0.9 - floor))
     assert f"{100 * (top - floor) / (0.9 - floor):.0f} %" in write_report(run, repeats=10).read_text()
 
 
@@ -455,7 +455,7 @@ def test_only_runs_of_one_competition_and_metric_are_beside_each_other(tmp_path)
         note_leaderboard(run, 0.5 + i / 10)
     (tmp_path / "no run").mkdir()
     (tmp_path / "no run" / "leaderboard.json").write_text("{}")
-    assert [(r.name, r.oof, r.leaderboard) for r in noted_runs(runs[0])] == [("a2", 0.7, 0.6), ("a1", 0.8, 0.5)]
+    assert [(r.name, r.score, r.leaderboard) for r in noted_runs(runs[0])] == [("a2", 0.7, 0.6), ("a1", 0.8, 0.5)]
 
 
 def test_the_report_draws_them_from_two_on(tmp_path):

@@ -437,10 +437,10 @@ def test_parts_that_are_gone_or_damaged_are_named(shop, tmp_path):
     for name in ("run", ".run.parts"):
         shutil.copytree(shop.parent / name, tmp_path / name)
     parts = tmp_path / ".run.parts"
-    about = next(parts.glob("rows-*")) / "about.json"
+    about = next(parts.glob("rows-*")) / "state" / "state.json"
     whole = about.read_text()
     about.write_text("{")
-    with pytest.raises(FastrecError, match=r"about\.json.*cannot be read"):
+    with pytest.raises(FastrecError, match=r"state.*cannot be read.*without --no-resume"):
         try_features(good_number, tmp_path / "run")
     about.write_text(whole)
     shutil.rmtree(next(parts.glob("features-*")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,14 +10,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat
-from fastrec.competition.forms.rows import IdLists, ReportLines, RowKeys, SubmissionForm
-from fastrec.errors import DataError
-from fastrec.table.read import read_text_csv
+from fastrec.competition.forms.rows import IdLists, RowKeys, SubmissionForm
+from fastrec.competition.forms.values import ValueForm, predicted_values, read_truth, relevance, wanted_rows
+from fastrec.errors import FastrecError, SubmissionError, refuse_rows
+from fastrec.metrics import Metric, default_metric, get_metric
+from fastrec.table import Table
+from fastrec.table.read import read_file
+from fastrec.validate import Target
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class ReportLines:
+    """A result that prints as lines."""
+
+    def lines(self) -> list[str]:
+        """Return the lines to print."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 @dataclass(frozen=True)
@@ -63,66 +80,183 @@ def check_submission(
 
 @dataclass(frozen=True)
 class ScoreReport(ReportLines):
-    """The score of a submission.
+    """The score of a submission."""
 
-    ``per_row`` is a pandas frame in the ground truth's order: its keys, ``answer``, ``listed`` (how often the answer is
-    in the list), ``rank`` (from 1; 0 where it does not count) and ``reciprocal_rank``.
-    """
-
-    mrr: float
-    n: int
-    per_row: pd.DataFrame = field(repr=False, compare=False)
+    metric: str  #: the metric's name
+    value: float  #: the metric
+    rows: int  #: how many rows it is over
+    relevant: str = ""  #: of candidates: which of their lines are relevant
+    #: of candidates: how many lines of the submission and of the truth have no partner, in a sentence each
+    unmatched: tuple[str, ...] = ()
+    note: str = ""  #: why ``metric`` is not the one that was asked for
+    others: Mapping[str, float] = field(default_factory=dict)  #: other figures of the same lines, by name
+    #: of lists with one answer each, in the truth's order: their keys, ``answer``, ``listed`` (how often the answer is
+    #: in the list), ``rank`` (from 1; 0 where it does not count) and ``reciprocal_rank``
+    per_row: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     def lines(self) -> list[str]:
-        """Return lines to print; the last is ``mrr`` and the score with five decimals."""
-        rank = self.per_row["rank"].to_numpy()
-        counts = {"rows": self.n, "first": int((rank == 1).sum()), "not_counted": int((rank == 0).sum())}
-        return [*(f"{name} {count}" for name, count in counts.items()), f"mrr {self.mrr:.5f}"]
+        """Return lines to print; the last is the metric and the score with five decimals."""
+        told = {"unmatched": self.unmatched, "relevant": [self.relevant], "note": [self.note]}
+        said = [f"{word}: {text}" for word, texts in told.items() for text in texts if text]
+        figures = {**self.others, self.metric: float(self.value)}
+        shown = [f"{n} {v}" if isinstance(v, int) else f"{n} {v:.5f}" for n, v in figures.items()]
+        return [f"rows {self.rows}", *said, *shown]
 
 
 def score_submission(
-    submission_path: str | Path, ground_truth_path: str | Path, format: SubmissionFormat = RECSYS2019
+    submission_path: str | Path,
+    truth_path: str | Path,
+    form: SubmissionForm = RECSYS2019,
+    *,
+    metric: str | Metric | None = None,
+    target: Target | None = None,
+    label: str | None = None,
+    lists: str | None = None,
 ) -> ScoreReport:
-    """Score by the official rule: the mean of 1 / rank of the answer, 0 where it is not listed exactly once.
+    """Score a submission against the truth, whose rows it must have, in any order.
 
-    Rows are matched by all keys, in any order. The competition's own script skips rows that the submission lacks; here
-    a submission whose rows are not exactly the ground truth's is refused.
+    Lists whose truth has one answer for each are scored by the official rule: the mean of 1 / rank of the answer, 0
+    where it is not listed exactly once. (The RecSys Challenge's own script skips rows that the submission lacks.)
+
+    Of a ranking with a row for each candidate, relevant items that a list of a limited length leaves out rank below all
+    places that count; a metric of whole lists is then computed at that length.
+
+    A submission of classes has no probabilities: if the metric needs them, it is scored by accuracy instead.
 
     Args:
-        submission_path: the submission CSV.
-        ground_truth_path: the CSV with the answers.
-        format: the form of both.
-
-    Returns:
-        The score and its rows.
+        submission_path: the submission.
+        truth_path: the file with the answers; or a CSV or Parquet file with the form's keys and the target; of a
+            ranking task the candidates (list and item, in the form's keys) with their labels, or the relevant
+            candidates alone: every other line is irrelevant, and lists that are not there do not count.
+        form: the form of both.
+        metric: the metric or its name, where lists have no answer each; None: the task's usual one.
+        target: what is predicted; None in a ranking task.
+        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1, or of grades from
+            0, is taken.
+        lists: ranking: the column of lists, which the truth has if the form's keys lack it; None: the first of them.
 
     Raises:
-        SubmissionError: a duplicate, extra or missing row.
-        MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
-        DataError: the ground truth is without rows or answers, or has a row twice.
+        SubmissionError: the rows are not those of the truth, or a value is none of the task's.
+        DataError: the truth has no rows or answers, or a row twice; or by it every line is relevant, or none.
+        FastrecError: a file is absent, corrupt or lacks a column.
     """
-    table = format.read_lines(submission_path, exact=False)
-    truth = read_text_csv(ground_truth_path, (*format.keys, format.answer))
-    if not len(truth):
-        raise DataError("it has a header and no rows", file=ground_truth_path, remedy="Give the file with the answers")
-    no_answer = np.flatnonzero(pc.equal(truth[format.answer], ""))
-    if len(no_answer):
-        problem = f"no answer ({len(no_answer)} rows in all)"
-        remedy = "Score against the file with the clicked items"
-        raise DataError(problem, file=ground_truth_path, column=format.answer, row=int(no_answer[0]), remedy=remedy)
-    wanted = RowKeys(truth, format.keys, ground_truth_path)
-    match = format.match(table, wanted, submission_path, role="not a target")
-    ids = IdLists(table[format.prediction], format.sep)
-    answer = truth[format.answer].take(pa.array(match))
-    hit = pc.equal(ids.flat, answer.take(pa.array(ids.row)).combine_chunks()).to_numpy(zero_copy_only=False)
-    listed = np.bincount(ids.row[hit], minlength=len(table))
+    path, truth_path = Path(submission_path), Path(truth_path)
+    if isinstance(form, SubmissionFormat) and (form.candidates is None or form.candidates_sep is not None):
+        return _score_answers(path, truth_path, form)
+    metric = get_metric(metric or default_metric("ranking" if target is None else target.task))
+    if target is None:
+        return _score_candidates(path, truth_path, form, metric, label, lists)
+    assert isinstance(form, ValueForm)
+    table = form.read_lines(path)
+    truth = Table.read(read_file(truth_path))
+    rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
+    try:
+        codes = target.encode(truth)
+    except FastrecError as error:
+        raise error.of_file(truth_path) from None
+    known = target.restore(codes if target.task == "multiclass" else codes.double())
+    predicted, are_classes = predicted_values(table, form, target, path)
+    placed = torch.zeros_like(predicted)
+    placed[torch.from_numpy(rows)] = predicted
+    if not are_classes or metric.wants not in ("probabilities", "scores"):
+        return ScoreReport(metric.name, metric(known, placed), len(table))
+    note = f"the submission holds classes, and {metric.name} needs probabilities; {_how_to_write(form, target)}"
+    others = {name: get_metric(name)(known, placed) for name in ("balanced_accuracy", "f1_macro")}
+    return ScoreReport("accuracy", get_metric("accuracy")(known, placed), len(table), note=note, others=others)
+
+
+def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat) -> ScoreReport:
+    """Score lists by where the one answer of each stands in it."""
+    if form.candidates is None:
+        table, ids = form.read(path)
+    else:  # by the official rule further columns do not count, nor what is wrong with a list but its answer
+        table = form.read_lines(path, exact=False)
+        ids = IdLists(table[form.prediction], form.sep)
+    wanted, answers, name = form.answers(truth_path)
+    none = np.asarray(pc.fill_null(pc.equal(answers, ""), True))
+    remedy = "Score against the file with the answers"
+    refuse_rows(none, "no answer", numbers=wanted.numbers, file=truth_path, column=name, remedy=remedy)
+    match = form.match(table, wanted, path)
+    own = answers.take(pa.array(match)).take(pa.array(ids.row))
+    hit = pc.equal(pc.cast(ids.flat, pa.large_string()), own).to_numpy(zero_copy_only=False)
+    listed = np.bincount(match[ids.row[hit]], minlength=len(table))
     rank = np.zeros(len(table), dtype=np.int64)
-    rank[ids.row[hit]] = ids.place[hit] + 1
+    rank[match[ids.row[hit]]] = ids.place[hit] + 1
     rank[listed != 1] = 0
-    in_order = np.argsort(match)  # submission rows in the ground truth's order
-    rank, listed = rank[in_order], listed[in_order]
-    score = np.divide(1.0, rank, out=np.zeros(len(rank)), where=rank > 0)
-    frame = truth.select(format.keys).append_column("answer", truth[format.answer])
-    for name, values in {"listed": listed, "rank": rank, "reciprocal_rank": score}.items():
-        frame = frame.append_column(name, pa.array(values))
-    return ScoreReport(float(score.mean()), len(score), frame.to_pandas())
+    gain = np.divide(1.0, rank, out=np.zeros(len(rank)), where=rank > 0)
+    frame = pa.table({**wanted.columns, "answer": answers, "listed": listed, "rank": rank, "reciprocal_rank": gain})
+    n, metric = max(len(rank), 1), "mrr"
+    others: dict[str, float] = {"first": int((rank == 1).sum()), "not_counted": int((rank == 0).sum())}
+    if form.candidates is None:
+        k, metric = form.max_items, f"mrr@{form.max_items}"
+        place = rank[rank > 0].astype(np.float64)
+        others = {f"hr@{k}": len(place) / n, f"ndcg@{k}": float((1 / np.log2(place + 1)).sum()) / n}
+    return ScoreReport(metric, float(gain.sum()) / n, len(rank), others=others, per_row=frame.to_pandas())
+
+
+def _how_to_write(form: ValueForm, target: Target) -> str:
+    assert target.classes is not None
+    names = [str(v) for v in target.classes.values.to_pylist()]
+    if target.task == "binary":
+        return f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
+    values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
+    return (
+        f"submission = ValueForm(ids={form.ids!r}, values=({values})) in the recipe writes them, one column for each "
+        "class"
+    )
+
+
+def _score_candidates(
+    path: Path, truth_path: Path, form: SubmissionForm, metric: Metric, label: str | None, lists: str | None
+) -> ScoreReport:
+    lines, scores, by, most = form.ranked_lines(path, lists)
+    absent = [n for n in by if n not in lines.column_names]
+    keys = [n for n in by if n not in absent] + [n for n in lines.column_names if n not in by]
+    truth, label = read_truth(truth_path, keys, label, sep=form.delimiter, more=absent)
+    if absent:  # the truth says which list a line is in
+        rows = RowKeys(lines, keys, path).match(RowKeys(truth, keys, truth_path), role="no line", complete=most is None)
+        for name in absent:
+            lines = lines.append_column(name, truth[name].take(pa.array(rows)))
+    names, listed = [*by, *(n for n in keys if n not in by)], len(lines)
+    lists, wanted = (RowKeys(t, by, f) for t, f in ((lines, path), (truth, truth_path)))
+    gone = np.flatnonzero(~np.asarray(pc.is_in(wanted.text, value_set=lists.text)))
+    if len(gone):
+        problem = f"{wanted.named(gone[0])} has no line ({len(gone)} such in all)"
+        remedy = "Write lines for every list of the truth"
+        raise SubmissionError(problem, file=path, column=", ".join(by), remedy=remedy)
+    lines = lines.select(names)
+    asked, known = RowKeys(lines, names, path).text, RowKeys(truth, names, truth_path).text
+    in_truth, unmatched = np.asarray(pc.is_in(lists.text, value_set=wanted.text)), []
+    if not in_truth.all():
+        other = pc.count_distinct(lists.text.filter(pa.array(~in_truth))).as_py()
+        of = pc.count_distinct(lists.text).as_py()
+        unmatched.append(f"{other} of {of} lists of the submission are not in the truth, and do not count")
+    alone = int((in_truth & ~np.asarray(pc.is_in(asked, value_set=known))).sum())
+    if alone and label is not None:  # a truth of relevant lines alone lacks all others
+        unmatched.append(f"{alone} lines of the submission are not in the truth, and count as irrelevant")
+    unlisted = truth.filter(pc.invert(pc.is_in(known, value_set=asked))).select(names)
+    if len(unlisted):
+        told = "lines of the truth are not in the submission: relevant ones count as not found"
+        unmatched.append(f"{len(unlisted)} {told}")
+    lines = pa.concat_tables([lines, unlisted.cast(lines.schema)])
+    labels, counted = relevance(lines, truth, names, label, truth_path)
+    codes = RowKeys(lines, by, path).text.dictionary_encode().indices.to_numpy().astype(np.int64)
+    if most is None:  # all candidates are there: only relevant items that were none count beside them
+        known = (np.arange(len(labels)) < listed) | (labels > 0)
+        labels, counted, codes = labels[known], counted[known], codes[known]
+        most = int(np.bincount(codes[:listed]).max()) if len(labels) > listed else None
+    # Below all that is listed come irrelevant items, then relevant ones.
+    floor = scores.min() - 1.0
+    scores = np.append(scores, floor - (labels[listed:] > 0))
+    name, said = metric.name, "every line of the truth" if label is None else f"{label} above 0"
+    if most is not None:
+        metric = get_metric(f"{name}@{most}") if name in ("mrr", "ndcg", "map") else metric
+        # A list that ends before place k is filled up, so that no relevant item that it lacks gets among the first k.
+        k = int(metric.name.partition("@")[2] or 0)
+        lengths = np.bincount(codes[:listed])
+        fill = np.repeat(np.arange(len(lengths)), np.maximum(k - lengths, 0))
+        fill = fill[np.isin(fill, codes[counted])]
+        filled = ((codes, fill), (labels, 0.0 * fill), (scores, floor + 0.0 * fill), (counted, fill >= 0))
+        codes, labels, scores, counted = (np.append(values, more) for values, more in filled)
+    value = metric(labels[counted], scores[counted], groups=codes[counted])
+    return ScoreReport(name, value, int(counted[:listed].sum()), said, tuple(unmatched))

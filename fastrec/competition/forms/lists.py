@@ -1,4 +1,4 @@
-"""Submissions of ranked lists: how they look, are made, written."""
+"""Submissions of ranked lists: how they look, are made, written; of next items too."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from fastrec._core.atomic import read_json
-from fastrec.competition.forms.next_items import NextItemForm
 from fastrec.competition.forms.rows import (
     UNIT,
     Checked,
@@ -26,10 +26,11 @@ from fastrec.competition.forms.rows import (
     ranked_strings,
     refuse_nulls,
 )
-from fastrec.competition.forms.values import ValueForm, read_text, sample_form
-from fastrec.errors import DataError, SubmissionError, UnreadableFileError
+from fastrec.competition.forms.values import ValueForm, read_text, sample_form, separated
+from fastrec.errors import DataError, MissingColumnError, SubmissionError, UnreadableFileError
+from fastrec.table import Table, Vocab, column_names
 from fastrec.table.keys import is_text
-from fastrec.table.read import csv_header, read_text_csv
+from fastrec.table.read import read_file, read_text_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,29 +38,38 @@ class SubmissionFormat(SubmissionForm):
     """The form of a submission of ranked lists, and the columns of its test file and ground truth.
 
     Args:
-        keys: columns that name a target row, in the order of the file.
+        keys: columns that name a target row, in the order of the file; none: lines are in the order of the rows.
         prediction: the column with the ordered item ids, last in the file.
         sep: separates two ids.
         max_items: the most ids in one list.
         targets: (column, value) pairs; the test rows that equal all of them are the targets.
-        candidates: the test file's column with the ids that may be recommended.
+        candidates: the test file's column with the ids that may be recommended. None: any may: of the next items of
+            sessions, whose rows the test file and the ground truth have, one or several for each.
         candidates_sep: separates two of those; None: test file and ground truth have a row for each candidate, and
-            ``score_values`` scores the submission.
+            ``score_submission`` scores candidates by their labels.
         answer: the ground truth's column with the right id, where it has a row for each list.
+        order: columns by which the rows of a session are put in order, whose last row has the answer.
 
     Raises:
         DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.
     """
 
     kind: ClassVar[str] = "lists"
-    keys: tuple[str, ...]
+    role: ClassVar[str] = "not a target"
+    keys: tuple[str, ...] = ()
     prediction: str
     sep: str = " "
     max_items: int = 25
     targets: tuple[tuple[str, str], ...] = ()
-    candidates: str = "impressions"
+    candidates: str | None = "impressions"
     candidates_sep: str | None = "|"
     answer: str = "reference"
+    order: tuple[str, ...] = ()
+
+    @property
+    def items(self) -> str:
+        """The column of items of sessions, in their file as in the submission."""
+        return self.prediction
 
     def __post_init__(self) -> None:
         if not self.sep or self.candidates_sep == "" or self.max_items < 1 or len(set(self.header)) < len(self.header):
@@ -79,14 +89,20 @@ class SubmissionFormat(SubmissionForm):
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
         """See ``SubmissionForm.ranked_lines``; ``lists`` are named by the keys."""
-        table = self.read_lines(path)
-        ids = self.lists_of(table[self.prediction], path)
+        table, ids = self.read(path)
         lines = table.select(self.keys).take(pa.array(ids.row)).append_column(self.candidates, ids.flat)
         return lines, -1.0 - ids.place, self.keys, self.max_items
 
     def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
         """See ``check_submission``."""
-        table = self.read_lines(path)
+        table, ids = self.read(path)
+        if self.candidates is None:
+            match, warnings = self.match(table, self.sessions(test_path), path), []
+            if not any_order and (match[1:] < match[:-1]).any():
+                warnings.append(f"the sessions are in another order than in {Path(test_path).name}")
+            if short := int((ids.length < self.max_items).sum()):
+                warnings.append(f"{short} lists have fewer than {self.max_items} ids")
+            return len(table), len(ids.flat), tuple(warnings)
         names = (*self.keys, *(name for name, _ in self.targets), self.candidates)
         test = read_text(Path(test_path), tuple(dict.fromkeys(names)))
         chosen = np.ones(len(test), dtype=bool)
@@ -105,8 +121,7 @@ class SubmissionFormat(SubmissionForm):
             numbers, targets = numbers[first], targets.select(self.keys).take(pa.array(first))
             targets = targets.append_column(self.candidates, joined)
         rows = RowKeys(targets, self.keys, test_path, numbers)
-        match = self.match(table, rows, path, role="not a target")
-        ids = self.lists_of(table[self.prediction], path)
+        match = self.match(table, rows, path)
         candidates = IdLists(targets[self.candidates].take(pa.array(match)), sep)
         codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat.cast(ids.flat.type)]))
         listed = ids.row * n_codes + codes[: len(ids.flat)]
@@ -120,6 +135,99 @@ class SubmissionFormat(SubmissionForm):
         some = f"{len(left_out)} {self.candidates} in {len(np.unique(left_out // n_codes))} rows are not listed"
         warnings = (f"{some}: an answer among them scores 0",) if len(left_out) else ()
         return len(table), len(ids.flat), warnings
+
+    def sessions(self, path: str | Path) -> RowKeys:
+        """Read the sessions of a test file, each once."""
+        if not self.keys:
+            return RowKeys(read_file(path), (), path)
+        (session,) = self.keys
+        text = pc.unique(id_text(Table.read(path, [session], device="cpu")[session].to_arrow()))
+        if text.null_count:
+            raise DataError("a row belongs to no session", file=path, column=session, remedy="Fill the column")
+        return RowKeys(pa.table({session: text}), self.keys, path)
+
+    def answers(self, path: Path) -> tuple[RowKeys, pa.Array | pa.ChunkedArray, str]:
+        """Read the rows of a file with answers, their answers as text, and the answers' column.
+
+        A file of sessions without that column may give the item that followed in the submission's own column of items,
+        in one row for each session.
+
+        Raises:
+            MissingColumnError: there is no answer.
+            FastrecError: the file cannot be read.
+        """
+        if self.candidates is not None:
+            truth = read_text_csv(path, (*self.keys, self.answer))
+            if not len(truth):
+                raise DataError("it has a header and no rows", file=path, remedy="Give the file with the answers")
+            return RowKeys(truth, self.keys, path), truth[self.answer], self.answer
+        names, name, session = column_names(read_file(path)), self.answer, next(iter(self.keys), None)
+        if name not in names:
+            # A log of events has the items too: only one row for each session can be the answers.
+            ids = read_file(path, [session])[session] if {session, self.prediction} <= set(names) else None
+            if ids is None or len(pc.unique(ids)) < len(ids):
+                header = ", ".join(map(repr, self.header))
+                remedy = f"Add the column {name!r}, or give one row for each session with {header}"
+                raise MissingColumnError("it names no item that followed", file=path, column=name, remedy=remedy)
+            name = self.prediction
+        order = [n for n in self.order if n in names]
+        table = Table.read(path, list(dict.fromkeys([*self.keys, *order, name])), device="cpu").to_arrow()
+        if session is None:
+            return RowKeys(table, (), path), id_text(table[name]), name
+        ids = id_text(table[session]).dictionary_encode()
+        rows = np.arange(len(table))
+        if order:
+            rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy()
+        last = np.zeros(len(ids.dictionary), dtype=np.int64)
+        last[ids.indices.to_numpy()[rows]] = rows  # of several rows of a session the last one stays
+        found = id_text(table[name].take(pa.array(last)))
+        return RowKeys(pa.table({session: ids.dictionary}), self.keys, path), found, name
+
+    def texts(self, items: Vocab) -> list[str]:
+        """Return the items' ids as text.
+
+        Raises:
+            DataError: one holds the separator.
+        """
+        text = id_text(items.values).to_pylist()
+        bad = next((t for t in text if self.sep in t), None)
+        if bad is not None:
+            problem = f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission"
+            remedy = "Set the recipe's separator to text that no item holds"
+            raise DataError(problem, column=self.prediction, remedy=remedy)
+        return text
+
+    def write(self, path: str | Path, items: Vocab, best: Any, sessions: Any = None) -> None:
+        """Write a submission, or nothing.
+
+        Args:
+            path: the file to write or replace.
+            items: what the codes mean.
+            best: codes int64 ``[n, k]``, the best first; 0: none.
+            sessions: the sessions' ids, a ``Column`` ``[n]``, where the form names them.
+
+        Raises:
+            DataError: an id holds the separator.
+            WriteError: the file system refused; what was at ``path`` is as it was.
+        """
+        known = best >= len(items.reserved)
+        ids = pa.array(self.texts(items), pa.large_string()).take(pa.array(best[known].numpy() - len(items.reserved)))
+        ends = torch.nn.functional.pad(known.sum(1).cumsum(0), (1, 0))
+        keys = {n: id_text(sessions.to_arrow()) for n in self.keys}
+        write_submission(path, keys, pa.LargeListArray.from_arrays(pa.array(ends.numpy()), ids), self)
+
+
+def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return ids as text without further spaces: days as 2026-01-31, moments as 2026-01-31T12:00:00."""
+    ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    if pa.types.is_dictionary(ids.type):
+        ids = ids.dictionary_decode()
+    if not pa.types.is_timestamp(ids.type):
+        return ids.cast(pa.large_string())
+    text = pc.cast(ids, pa.large_string())
+    if pc.all(pc.ends_with(text, " 00:00:00")).as_py():
+        return pc.utf8_slice_codeunits(text, 0, 10)
+    return pc.replace_substring(text, " ", "T")
 
 
 RECSYS2019 = SubmissionFormat(
@@ -135,8 +243,7 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
     A line for each candidate with its score or its rank, or a line for each list with its items in order. ``lists`` and
     ``item`` are columns of the rows to rank, ``names`` others that may name a row.
     """
-    sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(sample, sep=s)))
-    header = csv_header(sample, sep=sep)
+    sep, header = separated(sample)
     rest = [n for n in header if n != lists]
     if lists in header and len(rest) == 1 and (rest[0] == item or rest[0] not in names):
         table = read_text_csv(sample, header, sep=sep)
@@ -172,7 +279,7 @@ def form_of_run(folder: str | Path) -> SubmissionForm:
     state = read_json(path)
     try:
         if state["task"] != "objectives":
-            kinds = {form.kind: form for form in (SubmissionFormat, ValueForm, NextItemForm)}
+            kinds = {form.kind: form for form in (SubmissionFormat, ValueForm)}
             return kinds[state["submission"]["kind"]].from_state(state["submission"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"the run's submission form cannot be read ({error})"
@@ -201,7 +308,7 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
 
     Raises:
         DataError: a key column is missing, holds missing values or floats; lengths differ.
-        SubmissionError: a duplicate row, or a list that is empty, too long or names an id twice.
+        SubmissionError: a duplicate row, or a list of candidates that is empty, too long or names an id twice.
         WriteError: the file system refused; what was at ``path`` is as it was.
     """
     columns, name = {n: key_text(keys_frame, n) for n in format.keys}, format.prediction
@@ -218,7 +325,8 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         raise DataError(f"lists are {kind}", column=name, remedy="Give strings or lists of ids")
     refuse_nulls(column, name, "a list, or an id in it, is missing")
     columns[name] = column.cast(pa.large_string())
-    format.lists_of(columns[format.prediction], path)
+    if format.candidates is not None:  # of a session nothing may be known
+        format.lists_of(columns[name], path)
     format.write_lines(path, columns)
 
 

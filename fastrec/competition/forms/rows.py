@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.device import on_host
-from fastrec.errors import DataError, MissingColumnError, SubmissionError
+from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError, refuse_rows
 from fastrec.metrics.ranking import cut, flat_tensor
 from fastrec.table.keys import is_text
 from fastrec.table.read import csv_header, read_text_csv, write_text_csv
@@ -84,10 +84,9 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
         raise DataError(problem, column="items", remedy="Give integers or strings")
     refuse_nulls(column, "items", "an item is missing", "Drop rows without an item")
     text = column.cast(pa.large_string())
-    holds = pc.match_substring(text, sep) if is_text(column.type) else None
-    if holds is not None and pc.any(holds).as_py():
-        row = int(np.flatnonzero(holds)[0])
-        raise DataError(f"an item holds the separator {sep!r}", column="items", row=row, remedy="Choose another sep")
+    if is_text(column.type):
+        problem = f"an item holds the separator {sep!r}"
+        refuse_rows(pc.match_substring(text, sep), problem, column="items", remedy="Choose another sep")
     order, offsets = rank_lists(scores, groups, k=k)
     if len(text) != len(scores):
         raise DataError(f"items has {len(text)} rows, scores has {len(scores)}", remedy="Give one item per scored row")
@@ -148,9 +147,9 @@ class RowKeys:
     ) -> None:
         self.names, self.path = tuple(names), Path(path)
         self.numbers = np.arange(len(table)) if numbers is None else numbers
+        self.columns = {n: arrow_column(table[n], n).cast(pa.large_string()) for n in self.names}
         if self.names:
-            columns = [arrow_column(table[n], n).cast(pa.large_string()) for n in self.names]
-            self.text = pc.binary_join_element_wise(*columns, pa.scalar(UNIT, pa.large_string()))
+            self.text = pc.binary_join_element_wise(*self.columns.values(), pa.scalar(UNIT, pa.large_string()))
         else:
             self.text = pa.array(self.numbers).cast(pa.large_string())
 
@@ -165,31 +164,25 @@ class RowKeys:
         return np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
 
     def refuse_repeated(self) -> None:
-        """Refuse two rows of the same keys (``SubmissionError``), naming the first such row."""
-        again = self.repeated()
-        if len(again):
-            raise SubmissionError(
-                f"{self.named(again[0])} stands in an earlier row too ({len(again)} such rows in all)",
-                file=self.path, column=", ".join(self.names), row=int(self.numbers[again[0]]),
-                remedy="Keep one row each",
-            )  # fmt: skip
+        """Refuse two rows of the same keys, naming the first such row."""
+        self.refuse(self.repeated(), "stands in an earlier row too", "Keep one row each")
+
+    def refuse(self, rows: np.ndarray, what: str, remedy: str, error: type[FastrecError] = SubmissionError) -> None:
+        """Refuse rows (their places), naming the first by its keys."""
+        about = {"file": self.path, "column": ", ".join(self.names), "numbers": self.numbers, "remedy": remedy}
+        refuse_rows(rows, lambda row: f"{self.named(row)} {what}", error, **about)
 
     def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
         """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
 
         ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none may be left out.
         """
-        column, name, twice = ", ".join(self.names), wanted.path.name, wanted.repeated()
-        if len(twice):
-            problem = f"{wanted.named(twice[0])} stands in an earlier row too ({len(twice)} in all)"
-            remedy = "Give the file as it was published"
-            raise DataError(problem, file=wanted.path, column=column, row=int(wanted.numbers[twice[0]]), remedy=remedy)
+        column, name = ", ".join(self.names), wanted.path.name
+        twice = "stands in an earlier row too", "Give the file as it was published"
+        wanted.refuse(wanted.repeated(), *twice, DataError)
         found = pc.index_in(self.text, value_set=wanted.text)
-        extra = np.flatnonzero(found.is_null())
-        if len(extra):
-            problem = f"{self.named(extra[0])} is {role} of {name} ({len(extra)} such rows in all)"
-            remedy = "Keep the rows of that file alone, with their keys as they are there"
-            raise SubmissionError(problem, file=self.path, column=column, row=int(extra[0]), remedy=remedy)
+        remedy = "Keep the rows of that file alone, with their keys as they are there"
+        self.refuse(np.flatnonzero(found.is_null()), f"is {role} of {name}", remedy)
         rows = found.to_numpy().astype(np.int64)
         missing = np.setdiff1d(np.arange(len(wanted.text)), rows)
         if len(missing) and complete:
@@ -223,9 +216,7 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
 
 def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill it first") -> None:
     """Refuse a column with missing values (``DataError``), naming the first such row."""
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null())[0])
-        raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy=remedy)
+    refuse_rows(np.asarray(column.is_null()), problem, column=name, remedy=remedy)
 
 
 # Columns of text that name an item's line, its score, the columns that name a list, the most lines of a list.
@@ -240,6 +231,7 @@ class SubmissionForm:
     """
 
     kind: ClassVar[str]
+    role: ClassVar[str] = "no row"  # what a line is that answers to no row
     delimiter: ClassVar[str] = ","
     keys: tuple[str, ...]  # the columns that name a line; none: its number does
     prediction: str  # of lists: the column that holds them
@@ -281,6 +273,11 @@ class SubmissionForm:
         table = read_text_csv(path, self.header, sep=sep)
         RowKeys(table, self.keys, path).refuse_repeated()
         return table
+
+    def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
+        """Read a submission of lists as text, and its ids one after the other: see ``read_lines`` and ``lists_of``."""
+        table = self.read_lines(path)
+        return table, self.lists_of(table[self.prediction], path)
 
     def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> None:
         """Write columns of text, or nothing: where the file system refuses, what was at ``path`` is as it was."""
@@ -331,25 +328,12 @@ class SubmissionForm:
         problem = f"{problem} ({len(np.unique(rows))} such rows in all)"
         raise SubmissionError(problem, file=path, column=self.prediction, row=int(rows[0]), remedy=remedy)
 
-    def match(
-        self, table: pa.Table, wanted: RowKeys, path: str | Path, *, role: str = "no row", complete: bool = True
-    ) -> np.ndarray:
+    def match(self, table: pa.Table, wanted: RowKeys, path: str | Path, *, complete: bool = True) -> np.ndarray:
         """Find for every line of ``table`` the row of ``wanted`` that it is about: see ``RowKeys.match``."""
         if not self.keys and len(table) != len(wanted.text):
             problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
             raise SubmissionError(problem, file=path, remedy="Write one line for each, in their order")
-        return RowKeys(table, self.keys, path).match(wanted, role=role, complete=complete)
-
-
-class ReportLines:
-    """A result that prints as lines."""
-
-    def lines(self) -> list[str]:
-        """Return the lines to print."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return RowKeys(table, self.keys, path).match(wanted, role=self.role, complete=complete)
 
 
 def _frozen(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
+from fastrec._core.messages import refuse_absent
 from fastrec.competition.forms.rows import (
     Checked,
     RankedLines,
-    ReportLines,
     RowKeys,
     SubmissionForm,
     arrow_column,
@@ -24,9 +24,7 @@ from fastrec.competition.forms.rows import (
     refuse_nulls,
 )
 from fastrec.competition.reading import ROW_NUMBER
-from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
-from fastrec.metrics import Metric, get_metric
-from fastrec.table import Table
+from fastrec.errors import DataError, MissingColumnError, SubmissionError, refuse_rows
 from fastrec.table.read import csv_header, read_file, read_text_csv
 from fastrec.validate import Target
 
@@ -94,13 +92,9 @@ class ValueForm(SubmissionForm):
         Raises:
             MissingFileError, UnreadableFileError, MissingColumnError: the file cannot be used.
         """
-        sep = max((",", "\t", ";", "|"), key=lambda s: len(csv_header(path, sep=s)))
-        header = csv_header(path, sep=sep)
+        sep, header = separated(path)
         ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
-        absent = next((n for n in ids if n not in header), None)
-        if absent is not None:
-            remedy = f"It has {', '.join(header)}"
-            raise MissingColumnError("the column is not in the file", file=path, column=absent, remedy=remedy)
+        refuse_absent(ids, header, "the column is not in the file", file=path)
         return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
 
     def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
@@ -122,10 +116,6 @@ class ValueForm(SubmissionForm):
         }
         self.write_lines(path, columns)
 
-    def read(self, path: str | Path) -> pa.Table:
-        """Read a submission as text; see ``read_lines``."""
-        return self.read_lines(path)
-
     def numbers(self, table: pa.Table, name: str, path: str | Path, empty: np.ndarray | None = None) -> np.ndarray:
         """Return a value column of a submission as float64 ``[n]``; rows of ``empty`` (bool ``[n]``) may have NaN.
 
@@ -145,11 +135,8 @@ class ValueForm(SubmissionForm):
         problem = "is no finite number"
         if self.probabilities and not bad.any():
             bad, problem = (numbers < 0) | (numbers > 1), "is no probability"
-        if bad.any():
-            row = int(bad.argmax())
-            problem = f"{text[row].as_py()!r} {problem} ({int(bad.sum())} such rows in all)"
-            remedy = "Write a number between 0 and 1" if self.probabilities else "Write a number"
-            raise SubmissionError(problem, file=path, column=name, row=row, remedy=remedy)
+        about = {"remedy": "Write a number between 0 and 1" if self.probabilities else "Write a number"}
+        refuse_rows(bad, lambda r: f"{text[r].as_py()!r} {problem}", SubmissionError, file=path, column=name, **about)
         return numbers
 
     def scores(self, table: pa.Table, path: str | Path, lists: pa.Array | None = None) -> np.ndarray:
@@ -172,11 +159,8 @@ class ValueForm(SubmissionForm):
             order = np.lexsort((np.arange(len(codes)), numbers, codes))
             again = (np.diff(codes[order]) == 0) & (np.diff(numbers[order]) == 0)
             bad[order[1:][again]], problem = True, "is the rank of an earlier line of its list too"
-        if bad.any():
-            row = int(bad.argmax())
-            problem = f"{numbers[row]:g} {problem} ({int(bad.sum())} such rows in all)"
-            remedy = "Number the lines of each list 1, 2, 3, …, the best first"
-            raise SubmissionError(problem, file=path, column=self.values[-1], row=row, remedy=remedy)
+        about = {"column": self.values[-1], "remedy": "Number the lines of each list 1, 2, 3, …, the best first"}
+        refuse_rows(bad, lambda row: f"{numbers[row]:g} {problem}", SubmissionError, file=path, **about)
         return -numbers
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
@@ -217,9 +201,8 @@ class ValueForm(SubmissionForm):
         if not pa.types.is_floating(column.type):
             return column.cast(pa.large_string())
         numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
-        if not np.isfinite(numbers).all():
-            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
-            raise DataError("a value is not finite", column=name, row=row, remedy="Look at the model that made it")
+        about = {"column": name, "remedy": "Look at the model that made it"}
+        refuse_rows(~np.isfinite(numbers), "a value is not finite", **about)
         if self.decimals is None:
             return pa.array(list(map(repr, numbers.tolist())), pa.large_string())
         return pa.array([f"{v:.{self.decimals}f}" for v in numbers.tolist()], pa.large_string())
@@ -267,18 +250,20 @@ def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
     if path.suffix.lower() in (".parquet", ".pq"):
         table = read_file(path, list(names))
         return pa.table({n: pc.cast(table[n], pa.large_string()) for n in names})
-    return read_text_csv(path, names, sep=_separator(path, sep))
+    return read_text_csv(path, names, sep=separated(path, (sep, "\t", ","))[0])
 
 
 def names_in(path: Path, sep: str) -> list[str]:
     """Return the columns of a CSV or Parquet file, those of nested values left out."""
     if path.suffix.lower() in (".parquet", ".pq"):
         return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
-    return csv_header(path, sep=_separator(path, sep))
+    return separated(path, (sep, "\t", ","))[1]
 
 
-def _separator(path: Path, sep: str) -> str:
-    return max((sep, "\t", ","), key=lambda s: len(csv_header(path, sep=s)))
+def separated(path: str | Path, signs: Sequence[str] = (",", "\t", ";", "|")) -> tuple[str, list[str]]:
+    """Return the sign that parts a CSV's header into the most columns, and these."""
+    headers = {sign: csv_header(path, sep=sign) for sign in signs}
+    return max(headers.items(), key=lambda item: len(item[1]))
 
 
 def read_truth(
@@ -306,16 +291,14 @@ def relevance(
     """
     asked, known = RowKeys(lines, ids, path), RowKeys(truth, ids, path)
     value = np.ones(len(truth)) if label is None else _labels(arrow_column(truth[label], label), label, path)
-    again = known.repeated() if label is not None else []
-    if len(again):
-        problem = f"{known.named(again[0])} stands in an earlier row too ({len(again)} in all)"
-        remedy = "Keep one label for each candidate"
-        raise DataError(problem, file=path, column=", ".join(ids), row=int(again[0]), remedy=remedy)
+    if label is not None:
+        known.refuse(known.repeated(), "stands in an earlier row too", "Keep one label for each candidate", DataError)
     found = pc.index_in(asked.text, value_set=known.text)
     there = np.asarray(found.is_valid())
     made = np.zeros(len(lines))
     made[there] = value[found.drop_null().to_numpy()]
-    counted = np.asarray(pc.is_in(_lists(lines, ids, path), value_set=_lists(truth, ids, path)))
+    lists, in_truth = (RowKeys(t, ids[:-1], path).text for t in (lines, truth))
+    counted = np.asarray(pc.is_in(lists, value_set=in_truth))
     if not counted.any():
         raise DataError("the truth has no list of the submission", file=path, remedy="Give the right file")
     relevant = made[counted] > 0
@@ -324,10 +307,6 @@ def relevance(
         remedy = "Give labels in a column, such as 0 and 1, or the relevant candidates alone"
         raise DataError(problem, file=path, column=label, remedy=remedy)
     return made, counted
-
-
-def _lists(table: pa.Table, ids: Sequence[str], path: str | Path) -> pa.Array:
-    return RowKeys(table, ids[:-1], path).text
 
 
 def _is_grade(column: pa.ChunkedArray) -> bool:
@@ -340,112 +319,16 @@ def _is_grade(column: pa.ChunkedArray) -> bool:
 
 
 def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
-    made = np.empty(len(column))
-    for row, text in enumerate(column.cast(pa.large_string()).to_pylist()):
-        text = (text or "").lower()
-        try:
-            made[row] = text == "true" if text in ("true", "false") else float(text)
-        except ValueError:
-            made[row] = np.nan
-        if np.isnan(made[row]):
-            remedy = "Write a number, such as 0 or 1"
-            raise DataError(f"{text!r} is no label", file=path, column=name, row=row, remedy=remedy)
+    texts = [(text or "").lower() for text in column.cast(pa.large_string()).to_pylist()]
+    made = np.array([float(text == "true") if text in ("true", "false") else _number(text) for text in texts])
+    remedy = "Write a number, such as 0 or 1"
+    refuse_rows(np.isnan(made), lambda row: f"{texts[row]!r} is no label", file=path, column=name, remedy=remedy)
     return made
 
 
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
     """Read the ids of the rows that a submission must have; of a form without ids their numbers."""
     return RowKeys(read_text(path, form.ids, form.sep) if form.ids else read_file(path), form.ids, path)
-
-
-@dataclass(frozen=True)
-class ValueScore(ReportLines):
-    """A submission's score."""
-
-    metric: str  #: the metric's name
-    value: float  #: the metric
-    rows: int  #: how many rows it is over
-    relevant: str = ""  #: of lists: which of their lines are relevant
-    #: of lists: how many lines of the submission and of the truth have no partner, in a sentence each
-    unmatched: tuple[str, ...] = ()
-    note: str = ""  #: why ``metric`` is not the one that was asked for
-    others: Mapping[str, float] = field(default_factory=dict)  #: other metrics of the same lines, by name
-
-    def lines(self) -> list[str]:
-        """Return lines to print; the last is the metric and the score with five decimals."""
-        relevant = [f"relevant: {self.relevant}"] if self.relevant else []
-        note = [f"note: {self.note}"] if self.note else []
-        others = [f"{name} {value:.5f}" for name, value in self.others.items()]
-        unmatched = [f"unmatched: {text}" for text in self.unmatched]
-        return [f"rows {self.rows}", *unmatched, *relevant, *note, *others, f"{self.metric} {self.value:.5f}"]
-
-
-def score_values(
-    submission_path: str | Path,
-    truth_path: str | Path,
-    form: SubmissionForm,
-    *,
-    metric: str | Metric,
-    target: Target | None,
-    label: str | None = None,
-    lists: str | None = None,
-) -> ValueScore:
-    """Score a submission against the truth, whose rows it must have, in any order.
-
-    A submission of classes has no probabilities: if the metric needs them, it is scored by accuracy instead.
-
-    Relevant items that a list of a limited length leaves out rank below all places that count; a metric of whole lists
-    is then computed at that length.
-
-    Args:
-        submission_path: the submission.
-        truth_path: a CSV or Parquet file with the form's ids and the target; of a ranking task the candidates (list and
-            item, in the form's ids) with their labels, or the relevant candidates alone: every other line is
-            irrelevant, and lists that are not there do not count.
-        form: the submission's form: a ``ValueForm``, or a ``SubmissionFormat`` whose test has a candidate a row.
-        metric: the metric or its name.
-        target: what is predicted; None in a ranking task.
-        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1, or of grades from
-            0, is taken.
-        lists: ranking: the column of lists, which the truth has if the form's ids lack it; None: the first of the ids.
-
-    Raises:
-        SubmissionError: the rows are not those of the truth, or a value is none of the task's.
-        DataError: by the truth of a ranking every line of the submission is relevant, or none.
-        FastrecError: a file is absent, corrupt or lacks a column.
-    """
-    path, truth_path, metric = Path(submission_path), Path(truth_path), get_metric(metric)
-    if target is None:
-        return _score_lists(path, truth_path, form, metric, label, lists)
-    assert isinstance(form, ValueForm)
-    table = form.read_lines(path)
-    truth = Table.read(read_file(truth_path))
-    rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
-    try:
-        codes = target.encode(truth)
-    except FastrecError as error:
-        raise error.of_file(truth_path) from None
-    label = target.restore(codes if target.task == "multiclass" else codes.double())
-    predicted, are_classes = predicted_values(table, form, target, path)
-    placed = torch.zeros_like(predicted)
-    placed[torch.from_numpy(rows)] = predicted
-    if not are_classes or metric.wants not in ("probabilities", "scores"):
-        return ValueScore(metric.name, metric(label, placed), len(table))
-    note = f"the submission holds classes, and {metric.name} needs probabilities; {_how_to_write(form, target)}"
-    others = {name: get_metric(name)(label, placed) for name in ("balanced_accuracy", "f1_macro")}
-    return ValueScore("accuracy", get_metric("accuracy")(label, placed), len(table), note=note, others=others)
-
-
-def _how_to_write(form: ValueForm, target: Target) -> str:
-    assert target.classes is not None
-    names = [str(v) for v in target.classes.values.to_pylist()]
-    if target.task == "binary":
-        return f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
-    values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
-    return (
-        f"submission = ValueForm(ids={form.ids!r}, values=({values})) in the recipe writes them, one column for each "
-        "class"
-    )
 
 
 def predicted_values(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
@@ -467,11 +350,9 @@ def predicted_values(table: pa.Table, form: ValueForm, target: Target, path: Pat
             none = target.task == "binary" and codes.null_count == len(codes)
             if refused is not None and none and any(not np.isnan(_number(v)) for v in table[name].to_pylist()):
                 raise refused  # they are numbers, but for some
-            if codes.null_count:
-                row = int(np.flatnonzero(np.asarray(codes.is_null()))[0])
-                problem = f"{table[name][row].as_py()!r} is no class"
-                remedy = f"The classes are {', '.join(known.to_pylist()[:10])}"
-                raise SubmissionError(problem, file=path, column=name, row=row, remedy=remedy)
+            about = {"column": name, "remedy": f"The classes are {', '.join(known.to_pylist()[:10])}"}
+            odd = np.asarray(codes.is_null())
+            refuse_rows(odd, lambda r: f"{table[name][r].as_py()!r} is no class", SubmissionError, file=path, **about)
             return torch.from_numpy(codes.to_numpy().astype(np.float64)), True
         return torch.from_numpy(numbers), False
     places = class_columns(form.values, target)
@@ -482,70 +363,3 @@ def predicted_values(table: pa.Table, form: ValueForm, target: Target, path: Pat
     if target.task == "binary":
         return made[:, -1], False
     return made[:, 0] if made.shape[1] == 1 else made, False
-
-
-def _score_lists(
-    path: Path, truth_path: Path, form: SubmissionForm, metric: Metric, label: str | None, lists: str | None
-) -> ValueScore:
-    lines, scores, by, most = form.ranked_lines(path, lists)
-    absent = [n for n in by if n not in lines.column_names]
-    keys = [n for n in by if n not in absent] + [n for n in lines.column_names if n not in by]
-    truth, label = read_truth(truth_path, keys, label, sep=form.delimiter, more=absent)
-    if absent:  # the truth says which list a line is in
-        rows = RowKeys(lines, keys, path).match(RowKeys(truth, keys, truth_path), role="no line", complete=most is None)
-        for name in absent:
-            lines = lines.append_column(name, truth[name].take(pa.array(rows)))
-    names, listed = [*by, *(n for n in keys if n not in by)], len(lines)
-    wanted, there = (RowKeys(t, by, f).text for t, f in ((truth, truth_path), (lines, path)))
-    gone = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=there)))
-    if len(gone):
-        problem = f"{RowKeys(truth, by, truth_path).named(gone[0])} has no line ({len(gone)} such in all)"
-        remedy = "Write lines for every list of the truth"
-        raise SubmissionError(problem, file=path, column=", ".join(by), remedy=remedy)
-    lines = lines.select(names)
-    unmatched = _unmatched(lines, truth, by, label)
-    asked, known = RowKeys(lines, names, path).text, RowKeys(truth, names, truth_path).text
-    unlisted = truth.filter(pc.invert(pc.is_in(known, value_set=asked))).select(names)
-    lines = pa.concat_tables([lines, unlisted.cast(lines.schema)])
-    labels, counted = relevance(lines, truth, names, label, truth_path)
-    codes = RowKeys(lines, by, path).text.dictionary_encode().indices.to_numpy().astype(np.int64)
-    if most is None:  # all candidates are there: only relevant items that were none count beside them
-        known = (np.arange(len(labels)) < listed) | (labels > 0)
-        labels, counted, codes = labels[known], counted[known], codes[known]
-        most = int(np.bincount(codes[:listed]).max()) if len(labels) > listed else None
-    # Below all that is listed come irrelevant items, then relevant ones.
-    floor = scores.min() - 1.0
-    scores = np.append(scores, floor - (labels[listed:] > 0))
-    name, said = metric.name, "every line of the truth" if label is None else f"{label} above 0"
-    if most is not None:
-        metric = get_metric(f"{name}@{most}") if name in ("mrr", "ndcg", "map") else metric
-        # A list that ends before place k is filled up, so that no relevant item that it lacks gets among the first k.
-        k = int(metric.name.partition("@")[2] or 0)
-        lengths = np.bincount(codes[:listed])
-        fill = np.repeat(np.arange(len(lengths)), np.maximum(k - lengths, 0))
-        fill = fill[np.isin(fill, codes[counted])]
-        codes, labels, scores = (
-            np.append(codes, fill),
-            np.append(labels, 0.0 * fill),
-            np.append(scores, floor + 0.0 * fill),
-        )
-        counted = np.append(counted, np.ones(len(fill), dtype=bool))
-    value = metric(labels[counted], scores[counted], groups=codes[counted])
-    return ValueScore(name, value, int(counted[:listed].sum()), said, unmatched)
-
-
-def _unmatched(lines: pa.Table, truth: pa.Table, by: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """Say how many lines of the submission, and of the truth, have no partner; ``by``: what names a list."""
-    asked, known = (RowKeys(t, lines.column_names, "").text for t in (lines, truth))
-    lists, there = (RowKeys(t, by, "").text for t in (lines, truth))
-    counted, said = np.asarray(pc.is_in(lists, value_set=there)), []
-    if not counted.all():
-        some, of = pc.count_distinct(lists.filter(pa.array(~counted))).as_py(), pc.count_distinct(lists).as_py()
-        said.append(f"{some} of {of} lists of the submission are not in the truth, and do not count")
-    alone = int((counted & ~np.asarray(pc.is_in(asked, value_set=known))).sum())
-    if alone and label is not None:  # a truth of relevant lines alone lacks all others
-        said.append(f"{alone} lines of the submission are not in the truth, and count as irrelevant")
-    unlisted = len(truth) - int(np.asarray(pc.is_in(known, value_set=asked)).sum())
-    if unlisted:
-        said.append(f"{unlisted} lines of the truth are not in the submission: relevant ones count as not found")
-    return tuple(said)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,10 @@ from fastrec._core import limits
 from fastrec._core.fresh_process import begin_anew, continued_in, may_begin_anew
 from fastrec._core.imports import require
 from fastrec._core.memory import give_all_back
-from fastrec._core.progress import Stages
 from fastrec.competition.forms.check import score_submission
 from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
 from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
-from fastrec.competition.run_record import Run, now
+from fastrec.competition.run_record import Run
 from fastrec.competition.streamed.clicks import net_notes, train_streamed
 from fastrec.competition.streamed.recipe import StreamedRanking
 from fastrec.errors import DataError, DataWarning
@@ -45,30 +44,18 @@ from fastrec.validate import Lists
 _FILE = "work.pickle"  # read by the process that wrote it alone: the folder's name says who that is
 
 
-@dataclass
-class Work:
-    """What a streamed ranking has done so far."""
+@dataclass(kw_only=True)
+class ListsRun(Run):
+    """A run of a ``StreamedRanking``, and what it has done so far."""
 
-    folder: Path  # where its files are
-    stages: Stages
-    started: str = field(default_factory=now)  # when, for ``config.json``
+    folder: Path = field(init=False)  # where its files are
     models: dict[str, Estimator] = field(default_factory=dict)  # the trained models, by name
     done: list[str] = field(default_factory=list)  # the finished steps
-    parts: int = 0  # how many parts there are
+    count: int = 0  # how many parts there are
     tables: list[str] = field(default_factory=list)  # names of the other tables
     # rows of each kind
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("train", "valid", "test"), 0))
     features: FeatureSet = field(init=False)  # with what they have learned
-
-    @classmethod
-    def of(cls, folder: Path, stages: Stages) -> Work:
-        """Read the finished work of a folder; a new one has none."""
-        work = cls(folder, stages)
-        if (folder / _FILE).is_file():
-            with open(folder / _FILE, "rb") as file:
-                known, stages.seconds = pickle.load(file)
-            vars(work).update(known)
-        return work
 
     def lines(self, model: str) -> Path:
         """Return the file of a model's submission."""
@@ -76,17 +63,23 @@ class Work:
 
     def files(self, kind: str) -> list[Path]:
         """Return the files of one kind of rows, a part each."""
-        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
+        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.count)]
 
-    def finish(self, step: str, *, anew: bool) -> None:
-        """Note that a step is done; ``anew``: the next one has a fresh process, where this one may be replaced."""
-        self.done.append(step)
-        if anew and may_begin_anew() and self._written():
+    def once(self, name: str, step: Callable[[ListsRun], None]) -> None:
+        """Carry a step out, unless an earlier process of the run has.
+
+        The next one has a fresh process where there are many rows, and this one may be replaced.
+        """
+        if name in self.done:
+            return
+        step(self)
+        self.done.append(name)
+        if sum(self.counts.values()) >= self.recipe.fresh_from and may_begin_anew() and self._written():
             begin_anew(self.folder)
         give_all_back()  # what the allocator keeps of one step is of no use to the next
 
     def _written(self) -> bool:
-        known = {n: v for n, v in vars(self).items() if n not in ("folder", "stages")}
+        known = {n: v for n, v in vars(self).items() if n in _KEPT}
         try:
             with open(self.folder / _FILE, "wb") as file:
                 pickle.dump((known, self.stages.seconds), file, protocol=5)
@@ -95,32 +88,42 @@ class Work:
         return True
 
 
-def lay_out(recipe: StreamedRanking, parts: Sequence[Path], work: Work, advance: Callable[[int], None]) -> None:
-    """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
-    if len(parts) < 2:
-        raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
-    said, folder, work.parts = 0, work.folder, len(parts)
-    for i, part in enumerate(parts):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", DataWarning)
-            found = recipe.load_part(part)
-        said += len(caught)
-        if found.test is None or found.targets is None:
-            raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
-        # Whole parts: no user is learned from and scored.
-        held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
-        none = found.train.slice(0, 0)
-        rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
-        work.counts = {n: work.counts[n] + len(t) for n, t in rows.items()}
-        work.tables = list(found.tables)
-        tables = {f"table-{n}": t for n, t in found.tables.items()}
-        for kind, table in {**rows, **tables}.items():
-            write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
-        write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
-        shutil.rmtree(part)
-        advance(len(found.train) + len(found.test))
+_KEPT = ("started", "models", "done", "count", "tables", "counts", "features")
+
+
+def split(run: ListsRun) -> None:
+    """Cut the files into parts; read each and write its rows: those to learn from, those held out, the test's, others.
+
+    Other tables are written too.
+    """
+    recipe, folder, said = run.recipe, run.folder, 0
+    with run.stages.stage("parts") as advance:
+        parts = recipe.split(run.data, folder / "split", rows=run.rows)
+        if len(parts) < 2:
+            raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
+        run.count = len(parts)
+        for i, part in enumerate(parts):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", DataWarning)
+                found = recipe.load_part(part)
+            said += len(caught)
+            if found.test is None or found.targets is None:
+                raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
+            # Whole parts: no user is learned from and scored.
+            held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
+            none = found.train.slice(0, 0)
+            rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
+            run.counts = {n: run.counts[n] + len(t) for n, t in rows.items()}
+            run.tables = list(found.tables)
+            tables = {f"table-{n}": t for n, t in found.tables.items()}
+            for kind, table in {**rows, **tables}.items():
+                write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
+            write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
+            shutil.rmtree(part)
+            advance(len(found.train) + len(found.test))
     if said:
         warnings.warn(f"{said} warnings of {len(parts)} parts are not shown one by one", DataWarning, stacklevel=2)
+    shutil.rmtree(folder / "split")
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
@@ -137,13 +140,6 @@ def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
     pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
 
 
-@dataclass(kw_only=True)
-class ListsRun(Run):
-    """A run of a ``StreamedRanking``."""
-
-    work: Work = field(init=False)  # its finished steps
-
-
 def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:
     """Return categories and numbers that models learn from; without ``features`` of the recipe's, unfitted."""
     cats, features = list(recipe.categories or ()), features or recipe.features() or FeatureSet([])
@@ -153,18 +149,18 @@ def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> t
 
 def train_nets(run: ListsRun) -> None:
     """Train the recipe's nets on the stream of rows."""
-    recipe, work = run.recipe, run.work
+    recipe = run.recipe
     if not recipe.nets():
         return
     cats, conts = columns_of(recipe)
-    files = [f for f in work.files("made-train") if pq.read_metadata(f).num_rows]
+    files = [f for f in run.files("made-train") if pq.read_metadata(f).num_rows]
     procs = [Categorify, FillMissing(add_col=False), Normalize]
-    frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=work.folder / "packed", device="cpu")
+    frame = ParquetFrame(files, procs, cats, conts, recipe.label, cache=run.folder / "packed", device="cpu")
     for name, asks in recipe.nets().items():
-        with run.stages.stage(f"train {name}", asks.epochs * work.counts["train"]) as advance:
+        with run.stages.stage(f"train {name}", asks.epochs * run.counts["train"]) as advance:
             options = {"device": run.device, "seed": run.seed, "bs": run.bs}
             options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
-            run.work.models[name] = train_streamed(frame, asks, name, **options)
+            run.models[name] = train_streamed(frame, asks, name, **options)
 
 
 def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
@@ -176,13 +172,12 @@ def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[s
     return Lists(table, groups, cats, conts, label=label, weight=weight)
 
 
-def choose_stack(
-    recipe: StreamedRanking, work: Work, models: Mapping[str, Estimator], advance: Callable[[int], None]
-) -> StackModel:
+def choose_stack(run: ListsRun, advance: Callable[[int], None]) -> StackModel:
     """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
+    recipe, models = run.recipe, run.models
     cats, conts = columns_of(recipe)
-    for file in work.files("made-valid"):
+    for file in run.files("made-valid"):
         lists = lists_of(recipe, file, cats, conts)
         if not len(lists):
             continue
@@ -222,104 +217,91 @@ def open_work(run: ListsRun) -> None:
 
     above = run.out.absolute().parent
     above.mkdir(parents=True, exist_ok=True)
-    run.work = Work.of(run.context.enter_context(spilled(above, made=continued_in())), run.stages)
-    run.started = run.work.started
-
-
-def _once(name: str, step: Callable[[ListsRun], None], run: ListsRun) -> None:
-    """Carry a step out, unless an earlier process of the run has."""
-    if name not in run.work.done:
-        step(run)
-        run.work.finish(name, anew=sum(run.work.counts.values()) >= run.recipe.fresh_from)
-
-
-def split(run: ListsRun) -> None:
-    """Cut the files into parts."""
-    folder = run.work.folder / "split"
-    with run.stages.stage("parts") as advance:
-        lay_out(run.recipe, run.recipe.split(run.data, folder, rows=run.rows), run.work, advance)
-    shutil.rmtree(folder)
+    run.folder = run.context.enter_context(spilled(above, made=continued_in()))
+    if (run.folder / _FILE).is_file():
+        with open(run.folder / _FILE, "rb") as file:
+            known, run.stages.seconds = pickle.load(file)
+        vars(run).update(known)
 
 
 def make_features(run: ListsRun) -> None:
     """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
     from fastrec.features._dask.files import PartFiles
 
-    recipe, work, features = run.recipe, run.work, run.recipe.features()
+    recipe, features = run.recipe, run.recipe.features()
     if features is None:
         raise DataError(f"{recipe.name} has no features", remedy="Write features()")
     features.assume_target(recipe.label)
-    with run.stages.stage("features", sum(work.counts.values())) as advance:
-        tables = {n: PartFiles(work.files(f"table-{n}"), recipe.together) for n in work.tables}
-        train, valid, test = (PartFiles(work.files(n), recipe.together) for n in ("train", "valid", "test"))
+    with run.stages.stage("features", sum(run.counts.values())) as advance:
+        tables = {n: PartFiles(run.files(f"table-{n}"), recipe.together) for n in run.tables}
+        train, valid, test = (PartFiles(run.files(n), recipe.together) for n in ("train", "valid", "test"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # a FeatureSet's cache is not used
             made = features.fit_transform(train, tables=tables, unlabeled=test)
         cats, conts = columns_of(recipe, features)
         kept = [*cats, recipe.list_column, recipe.item, recipe.label, *filter(None, [recipe.counted, recipe.weight])]
-        _write_made(made, "train", work, kept, conts, advance)
-        _write_made(features.transform(valid, tables=tables), "valid", work, kept, conts, advance)
+        _write_made(made, "train", run, kept, conts, advance)
+        _write_made(features.transform(valid, tables=tables), "valid", run, kept, conts, advance)
         kept.remove(recipe.label)
-        _write_made(features.transform(test, tables=tables), "test", work, kept, conts, advance)
-    run.work.features = features
+        _write_made(features.transform(test, tables=tables), "test", run, kept, conts, advance)
+    run.features = features
 
 
 def grow_trees(run: ListsRun) -> None:
     """Grow the trees of each ranker from the parts to learn from."""
 
     def grow(ranker: XGBRanker, run: ListsRun) -> None:
-        recipe, work = run.recipe, run.work
-        cats, conts = columns_of(recipe)
-        read = [partial(lists_of, recipe, f, cats, conts) for f in work.files("made-train")]
+        cats, conts = columns_of(run.recipe)
+        read = [partial(lists_of, run.recipe, f, cats, conts) for f in run.files("made-train")]
         with run.stages.stage(f"train {ranker.name}") as advance:
-            run.work.models[ranker.name] = fit_on_parts(ranker, read, work.folder / "trees", seed=run.seed)
-            advance(work.counts["train"])
+            run.models[ranker.name] = fit_on_parts(ranker, read, run.folder / "trees", seed=run.seed)
+            advance(run.counts["train"])
 
     for ranker in run.recipe.models(bs=run.bs):
         if isinstance(ranker, XGBRanker):
-            _once(f"trees {ranker.name}", partial(grow, ranker), run)
+            run.once(f"trees {ranker.name}", partial(grow, ranker))
 
 
 def write(run: ListsRun) -> None:
     """Choose the stack, predict, and write the run directory."""
-    recipe, stages, work, models = run.recipe, run.stages, run.work, run.work.models
-    with stages.stage("stack", work.counts["valid"]) as advance:
-        stack = choose_stack(recipe, work, models, advance)
-    cats, conts = columns_of(recipe, run.work.features)
+    recipe, stages, models = run.recipe, run.stages, run.models
+    with stages.stage("stack", run.counts["valid"]) as advance:
+        stack = choose_stack(run, advance)
+    cats, conts = columns_of(recipe, run.features)
     with run_folder(run) as part:
-        with stages.stage("predict", work.counts["valid"] + work.counts["test"]) as advance:
+        with stages.stage("predict", run.counts["valid"] + run.counts["test"]) as advance:
             held = _predict(run, part, stack, advance)
-        run.work.features.save(part / "features")
+        run.features.save(part / "features")
         write_models(part, {n: [m] for n, m in models.items()}, stack)
-        file = next((f for f in work.files("made-test") if pq.read_metadata(f).num_rows), None)
+        file = next((f for f in run.files("made-test") if pq.read_metadata(f).num_rows), None)
         if file is not None:
             pq.write_table(pq.ParquetFile(file).read().slice(0, limits.SAMPLE_ROWS), part / "sample.parquet")
-        config = {**recipe_notes(recipe, cats, conts), "metric": "mrr", "parts": work.parts, "models": list(models)}
+        config = {**recipe_notes(recipe, cats, conts), "metric": "mrr", "parts": run.count, "models": list(models)}
         config |= {"nets": net_notes(recipe.nets()), "submission": recipe.submission.to_state()}
-        tables = {n: pq.read_schema(work.files(f"table-{n}")[0]).names for n in work.tables}
+        tables = {n: pq.read_schema(run.files(f"table-{n}")[0]).names for n in run.tables}
         write_config(part, run, {**config, "tables": tables})
         test, truth = {}, run.data / "ground_truth.csv"
         if truth.is_file():
-            test = {n: score_submission(work.lines(n), truth, recipe.submission).mrr for n in held}
-        shutil.move(work.lines("stack"), part / "submission.csv")
+            test = {n: score_submission(run.lines(n), truth, recipe.submission).value for n in held}
+        shutil.move(run.lines("stack"), part / "submission.csv")
         scores = {"metric": "mrr", "greater_is_better": True, "models": test, "oof": held, "oracle": None}
-        write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in work.counts.items()}})
+        write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in run.counts.items()}})
 
 
 # A process that begins anew goes on after the last step that is done once.
-_ONCE = [partial(_once, n, step) for n, step in (("parts", split), ("features", make_features), ("nets", train_nets))]
-LISTS = [open_work, *_ONCE, grow_trees, write]
+_ONCE = {"parts": split, "features": make_features, "nets": train_nets}
+LISTS = [open_work, *(partial(ListsRun.once, name=n, step=s) for n, s in _ONCE.items()), grow_trees, write]
 
 
 def _write_made(
-    made: Any, kind: str, work: Work, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
+    made: Any, kind: str, run: ListsRun, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
 ) -> None:
     import dask
 
     from fastrec.features._dask.blocks import task
 
     names = [n for n in dict.fromkeys([*kept, *conts]) if n in made.columns]
-    folder = work.folder / f"made-{kind}"
+    folder = run.folder / f"made-{kind}"
     folder.mkdir()
     for i, part in enumerate(made[names].to_delayed()):
         advance(dask.compute(task(_write_numbers, part, list(conts), str(folder), i))[0])
@@ -333,13 +315,13 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
 
 def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int], None]) -> dict[str, float]:
     """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
-    recipe, work, models = run.recipe, run.work, run.work.models
+    recipe, models = run.recipe, run.models
     cats, conts = columns_of(recipe)
     ranks: dict[str, list[torch.Tensor]] = {}
     for kind, folder in (("valid", "oof"), ("test", "test")):
         writers: dict[str, pq.ParquetWriter] = {}
         (out / folder).mkdir()
-        for i, file in enumerate(work.files(f"made-{kind}")):
+        for i, file in enumerate(run.files(f"made-{kind}")):
             lists = lists_of(recipe, file, cats, conts)
             if not len(lists):
                 continue
@@ -354,7 +336,7 @@ def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int
                 writers[name] = writer
                 writer.write_table(rows)
                 if kind == "test":
-                    _append(work.lines(name), recipe, work.files("targets")[i], lists, scores)
+                    _append(run.lines(name), recipe, run.files("targets")[i], lists, scores)
                 else:
                     ranks.setdefault(name, []).append(reciprocal_of(recipe, lists, scores))
             advance(len(lists))
