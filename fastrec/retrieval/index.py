@@ -20,10 +20,11 @@ from torch.nn import functional as F
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
-from fastrec.errors import DataError, UnreadableFileError
+from fastrec.errors import DataError
 from fastrec.sequences import best_items
-from fastrec.table import Column, Table, Vocab, as_column, load_state, save_state
+from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.column import lengths_of, packed
+from fastrec.table.state import Saved
 
 # What ``Index`` keeps of many vectors so as not to compare them all: faiss's lists of short codes, or a graph.
 
@@ -125,7 +126,7 @@ def _faiss() -> Any:
 Kind = Literal["auto", "exact", "ivf", "hnsw"]
 
 
-class Index:
+class Index(Saved):
     """Vectors to search: those with the highest dot product (or cosine) with a query.
 
     Up to 50,000 vectors every one is compared. Of more, ``faiss-cpu`` keeps them in lists and looks into some of these;
@@ -152,6 +153,9 @@ class Index:
         DataError: shapes do not fit, a number is not finite, an id occurs twice.
         MissingPackageError: there are more vectors, and no ``faiss-cpu``.
     """
+
+    constructed = False  # what was built is read, not chosen anew
+    learned = ("kind", "metric", "recall", "about", "vectors", "ids", "_found")
 
     def __init__(
         self,
@@ -246,44 +250,14 @@ class Index:
         columns = {"id": self.decode(own[row]), "neighbour": self.decode(found[kept])}
         return Table({**columns, "score": scores[kept], "place": kept.cumsum(1)[kept]})
 
-    def save(self, folder: str | Path) -> None:
-        """Write vectors, ids and what was built, without pickle; an earlier save is replaced in one step.
-
-        Raises:
-            WriteError: the file system refused, or ``folder`` holds something else.
-        """
-        save_state(folder, self.to_state())
-
-    def to_state(self) -> dict[str, Any]:
-        """Return vectors, ids and what was built, as ``fastrec.table.save_state`` takes them."""
-        about = {"kind": self.kind, "metric": self.metric, "recall": self.recall, "about": self.about}
+    def _state(self) -> dict[str, Any]:
         found = None if self._found is None else self._found.to_state()
-        return {**about, "vectors": self.vectors, "ids": self.ids.to_state(), "found": found}
+        return {**super()._state(), "_found": found}
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Index:
-        """Read what ``save`` wrote.
-
-        Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            MissingPackageError: it needs ``faiss-cpu``.
-        """
-        state = load_state(folder)
-        try:
-            return cls.from_state(state)
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"the saved index cannot be read ({error})"
-            raise UnreadableFileError(problem, file=folder, remedy="Save it again") from error
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Index:
-        """Rebuild what ``to_state`` returned."""
-        made = cls.__new__(cls)
-        for name in ("kind", "metric", "recall", "about", "vectors"):
-            setattr(made, name, state[name])
-        made.ids, found = Vocab.from_state(state["ids"]), state["found"]
-        made._found = None if found is None else Approximate.from_state(found, made.vectors)
-        return made
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        if self._found is not None:
+            self._found = Approximate.from_state(self._found, self.vectors)
 
     def _choose(self, kind: Kind, goal: float, queries: Tensor | None) -> None:
         """Build what reaches the goal, or, where a kind was asked for, that as well as it can."""

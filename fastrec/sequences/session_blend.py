@@ -57,6 +57,7 @@ class SessionBlend(SessionModel):
     """
 
     store: FitStore | None = None
+    learned = ("models", "valid")
 
     def __init__(
         self,
@@ -232,13 +233,6 @@ class SessionBlend(SessionModel):
             if done is not None:
                 done(len(rows))
         return found
-
-    def _state(self) -> dict[str, Any]:
-        return {"models": {n: m.to_state() for n, m in self.models.items()}, "valid": self.valid}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.valid = state["valid"]
-        self.models = {n: SessionModel.from_state(part, self._known()) for n, part in state["models"].items()}
 
 
 @dataclass(frozen=True)
