@@ -23,7 +23,6 @@ from fastrec._core.imports import require
 from fastrec.errors import DataError
 from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
-from fastrec.table.column import lengths_of, packed
 from fastrec.table.state import Saved
 
 # What ``Index`` keeps of many vectors so as not to compare them all: faiss's lists of short codes, or a graph.
@@ -371,18 +370,11 @@ class Vectors:
             MissingColumnError, DataError: they are not there, or hold no vectors of one length.
         """
         column = table["vector"]
-        values = column.values if column.kind == "vector" else None
-        if column.kind == "list" and column.elements is not None:
-            lengths = lengths_of(column.values)
-            odd = (lengths != lengths[:1]).nonzero()
-            if len(odd):
-                problem, remedy = f"holds {int(lengths[odd[0]])} numbers, not {int(lengths[0])}", "Embed the run again"
-                raise DataError(problem, column="vector", row=int(odd[0]), remedy=remedy)
-            values = packed(column).elements.number().view(len(table), int(lengths[0]) if len(lengths) else 0)
-        if values is None:
+        if column.kind not in ("list", "vector"):
             raise DataError("it holds no vectors", column="vector", remedy="Give a file of fastrec embed")
+        column.refuse_missing("it lacks a vector", "Embed the run again")
         until = table["until"].number() if "until" in table else None
-        return cls(table["id"], values.float(), until, about or {})
+        return cls(table["id"], column.vectors(column.vector_width()).float(), until, about or {})
 
     def index(self, **options: Any) -> Index:
         """Return an ``Index`` of them; options as it takes them, such as ``metric="cosine"``."""
