@@ -271,16 +271,22 @@ def sequence_metrics(
             shown[items[:, :k].cpu().reshape(-1)] = True
     if not len(target) or bool((ranks < 0).any()):
         raise DataError("not every session has been scored, or there is none", remedy="Score each exactly once")
-    place = ranks.double()
-    hit = ranks <= k
-    result = {
-        f"hr@{k}": hit.double().mean(),
-        f"mrr@{k}": torch.where(hit, 1 / place, 0.0).mean(),
-        f"ndcg@{k}": torch.where(hit, 1 / torch.log2(place + 1), 0.0).mean(),
-    }
-    if len(shown) > 1:
-        result[f"coverage@{k}"] = shown[1:].double().mean()
-    return {name: float(value) for name, value in result.items()}
+    covered = {f"coverage@{k}": float(shown[1:].double().mean())} if len(shown) > 1 else {}
+    return mean_gains(ranks, k) | covered
+
+
+#: name → what a right item at a place (float64, from 1) counts
+GAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "hr": torch.ones_like,
+    "mrr": lambda place: 1 / place,
+    "ndcg": lambda place: 1 / torch.log2(place + 1),
+}
+
+
+def mean_gains(ranks: torch.Tensor, k: int) -> dict[str, float]:
+    """Return HR, MRR and NDCG of one right item a session from its place (``[n]``, from 1) among the best ``k``."""
+    of = {f"{name}@{k}": torch.where(ranks <= k, gain(ranks.double()), 0.0) for name, gain in GAINS.items()}
+    return {name: float(gains.mean()) for name, gains in of.items()}
 
 
 def item_ranks(items: torch.Tensor, target: torch.Tensor, k: int) -> torch.Tensor:
