@@ -335,7 +335,7 @@ class HistoryFilter(SessionModel):
 
     Args:
         filter: one whose scores are a function of a user's row (``EASE``, ``ItemKNN``, ``RP3Beta``, ``SpectralFilter``,
-            ``Popularity``), or that finds vectors of new rows (``ImplicitALS``); also as ``{"class", "settings"}``.
+            ``Popularity``), or that finds vectors of new rows (``ImplicitALS``).
         decay: when scoring, an item that is ``d`` events from the session's end counts ``exp(-d / decay)``; None: 1.
 
     Raises:
