@@ -37,7 +37,6 @@ LISTED_CLASSES = 1 << 20  # values; a table of more takes more memory than singl
 COMPILED_ROWS = 1 << 18  # rows; fewer take torch some milliseconds, and the compiler seconds, once
 EVENT_BUCKETS = 1 << 10  # least number of buckets of events
 EVENTS_A_BUCKET = 4  # events per bucket, on average; not measured
-LONG_GROUP_ROWS = 16  # rows of a group beyond this place are picked out
 REQUEST_ROWS = 1 << 11  # rows of a request: numpy's fixed cost of a call is a fifth of torch's
 PAIRED_ROWS = 1 << 7  # rows of a request's list: comparing all pairs takes the time of a few calls
 RUN_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU; they fit its cache

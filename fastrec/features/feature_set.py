@@ -13,7 +13,15 @@ from fastrec._core.imports import is_dask
 from fastrec.errors import DataError, warn
 from fastrec.features._engine.chain import Chain, check_names, checked_sources, naming_table
 from fastrec.features._engine.folds import given_folds
-from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
+from fastrec.features._engine.saving import (
+    clone_steps,
+    described,
+    index_of,
+    reading_features,
+    restored,
+    selectors_of,
+    write_features,
+)
 from fastrec.features.base import Context, Feature, Names, Parameters, generator_named
 from fastrec.features.cache import FeatureCache
 from fastrec.features.columns import Selector, as_list, given_rows
@@ -356,10 +364,14 @@ class FeatureSet(Parameters):
 
     def save(self, folder: str | Path) -> None:
         """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
+        write_features(folder, self.to_state())
+
+    def to_state(self) -> dict[str, Any]:
+        """Return configuration (``config``) and learned ``states``, as ``fastrec.table.save_state`` takes them."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
         config = {**self._options(), "fitted_on_unlabeled": self.fitted_on_unlabeled, "listed": listed}
-        write_features(folder, steps, config)
+        return described(steps, config)
 
     @classmethod
     def load(cls, folder: str | Path, *, trust: Names = ()) -> FeatureSet:
@@ -373,10 +385,13 @@ class FeatureSet(Parameters):
         Raises:
             MissingFileError, UnreadableFileError: ``folder`` holds no readable set.
         """
-        return read_features(folder, cls._of, trust=trust)
+        with reading_features(folder) as state:
+            return cls.from_state(state, trust=trust)
 
     @classmethod
-    def _of(cls, steps: list[Feature], config: dict[str, Any]) -> FeatureSet:
+    def from_state(cls, state: dict[str, Any], *, trust: Names = ()) -> FeatureSet:
+        """Rebuild what ``to_state`` returned; ``trust``: see ``load``."""
+        steps, config = restored(state, trust), state["config"]
         options = {n: config[n] for n in ("key", "folds", "target", "keep")}
         features = cls([steps[i] for i in config["listed"]], **options)
         features.fitted_on_unlabeled = config["fitted_on_unlabeled"]

@@ -182,7 +182,7 @@ def _sum(
     ordered = events.sort(marks)
     # Differences of float sums over all rows would round: they run within groups instead.
     if marks.is_floating_point():
-        return torch.where(found, running_sum(ordered, events)[place], 0)
+        return torch.where(found, running_sum(ordered[None].double(), events.place)[0][place], 0)
     total = torch.cumsum(ordered, 0)  # integers wrap round both ways, so that taking the start away is exact
     return torch.where(found, total[place] - total[first] + ordered[first], 0)
 

@@ -29,6 +29,7 @@ from fastrec.features._engine.order import (
 from fastrec.features.base import Col, Cols, Context, Names, State
 from fastrec.features.columns import as_columns, as_list, name_of, number_of
 from fastrec.segments import Groups, shift_in_group, windows
+from fastrec.segments.groups import running_sum
 from fastrec.table import Column, Table
 from fastrec.table.keys import UNITS_PER_SECOND
 
@@ -518,7 +519,10 @@ def _before(
     group = counts[start] if len(start) == len(values) else begin.new_zeros(len(values))
     at, clock = when[0][known], when[1]
     values, place = values[known], torch.arange(int(counts[-1]), device=values.device) - group[known]
-    total, weight = windows.decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
+    age = torch.zeros_like(values)
+    age[1:] = difference(at[1:], at[:-1]).nan_to_num(0)  # between two times that are both infinite
+    finite = torch.where(values.isfinite(), values, 0)
+    total, weight = running_sum(torch.stack([finite, torch.ones_like(values)]), place, decay(age, half_life))
     last = (end - 1).clamp_min(0)
     up = down = torch.zeros_like(found)
     if not bool(values.isfinite().all()):

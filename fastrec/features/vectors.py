@@ -16,7 +16,7 @@ from fastrec.features._engine.options import OfColumns, coded_elements, float64,
 from fastrec.features.base import Cells, Col, Feature, Fitted, Scope, State, Tensors
 from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
 from fastrec.table import Column, Table
-from fastrec.table.column import lengths_of, rows_of
+from fastrec.table.column import rows_of
 from fastrec.table.keys import is_text
 
 
@@ -79,13 +79,9 @@ class VectorColumns(OfColumns, Fitted):
         if self.dims is not None or len(self.columns) > 1:
             return self.dims or len(self.columns)
         column = table[self.columns[0]]
-        if column.kind == "vector":
-            return column.values.shape[1]
         if self._is_number(column):
             return 1
-        lengths = lengths_of(list_of(table, self.columns[0], wanted_by=self).values)
-        known = lengths[~column.is_missing().to(lengths.device)]
-        return int(known[0]) if len(known) else 0
+        return (column if column.kind == "vector" else list_of(table, self.columns[0], wanted_by=self)).vector_width()
 
     @staticmethod
     def _is_number(column: Column) -> bool:
@@ -104,39 +100,9 @@ class VectorColumns(OfColumns, Fitted):
             return {"vector": torch.stack([number_of(table, n, wanted_by=self) for n in names], 1)}
         column = table[names[0]]
         if self._is_number(column):
-            self._check(torch.ones(len(column), dtype=torch.int64), column.is_missing().cpu(), width)
-            return {"vector": number_of(table, names[0], wanted_by=self).unsqueeze(1)}
-        if column.kind == "vector":
-            values, missing = column.values, column.is_missing()
-            self._check(torch.full((len(column),), values.shape[1]), missing.cpu(), width)
-            values = (values if values.dtype == torch.float32 else values.double())[:, :width]
-            gone = column.missing is not None
-            return {"vector": torch.where(missing.unsqueeze(1), torch.nan, values) if gone else values}
-        return {"vector": self._from_lists(list_of(table, names[0], wanted_by=self), width)}
-
-    def _from_lists(self, column: Column, width: int) -> torch.Tensor:
-        missing = column.is_missing()
-        self._check(lengths_of(column.values), missing, width)
-        elements = column.elements
-        dtype = torch.float32 if getattr(elements.values, "dtype", None) == torch.float32 else torch.float64
-        try:
-            numbers = elements.number(dtype)
-        except DataError as error:
-            row = None if error.row is None else int(rows_of(column.values)[error.row])
-            problem = "VectorColumns: its lists hold no numbers"
-            raise DataError(problem, column=column.name, row=row, remedy="Choose another column") from error
-        if not bool(missing.any()):
-            return numbers.view(len(missing), width)
-        result = torch.full((len(missing), width), torch.nan, dtype=dtype, device=missing.device)
-        result[~missing] = numbers.view(-1, width)
-        return result
-
-    def _check(self, lengths: torch.Tensor, missing: torch.Tensor, width: int) -> None:
-        ragged = ((lengths != width) & ~missing).nonzero()
-        if len(ragged):
-            row = int(ragged[0])
-            problem = f"VectorColumns: a vector has {int(lengths[row])} numbers where {width} are expected"
-            raise DataError(problem, column=self.columns[0], row=row, remedy="Give vectors as when it was fitted")
+            numbers = number_of(table, names[0], wanted_by=self)
+            return {"vector": Column("vector", numbers.unsqueeze(1), names[0], numbers.isnan()).vectors(width)}
+        return {"vector": list_of(table, names[0], wanted_by=self).vectors(width)}
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         values = tensors["vector"]

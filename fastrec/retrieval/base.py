@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,44 +14,8 @@ from scipy.sparse import csr_matrix, diags
 
 from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table import Column, Table, Vocab, as_column, save_state
-from fastrec.table.state import class_named, load_as, saved_name, settings_of
-
-
-class Saved:
-    """A part of a recommender that can be saved.
-
-    A class of your own keeps the constructor's arguments as attributes of their names and names in ``learned`` the
-    attributes that ``fit`` sets (none: ``()``); or it defines ``to_state`` and ``from_state``.
-    """
-
-    learned: ClassVar[Sequence[str] | None] = None
-
-    def to_state(self) -> dict[str, Any]:
-        """Return what it is made of, as ``fastrec.table.save_state`` takes it."""
-        if self.learned is None:  # else it would be saved without what it has learned
-            raise _not_saved(self)
-        state = settings_of(self) | {name: getattr(self, name) for name in self.learned}
-        return {n: ids_of(v, n) if isinstance(v, Column) else v for n, v in state.items()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        made = cls(**{n: v for n, v in state.items() if n not in (cls.learned or ())})
-        vars(made).update({n: state[n] for n in cls.learned or ()})
-        return made
-
-
-def state_of(part: Any) -> dict[str, Any]:
-    """Return a part's state with the name of its class; refuse a function, or a class that says no state."""
-    if not isinstance(part, Saved):
-        raise _not_saved(part)
-    return {"class": saved_name(type(part)), "state": part.to_state()}
-
-
-def part_of(state: dict[str, Any]) -> Any:
-    """Undo ``state_of``; refuse a class that is not known here."""
-    return class_named(Saved, state["class"]).from_state(state["state"])
+from fastrec.table import Column, Table, Vocab, as_column
+from fastrec.table.state import Saved
 
 
 def ids_of(ids: Any, name: str = "item") -> pa.Array:
@@ -62,12 +25,6 @@ def ids_of(ids: Any, name: str = "item") -> pa.Array:
     found = as_column(ids, name=name).to_arrow()
     found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-
-
-def _not_saved(part: Any) -> DataError:
-    name = getattr(part, "__name__", type(part).__name__)
-    remedy = "Make it a class with to_state and from_state, based on fastrec.retrieval.Saved"
-    return DataError(f"{name} cannot be saved", remedy=remedy)
 
 
 # Interactions as a sparse matrix, and what the collaborative filters do with such matrices.
@@ -137,23 +94,7 @@ def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:
     return csr_matrix((coo.data[kept], (coo.row[kept], coo.col[kept])), shape=matrix.shape)
 
 
-def pack(value: np.ndarray | csr_matrix) -> dict[str, Any]:
-    """Return an array or a sparse matrix as ``save_state`` takes it."""
-    if isinstance(value, np.ndarray):
-        return {"dense": torch.from_numpy(np.ascontiguousarray(value))}
-    parts = {n: torch.from_numpy(getattr(value, n).copy()) for n in ("data", "indices", "indptr")}
-    return {**parts, "shape": list(value.shape)}
-
-
-def unpack(state: dict[str, Any]) -> np.ndarray | csr_matrix:
-    """Undo ``pack``."""
-    if "dense" in state:
-        return state["dense"].numpy()
-    parts = tuple(state[n].numpy() for n in ("data", "indices", "indptr"))
-    return csr_matrix(parts, shape=tuple(state["shape"]))
-
-
-class CollaborativeFilter(ABC):
+class CollaborativeFilter(Saved, ABC):
     """Learns from pairs of users and items, then scores any pair: the higher, the likelier that the user takes it.
 
     A score is a function of the pairs given to ``fit`` alone, and such a pair's own score has seen its answer: score
@@ -164,16 +105,13 @@ class CollaborativeFilter(ABC):
     """
 
     scores_rows = False
+    fitted_to, learned = ("_users", "_items"), ("_matrix", "_learned")
 
     def __init__(self) -> None:
         self._users: Vocab | None = None
         self._items: Vocab | None = None
         self._matrix = csr_matrix((0, 0))
         self._learned: dict[str, Any] = {}
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments as JSON values: by default the attributes of the same names."""
-        return settings_of(self)
 
     @abstractmethod
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
@@ -285,50 +223,6 @@ class CollaborativeFilter(ABC):
         if known.any():
             result[known] = np.asarray(self._matrix[who[known], what[known]]).ravel() > 0
         return torch.from_numpy(result)
-
-    def save(self, folder: str | Path) -> None:
-        """Write settings and the learned state, without pickle; an earlier save at ``folder`` is replaced in one step.
-
-        Raises:
-            NotFittedError: nothing was learned.
-            WriteError: the file system refused, or ``folder`` holds something else.
-        """
-        save_state(folder, self.to_state())
-
-    def to_state(self) -> dict[str, Any]:
-        """Return settings and the learned state, as ``save_state`` takes them.
-
-        Raises:
-            NotFittedError: nothing was learned.
-        """
-        users, items = self._vocabs()
-        return {
-            "class": saved_name(type(self)),
-            "settings": self.settings(),
-            "users": users.to_state(),
-            "items": items.to_state(),
-            "matrix": pack(self._matrix),
-            "learned": {name: pack(value) for name, value in self._learned.items()},
-        }
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote.
-
-        Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a filter of another class, or of one that is not known.
-        """
-        return load_as(cls, CollaborativeFilter, folder, CollaborativeFilter.from_state)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned, for whichever class it names."""
-        made = class_named(CollaborativeFilter, state["class"])(**state["settings"])
-        made._users, made._items = Vocab.from_state(state["users"]), Vocab.from_state(state["items"])
-        made._matrix = unpack(state["matrix"])
-        made._learned = {name: unpack(value) for name, value in state["learned"].items()}
-        return made
 
     def _vocabs(self) -> tuple[Vocab, Vocab]:
         if self._users is None or self._items is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from fastrec.errors import DataError
 from fastrec.retrieval.base import CollaborativeFilter, largest_of_rows, row_sums, scaled, without_diagonal
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table.column import rows_of
-from fastrec.table.state import class_named, saved_name
+from fastrec.table.state import saved_name
 
 
 class EASE(CollaborativeFilter):
@@ -336,16 +335,16 @@ class HistoryFilter(SessionModel):
 
     Args:
         filter: one whose scores are a function of a user's row (``EASE``, ``ItemKNN``, ``RP3Beta``, ``SpectralFilter``,
-            ``Popularity``), or that finds vectors of new rows (``ImplicitALS``); also as ``{"class", "settings"}``.
+            ``Popularity``), or that finds vectors of new rows (``ImplicitALS``).
         decay: when scoring, an item that is ``d`` events from the session's end counts ``exp(-d / decay)``; None: 1.
 
     Raises:
         DataError: the filter knows no users but those of ``fit``.
     """
 
-    def __init__(self, filter: CollaborativeFilter | Mapping[str, Any], *, decay: float | None = None) -> None:
-        if isinstance(filter, Mapping):
-            filter = class_named(CollaborativeFilter, filter["class"])(**filter["settings"])
+    learned = ("filter", "_popular")
+
+    def __init__(self, filter: CollaborativeFilter, *, decay: float | None = None) -> None:
         filter.check_scores_rows()
         self.filter, self.decay = copy.copy(filter), decay
 
@@ -380,9 +379,6 @@ class HistoryFilter(SessionModel):
         out[torch.bincount(rows[kept], minlength=len(sessions)) == 0] = self._popular
         return out
 
-    def _state(self) -> dict[str, Any]:
-        return {"filter": self.filter.to_state(), "popular": self._popular}
-
     def _restore(self, state: dict[str, Any]) -> None:
-        self.filter, self._popular = CollaborativeFilter.from_state(state["filter"]), state["popular"]
+        super()._restore(state)
         self._find_columns()

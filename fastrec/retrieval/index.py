@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
-from fastrec.errors import DataError, UnreadableFileError
+from fastrec.errors import DataError
 from fastrec.sequences import best_items
-from fastrec.table import Column, Table, Vocab, as_column, load_state, save_state
-from fastrec.table.column import lengths_of, packed
+from fastrec.table import Column, Table, Vocab, as_column
+from fastrec.table.state import Saved
 
 # What ``Index`` keeps of many vectors so as not to compare them all: faiss's lists of short codes, or a graph.
 
@@ -125,7 +125,7 @@ def _faiss() -> Any:
 Kind = Literal["auto", "exact", "ivf", "hnsw"]
 
 
-class Index:
+class Index(Saved):
     """Vectors to search: those with the highest dot product (or cosine) with a query.
 
     Up to 50,000 vectors every one is compared. Of more, ``faiss-cpu`` keeps them in lists and looks into some of these;
@@ -152,6 +152,9 @@ class Index:
         DataError: shapes do not fit, a number is not finite, an id occurs twice.
         MissingPackageError: there are more vectors, and no ``faiss-cpu``.
     """
+
+    constructed = False  # what was built is read, not chosen anew
+    learned = ("kind", "metric", "recall", "about", "vectors", "ids", "_found")
 
     def __init__(
         self,
@@ -246,44 +249,14 @@ class Index:
         columns = {"id": self.decode(own[row]), "neighbour": self.decode(found[kept])}
         return Table({**columns, "score": scores[kept], "place": kept.cumsum(1)[kept]})
 
-    def save(self, folder: str | Path) -> None:
-        """Write vectors, ids and what was built, without pickle; an earlier save is replaced in one step.
-
-        Raises:
-            WriteError: the file system refused, or ``folder`` holds something else.
-        """
-        save_state(folder, self.to_state())
-
-    def to_state(self) -> dict[str, Any]:
-        """Return vectors, ids and what was built, as ``fastrec.table.save_state`` takes them."""
-        about = {"kind": self.kind, "metric": self.metric, "recall": self.recall, "about": self.about}
+    def _state(self) -> dict[str, Any]:
         found = None if self._found is None else self._found.to_state()
-        return {**about, "vectors": self.vectors, "ids": self.ids.to_state(), "found": found}
+        return {**super()._state(), "_found": found}
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Index:
-        """Read what ``save`` wrote.
-
-        Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            MissingPackageError: it needs ``faiss-cpu``.
-        """
-        state = load_state(folder)
-        try:
-            return cls.from_state(state)
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"the saved index cannot be read ({error})"
-            raise UnreadableFileError(problem, file=folder, remedy="Save it again") from error
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Index:
-        """Rebuild what ``to_state`` returned."""
-        made = cls.__new__(cls)
-        for name in ("kind", "metric", "recall", "about", "vectors"):
-            setattr(made, name, state[name])
-        made.ids, found = Vocab.from_state(state["ids"]), state["found"]
-        made._found = None if found is None else Approximate.from_state(found, made.vectors)
-        return made
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        if self._found is not None:
+            self._found = Approximate.from_state(self._found, self.vectors)
 
     def _choose(self, kind: Kind, goal: float, queries: Tensor | None) -> None:
         """Build what reaches the goal, or, where a kind was asked for, that as well as it can."""
@@ -397,18 +370,11 @@ class Vectors:
             MissingColumnError, DataError: they are not there, or hold no vectors of one length.
         """
         column = table["vector"]
-        values = column.values if column.kind == "vector" else None
-        if column.kind == "list" and column.elements is not None:
-            lengths = lengths_of(column.values)
-            odd = (lengths != lengths[:1]).nonzero()
-            if len(odd):
-                problem, remedy = f"holds {int(lengths[odd[0]])} numbers, not {int(lengths[0])}", "Embed the run again"
-                raise DataError(problem, column="vector", row=int(odd[0]), remedy=remedy)
-            values = packed(column).elements.number().view(len(table), int(lengths[0]) if len(lengths) else 0)
-        if values is None:
+        if column.kind not in ("list", "vector"):
             raise DataError("it holds no vectors", column="vector", remedy="Give a file of fastrec embed")
+        column.refuse_missing("it lacks a vector", "Embed the run again")
         until = table["until"].number() if "until" in table else None
-        return cls(table["id"], values.float(), until, about or {})
+        return cls(table["id"], column.vectors(column.vector_width()).float(), until, about or {})
 
     def index(self, **options: Any) -> Index:
         """Return an ``Index`` of them; options as it takes them, such as ``metric="cosine"``."""

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -17,12 +16,12 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec._core.kernels import compiled, shared, view
 from fastrec._core.kernels import sessions as loops
-from fastrec.errors import DataError, NotFittedError, UnreadableFileError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
-from fastrec.table import Table, Vocab, load_state, save_state
-from fastrec.table.state import class_named, saved_name
+from fastrec.table import Table, Vocab
+from fastrec.table.state import Saved, saved_name
 
 # ``RankedCandidates``: several models' candidates, ordered by boosted trees, as one model of sessions.
 
@@ -91,9 +90,8 @@ class RankedCandidates(SessionModel):
     before; then the models learn from all. What is no candidate comes last, by popularity.
 
     Args:
-        models: name → model that finds candidates (also as ``{"class", "settings"}``), the one that takes longest
-            first; None: co-visitation by two hops, what comes right after, session kNN, popularity of late. A session's
-            own items are candidates too.
+        models: name → model that finds candidates, the one that takes longest first; None: co-visitation by two hops,
+            what comes right after, session kNN, popularity of late. A session's own items are candidates too.
         k: how many candidates each model finds, or name → how many.
         share: of the sessions, the last, that the trees learn from.
         most: how many events of these, drawn at random.
@@ -103,9 +101,11 @@ class RankedCandidates(SessionModel):
     Source: the two stages of the OTTO competition's solutions (Kaggle 2022): co-visitation, then boosted trees.
     """
 
+    learned = ("models", "_features", "_trees")
+
     def __init__(
         self,
-        models: Mapping[str, SessionModel | Mapping[str, Any]] | None = None,
+        models: Mapping[str, SessionModel] | None = None,
         *,
         k: int | Mapping[str, int] | None = None,
         share: float = 0.12,
@@ -119,7 +119,7 @@ class RankedCandidates(SessionModel):
             following = CoVisitation(window=1, near=None, before=0.0, own=0.3, again=0.0)
             models = {"near": CoVisitation(hops=2), "next": following, "knn": VSTAN(recency="held-out")}
             models["popular"] = PopularItems(recency=0.02)
-        self.models = {n: _made(m) for n, m in models.items()}
+        self.models = dict(models)
         if not self.models or most < 1 or negatives < 1 or rounds < 1:
             problem = f"{len(self.models)} models, most={most}, negatives={negatives}, rounds={rounds}"
             raise DataError(problem, remedy="Give one or more of each")
@@ -204,16 +204,10 @@ class RankedCandidates(SessionModel):
         return out
 
     def _state(self) -> dict[str, Any]:
-        trees = None if self._trees is None else _as_bytes(self._trees)
-        models = {n: m._state() for n, m in self.models.items()}
-        return {"models": models, "features": self._features.to_state(), "trees": trees}
+        return {**super()._state(), "_trees": None if self._trees is None else _as_bytes(self._trees)}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        for name, model in self.models.items():
-            model.items = self.items
-            model._restore(state["models"][name])
-        self._features = CandidateFeatures.from_state(state["features"])
-        self._trees = None if state["trees"] is None else _of_bytes(state["trees"])
+        super()._restore({**state, "_trees": None if state["_trees"] is None else _of_bytes(state["_trees"])})
         self._take()
 
 
@@ -229,11 +223,7 @@ class _StopAt(xgb.callback.TrainingCallback):
         return epoch + 1 >= limits.RANKED_CANDIDATES_FEWEST_TREES and time.monotonic() > self.until
 
 
-def _made(model: SessionModel | Mapping[str, Any]) -> SessionModel:
-    return model if isinstance(model, SessionModel) else class_named(SessionModel, model["class"])(**model["settings"])
-
-
-class ObjectiveRanker:
+class ObjectiveRanker(Saved):
     """Candidates of several models, ordered by boosted trees of each goal: what is clicked, carted, ordered next.
 
     Args:
@@ -251,6 +241,8 @@ class ObjectiveRanker:
 
     Source: the solutions of the OTTO competition (Kaggle 2022): co-visitation by kinds of events, then boosted trees.
     """
+
+    learned = ("items", "candidates", "instead", "_popular", "_kinds", "_timed", "_trees")
 
     def __init__(
         self,
@@ -338,43 +330,14 @@ class ObjectiveRanker:
                 best[name][first : first + count] = best_of_pairs(session - first, item, score, count, k)[0]
         return best
 
-    def save(self, folder: str | Path) -> None:
-        """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.
-
-        Raises:
-            NotFittedError: it was not trained.
-        """
-        items = self._known()
+    def _state(self) -> dict[str, Any]:
+        self._known()
         if not self._trees:
             raise NotFittedError("no trees have been grown", remedy="Call learn first")
-        trees = {n: _as_bytes(t) for n, t in self._trees.items()}
-        settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
-        state = {"settings": settings, "trees": trees, "timed": self._timed, "instead": self.instead}
-        parts = {"items": items, "candidates": self.candidates, "popular": self._popular, "kinds": self._kinds}
-        save_state(folder, {**state, **{n: part.to_state() for n, part in parts.items()}})
+        return {**super()._state(), "_trees": {n: _as_bytes(t) for n, t in self._trees.items()}}
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote.
-
-        Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-        """
-        state = load_state(folder)
-        try:
-            candidates = Candidates.from_state(state["candidates"])
-            models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
-            made = cls(models=models, **state["settings"])
-            made.items, made.candidates = Vocab.from_state(state["items"]), candidates
-            made._timed, made.instead = bool(state["timed"]), state["instead"]
-            made._popular = CandidateFeatures.from_state(state["popular"])
-            made._kinds = EventFeatures.from_state(state["kinds"])
-            made._trees = {n: _of_bytes(raw) for n, raw in state["trees"].items()}
-            return made
-        except (KeyError, TypeError, ValueError, xgb.core.XGBoostError) as error:
-            problem = f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-            remedy = "Give a folder that ObjectiveRanker.save wrote, or save it again"
-            raise UnreadableFileError(problem, file=folder, remedy=remedy) from error
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore({**state, "_trees": {n: _of_bytes(raw) for n, raw in state["_trees"].items()}})
 
     def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
         if (asked.times is not None) != self._timed:

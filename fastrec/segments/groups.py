@@ -222,7 +222,7 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
     if not len(ordered):
         return ordered
     if ordered.is_floating_point():
-        total = _segmented_cumsum(ordered.clone() if ordered is values else ordered, groups)
+        total = running_sum(ordered[None], groups.place)[0]
     else:  # integers wrap round both ways, so that taking the start away is exact
         total = torch.cumsum(ordered, 0)
         total = total - (total - ordered)[groups.start]
@@ -233,25 +233,48 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
     return groups.unsort(before.masked_fill_(groups.place == 0, 0))
 
 
-def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum up sorted floats ``[n]`` inside each group, each place included; the values may be overwritten."""
-    return _segmented_cumsum(ordered.double(), groups) if len(ordered) else ordered.double()
+def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute ``y[i] = factor[i] · y[i - 1] + values[i]`` in each group, ``y = values`` in its first row: ``[c, n]``.
+
+    Rows of a group are together, ``place`` is a row's in its group. A sum is formed from blocks (Blelloch 1990, "Prefix
+    sums and their applications") by that place alone: neither later rows nor other groups touch its rounding.
+    """
+    if not len(place):
+        return values
+    longest = int(place.max()) + 1
+    inside = place % limits.RUNNING_BLOCK
+    total, product = _short_sum(values, inside, factor, min(longest, limits.RUNNING_BLOCK))
+    if longest <= limits.RUNNING_BLOCK:
+        return total
+    goes_on = torch.zeros_like(place, dtype=torch.bool)
+    goes_on[:-1] = (inside[:-1] == limits.RUNNING_BLOCK - 1) & (place[1:] > 0)
+    ends = goes_on.nonzero().squeeze(1)
+    blocks = running_sum(
+        total.index_select(1, ends),
+        place[ends] // limits.RUNNING_BLOCK,
+        None if product is None else product.index_select(0, ends),
+    )
+    block = (torch.cumsum(goes_on, 0) - goes_on.long() - 1).clamp_min(0)  # the last one that ends before the row
+    carried = blocks.index_select(1, block).masked_fill_(place < limits.RUNNING_BLOCK, 0)
+    return total.add_(carried) if product is None else total.addcmul_(carried, product.expand_as(carried))
 
 
-def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum up sorted rows in place by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
-    step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
+def _short_sum(
+    values: torch.Tensor, inside: torch.Tensor, factor: torch.Tensor | None, longest: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Sum blocks of at most ``longest`` rows by doubling steps; also multiply the factors."""
+    total, product = values.clone(), None if factor is None else factor.clone()
+    step = 1
     while step < longest:
-        if step < limits.LONG_GROUP_ROWS or not on_host(total):
-            same = groups.codes[step:] == groups.codes[:-step]
-            total[step:].add_(torch.where(same, total[:-step], 0))
-        else:  # fewer rows at every step
-            place = groups.place if place is None else place
-            known = (place >= step).nonzero().squeeze(1) if rows is None else rows
-            rows = known if rows is None else known[place.index_select(0, known) >= step]
-            total.index_add_(0, rows, total.index_select(0, rows - step))
+        reaches = inside[step:] >= step
+        before = torch.where(reaches, total[:, :-step], 0)
+        if product is None:
+            total[:, step:] += before
+        else:
+            total[:, step:] += before * product[step:]
+            product[step:] = product[step:] * torch.where(reaches, product[:-step], 1)
         step *= 2
-    return total
+    return total, product
 
 
 def last_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:

@@ -160,28 +160,3 @@ def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nt
         to = torch.where(one, zeros[-1] + places - zeros[:-1], zeros[:-1])
         rank = torch.empty_like(rank).scatter_(0, to, rank)
     return found
-
-
-def decayed_sums(
-    values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, half_life: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum each row and those before it in its group, weighted by ``2^(-(at - their at) / half_life)``.
-
-    A scan by doubling steps (Hillis, Steele 1986): every weight is relative to the row itself and so at most 1; nothing
-    overflows however long the group is, and the steps end where the weights do.
-
-    Rows are sorted by group and ``at`` (int64 or float64), ``place`` is a row's in its group, and ``values`` are
-    finite. Returns the sum of the values and that of the weights, float64 ``[m]`` each.
-    """
-    total, weight = values.clone(), torch.ones_like(values)
-    step, longest = 1, int(place.max()) + 1 if len(place) else 0
-    while step < longest:
-        gap = at[step:] - at[:-step]
-        gap = torch.where(gap < 0, torch.inf, gap.double())  # beyond 64 bits, or another group
-        decay = torch.where(place[step:] >= step, torch.exp2(-gap.nan_to_num(0, torch.inf) / half_life), 0)
-        if on_host(decay) and not bool(decay.any()):
-            break
-        total = torch.cat([total[:step], total[step:] + decay * total[:-step]])
-        weight = torch.cat([weight[:step], weight[step:] + decay * weight[:-step]])
-        step *= 2
-    return total, weight

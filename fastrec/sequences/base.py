@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -15,9 +14,9 @@ from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.reading import SessionFrame
-from fastrec.table import Vocab, save_state
+from fastrec.table import Vocab
 from fastrec.table.column import rows_of
-from fastrec.table.state import class_named, load_as, saved_name, settings_of
+from fastrec.table.state import Saved
 
 
 def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,20 +107,17 @@ def standardised(scores: torch.Tensor, reserved: int) -> torch.Tensor:
     return scores
 
 
-class SessionModel(ABC):
+class SessionModel(Saved, ABC):
     """Learns from sessions; scores every item for a session by its events so far: the higher, the likelier it is next.
 
     Scores are of the codes of the vocabulary that it was trained with (``items``): float32 ``[b, len(items)]``, code 0
     (no item) always -inf. Sessions coded by another vocabulary are recoded first.
 
-    A class of your own defines ``_fit``, ``_block``, ``_state`` and ``_restore``.
+    A class of your own defines ``_fit`` and ``_block``, and says what it has learned as ``Saved`` describes.
     """
 
     items: Vocab | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments as JSON values: by default the attributes of the same names."""
-        return settings_of(self)
+    fitted_to = ("items",)
 
     @abstractmethod
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
@@ -130,14 +126,6 @@ class SessionModel(ABC):
     @abstractmethod
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         """Return scores of all codes for some sessions: float32 ``[b, codes]``, on any device; column 0 is not read."""
-
-    @abstractmethod
-    def _state(self) -> dict[str, Any]:
-        """Return the learned state: tensors, Arrow arrays and JSON values, see ``fastrec.table.save_state``."""
-
-    @abstractmethod
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Restore what ``_state`` returned; ``self.items`` is there already."""
 
     def fit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
         """Learn from sessions.
@@ -214,42 +202,6 @@ class SessionModel(ABC):
         sessions = sessions.recode(self._known())
         return recommended(self._blocks(sessions), sessions, k, exclude_seen)
 
-    def save(self, folder: str | Path) -> None:
-        """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.
-
-        Raises:
-            NotFittedError: nothing was learned.
-            WriteError: the file system refused, or ``folder`` holds something else.
-        """
-        save_state(folder, {**self.to_state(), "items": self._known().to_state()})
-
-    def to_state(self) -> dict[str, Any]:
-        """Return settings and the learned state, as ``fastrec.table.save_state`` takes them, without ``items``.
-
-        Raises:
-            NotFittedError: nothing was learned.
-        """
-        self._known()
-        return {"class": saved_name(type(self)), "settings": self.settings(), "learned": self._state()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], items: Vocab) -> SessionModel:
-        """Rebuild what ``to_state`` returned, for whichever class it names; ``items`` are the items' codes."""
-        made = class_named(SessionModel, state["class"])(**state["settings"])
-        made.items = items
-        made._restore(state["learned"])
-        return made
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote.
-
-        Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a model of another class, or of one that is not known.
-        """
-        return load_as(cls, SessionModel, folder, lambda s: SessionModel.from_state(s, Vocab.from_state(s["items"])))
-
     def _known(self) -> Vocab:
         if self.items is None:
             raise NotFittedError(f"{type(self).__name__} has not been trained", remedy="Call fit first")
@@ -319,16 +271,22 @@ def sequence_metrics(
             shown[items[:, :k].cpu().reshape(-1)] = True
     if not len(target) or bool((ranks < 0).any()):
         raise DataError("not every session has been scored, or there is none", remedy="Score each exactly once")
-    place = ranks.double()
-    hit = ranks <= k
-    result = {
-        f"hr@{k}": hit.double().mean(),
-        f"mrr@{k}": torch.where(hit, 1 / place, 0.0).mean(),
-        f"ndcg@{k}": torch.where(hit, 1 / torch.log2(place + 1), 0.0).mean(),
-    }
-    if len(shown) > 1:
-        result[f"coverage@{k}"] = shown[1:].double().mean()
-    return {name: float(value) for name, value in result.items()}
+    covered = {f"coverage@{k}": float(shown[1:].double().mean())} if len(shown) > 1 else {}
+    return mean_gains(ranks, k) | covered
+
+
+#: name → what a right item at a place (float64, from 1) counts
+GAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "hr": torch.ones_like,
+    "mrr": lambda place: 1 / place,
+    "ndcg": lambda place: 1 / torch.log2(place + 1),
+}
+
+
+def mean_gains(ranks: torch.Tensor, k: int) -> dict[str, float]:
+    """Return HR, MRR and NDCG of one right item a session from its place (``[n]``, from 1) among the best ``k``."""
+    of = {f"{name}@{k}": torch.where(ranks <= k, gain(ranks.double()), 0.0) for name, gain in GAINS.items()}
+    return {name: float(gains.mean()) for name, gains in of.items()}
 
 
 def item_ranks(items: torch.Tensor, target: torch.Tensor, k: int) -> torch.Tensor:

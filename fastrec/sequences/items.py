@@ -167,6 +167,8 @@ class CoVisitation(SessionModel):
     Source: Linden, Smith, York 2003, "Amazon.com recommendations: item-to-item collaborative filtering".
     """
 
+    learned = ("_items", "_scores", "_prior")
+
     def __init__(
         self,
         *,
@@ -248,12 +250,8 @@ class CoVisitation(SessionModel):
         found = near_to_all(*self._asked(sessions), len(sessions), self._items, self._scores, k)
         return found[0].clamp_min(0), found[1].masked_fill(found[0] < 0, -torch.inf)
 
-    def _state(self) -> dict[str, Any]:
-        return {"items": self._items, "scores": self._scores, "prior": self._prior}
-
     def _restore(self, state: dict[str, Any]) -> None:
-        self._items, self._scores, self._prior = state["items"], state["scores"], state["prior"]
-        self._matrix = None
+        super()._restore({**state, "_matrix": None})
 
 
 def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
@@ -273,6 +271,8 @@ class PopularItems(SessionModel):
     Raises:
         DataError: ``recency`` is not above 0.
     """
+
+    learned = ("_sums",)
 
     def __init__(self, *, recency: float | None = None) -> None:
         if recency is not None and not recency > 0:
@@ -297,9 +297,3 @@ class PopularItems(SessionModel):
             return super().recommend(sessions, k, exclude_seen)
         items, found = super().recommend(sessions.take(torch.arange(1)), k)
         return items.repeat(len(sessions), 1), found.repeat(len(sessions), 1)
-
-    def _state(self) -> dict[str, Any]:
-        return {"sums": self._sums}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._sums = state["sums"]

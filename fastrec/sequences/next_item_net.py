@@ -20,7 +20,7 @@ from fastrec.optim import adamw
 from fastrec.sequences.base import SessionModel, of_all
 from fastrec.sequences.losses import FullSoftmax, GoalLoss, SampledSoftmax, SessionLoss, ppmi_svd
 from fastrec.sequences.nets import HSTU, NARM, BERT4Rec, ESASRec, GRU4Rec, PooledSASRec, SASRec, XLNet
-from fastrec.sequences.reading import Coding, SessionFrame
+from fastrec.sequences.reading import SessionFrame
 from fastrec.sequences.session_learner import (
     OneCycleInTime,
     item_keys,
@@ -200,20 +200,18 @@ class NextItemNet(SessionModel):
     def _state(self) -> dict[str, Any]:
         net = self.model
         assert net is not None
-        about = {"codings": [c.to_state() for c in net.codings], "max_len": net.max_len, "counts": self.counts}
-        about["item_codings"] = {n: c.to_state() for n, c in net.items.codings.items()}
-        return {**about, "weights": dict(net.state_dict())}
+        codings = {"codings": list(net.codings), "item_codings": dict(net.items.codings)}
+        return {**codings, "max_len": net.max_len, "counts": self.counts, "weights": dict(net.state_dict())}
 
     def _restore(self, state: dict[str, Any]) -> None:
         asked, weights = self._settings, state["weights"]
         kind = NETS[asked["net"]]
-        codings = {n: Coding.from_state(c) for n, c in state["item_codings"].items()}
+        codings = state["item_codings"]
         assert self.items is not None
         codes = len(self.items)
         sides = {n: weights[f"input.items.side_{i}"][:codes] for i, n in enumerate(codings)}
         items = ItemTower(codes, asked["width"], extra=kind.virtual, codings=codings, sides=sides)
-        events = [Coding.from_state(c) for c in state["codings"]]
-        self.model = kind(items, events, **{**asked["options"], "max_len": state["max_len"]})
+        self.model = kind(items, state["codings"], **{**asked["options"], "max_len": state["max_len"]})
         self.model.heads = self._heads()
         self.model.load_state_dict(weights)
         self.model.to(resolve_device(self.device))

@@ -20,6 +20,7 @@ from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs
 from fastrec.table.column_types import times_in_text
 from fastrec.table.keys import is_text
 from fastrec.table.read import read_file
+from fastrec.table.state import Saved
 
 _TIMED_BY = {"number": "numbers", "datetime": "times (2024-03-31 10:30:00)", "category": "ordered categories"}
 _TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
@@ -165,8 +166,10 @@ def _key(column: Column) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Coding:
+class Coding(Saved):
     """How a column becomes a tensor."""
+
+    learned = ()
 
     kind: str  # ``category``, ``number`` or ``vector``
     vocab: Vocab | None = None  # of a category
@@ -211,17 +214,6 @@ class Coding:
         if self.vocab is not None:
             return torch.zeros(0, dtype=torch.int64)
         return torch.zeros((0, self.width) if self.kind == "vector" else 0)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return a plain description, see ``fastrec.table.state``."""
-        about = {"kind": self.kind, "mean": self.mean, "scale": self.scale, "width": self.width}
-        return about if self.vocab is None else {**about, "vocab": self.vocab.to_state()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Coding:
-        """Rebuild what ``to_state`` returned."""
-        vocab = state.get("vocab")
-        return cls(**{**state, "vocab": None if vocab is None else Vocab.from_state(vocab)})
 
 
 def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding], dict[str, torch.Tensor]]:
@@ -395,17 +387,13 @@ class SessionFrame:
 
     def form(self) -> dict[str, Any]:
         """Return how these sessions were read and coded, without any session, as ``save_state`` takes it."""
-        codings = {n: c.to_state() for n, c in self.codings.items()}
-        about = {"columns": self.columns, "unknown": self.unknown, "codings": codings, "timed_by": self.timed_by}
-        return about if self.virtual is None else {**about, "virtual": self.virtual}
+        return {n: getattr(self, n) for n in ("columns", "unknown", "codings", "timed_by", "virtual")}
 
     @classmethod
     def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
         """Return no sessions, whose ``new`` reads others as those that gave ``form`` were read."""
         made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
-        made.columns, made.unknown, made.virtual = form["columns"], form["unknown"], form.get("virtual")
-        made.timed_by = form.get("timed_by")  # runs of old do not say it
-        made.codings = {n: Coding.from_state(c) for n, c in form["codings"].items()}
+        vars(made).update(form)
         made.sides = {n: c.empty() for n, c in made.codings.items()}
         return made
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError
-from fastrec.sequences.base import SessionModel, best_items, hide_items, item_ranks, sequence_metrics
+from fastrec.sequences.base import SessionModel, best_items, hide_items, item_ranks, mean_gains, sequence_metrics
 from fastrec.sequences.items import PopularItems
 from fastrec.sequences.reading import SessionFrame, by_time, leave_one_out, prefixes
 
@@ -57,6 +57,7 @@ class SessionBlend(SessionModel):
     """
 
     store: FitStore | None = None
+    learned = ("models", "valid")
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class SessionBlend(SessionModel):
         """Find the weights that put the right items first; none are taken that are worse than one model alone."""
 
         def ndcg(weights: list[float]) -> float:
-            return self._metrics(known.ranks(weights, self.k))[f"ndcg@{self.k}"]
+            return mean_gains(known.ranks(weights, self.k), self.k)[f"ndcg@{self.k}"]
 
         names = range(len(self.models))
         alone = max(([float(i == j) for i in names] for j in names), key=ndcg)
@@ -165,13 +166,7 @@ class SessionBlend(SessionModel):
             found.append(weights)
         self.weights = max(found[::-1], key=ndcg)
         self.held["blend"] = known.ranks(self.weights, self.k)
-        self.valid["blend"] = self._metrics(self.held["blend"])
-
-    def _metrics(self, ranks: Tensor) -> dict[str, float]:
-        items = torch.zeros(len(ranks), self.k, dtype=torch.int64)
-        found = (ranks <= self.k).nonzero().squeeze(1)
-        items[found, ranks[found] - 1] = 1
-        return sequence_metrics(items, torch.ones(len(ranks), dtype=torch.int64), self.k)
+        self.valid["blend"] = mean_gains(self.held["blend"], self.k)
 
     def _best_of_each(self, sessions: SessionFrame) -> tuple[_Candidates, list[Tensor]]:
         """Return each model's best items with all models' scores of them; and the ``k`` best of each, ``[n, k]``."""
@@ -232,13 +227,6 @@ class SessionBlend(SessionModel):
             if done is not None:
                 done(len(rows))
         return found
-
-    def _state(self) -> dict[str, Any]:
-        return {"models": {n: m.to_state() for n, m in self.models.items()}, "valid": self.valid}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.valid = state["valid"]
-        self.models = {n: SessionModel.from_state(part, self._known()) for n, part in state["models"].items()}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.memory import keeping_memory
 from fastrec.errors import DataError
 from fastrec.optim import adamw
-from fastrec.sequences.base import recommended, target_ranks
+from fastrec.sequences.base import GAINS, recommended, target_ranks
 from fastrec.sequences.losses import AUGMENTATIONS, SampledSoftmax, SessionLoss, augmented, moved
 from fastrec.sequences.nets import SASRec
 from fastrec.sequences.reading import SessionFrame
@@ -138,8 +138,8 @@ class NextItemMetric(Metric):
     """
 
     def __init__(self, kind: str = "mrr", k: int = 20) -> None:
-        if kind not in _GAINS:
-            raise DataError(f"no metric {kind!r}", remedy=f"Choose one of {sorted(_GAINS)}")
+        if kind not in GAINS:
+            raise DataError(f"no metric {kind!r}", remedy=f"Choose one of {sorted(GAINS)}")
         self.kind, self.k = kind, k
         self.reset()
 
@@ -157,7 +157,7 @@ class NextItemMetric(Metric):
             scores = query @ keys.T
             scores[:, 0] = -torch.inf
             ranks = target_ranks(scores, right).double()
-            self.total += float(torch.where(ranks <= self.k, _GAINS[self.kind](ranks), 0.0).sum())
+            self.total += float(torch.where(ranks <= self.k, GAINS[self.kind](ranks), 0.0).sum())
         self.count += int(asked.sum())
 
     @property
@@ -169,13 +169,6 @@ class NextItemMetric(Metric):
     def name(self) -> str:
         """As the table of a training shows it."""
         return f"{self.kind}@{self.k}"
-
-
-_GAINS: dict[str, Callable[[Tensor], Tensor]] = {
-    "hr": torch.ones_like,
-    "mrr": lambda ranks: 1 / ranks,
-    "ndcg": lambda ranks: 1 / torch.log2(ranks + 1),
-}
 
 
 class _Bound(nn.Module):

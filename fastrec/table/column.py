@@ -285,6 +285,41 @@ class Column:
         nothing = Column("number", torch.zeros(0, dtype=torch.float64, device=missing.device), name=self.name)
         return Column("list", offsets_of(missing.long() * 0), name=self.name, missing=missing, elements=nothing)
 
+    def vector_width(self, rows: int | None = None) -> int:
+        """Return the length of vectors, or of the first list (among the first ``rows``); 0: there is none."""
+        if self.kind == "vector":
+            return self.values.shape[1]
+        seen = (~self.is_missing())[:rows].nonzero()
+        return int(lengths_of(self.values)[seen[0]]) if len(seen) else 0
+
+    def vectors(self, width: int) -> torch.Tensor:
+        """Return vectors or lists of numbers as ``[n, width]``, float32 if they are, else float64; NaN where missing.
+
+        Raises:
+            DataError: one has another length, or holds what is no number (with its row).
+        """
+        lists = self.as_lists()
+        if lists is None:
+            raise self._refuse("vectors")
+        missing, lengths, numbers = lists.is_missing(), lengths_of(lists.values), lists.elements
+        odd = ((lengths != width) & ~missing).nonzero()
+        if len(odd):
+            problem = f"holds a vector of {int(lengths[odd[0]])} numbers where {width} are expected"
+            remedy = "Give every row a vector of the training rows' length, or none (None)"
+            raise DataError(problem, column=self.name, row=int(odd[0]), remedy=remedy)
+        is_float32 = getattr(numbers.values, "dtype", None) == torch.float32
+        try:
+            values = numbers.number(torch.float32 if is_float32 else torch.float64)
+        except DataError as error:
+            row = None if error.row is None else int(rows_of(lists.values)[error.row])
+            problem = error.problem.replace("holds", "holds vectors of", 1)
+            raise DataError(problem, column=self.name, row=row, remedy=error.remedy) from error
+        if not bool(missing.any()):
+            return values.view(len(missing), width)
+        made = torch.full((len(missing), width), torch.nan, dtype=values.dtype, device=missing.device)
+        made[~missing] = values.view(-1, width)
+        return made
+
     def _refuse(self, wanted: str) -> DataError:
         first = (~self.is_missing()).nonzero()
         problem = f"holds {self.held} and cannot be used as {wanted}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from inspect import Parameter, isabstract, signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder, check_replaceable, recover
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.table.column import Column
 from fastrec.table.keys import Keys, is_numeric, is_text
+from fastrec.table.vocab import Vocab
 
 # ``state.json`` holds the structure; a tensor or an Arrow array in it is a reference into ``state.safetensors``.
 
@@ -31,20 +32,21 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
 
     Args:
         folder: where to; made if need be.
-        state: nested dicts (keys are text) and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values; a
-            tuple comes back as a list, a tensor on the CPU.
+        state: nested dicts (keys are text) and lists of tensors, arrays of numbers, sparse matrices of SciPy, Arrow
+            arrays, ``Keys``, columns, vocabularies, ``Saved`` parts and JSON values; a tuple comes back as a list, a
+            tensor on the CPU, a vocabulary or part that stands in two places as one.
 
     Raises:
         DataError: a value is of none of these kinds.
         WriteError: the file system refused, or ``folder`` holds something else.
     """
     check_replaceable(folder, "state.json", "state.safetensors")
-    tensors: dict[str, torch.Tensor] = {}
-    structure = _pack(state, tensors, "state")
+    kept = _Kept()
+    structure = _pack(state, kept, "state")
     with atomic_folder(folder) as part:
         (part / "state.json").write_text(json.dumps(structure, indent=1, ensure_ascii=False), encoding="utf-8")
         try:
-            save_file(tensors, part / "state.safetensors")
+            save_file(kept.tensors, part / "state.safetensors")
         except SafetensorError as error:  # its own class, also for a full disk
             remedy = "Free disk space or choose another place; what was there before is untouched"
             raise WriteError(f"could not be written ({error})", file=folder, remedy=remedy) from error
@@ -56,6 +58,7 @@ def load_state(folder: str | Path) -> dict[str, Any]:
     Raises:
         MissingFileError: there is none.
         UnreadableFileError: it is damaged.
+        DataError: it holds a part of a class that is not known.
     """
     folder = Path(folder)
     recover(folder)
@@ -64,34 +67,58 @@ def load_state(folder: str | Path) -> dict[str, Any]:
             raise MissingFileError("there is no such file", file=folder / name, remedy="Save the state again")
     try:
         structure = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        return _unpack(structure, load_file(folder / "state.safetensors"))
+        return _unpack(structure, _Kept(load_file(folder / "state.safetensors")))
+    except DataError as error:
+        raise DataError(error.problem, file=folder, remedy=error.remedy) from error
     except Exception as error:  # safetensors raises a class of its own for a damaged file
         remedy = "Save it again"
         raise UnreadableFileError(f"the saved state cannot be read ({error})", file=folder, remedy=remedy) from error
 
 
-def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
+@dataclass
+class _Kept:
+    """What the structure refers to: tensors by name, and the vocabularies and parts before, by number."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    objects: list[Any] = field(default_factory=list)
+
+
+def _pack(value: Any, kept: _Kept, path: str) -> Any:
     if isinstance(value, torch.Tensor):
-        return {"$tensor": _keep(value, tensors, path)}
+        return {"$tensor": _keep(value, kept.tensors, path)}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return {"$numbers": _keep(torch.from_numpy(np.ascontiguousarray(value)), kept.tensors, path)}
     if isinstance(value, Keys):
-        columns = [_pack(c, tensors, f"{path}.{i}") for i, c in enumerate(value.columns)]
+        columns = [_pack(c, kept, f"{path}.{i}") for i, c in enumerate(value.columns)]
         return {"$keys": columns, "names": list(value.names)}
     if isinstance(value, Column):
-        return {"$column": _pack({f: getattr(value, f) for f in _FIELDS}, tensors, path)}
+        return {"$column": _pack({f: getattr(value, f) for f in _FIELDS}, kept, path)}
     if isinstance(value, pa.Array):
-        return {"$array": _keep(_bytes_of(value, path), tensors, path)}
+        return {"$array": _keep(_bytes_of(value, path), kept.tensors, path)}
+    if getattr(value, "format", None) == "csr":
+        parts = {n: getattr(value, n) for n in ("data", "indices", "indptr")}
+        return {"$rows": _pack(parts, kept, path), "shape": list(value.shape)}
+    if isinstance(value, Vocab | Saved):
+        number = next((i for i, other in enumerate(kept.objects) if other is value), None)
+        if number is not None:
+            return {"$same": number}
+        packed: dict[str, Any] = {"$vocab" if isinstance(value, Vocab) else "$saved": saved_name(type(value))}
+        packed["state"] = _pack(value.to_state(), kept, path)
+        kept.objects.append(value)
+        return packed
     if isinstance(value, dict):
         odd = [k for k in value if not isinstance(k, str) or k.startswith("$")]
         if odd:
             raise DataError(f"{path} has the key {odd[0]!r}", remedy="Use text that does not begin with $ for keys")
-        return {k: _pack(v, tensors, f"{path}.{k}") for k, v in value.items()}
+        return {k: _pack(v, kept, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_pack(v, tensors, f"{path}.{i}") for i, v in enumerate(value)]
+        return [_pack(v, kept, f"{path}.{i}") for i, v in enumerate(value)]
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    remedy = "Keep tensors, arrays and plain values"
-    raise DataError(f"{path} holds a {type(value).__name__}, which cannot be saved", remedy=remedy)
+    name = getattr(value, "__name__", type(value).__name__)
+    remedy = "Keep tensors, arrays, plain values, and parts of classes based on fastrec.retrieval.Saved"
+    raise DataError(f"{path} holds a {name}, which cannot be saved", remedy=remedy)
 
 
 def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> str:
@@ -105,24 +132,38 @@ def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> 
     return name
 
 
-def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _unpack(value: Any, kept: _Kept) -> Any:
+    tensors = kept.tensors
     if isinstance(value, list):
-        return [_unpack(v, tensors) for v in value]
+        return [_unpack(v, kept) for v in value]
     if not isinstance(value, dict):
         return value
     if "$tensor" in value:
         return tensors[value["$tensor"]]
+    if "$numbers" in value:
+        return tensors[value["$numbers"]].numpy()
     if "$keys" in value:
-        return Keys(tuple(_unpack(c, tensors) for c in value["$keys"]), tuple(value["names"]))
+        return Keys(tuple(_unpack(c, kept) for c in value["$keys"]), tuple(value["names"]))
     if "$column" in value:
-        return Column(**_unpack(value["$column"], tensors))
+        return Column(**_unpack(value["$column"], kept))
+    if "$rows" in value:
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix(tuple(_unpack(value["$rows"], kept).values()), shape=tuple(value["shape"]))
+    if "$same" in value:
+        return kept.objects[value["$same"]]
+    if "$vocab" in value or "$saved" in value:
+        state = _unpack(value["state"], kept)
+        kind = Vocab if "$vocab" in value else class_named(Saved, value["$saved"])
+        kept.objects.append(kind.from_state(state))
+        return kept.objects[-1]
     if "$array" in value:
         # Copied: Arrow's numbers begin at multiples of 8 bytes, a file's bytes anywhere.
         with pa.ipc.open_stream(pa.py_buffer(tensors[value["$array"]].clone().numpy())) as stream:
             (batch,) = stream  # up to its end, which damage may have moved
         batch.validate(full=True)
         return batch.column(0)
-    return {k: _unpack(v, tensors) for k, v in value.items()}
+    return {k: _unpack(v, kept) for k, v in value.items()}
 
 
 def _bytes_of(array: pa.Array, path: str) -> torch.Tensor:
@@ -194,7 +235,7 @@ def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> typ
     found = known_classes(base)
     if isinstance(name, str) and name.isidentifier():
         room = base.__module__.split(".")[1]
-        for above in _ROOMS[_ROOMS.index(room) :]:
+        for above in _ROOMS[_ROOMS.index(room) :] if room in _ROOMS else _ROOMS:
             if name in found:
                 break
             getattr(import_module(f"fastrec.{above}"), name, None)  # some names are imported when they are asked for
@@ -203,18 +244,84 @@ def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> typ
         remedy = "Import the module that defines a class of your own first"
         raise DataError(f"it holds a {name!r}, which is not known here", remedy=remedy)
     if not issubclass(found[name], asked):
-        raise DataError(f"it holds a {name!r}, which is no {asked.__name__}", remedy=f"Use the load of {base.__name__}")
+        raise DataError(f"it holds a {name!r}, which is no {asked.__name__}", remedy=f"Use {found[name].__name__}.load")
     return found[name]
 
 
-def load_as(asked: type[T], base: type[Any], folder: str | Path, made_of: Callable[[dict[str, Any]], Any]) -> T:
-    """Read an object, a kind of ``asked`` and ``base``, whose state names its class as ``'class'``."""
-    state = load_state(folder)
-    try:
-        class_named(base, state.get("class"), asked)
-        return made_of(state)
-    except DataError as error:
-        raise DataError(error.problem, file=folder, remedy=error.remedy) from error
-    except (KeyError, TypeError, ValueError) as error:
-        remedy = "Give the folder of a save, or save it again"
-        raise UnreadableFileError(f"what is saved cannot be read ({error})", file=folder, remedy=remedy) from error
+class Saved:
+    """Something that can be saved: by its settings and by what it has learned.
+
+    A class of your own keeps the constructor's arguments as attributes of their names, and names in ``learned`` the
+    attributes that its training sets (none: ``()``), or it defines ``_state`` and ``_restore``. Both hold what
+    ``save_state`` takes. An argument that is learned too is saved as it was learned.
+    """
+
+    learned: ClassVar[Sequence[str] | None] = None
+    #: attributes with what it was fitted to, None before, such as the items' codes; ``_restore`` finds them set
+    fitted_to: ClassVar[Sequence[str]] = ()
+    constructed: ClassVar[bool] = True  #: whether reading it calls the constructor; if not, all of it is ``learned``
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments: by default the attributes of the same names."""
+        return settings_of(self) if self.constructed else {}
+
+    def _state(self) -> dict[str, Any]:
+        """Return the learned state."""
+        if self.learned is None:  # else it would be saved without what it has learned
+            remedy = "Name in `learned` what it learns, or define _state and _restore (see fastrec.retrieval.Saved)"
+            raise DataError(f"{type(self).__name__} cannot be saved", remedy=remedy)
+        return {name: getattr(self, name) for name in self.learned}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Restore what ``_state`` returned."""
+        vars(self).update(state)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return settings and the learned state, as ``save_state`` takes them.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: a class of your own does not say what it learns.
+        """
+        fitted_to = {name: getattr(self, name) for name in self.fitted_to}
+        if any(value is None for value in fitted_to.values()):
+            raise NotFittedError(f"{type(self).__name__} has not been trained", remedy="Call fit first")
+        settings = {n: v for n, v in self.settings().items() if n not in (self.learned or ())}
+        return {"settings": settings, "fitted_to": fitted_to, "learned": self._state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild what ``to_state`` returned."""
+        learned = {n: state["learned"][n] for n in cls.learned or () if n in signature(cls).parameters}
+        made = cls(**state["settings"], **learned) if cls.constructed else cls.__new__(cls)
+        vars(made).update(state["fitted_to"])
+        made._restore(state["learned"])
+        return made
+
+    def save(self, folder: str | Path) -> None:
+        """Write settings and the learned state, without pickle; an earlier save at ``folder`` is replaced in one step.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            WriteError: the file system refused, or ``folder`` holds something else.
+        """
+        save_state(folder, {"class": saved_name(type(self)), **self.to_state()})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+            DataError: it holds something of another class, or of one that is not known.
+        """
+        state = load_state(folder)
+        try:
+            return class_named(Saved, state["class"], cls).from_state(state)
+        except DataError as error:
+            raise DataError(error.problem, file=folder, remedy=error.remedy) from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            first = str(error).partition("\n")[0]
+            problem = f"it holds no {cls.__name__} that can be read ({type(error).__name__}: {first})"
+            remedy = "Give the folder of a save, or save it again"
+            raise UnreadableFileError(problem, file=folder, remedy=remedy) from error

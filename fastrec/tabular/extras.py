@@ -25,7 +25,6 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Coded, Column, ListBatch, Table, Vocab, as_column, column_names
-from fastrec.table.column import lengths_of, packed
 from fastrec.table.read import check_names
 from fastrec.tabular.columns import coded_of, training_part
 from fastrec.tabular.procs.procs import Categorify
@@ -225,12 +224,9 @@ def _whole(elements: Column) -> Tensor:
 
 
 def _width_of(column: Column, rows: int) -> int:
-    if column.kind == "vector":
-        return column.values.shape[1]
-    if column.kind == "list":
-        seen = _first(~column.is_missing()[:rows])
-        if seen is not None:
-            return int(lengths_of(column.values)[seen])
+    if column.kind in ("list", "vector"):
+        if column.kind == "vector" or not bool(column.is_missing()[:rows].all()):
+            return column.vector_width(rows)
     elif not bool(column.is_missing().all()):
         raise _no_vectors(column)
     raise DataError("holds no vector in any training row", column=column.name, remedy="Leave it out of vector_names")
@@ -244,31 +240,15 @@ def _no_vectors(column: Column) -> DataError:
 
 def _vectors(column: Column, width: int) -> Tensor:
     missing = column.is_missing()
-    if column.kind not in ("list", "vector"):
-        if not bool(missing.all()):
-            raise _no_vectors(column)
+    if bool(missing.all()):
         return torch.zeros((len(column), width), device=missing.device)
-    if column.kind == "list":
-        lengths = lengths_of(column.values)
-    else:
-        lengths = torch.full_like(missing, column.values.shape[1], dtype=torch.int64)
-    odd = _first(~missing if not width else (lengths != width) & ~missing)
-    if odd is not None:
-        wanted = f"where {width} are expected" if width else "and there is nothing in it to learn from"
-        problem = f"holds a vector of {int(lengths[odd])} numbers, {wanted}"
-        remedy = "Give every row a vector of the training rows' length, or none (None)"
-        raise DataError(problem, column=column.name, row=odd, remedy=remedy)
-    if column.kind == "vector":
-        made = column.values.to(torch.float32)
-    else:
-        made = torch.zeros((len(column), width), device=missing.device)
-        flat = packed(column)
-        try:
-            made[~missing] = flat.elements.number(torch.float32).reshape(-1, width)
-        except DataError as error:
-            raise _of_row(error, flat.values, error.row, "vectors") from error
-    made = made.nan_to_num(0.0, torch.inf, -torch.inf)  # a missing element counts as a missing vector does
-    return made.masked_fill_(missing[:, None], 0.0)
+    if column.kind not in ("list", "vector"):
+        raise _no_vectors(column)
+    if not width:
+        problem, remedy = "holds a vector of 0 numbers, and there is nothing in it to learn from", "Leave it out"
+        raise DataError(problem, column=column.name, row=_first(~missing), remedy=remedy)
+    made = column.vectors(width).float().nan_to_num(0.0, torch.inf, -torch.inf)
+    return made.masked_fill_(missing[:, None], 0.0)  # a missing element counts as a missing vector does
 
 
 def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from fastrec.errors import DataError
 from fastrec.features.columns import refuse
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
+from fastrec.table.state import Saved
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
 
@@ -48,7 +49,7 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
 Scale = Literal["log", "log1p"]
 
 
-class Target:
+class Target(Saved):
     """A table's target column or columns as a task needs them.
 
     Text, booleans and categories are classes: two are a binary task, more a multiclass one. Numbers with a fraction and
@@ -59,6 +60,8 @@ class Target:
         classes: the raw values of classes 0, 1, …; None where there are none.
         scale: amounts are learned as their ``log`` or ``log1p``.
     """
+
+    learned = ()
 
     def __init__(
         self, names: str | Sequence[str], task: Task, *, classes: Vocab | None = None, scale: Scale | None = None
@@ -179,17 +182,6 @@ class Target:
         if self.classes is None:
             raise DataError(f"a {self.task} target has no classes", remedy="Use the values as they are")
         return self.classes.decode(codes.long() + 1)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return a plain description (see ``fastrec.table.save_state``)."""
-        classes = None if self.classes is None else self.classes.to_state()
-        return {"names": self.names, "task": self.task, "classes": classes, "scale": self.scale}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Target:
-        """Make the target of its ``to_state``."""
-        classes = None if state["classes"] is None else Vocab.from_state(state["classes"])
-        return cls(state["names"], state["task"], classes=classes, scale=state["scale"])
 
     def __repr__(self) -> str:
         return f"Target({', '.join(self.names)}: {self.task}, {self.n_outputs} outputs)"

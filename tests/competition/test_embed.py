@@ -164,7 +164,7 @@ def test_vectors_are_features_of_later_rows_alone(walks, tmp_path):
     with pytest.raises(DataError, match="not known until when"):
         Vectors(users.ids, users.values).features([199], [1e9])
     pd.DataFrame({"id": [1, 2], "vector": [[1.0], [1.0, 2.0]]}).to_parquet(tmp_path / "odd.parquet")
-    with pytest.raises(DataError, match="holds 2 numbers, not 1"):
+    with pytest.raises(DataError, match="vector of 2 numbers where 1"):
         Vectors.load(tmp_path / "odd.parquet")
     pd.DataFrame({"id": [1, 2], "vector": [1.0, 2.0]}).to_parquet(tmp_path / "odd.parquet")
     with pytest.raises(DataError, match="no vectors"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastrec._core import limits
 from fastrec.features import CumCount, CumStat, JaccardToHistory, LastKnown
-from fastrec.features._engine.order import running_sum
+from fastrec.segments.groups import running_sum
 from tests.features.frames import of_rows, plain
 
 some = settings(max_examples=50, deadline=None)

@@ -216,11 +216,12 @@ def test_errors_of_saving_and_of_what_is_wanted(trained, tmp_path):
     refused(NotFittedError, "Call learn first", lambda: bare.save(tmp_path / "bare"))
     refused(DataError, "wanted lacks the goal 'carts'", lambda: bare.learn(asked, {"clicks": wanted["clicks"]}))
     save_state(tmp_path / "other", {"a": 1})
-    refused(UnreadableFileError, "no ranker of goals", lambda: ObjectiveRanker.load(tmp_path / "other"))
+    refused(UnreadableFileError, "no ObjectiveRanker", lambda: ObjectiveRanker.load(tmp_path / "other"))
     ranker.save(tmp_path / "damaged")
     state = load_state(tmp_path / "damaged")
-    save_state(tmp_path / "damaged", {**state, "trees": dict.fromkeys(KINDS, torch.zeros(9, dtype=torch.uint8))})
-    refused(UnreadableFileError, "no ranker of goals", lambda: ObjectiveRanker.load(tmp_path / "damaged"))
+    learned = {**state["learned"], "_trees": dict.fromkeys(KINDS, torch.zeros(9, dtype=torch.uint8))}
+    save_state(tmp_path / "damaged", {**state, "learned": learned})
+    refused(UnreadableFileError, "no ObjectiveRanker", lambda: ObjectiveRanker.load(tmp_path / "damaged"))
 
 
 def test_errors():

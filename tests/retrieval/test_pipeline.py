@@ -286,7 +286,7 @@ def segments() -> SessionFrame:
 
 
 class OddOnes(Saved):
-    def to_state(self):
+    def _state(self):
         return {}
 
     def __call__(self, table, sessions):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import scipy
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.estimators import Estimator, XGBModel
 from fastrec.sequences import VSTAN, SessionModel
-from fastrec.table import Keys, load_state, save_state
-from fastrec.table.state import class_named, known_classes, saved_name
+from fastrec.table import Keys, Vocab, load_state, save_state
+from fastrec.table.state import Saved, class_named, known_classes, saved_name
 from tests.fresh import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +116,7 @@ def test_paths_that_read_the_same_and_tensors_that_share_memory_do_not_collide(t
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, b"bytes", 1j, np.arange(3), pa.array([1, None]), pa.array([[1]]), torch.ones(2).to_sparse()],
+    [object(), {1, 2}, b"bytes", 1j, np.array(["x"]), pa.array([1, None]), pa.array([[1]]), torch.ones(2).to_sparse()],
     ids=lambda v: type(v).__name__,
 )
 def test_what_cannot_be_saved_is_named_and_leaves_the_old_state(value, tmp_path):
@@ -124,6 +125,30 @@ def test_what_cannot_be_saved_is_named_and_leaves_the_old_state(value, tmp_path)
         save_state(tmp_path / "s", {"fine": torch.ones(1), "here": value})
     assert load_state(tmp_path / "s") == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+class Part(Saved):
+    learned = ("sums",)
+
+    def __init__(self, vocab, sums=None, *, parts=()):
+        self.vocab, self.sums, self.parts = vocab, sums, list(parts)
+
+
+def test_parts_come_back_and_what_stands_twice_is_one(tmp_path):
+    vocab = Vocab(pa.array(["a", "b"], pa.large_string()), name="v")
+    rows = scipy.sparse.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]]))
+    inner = Part(vocab, np.arange(6.0).reshape(2, 3))
+    Part(vocab, {"rows": rows, "own": vocab}, parts=[inner, inner]).save(tmp_path / "s")
+    again = Saved.load(tmp_path / "s")
+    assert again.vocab is again.sums["own"] is again.parts[0].vocab
+    assert again.parts[0] is again.parts[1]
+    assert again.vocab.values.equals(vocab.values)
+    np.testing.assert_array_equal(again.parts[0].sums, inner.sums)
+    assert (again.sums["rows"] != rows).nnz == 0
+    named = (tmp_path / "s" / "state.json").read_text().replace(':Part"', ':Other"')
+    (tmp_path / "s" / "state.json").write_text(named)
+    with pytest.raises(DataError, match="Other', which is not known here"):
+        load_state(tmp_path / "s")
 
 
 @pytest.mark.parametrize("key", [1, "$tensor", "$other", None])

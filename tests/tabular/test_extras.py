@@ -260,7 +260,7 @@ def test_the_frame_does_not_share_the_callers_vectors():
         ([["a"], None, [1]], "list_names", r"'x', row 2: .*several types"),
         (["a b", None, "c"], "list_names", r"'x', row 0: .*no lists.*split"),
         ([None, [[1]], [[2]]], "list_names", r"'x', row 1: .*lists of lists"),
-        ([[1, 2], [3, 4], [5]], "vector_names", r"'x', row 2: .*vector of 1 numbers, where 2 are.*same|training rows'"),
+        ([[1, 2], [3, 4], [5]], "vector_names", r"'x', row 2: .*vector of 1 numbers where 2 are.*same|training rows'"),
         ([None, [1, 2], []], "vector_names", r"'x', row 2: .*vector of 0 numbers"),
         ([["a"], ["b"], ["c"]], "vector_names", r"'x', row 0: .*vectors of text.*number"),
         ([[1, 2], ["b", 3], [1, 2]], "vector_names", r"'x', row 1: .*several types"),
@@ -281,7 +281,7 @@ def test_errors_of_chosen_rows_and_of_test_rows():
         TabularFrame(frame, y_names="y", vector_names="v", splits=([3, 2], [1, 0]))
     to = TabularFrame(frame.iloc[[0, 2]], [Categorify], y_names="y", vector_names="v", list_names="t")
     for test, message in (
-        ({"v": np.ones((2, 3)), "t": [["a"], []]}, "'v', row 0: .*3 numbers, where 2"),
+        ({"v": np.ones((2, 3)), "t": [["a"], []]}, "'v', row 0: .*3 numbers where 2"),
         ({"v": np.ones((2, 2)), "t": [[], [3]]}, "'t', row 1: .*lists of whole numbers.*before"),
     ):
         with pytest.raises(DataError, match=message):

@@ -114,12 +114,12 @@ def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> li
     return found
 
 
-def steps_behind(names: Iterable[str], steps: Sequence[Feature]) -> list[Feature]:
-    """Return the steps that these columns come from, in order."""
+def steps_behind(names: Iterable[str], steps: Sequence[Feature], *, fitting: bool = True) -> list[Feature]:
+    """Return the steps that these columns come from, in order; without ``fitting`` those that applying reads."""
     wanted, found = set(names), []
     for step in reversed(steps):
         if wanted & set(step.outputs):
-            wanted |= set(step.inputs)
+            wanted |= set(step.inputs) - (set() if fitting else set(step.fit_only))
             found.append(step)
     return found[::-1]
 

@@ -19,7 +19,7 @@ from fastrec.features.base import Context, Grouped, State
 from fastrec.features.columns import as_list, order_keys
 from fastrec.segments import Groups, as_of, lexical_order
 from fastrec.segments.as_of_join import FewMerged, few
-from fastrec.segments.groups import run_starts
+from fastrec.segments.groups import run_starts, running_sum
 from fastrec.segments.windows import tie_start
 from fastrec.table import Column, Table, concat
 from fastrec.table.keys import UNITS_PER_SECOND
@@ -149,50 +149,6 @@ def _times(column: Column) -> str:
 
 
 # Sums over the earlier rows of a group, with or without decay, and the clock that decay goes by.
-
-
-def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute ``y[i] = factor[i] · y[i - 1] + values[i]`` in each group, ``y = values`` in its first row: ``[c, n]``.
-
-    Rows of a group are together, ``place`` is a row's in its group. A sum is formed from blocks (Blelloch 1990, "Prefix
-    sums and their applications") by that place alone: neither later rows nor other groups touch its rounding.
-    """
-    if not len(place):
-        return values
-    longest = int(place.max()) + 1
-    inside = place % limits.RUNNING_BLOCK
-    total, product = _short_sum(values, inside, factor, min(longest, limits.RUNNING_BLOCK))
-    if longest <= limits.RUNNING_BLOCK:
-        return total
-    goes_on = torch.zeros_like(place, dtype=torch.bool)
-    goes_on[:-1] = (inside[:-1] == limits.RUNNING_BLOCK - 1) & (place[1:] > 0)
-    ends = goes_on.nonzero().squeeze(1)
-    blocks = running_sum(
-        total.index_select(1, ends),
-        place[ends] // limits.RUNNING_BLOCK,
-        None if product is None else product.index_select(0, ends),
-    )
-    block = (torch.cumsum(goes_on, 0) - goes_on.long() - 1).clamp_min(0)  # the last one that ends before the row
-    carried = blocks.index_select(1, block).masked_fill_(place < limits.RUNNING_BLOCK, 0)
-    return total.add_(carried) if product is None else total.addcmul_(carried, product.expand_as(carried))
-
-
-def _short_sum(
-    values: torch.Tensor, inside: torch.Tensor, factor: torch.Tensor | None, longest: int
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sum blocks of at most ``longest`` rows by doubling steps; also multiply the factors."""
-    total, product = values.clone(), None if factor is None else factor.clone()
-    step = 1
-    while step < longest:
-        reaches = inside[step:] >= step
-        before = torch.where(reaches, total[:, :-step], 0)
-        if product is None:
-            total[:, step:] += before
-        else:
-            total[:, step:] += before * product[step:]
-            product[step:] = product[step:] * torch.where(reaches, product[:-step], 1)
-        step *= 2
-    return total, product
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""A FeatureSet as a folder: ``features.json`` with the configuration, and a state for each generator that learned."""
+"""A FeatureSet as a folder: ``features.json`` with the configuration, and ``states`` of the generators that learned."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastrec._core.atomic import atomic_folder, check_replaceable, file_digest, is_plain_name, recover
+from fastrec._core.atomic import atomic_folder, check_replaceable, digests_below, recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import GENERATORS, Feature, generator_named
 from fastrec.features.columns import Selector, as_list, names_of, selector_from
@@ -74,69 +74,81 @@ def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
         found.append(thing)
 
 
-def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators, inner before outer, and what they have learned; an earlier save is replaced."""
+_STATES = "states"
+
+
+def described(steps: Sequence[Feature], config: dict[str, Any]) -> dict[str, Any]:
+    """Return generators, inner before outer, as JSON values (``config``), and what each has learned (``states``)."""
     # config: what else is to be kept, as JSON values
-    check_replaceable(folder, "features.json")
-    states: list[dict[str, Any]] = []
+    states: list[dict[str, Any] | None] = []
     for step in steps:
-        states.append({})
+        states.append(None)
         with suppress(NotFittedError):
-            states[-1] = step.get_state()
+            states[-1] = step.get_state() or None
         name = type(step).__name__
         if GENERATORS.get(name) is not type(step):
             raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
-    folders = [f"{i:03d}_{type(s).__name__}" if state else None for i, (s, state) in enumerate(zip(steps, states))]
     entries = [
-        {"class": type(step).__name__, "params": _plain_params(step, steps), "state": name}
-        for step, name in zip(steps, folders)
+        {"class": type(step).__name__, "params": _plain_params(step, steps), "state": state is not None}
+        for step, state in zip(steps, states)
     ]
+    return {"config": {**config, "steps": entries}, "states": states}
+
+
+def restored(state: Mapping[str, Any], trust: str | Sequence[str] = ()) -> list[Feature]:
+    """Make the generators that ``described`` gave.
+
+    ``trust``: the module(s) that may be imported for functions of one's own, besides those that are imported already.
+    """
+    steps: list[Feature] = []
+    for i, entry in enumerate(state["config"]["steps"]):
+        kind = generator_named(entry["class"]) if isinstance(entry["class"], str) else None
+        if kind is None:
+            raise ValueError(f"there is no generator {entry['class']!r}")
+        steps.append(kind(**_revive(entry["params"], steps, [trust] if isinstance(trust, str) else list(trust))))
+        if entry["state"]:
+            steps[-1].set_state(state["states"][i])
+    return steps
+
+
+def write_features(folder: str | Path, state: dict[str, Any]) -> None:
+    """Write what ``described`` gave; an earlier save is replaced."""
+    check_replaceable(folder, "features.json")
     with atomic_folder(folder) as part:
-        for name, state in zip(folders, states):
-            if name is not None:
-                save_state(part / name, state)
-        config = {**config, "steps": entries}
-        text = json.dumps({**config, "digests": _digests(part, config)}, indent=1, ensure_ascii=False)
+        if any(learned is not None for learned in state["states"]):
+            save_state(part / _STATES, {"steps": state["states"]})
+        text = json.dumps({**state["config"], "digests": _digests(part, state["config"])}, indent=1, ensure_ascii=False)
         (part / "features.json").write_text(text, encoding="utf-8")
 
 
-def read_features(
-    folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
-) -> Any:
-    """Read what ``write_features`` wrote, and return what ``make`` makes of the generators and the configuration."""
-    # Digests of all files tell damage by chance. They are no seal: who means harm can write them anew. trust: the
-    # module(s) that may be imported for functions of one's own, besides those that are imported already
+@contextmanager
+def reading_features(folder: str | Path) -> Iterator[dict[str, Any]]:
+    """Give what ``write_features`` wrote; what fails in making features of it is an ``UnreadableFileError``."""
+    # Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
     folder = Path(folder)
     recover(folder)
-    path = folder / "features.json"
+    path, place = folder / "features.json", folder / _STATES
     if not path.exists():
         problem = "there is no such file"
         raise MissingFileError(problem, file=path, remedy="Give the folder that the features were saved to")
-    trusted = [trust] if isinstance(trust, str) else list(trust)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        places = [state_place(folder, e["state"]) for e in config["steps"]]
-        states = [None if p is None else load_state(p) for p in places]
-        # Before any state is used: damage could show as wrong numbers alone. A proc's features have no files to check.
+        link = next((p for p in (place, place / "state.json", place / "state.safetensors") if p.is_symlink()), None)
+        if link is not None:  # it could lead out of the folder
+            remedy = "Save the features again, and do not load what strangers made"
+            raise UnreadableFileError("the state is a link", file=link, remedy=remedy)
+        # Before any state is used: damage could show as wrong numbers alone.
         known = config.pop("digests", None)
         found = {} if known is None else _digests(folder, config)
-        odd = next((n for n in {**found, **(known or {})} if found.get(n) != known.get(n)), None)
+        odd = None if known is None else next((n for n in ("features", *known) if found.get(n) != known.get(n)), None)
         if odd is not None:
             raise UnreadableFileError(
                 "the contents are not those that were written",
                 file=folder / ("features.json" if odd == "features" else odd),
                 remedy="Copy the folder again from a whole one, or save the features again",
             )
-        steps: list[Feature] = []
-        for entry, state in zip(config["steps"], states, strict=True):
-            kind = generator_named(entry["class"]) if isinstance(entry["class"], str) else None
-            if kind is None:
-                raise ValueError(f"there is no generator {entry['class']!r}")
-            step = kind(**_revive(entry["params"], steps, trusted))
-            if state is not None:
-                step.set_state(state)
-            steps.append(step)
-        return make(steps, config)
+        learned = any(entry["state"] for entry in config["steps"])
+        yield {"config": config, "states": load_state(place)["steps"] if learned else []}
     except (MissingFileError, UnreadableFileError):
         raise
     except (ArithmeticError, AttributeError, FastrecError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -146,32 +158,10 @@ def read_features(
         raise UnreadableFileError(problem, file=path, remedy=remedy or "Save them again") from error
 
 
-def state_place(folder: Path, name: Any) -> Path | None:
-    """Return the folder of a generator's state inside ``folder``; None: no state."""
-    if name is None:
-        return None
-    place = folder / name if isinstance(name, str) and is_plain_name(name) else None
-    # A link could lead out of the folder.
-    links = [] if place is None else [p for p in (place, *_files_of(place)) if p.is_symlink()]
-    if place is None or links:
-        problem = f"the state {name!r} is a link" if links else f"the state {name!r} is no folder beside this file"
-        remedy = "Save the features again, and do not load what strangers made"
-        raise UnreadableFileError(problem, file=links[0] if links else folder / "features.json", remedy=remedy)
-    return place
-
-
-def _files_of(place: Path) -> list[Path]:
-    return [place / "state.json", place / "state.safetensors"]
-
-
 def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Return name → SHA-256 of the configuration and of every state's files."""
-    text = json.dumps(config, sort_keys=True)
-    found = {"features": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
-    for place in (folder / e["state"] for e in config["steps"] if e["state"] is not None):
-        for file in _files_of(place):
-            found[f"{place.name}/{file.name}"] = file_digest(file)
-    return found
+    """Return name → SHA-256 of the configuration and of the files beside it."""
+    text = json.dumps(config, sort_keys=True).encode("utf-8", "surrogatepass")
+    return {"features": hashlib.sha256(text).hexdigest(), **digests_below(folder, but="features.json")}
 
 
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class CandidateSource(Saved, ABC):
     """
 
     items: Vocab | None = None
+    fitted_to = ("items",)
 
     @abstractmethod
     def _fit(self, sessions: SessionFrame) -> None:
@@ -94,21 +95,11 @@ class ModelSource(CandidateSource):
         exclude_seen: leave out the session's own items.
     """
 
+    learned = ()
+
     def __init__(self, model: SessionModel, *, fitted: bool = False, exclude_seen: bool = False) -> None:
         self.model, self.fitted, self.exclude_seen = model, fitted, exclude_seen
         self.items = model.items if fitted else None
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the model."""
-        return {"model": self.model.to_state(), "fitted": self.fitted, "exclude_seen": self.exclude_seen}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned; ``state['items']`` is the items' ``Vocab``."""
-        options = {"fitted": state["fitted"], "exclude_seen": state["exclude_seen"]}
-        made = cls(SessionModel.from_state(state["model"], state["items"]), **options)
-        made.items = made.model.items
-        return made
 
     def _fit(self, sessions: SessionFrame) -> None:
         if not self.fitted:
@@ -138,22 +129,12 @@ class NearestVectors(CandidateSource):
         metric: ``"cosine"`` or ``"dot"``.
     """
 
+    constructed, learned = False, ("index", "decay", "_code", "_place")
+
     def __init__(self, vectors: Tensor, ids: Any, *, decay: float = 2.0, metric: Any = "cosine") -> None:
         if not decay > 0:
             raise DataError(f"decay={decay} is not above 0", remedy="Give a number of events")
         self.index, self.decay = Index(vectors, ids, metric=metric, verbose=False), decay
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the index, and the items' places in it."""
-        return {"index": self.index.to_state(), "decay": self.decay, "code": self._code, "place": self._place}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        made = cls.__new__(cls)
-        made.index, made.decay = Index.from_state(state["index"]), state["decay"]
-        made._code, made._place = state["code"], state["place"]
-        return made
 
     def _fit(self, sessions: SessionFrame) -> None:
         """Find the place of every code, -1 for none, and the code of every place, 0 for none."""

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError, NotFittedError
-from fastrec.retrieval.base import Saved, part_of, state_of
+from fastrec.errors import DataError
+from fastrec.retrieval.base import Saved
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
-from fastrec.table import Table, Vocab, concat
+from fastrec.table import Table, concat
 
 
-class Candidates:
+class Candidates(Saved):
     """The union of what several sources find, a row for every session and item, with each source's score and rank.
 
     Args:
@@ -37,6 +37,8 @@ class Candidates:
         ['session', 'item', 'near_score', 'near_rank', 'own_score', 'own_rank', 'sources']
     """
 
+    learned = ("sources",)
+
     def __init__(self, sources: Mapping[str, CandidateSource | SessionModel], k: int | Mapping[str, int] = 100) -> None:
         self.sources = {n: s if isinstance(s, CandidateSource) else ModelSource(s) for n, s in sources.items()}
         self.k = dict(k) if isinstance(k, Mapping) else dict.fromkeys(self.sources, k)
@@ -44,35 +46,6 @@ class Candidates:
             remedy = "Give one or more, and k for each"
             raise DataError(f"sources {list(self.sources)} and k of {list(self.k)}", remedy=remedy)
         self.seconds: dict[str, float] = {}
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the fitted sources, as ``fastrec.table.save_state`` takes them.
-
-        Raises:
-            NotFittedError: nothing was learned.
-            DataError: a source of your own says no state.
-        """
-        vocabs: list[Vocab] = []
-        parts = []
-        for name, source in self.sources.items():
-            if source.items is None:
-                raise NotFittedError(f"the source {name!r} has not been fitted", remedy="Call fit first")
-            place = next((i for i, v in enumerate(vocabs) if v.values.equals(source.items.values)), len(vocabs))
-            vocabs += [source.items] if place == len(vocabs) else []
-            parts.append({"name": name, "k": self.k[name], "items": place, **state_of(source)})
-        return {"sources": parts, "vocabs": [v.to_state() for v in vocabs]}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        vocabs = [Vocab.from_state(v) for v in state["vocabs"]]
-        sources: dict[str, CandidateSource | SessionModel] = {}
-        for part in state["sources"]:
-            items, name = vocabs[part["items"]], ModelSource.__name__
-            source = part_of({**part, "state": {**part["state"], "items": items}} if part["class"] == name else part)
-            source.items = items
-            sources[part["name"]] = source
-        return cls(sources, {p["name"]: p["k"] for p in state["sources"]})
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Fit every source; ``seconds`` then says how long each took for a million events."""

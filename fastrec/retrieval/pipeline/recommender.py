@@ -17,7 +17,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable, recover
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
-from fastrec.retrieval.base import best_first, part_of, state_of
+from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, sample_negatives
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
@@ -131,10 +131,10 @@ class Recommender:
         """
         check_replaceable(folder, ABOUT)
         state = {
-            "retriever": self.retriever.to_state(),
-            "filters": [state_of(f) for f in self.filters],
-            "order": [state_of(o) for o in self.order],
-            "features": None if self.features is None else state_of(self.features),
+            "retriever": self.retriever,
+            "filters": self.filters,
+            "order": self.order,
+            "features": self.features,
             "form": self.form,
         }
         at = getattr(self.ranker, "folder", None)
@@ -171,9 +171,8 @@ class Recommender:
         try:
             kind = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["ranker"]
             state = load_state(folder / _STAGES)
-            parts = {n: [part_of(p) for p in state[n]] for n in ("filters", "order")}
-            features = None if state["features"] is None else part_of(state["features"])
-            retriever, form = Candidates.from_state(state["retriever"]), state["form"]
+            parts = {n: state[n] for n in ("retriever", "filters", "features", "order")}
+            form = state["form"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
@@ -184,7 +183,7 @@ class Recommender:
         elif kind is not None and ranker is None:
             remedy = "Give it: Recommender.load(folder, ranker=fastrec.competition.SavedRun(folder / 'ranker'))"
             raise DataError(f"its ranker is a {kind}, which this room cannot open", file=folder / RANKER, remedy=remedy)
-        shop = cls(retriever, filters=parts["filters"], ranker=ranker, features=features, order=parts["order"])
+        shop = cls(**parts, ranker=ranker)
         shop.form = form
         return shop
 

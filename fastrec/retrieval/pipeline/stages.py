@@ -8,7 +8,7 @@ scores. Yours may be any such function.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,18 +68,10 @@ class InSegment(Saved):
         allowed: the segment's name → ids of its items; sessions of other segments keep all.
     """
 
+    learned = ()
+
     def __init__(self, segment: str, allowed: Mapping[str, Any]) -> None:
-        self.segment, self.allowed = segment, dict(allowed)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the segment, and what is allowed."""
-        names = list(self.allowed)
-        return {"segment": self.segment, "names": names, "ids": [ids_of(self.allowed[n]) for n in names]}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        return cls(state["segment"], dict(zip(state["names"], state["ids"], strict=True)))
+        self.segment, self.allowed = segment, {n: as_column(ids_of(v), name="item") for n, v in allowed.items()}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Return bool ``[rows]``.
@@ -189,7 +181,7 @@ class MMR(Saved):
     summaries".
     """
 
-    learned = ()
+    learned = ("vectors",)  # as they were: a length of 1 divided by itself is rounded
 
     def __init__(self, vectors: Tensor, ids: Any, *, share: float = 0.7, depth: int = 5) -> None:
         self.vectors, self.ids = torch.nn.functional.normalize(vectors.float(), dim=1), as_column(ids, name="item")
@@ -197,13 +189,6 @@ class MMR(Saved):
             problem = f"{len(self.vectors)} vectors, {len(self.ids)} ids, share={share}, depth={depth}"
             raise DataError(problem, remedy="Give each vector an id, a share from 0 to 1, and a depth of 1 or more")
         self.share, self.depth = share, depth
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild what ``to_state`` returned."""
-        made = cls(**state)
-        made.vectors = state["vectors"]  # as they were: a length of 1 divided by itself is rounded
-        return made
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Return rows in their new order, and their scores; those that are not reached keep their order behind."""

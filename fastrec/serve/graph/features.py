@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fastrec.errors import FastrecError
+from fastrec.features._engine.chain import steps_behind
 from fastrec.features.base import Feature, Fitted, Grouped, RowWise
 from fastrec.features.columns import as_columns, as_list, name_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
@@ -330,14 +331,10 @@ def written(
     ``wanted`` are the columns that models read.
     """
     served = Served()
-    needed = set(wanted)  # steps that no model reads are not written
-    for step in reversed(steps):
-        if needed & set(step.outputs):
-            needed |= set(step.inputs)
-    for step in steps:
+    behind = steps_behind(wanted, steps)  # steps that no model reads are not written
+    needed = {*wanted, *(n for step in behind for n in step.inputs)}
+    for step in behind:
         outputs = [n for n in step.outputs if n in needed]
-        if not outputs:
-            continue
         try:
             columns = write_step(step, table, places)
             served.inside.append(step)

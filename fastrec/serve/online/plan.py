@@ -15,6 +15,7 @@ import torch
 
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.features import CoVisit, FeatureSet, JaccardToHistory, JoinTable
+from fastrec.features._engine.chain import steps_behind
 from fastrec.features.base import Feature, Fitted, Grouped
 from fastrec.features.columns import as_list
 from fastrec.serve.online.fold import can_fold
@@ -283,7 +284,7 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
 
     ``history``: whether the frame's own earlier rows are events too.
     """
-    steps = _needed(features.steps, outputs)
+    steps = steps_behind(outputs, features.steps, fitting=False)
     lookups = [_lookups(step, history=history) for step in steps]
     made = {n: i for i, s in enumerate(steps) for n in s.outputs}
     for step, found in zip(steps, lookups, strict=True):
@@ -328,15 +329,6 @@ def history_outputs(features: FeatureSet) -> list[str]:
         if looks_back(step) or made & set(step.inputs):
             made.update(step.outputs)
     return [n for n in features.outputs if n in made]
-
-
-def _needed(steps: Sequence[Feature], outputs: Collection[str]) -> list[Feature]:
-    wanted, kept = set(outputs), []
-    for step in reversed(steps):
-        if wanted & set(step.outputs):
-            kept.append(step)
-            wanted |= set(step.inputs) - set(step.fit_only)
-    return kept[::-1]
 
 
 def _unservable(step: Feature, why: str, remedy: str, column: str | None = None) -> DataError:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastrec._core.memory import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.table import Table, attach, column_names, load_state, save_state
+from fastrec.table import Table, attach, column_names
 from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
 
 
@@ -42,14 +39,7 @@ class Features(FrameProc):
     def to_state(self) -> dict[str, Any]:
         """Return configuration and state of a FeatureSet; of any other object the names of its outputs."""
         state = {"kind": self.name, "outputs": list(self.feature_set.outputs)}
-        if not hasattr(self.feature_set, "save"):
-            return state
-        with TemporaryDirectory() as folder:
-            self.feature_set.save(Path(folder) / "features")
-            config = json.loads((Path(folder) / "features" / "features.json").read_text(encoding="utf-8"))
-            del config["digests"]  # of files that there will not be
-            names = [step["state"] for step in config["steps"] if step["state"] is not None]
-            return {**state, "config": config, "states": {n: load_state(Path(folder) / "features" / n) for n in names}}
+        return {**state, **self.feature_set.to_state()} if hasattr(self.feature_set, "to_state") else state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Features:
@@ -59,15 +49,10 @@ class Features(FrameProc):
             DataError: it was not a FeatureSet.
         """
         from fastrec.features import FeatureSet
-        from fastrec.features._engine.saving import state_place
 
         if "config" not in state:
             raise DataError("the features were not a FeatureSet and cannot be restored", remedy="Make them anew")
-        with TemporaryDirectory() as folder:
-            (Path(folder) / "features.json").write_text(json.dumps(state["config"]), encoding="utf-8")
-            for name, learned in state["states"].items():
-                save_state(state_place(Path(folder), name), learned)
-            return cls(FeatureSet.load(folder))
+        return cls(FeatureSet.from_state(dict(state)))
 
 
 class FeatureChain:
