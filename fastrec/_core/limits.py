@@ -160,19 +160,20 @@ ADVERSARIAL_FOLDS = 5  # its folds
 LARGE_BATCH = 32_768  # rows; from here momenta and rates go with the batch: rule *scaled* of BENCHMARKS.md
 HELD_OUT_SEED = 104_729  # apart from the seeds that cut folds: the rows held out would otherwise be a part of one fold
 HELD_OUT_HASHES = 1 << 30  # hashes that rows to hold out are drawn by; more than there are rows
-# Rows up to which a TabM learns 200 epochs in batches of 64 to 256: of 13 real tables of 500-8,200 rows it was better
-# on the held-out third of 11 (airfoil's error 2.05 → 1.57, wine's .698 → .690), in .9 to 4 times the time.
-LONG_TRAINED_ROWS = 10_000
+# Rows up to which time is spent on more. A TabM learns 200 epochs in batches of 64 to 256: of 13 real tables of 500 to
+# 8,200 rows it was better on the held-out third of 11 (airfoil's error 2.05 → 1.57, wine's .698 → .690), in .9 to 4
+# times the time. Trees stop by several draws, and `fit` has further models (below, and BENCHMARKS.md).
+FEW_ROWS = 10_000
 LONG_TAIL_ROWS = 200_000  # rows whose quartiles are looked at; not measured: bounds the time of the sort
 LARGEST_NUMBER = 1e38  # XGBoost refuses infinite values, and adds to the largest one
 WHOLE_LIST = 1_000  # rows of a list that LightGBM's NDCG counts: by the first alone trivago's trees stop after 5 rounds
 RANKED_BATCH = 3_000  # candidates, about 130 lists of 23 (trivago2019), that a NetRanker's default rate is for
 ROWS_AT_ONCE = 1 << 12  # rows, or candidates with events; bounds memory while a net scores: TabM has many numbers a row
 BAG_SEEDS = 7_919  # the seeds of a bag lie so far apart: those of folds follow one another
-# Rows up to which trees that stopped are grown again on all rows, as many as were best on the mean of so many draws of
-# an eighth. Eight tables of 500 to 1,000 rows, two cuts each, err 2.5 % (LightGBM) and 2.2 % (XGBoost) less, in 4.5
-# times the time; seven of 1,700 to 8,200, by one draw, 1.6 and 1.8 % (BENCHMARKS.md).
-REGROWN_ROWS, STOP_DRAWS = 10_000, 4
+# Draws of an eighth, of few rows, whose mean says how many trees are grown again on all rows. Eight tables of 500 to
+# 1,000 rows, two cuts each, err 2.5 % (LightGBM) and 2.2 % (XGBoost) less, in 4.5 times the time; seven of 1,700 to
+# 8,200, by one draw, 1.6 and 1.8 %. Of more rows one draw does: Adult .8 and .4 %, by four .8 and .5 % (BENCHMARKS.md).
+STOP_DRAWS = 4
 BOOSTED_ROUNDS = 400  # trees at the default rate after which most tables gain no more; judged, not in BENCHMARKS.md
 CATBOOST_ROUNDS = 1_000  # the same of CatBoost, whose trees ask one question a level
 FASTEST_TREES = 6.0  # times the default rate in a limit of time, at most: beyond, trees overshoot; not measured

@@ -171,7 +171,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         line = f"from sklearn.ensemble import {kind}"
         made.append(ModelLine("SKModel", f'SKModel("forest", {forest}, cats="code")', line))
         # On few rows one weight a column learns what trees and nets miss: blends err 2 % less (BENCHMARKS.md).
-        if not many_ids and problem.task != "regression" and len(problem.train) <= limits.LONG_TRAINED_ROWS:
+        if not many_ids and problem.task != "regression" and len(problem.train) <= limits.FEW_ROWS:
             linear = 'SKModel("linear", LogisticRegression(C=0.1, max_iter=1000))'
             made.append(ModelLine("SKModel", linear, "from sklearn.linear_model import LogisticRegression"))
     # Of many classes CatBoost is slow.
@@ -192,7 +192,7 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         made.insert(1, ModelLine("SKModel", f'SKModel("linear", {linear}, columns=OWN, cats="every")', line))
     made += [m for m in logs if m not in made]
     # Of few rows nets learn most that trees do not (BENCHMARKS.md): one of the other kind comes last.
-    if problem.task != "multilabel" and not wide and len(problem.train) <= limits.LONG_TRAINED_ROWS:
+    if problem.task != "multilabel" and not wide and len(problem.train) <= limits.FEW_ROWS:
         kind = "TabM" if problem.task == "regression" else "RealMLP"
         made.append(ModelLine("NetModel", f'NetModel("other_net", model="{kind}", bs=bs)'))
     return made
@@ -226,7 +226,7 @@ def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
 def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
     """Return a net and, if there are long tails, one that takes them as logarithms: the two err differently."""
     # Of several classes of few rows TabM learns more; it takes numbers by their ranks.
-    many = problem.task == "multiclass" and len(problem.train) > limits.LONG_TRAINED_ROWS
+    many = problem.task == "multiclass" and len(problem.train) > limits.FEW_ROWS
     real = (problem.task == "regression" or many) and not wide
     net = ', model="RealMLP"' if real and many else ""
     made = [ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)')]

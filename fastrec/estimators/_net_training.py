@@ -203,7 +203,7 @@ class NetRecipe:
     epochs, until ``min_rows`` are seen, 64 at most. ``lr`` is the schedule's highest rate at ``base_bs`` rows. ``bs``:
     None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
 
-    ``long_epochs``: of at most ``limits.LONG_TRAINED_ROWS`` rows so many epochs, in smaller batches, until ``patience``
+    ``long_epochs``: of at most ``limits.FEW_ROWS`` rows so many epochs, in smaller batches, until ``patience``
     epochs were no better.
     """
 
@@ -221,7 +221,7 @@ class NetRecipe:
 
     def is_long(self, n: int) -> bool:
         """Return whether ``n`` training rows are seen ``long_epochs`` times."""
-        return 0 < n <= limits.LONG_TRAINED_ROWS and self.long_epochs > 0
+        return 0 < n <= limits.FEW_ROWS and self.long_epochs > 0
 
     def epochs_for(self, n: int) -> int:
         """Return the epochs over ``n`` training rows, before ``max_rows``."""

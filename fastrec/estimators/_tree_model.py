@@ -288,7 +288,7 @@ class TreeModel(Estimator):
     keys: Sequence[str] = ()
     """Numbers that are taken as categories."""
     regrows = True
-    """Whether trees of few rows that stopped are grown again on all rows; False: it takes too long, as in trials."""
+    """Whether trees that stopped are grown again on all rows; False: it takes too long, as in trials."""
     margin: str | None = None
     """A column of scores that the trees start from."""
 
@@ -398,25 +398,25 @@ class TreeModel(Estimator):
         return self._train(params, *matrices)
 
     def _is_regrown(self, train: Rows) -> bool:
-        """Whether trees that were stopped are grown again on all rows: of few, by a loss that each adds to."""
+        """Whether trees that were stopped are grown again on all rows: those that stop by a loss that each adds to."""
         own = {"metric", "eval_metric"} & self._over_defaults().keys()  # which of them are to be high is not known
         guessed = train.guessed is not None and bool(train.guessed.any())
-        few = len(train) <= limits.REGROWN_ROWS and train.task != "ranking"
-        return self.regrows and few and not own and not guessed
+        return self.regrows and train.task != "ranking" and not own and not guessed
 
     def _regrown(
         self, train: Rows, params: Mapping[str, Any], output: int, trees: Any, curve: Sequence[float]
     ) -> tuple[Any, Sequence[float]]:
-        """Grow trees on all rows, as many as were best on the mean of several draws of rows to stop by.
+        """Grow trees on all rows, as many as were best on the rows to stop by, which the trees miss.
 
-        An eighth of few rows says little of when to stop, and the trees miss it. Trees that had to hurry stay.
+        An eighth of few rows says little of when to stop: the mean of several draws does. Trees that had to hurry stay.
         """
         deadline, curves = self._deadline, [np.asarray(curve)]
         each = 0.0 if deadline is None else 1.25 * (deadline.seconds - deadline.left)  # as the last takes more rows
         if not len(curve) or (deadline is not None and (deadline.hurried or deadline.left < each)):
             return trees, curve
         # of rows in order the last ones alone tell of those to come
-        for seed in range(1, limits.STOP_DRAWS if train.order is None else 1):
+        several = len(train) <= limits.FEW_ROWS and train.order is None
+        for seed in range(1, limits.STOP_DRAWS if several else 1):
             # half of the time is left to models that learn more by it
             late = deadline is not None and deadline.left < 2 * each + deadline.seconds / 2
             held = None if late else rows_to_stop_by(train, seed)

@@ -129,8 +129,8 @@ class XGBModel(TreeModel):
         early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
             the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
             random; the trees up to the best are kept. They stop by the loss, or by ``eval_metric`` where that is given.
-            Up to 10,000 rows, which are no lists, trees that stop by the loss are grown again on all rows: as many as
-            were best on the mean of four such draws (of rows in order: one), and an eighth more, where time allows.
+            Of rows that are no lists, trees that stop by the loss are grown again on all rows, where time allows: as
+            many as were best, and an eighth more. Up to 10,000 rows, not in order, four such draws say how many.
             None: grow all ``rounds``, from all rows.
         columns: the columns to use; None: all categories and numbers.
         class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,15 @@ def ours(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
     return fitted.predict(test) if metric == "rmse" else fitted.predict_proba(test).to_numpy()
 
 
+def untried(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
+    """fastrec without its trials: no features are generated, and trees have the usual sizes."""
+    from fastrec.auto import auto_fit
+
+    new = auto_fit.new_competition
+    with patch.object(auto_fit, "new_competition", lambda *args, **how: new(*args, **{**how, "seconds": 0.0})):
+        return ours(folder, target, metric, minutes)
+
+
 def parts(folder: Path, target: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Training rows with a target and test rows, without the column of row numbers."""
     train, test = (pd.read_csv(folder / f"{n}.csv").drop(columns="row_id") for n in ("train", "test"))
@@ -228,7 +238,7 @@ def main() -> None:
         cpus=(cores(), "that AutoGluon may use"),
         out=(Path("runs/bench/auto.json"), "the file of results"),
     )
-    systems = {"fastrec": ours, "lightgbm": lightgbm, "catboost": catboost, "fastai": fastai}
+    systems = {"fastrec": ours, "untried": untried, "lightgbm": lightgbm, "catboost": catboost, "fastai": fastai}
     if a.peer:
         systems["autogluon" if a.preset == "medium_quality" else a.preset] = partial(autogluon, a=a)
     found: list[Record] = read(a.out)

@@ -58,6 +58,7 @@ def models(amounts: bool) -> dict[str, Callable[[], Estimator]]:
     usual = {"min_samples_leaf": 1, "max_features": 0.5} if amounts else {"min_samples_leaf": 5, "max_features": "sqrt"}
     few = {"num_leaves": 6, "min_data_in_leaf": 5, "feature_fraction": 0.5, "learning_rate": 0.05, "lambda_l2": 5.0}
     small = {"max_depth": 3, "colsample_bytree": 0.5, "subsample": 0.7, "eta": 0.05, "min_child_weight": 3}
+    logistic = {} if amounts else {"logistic": lambda: SKModel("m", LogisticRegression(C=0.1, max_iter=1_000))}
     return {
         "lgbm": lambda: LGBMModel("m"),
         "xgb": lambda: XGBModel("m"),
@@ -72,6 +73,7 @@ def models(amounts: bool) -> dict[str, Callable[[], Estimator]]:
         "random forest": lambda: SKModel("m", forest(n_estimators=150, **usual), cats="code"),
         "splines": lambda: SKModel("m", make_pipeline(SplineTransformer(6), StandardScaler(), line)),
         "SVM": lambda: SKModel("m", machine),
+        **logistic,
     }
 
 

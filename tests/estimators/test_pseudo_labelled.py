@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import SVC
 
-from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import ConstantModel, Estimator, PseudoLabelled, SKModel, XGBModel
+from fastrec.estimators._tree_model import TreeModel
 from fastrec.estimators.base import held_out
 from fastrec.metrics import get_metric
 from fastrec.table import Table
@@ -145,7 +145,7 @@ def test_guessed_rows_are_never_held_out_and_change_nothing_for_the_others(data,
 
 
 def test_trees_that_stop_early_stop_by_the_labelled_rows(monkeypatch):
-    monkeypatch.setattr(limits, "REGROWN_ROWS", 0)  # the teacher, too, is what stopped
+    monkeypatch.setattr(TreeModel, "regrows", False)  # the teacher, too, is what stopped
     train = rows(TRAIN, "binary", order=torch.arange(150), groups=torch.arange(150) // 2)
     stopping = PseudoLabelled(trees(rounds=30, early_stopping_rounds=2), confidence=0.8)
     made = stopping.fit(train, seed=1, unlabeled=rows(OTHER, "binary"))

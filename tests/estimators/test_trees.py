@@ -191,7 +191,7 @@ def test_few_rows_are_all_learned_from_once_it_is_known_when_to_stop(kind, task,
     for seed in range(4):
         held = held_out(rows, seed=seed)
         monkeypatch.setattr(_tree_model, "rows_to_stop_by", lambda rows, seed=0, held=held: held)
-        monkeypatch.setattr(limits, "REGROWN_ROWS", 0)
+        monkeypatch.setattr(_tree_model.TreeModel, "regrows", False)
         curves.append([r["held_out"] for r in first.fit(rows, seed=1).trace.curves])
     most = max(map(len, curves))
     mean = np.mean([c + [c[-1]] * (most - len(c)) for c in curves], axis=0)
@@ -221,7 +221,7 @@ def test_trees_that_stopped_stay_where_more_would_take_too_long_or_their_measure
     measure = {XGBModel: {"eval_metric": "auc"}, LGBMModel: {"metric": "auc"}}.get(kind, {"eval_metric": "AUC"})
     timed, own = kind("t", **how), kind("t", **how, **measure)
     in_order = replace(rows, order=torch.arange(N))
-    monkeypatch.setattr(limits, "REGROWN_ROWS", 0)
+    monkeypatch.setattr(_tree_model.TreeModel, "regrows", False)
     stopped = kind("t", **how).fit(rows, seed=1).predict(rows)
     monkeypatch.undo()
     calls = []
@@ -234,7 +234,10 @@ def test_trees_that_stopped_stay_where_more_would_take_too_long_or_their_measure
     calls.clear()
     own.fit(rows, seed=1)
     kind("t", **how).fit(in_order, seed=1)  # of rows in order the last ones alone tell of the rows to come
-    assert calls == [0, 0]
+    with monkeypatch.context() as m:
+        m.setattr(limits, "FEW_ROWS", N - 1)  # of many rows one draw tells enough, and all are learned from
+        assert not torch.equal(kind("t", **how).fit(rows, seed=1).predict(rows), stopped)
+    assert calls == [0, 0, 0]
     calls.clear()  # a draw may take no more than half of the time, and none is made
     monkeypatch.setattr(_tree_model.Deadline, "left", property(lambda self: 0.8 * self.seconds))
     assert not torch.equal(timed.fit(rows, seed=1).predict(rows), stopped)
@@ -247,7 +250,7 @@ def test_trees_that_stopped_stay_where_more_would_take_too_long_or_their_measure
 @pytest.mark.parametrize("task", ["binary", "ranking"])
 def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task, monkeypatch):
     """The curve's best tree is the last one kept, five more were tried, and rows held out are not learned from."""
-    monkeypatch.setattr(limits, "REGROWN_ROWS", N - 1)
+    monkeypatch.setattr(_tree_model.TreeModel, "regrows", False)
     rows = rows_of(frame_of(), task)
     model = kind("t", rounds=300, early_stopping_rounds=5, eta=0.5).fit(rows, seed=1)
     curve = [record["held_out"] for record in model.trace.curves]
@@ -482,7 +485,7 @@ def grown_on(first, data, **options):
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
 def test_trees_stop_by_what_all_of_them_say_of_the_held_out_rows(kind, task, monkeypatch):
     """The curve that training stops by is of old and new trees together, and the saved model says the same."""
-    monkeypatch.setattr(limits, "REGROWN_ROWS", 0)
+    monkeypatch.setattr(_tree_model.TreeModel, "regrows", False)
     given = {"cats": ()} if kind is CatBoostModel else {}
     first = kind(**SMALL).fit(start_rows(task=task, **given))
     more = start_rows(seed=1, task=task, **given)
