@@ -164,7 +164,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
     return files["train"], train, read, test if test is None else test.drop(hidden)
 
 
-def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | None) -> tuple[Table, torch.Tensor]:
+def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | None = None) -> tuple[Table, torch.Tensor]:
     """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     absent = next((n for n in _needed(saved, old) if n not in new), None)
     if absent is not None:
