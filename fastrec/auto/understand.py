@@ -296,7 +296,10 @@ def _split_groups(made: Problem, asked: str | None) -> None:
             for n in made.keys[:1]:
                 notes.append(f"if they are of other values of {n}, write fold_key = {n!r} in the recipe")
         said = f"by {asked}, as was asked for" if asked is not None else "; ".join(notes)
-        made.decisions.append(AutoDecision("folds", "time" if asked else "random", said, sure=len(notes) == 1))
+        if odd := asked is not None and asked not in made.shared:
+            said += f"; {asked} differs within groups, and a group's time is that of its first row"
+        sure = len(notes) == 1 and not odd
+        made.decisions.append(AutoDecision("folds", "time" if asked else "random", said, sure=sure))
         return
     try:  # one row says all of a group
         rows = [

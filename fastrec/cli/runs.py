@@ -263,7 +263,7 @@ def versions(registry: _REGISTRY, as_json: Json = False) -> None:
         table = RichTable("version", "in use", "added", "of", "holds", "why")
         for v in found.versions:
             use = "current" if v == current else "previous" if v == previous else ""
-            holds = ", ".join(n for n in ("run", "export") if getattr(v, n) is not None)
+            holds = ", ".join(n for n in ("run", "export") if getattr(v, n) is not None) or "gone"
             table.add_row(str(v.number), use, v.added, Path(v.source).name, holds, v.why)
         Console().print(table)
         for record in found.history[-20:]:

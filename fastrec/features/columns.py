@@ -264,19 +264,22 @@ def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return values, values.isnan()
 
 
-def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
-    """Return order columns as sortable tensors: integers and times exactly, floats as they are."""
+def order_keys(table: Table, names: Sequence[str], where: str = "") -> list[torch.Tensor]:
+    """Return order columns as sortable tensors: integers and times exactly, floats as they are.
+
+    ``where`` is said in errors: " in the log".
+    """
     if len(table) > limits.REQUEST_ROWS:  # large: computing again costs less than memory
-        return [_order_key(table, name) for name in names]
-    return [table.remember(("order", n), [n], partial(_order_key, table, n)) for n in names]
+        return [_order_key(table, name, where) for name in names]
+    return [table.remember(("order", n), [n], partial(_order_key, table, n, where)) for n in names]
 
 
-def _order_key(table: Table, name: str) -> torch.Tensor:
+def _order_key(table: Table, name: str, where: str) -> torch.Tensor:
     try:
         values, missing = comparable(table, name)
     except DataError as error:
         raise DataError(f"the order {error.problem}", column=name, row=error.row, remedy=error.remedy) from error
-    refuse(missing, name, "an order value is missing", "Fill or drop such rows")
+    refuse(missing, name, f"an order value is missing{where}", "Fill or drop such rows")
     return values
 
 

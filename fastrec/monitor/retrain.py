@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from fastrec._core import limits
@@ -103,7 +104,7 @@ def together(
     time = about.get("time") if time is None else time
     both = [n for n in kept.columns if n in train]
     refuse_absent([] if time is None else [time], both, "the rows lack it", file=data)
-    rows, is_new = _joined(saved, kept.train().to(where), train, file)
+    rows, is_new = _joined(saved, kept.train().to(where), train, file, time)
     if window is not None and time is None:
         raise DataError("a window is of time, and no column says the time", remedy="Give --time")
     if time is None:  # old rows, then new ones
@@ -157,13 +158,29 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
     return files["train"], train, read, test if test is None else test.drop(hidden)
 
 
-def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
+def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | None = None) -> tuple[Table, torch.Tensor]:
     """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     refuse_absent(_needed(saved, old), new.names, "the new rows lack it")
     numbers = np.arange(len(new))
+
+    def refuse(odd: torch.Tensor, column: str, problem: str, remedy: str) -> None:
+        if bool(odd.any()):
+            row = int(numbers[int(odd.nonzero()[0])])
+            raise DataError(problem, file=file, column=column, row=row, remedy=remedy)
+
     if saved.target is not None:
         labelled = saved.target.known(new)
         numbers, new = numbers[labelled.cpu().numpy()], new.take(labelled.to(new.device))
+        if saved.target.task == "binary" and saved.target.classes is not None:
+            name, classes = saved.target.names[0], saved.target.classes
+            odd = classes.encode(new[name]).cpu() == 0
+            value = new[name].to_arrow()[int(odd.int().argmax())] if len(new) else None
+            problem = (
+                f"{value} is no class of the run, whose classes are {', '.join(map(str, classes.values.to_pylist()))}"
+            )
+            refuse(odd, name, problem, "Mend the label, or leave it empty")
+    if time is not None:
+        refuse(new[time].is_missing().cpu(), time, "a time is missing", "Fill it, or leave the row out")
     if not len(new):
         raise DataError("there is no new row with a label", remedy="Give labelled rows")
     names = [n for n in old.names if n in new]
@@ -175,14 +192,22 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table,
             return rows, is_new
         codes = rows.coded(ids).codes.cpu().numpy()
         learned = np.bincount(codes[: len(old)], minlength=int(codes.max()) + 1)
-        again = np.flatnonzero((learned[codes[len(old) :]] > 0) & (codes[len(old) :] > 0))
         # Rows that the run has learned from are refused before anything is trained. Ids that several old rows share
         # name users or shops, not rows: they may come again.
-        if len(again) and learned.max() == 1:
-            value = ", ".join(f"{n} {rows[n].to_arrow()[len(old) + int(again[0])]}" for n in ids)
-            problem = f"the run has learned from this row already: {value} ({len(again)} such rows in all)"
-            remedy = "Give the rows that are new alone"
-            raise DataError(problem, file=file, column=", ".join(ids), row=int(numbers[again[0]]), remedy=remedy)
+        if learned.max() == 1:
+            mine = codes[len(old) :]
+            learned_from = "the run has learned from this row already: {} ({} such rows in all)"
+            for odd, problem, remedy in (
+                (learned[mine] > 0, learned_from, "Give the rows that are new alone"),
+                (
+                    pd.Series(mine).duplicated().to_numpy(),
+                    "{} stands in an earlier row too ({} in all)",
+                    "Keep one each",
+                ),
+            ):
+                odd = torch.from_numpy(odd & (mine > 0))
+                value = ", ".join(f"{n} {new[n].to_arrow()[int(odd.int().argmax())]}" for n in ids)
+                refuse(odd, ", ".join(ids), problem.format(value, int(odd.sum())), remedy)
         return rows, is_new
     name = saved.config["list_column"]
     lists = rows[name].group_numbers().cpu()
@@ -309,6 +334,10 @@ def retrain(
         source = _source_of(Registry(run))
     if out.resolve() == source.resolve():
         raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
+    current = None if registry is None else Registry(registry).current
+    if current is not None and not _same_run(current.run, source):  # better said now than after the training
+        problem = f"version {current.number} is current, with which it would not be compared, but with {source.name}"
+        raise DataError(problem, file=registry, remedy="Retrain the registry itself, or leave --registry out")
     saved = SavedRun(source, trust=trust)
     with stages.stage("rows"):
         newest = together(saved, data, time=time, every=every, scored=scored, window=window, device=device)
@@ -389,8 +418,9 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     if scorer.wants_classes and serving.ndim == 1:
         options["classes"] = saved.decision.classes(serving), _classes(out, scorer)[scored]
     verdict = judge(scorer.metric, label, serving, candidate, **options)
-    in_time = verdict.by_period["period"].map(dict(zip(map(str, newest.periods), newest.codes))).argsort(kind="stable")
-    verdict = replace(verdict, by_period=verdict.by_period.iloc[in_time].reset_index(drop=True))
+    if len(by_period := verdict.by_period):  # there is none where a check failed first
+        in_time = by_period["period"].map(dict(zip(map(str, newest.periods), newest.codes))).argsort(kind="stable")
+        verdict = replace(verdict, by_period=by_period.iloc[in_time].reset_index(drop=True))
     if bool(unknown.any()):
         told = f"{int(unknown.sum())} rows of classes that the serving run does not know were left out"
         verdict = replace(verdict, reasons=[*verdict.reasons, told])

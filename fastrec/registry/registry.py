@@ -76,13 +76,13 @@ class Registry:
     def previous(self) -> Version | None:
         """The version that was in use before: where ``rollback`` goes."""
         state = self._read()
-        return None if state.previous is None else self._version(state, state.previous)
+        return None if state.previous is None else self._version(state, state.previous, there=False)
 
     @property
     def versions(self) -> list[Version]:
-        """All versions, the oldest first."""
+        """All versions, the oldest first; also those whose files are gone."""
         state = self._read()
-        return [self._version(state, int(n)) for n in sorted(state.versions, key=int)]
+        return [self._version(state, int(n), there=False) for n in sorted(state.versions, key=int)]
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -220,13 +220,13 @@ class Registry:
                 f"its form is not a registry's ({error})", file=path, remedy="Restore it"
             ) from error
 
-    def _version(self, state: _State, number: int) -> Version:
+    def _version(self, state: _State, number: int, *, there: bool = True) -> Version:
         about = state.versions.get(str(number))
         if about is None:
             known = ", ".join(state.versions) or "none"
             raise DataError(f"there is no version {number}", file=self.folder, remedy=f"There are: {known}")
         folder = self._folder_of(number)
-        if not folder.is_dir():
+        if there and not folder.is_dir():
             raise MissingFileError(
                 "the version's files are gone", file=folder, remedy="Restore them, or promote another"
             )

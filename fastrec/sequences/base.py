@@ -107,6 +107,14 @@ def standardised(scores: torch.Tensor, reserved: int) -> torch.Tensor:
     return scores
 
 
+def checked(sessions: Any) -> SessionFrame:
+    """Return sessions; refuse what is no ``SessionFrame``."""
+    if isinstance(sessions, SessionFrame):
+        return sessions
+    remedy = "Read it: SessionFrame(log, session=…, item=…, order=…), or .new(log) of the sessions learned from"
+    raise DataError(f"a {type(sessions).__name__} is no SessionFrame", remedy=remedy)
+
+
 class SessionModel(Saved, ABC):
     """Learns from sessions; scores every item for a session by its events so far: the higher, the likelier it is next.
 
@@ -139,7 +147,7 @@ class SessionModel(Saved, ABC):
         Raises:
             DataError: no session has two events.
         """
-        if not bool((sessions.lengths > 1).any()):
+        if not bool((checked(sessions).lengths > 1).any()):
             remedy = "Check the columns of sessions and items, and that items are known to the vocabulary"
             raise DataError("no session has two events: nothing says what follows what", remedy=remedy)
         self.items = sessions.items
@@ -165,7 +173,7 @@ class SessionModel(Saved, ABC):
     def _blocks(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield what ``score`` does, on the model's device."""
         items = self._known()
-        sessions = sessions.recode(items)
+        sessions = checked(sessions).recode(items)
         order = torch.argsort(sessions.lengths, stable=True)
         for rows in order.split(max(1, limits.BLOCK // len(items))):
             scores = self._block(sessions.take(rows))
@@ -178,7 +186,7 @@ class SessionModel(Saved, ABC):
         Raises:
             NotFittedError: nothing was learned.
         """
-        sessions = sessions.recode(self._known())
+        sessions = checked(sessions).recode(self._known())
         return standardised(of_all(self.score(sessions), sessions), len(sessions.items.reserved))
 
     def recommend(
@@ -199,7 +207,7 @@ class SessionModel(Saved, ABC):
             NotFittedError: nothing was learned.
             DataError: ``k`` is below 1.
         """
-        sessions = sessions.recode(self._known())
+        sessions = checked(sessions).recode(self._known())
         return recommended(self._blocks(sessions), sessions, k, exclude_seen)
 
     def _known(self) -> Vocab:
@@ -250,6 +258,8 @@ def sequence_metrics(
     Raises:
         DataError: there are no sessions, not as many targets as sessions, or fewer than ``k`` items a session.
     """
+    if target is None:  # as SessionFrame.target may be
+        raise DataError("the sessions have no targets", remedy="Read them (target=…), or cut them by leave_one_out")
     shown = torch.zeros(0, dtype=torch.bool)
     ranks = torch.full((len(target),), -1, dtype=torch.int64)  # -1: not scored yet
     blocks: Any = ranking

@@ -81,6 +81,9 @@ class NextItemNet(SessionModel):
     ) -> None:
         if net not in NETS:
             raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
+        for name, value in {"width": width, "epochs": epochs, "tokens": tokens, "max_len": max_len}.items():
+            if value is not None and value < 1:
+                raise DataError(f"{name}={value} makes no sense", remedy="Give 1 or more")
         known: set[str] = set()
         for kind in (k for k in NETS[net].__mro__ if "__init__" in vars(k)):
             own = signature(kind).parameters.values()

@@ -46,8 +46,8 @@ class ListEvents:
     @classmethod
     def before(
         cls,
-        candidates: Table,
-        log: Table,
+        candidates: Any,
+        log: Any,
         *,
         lists: str,
         session: str,
@@ -60,7 +60,8 @@ class ListEvents:
         """Find the events of each list's session that are strictly before the list.
 
         Args:
-            candidates: the lists' rows, with ``session`` and ``order``; the first row of a list speaks for it.
+            candidates: the lists' rows, a frame of any library, with ``session`` and ``order``; the first row of a list
+                speaks for it.
             log: the events, in any order.
             lists: the candidates' column with the list of each, int64.
             session: the column of sessions, in both tables.
@@ -74,6 +75,7 @@ class ListEvents:
         """
         if not order:
             raise DataError("events without an order", remedy="Name the columns of time and step (order=[…])")
+        candidates, log = Table.read(candidates), Table.read(log)
         shared = [session, *order, item, *([time] if time else [])]
         of_log = [*shared, *cats, *conts]
         for table, names, where in ((candidates, [*shared, lists], "candidates"), (log, of_log, "the log")):

@@ -185,6 +185,7 @@ def test_times_that_differ_in_a_group_leave_it_whole(tmp_path):
     made = new_competition(tmp_path / "w", data, group="session_id", target="clicked", time="at", seconds=0)
     recipe = load_competition(made.folder)
     assert recipe.time == "at"
+    assert "a group's time is that of its first row" in decision(made.problem, "folds").why
     read = recipe.load(data, rows=None, device=torch.device("cpu"))
     recipe.folds(read, None).check_groups(read.train["session_id"].group_numbers())
 

@@ -25,7 +25,6 @@ C = 6  # candidates of a list
 
 def with_events(rows: Lists, log: pd.DataFrame) -> Lists:
     names = {"lists": "g", "session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"]}
-    log = Table.read(log.reset_index(drop=True))
     return replace(rows, events=ListEvents.before(rows.table, log, **names, time="t"))
 
 

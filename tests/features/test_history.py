@@ -231,6 +231,13 @@ def test_the_last_events_of_a_log_and_of_the_rows_themselves_equal_a_loop(data, 
     check(made, of_log.outputs, [by_loop(row, log, 2) for row in data])
 
 
+def test_a_missing_time_is_said_to_be_the_logs():
+    rows, log = pd.DataFrame({"user": [1], "t": [3.0]}), pd.DataFrame({"user": [1, 1], "t": [1.0, None]})
+    features = FeatureSet([History("user", order="t", table="log", stats="count")])
+    with pytest.raises(DataError, match=r"'t', row 1: .*an order value is missing in the log"):
+        features.fit_transform(rows, tables={"log": log})
+
+
 def test_times_are_in_seconds_and_kinds_of_every_type():
     frame = pd.DataFrame(
         {

@@ -271,6 +271,39 @@ def test_labels_that_say_nothing_are_refused(serving, tmp_path):
         compare_runs(serving, made.run)
 
 
+def test_labels_of_one_class_are_judged_by_nothing(serving, tmp_path):
+    """The metric is undefined on them: the run is there, and what serves is kept."""
+    days(8, 1).assign(clicked=1).to_parquet(tmp_path / "new.parquet")
+    made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", every="value")
+    assert not made.verdict.promote
+    assert made.verdict.reasons == ["the metric is undefined on the newest rows, as where all are of one class"]
+    assert json.loads((made.run / "gate.json").read_text())["by_period"] == []
+
+
+def test_wrong_new_rows_are_named_by_their_own_file_and_row(serving, tmp_path):
+    new, path = days(8, 1), tmp_path / "new.csv"
+    for column, value, words in (
+        ("day", None, "a time is missing"),
+        ("id", "8-2", "id 8-2 stands in an earlier row too"),
+        ("clicked", 2, "2 is no class of the run, whose classes are 0, 1"),
+    ):
+        wrong = new.copy().astype({column: object})
+        wrong.loc[7, column] = value
+        wrong.loc[0, "clicked"] = None  # a row that is not learned from, and counts
+        wrong.to_csv(path, index=False)
+        with pytest.raises(DataError, match=words) as error:
+            retrain(serving, path, tmp_path / "run", every="value")
+        assert (Path(error.value.file), error.value.column, error.value.row) == (path, column, 7)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_current_version_is_said_before_training(changed, serving, tmp_path):
+    _, registry, folder = changed
+    with pytest.raises(DataError, match=r"version \d is current, with which .* Retrain the registry"):
+        retrain(serving, folder / "new.parquet", tmp_path / "run", registry=registry.folder, every="value")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
     new = days(8, 1)
     path = tmp_path / "new.parquet"

@@ -196,8 +196,11 @@ def test_promote_roll_back_and_list(tmp_path):
         2,
         4,
     ]
+    shutil.rmtree(Registry(where[1]).version(1).folder)  # to save space: the others are listed still
     said = call("versions", *where)
+    assert "files are gone" in call("rollback", *where, code=1)
     assert "the first" in said
+    assert "gone" in said
     assert "rolled back" in said
 
 

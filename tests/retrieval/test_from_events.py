@@ -227,10 +227,13 @@ def test_groups_to_rank_may_be_given_as_events_or_as_ids():
     test = made_of(log, time="when", test=later, seen="drop")[1]
     assert set(test["who"]) == {"new", "other"}
     assert set(zip(test["who"], test["what"])).isdisjoint(zip(later["who"], later["what"]))
-    some = pd.DataFrame({"who": ["u07", "nobody", "u03"]})
+    some = pd.DataFrame({"who": ["u07", "nobody", "u03", "nobody", "u07"]})  # each is ranked once
     test = made_of(log, time="when", test=some, seen="drop")[1]
     whole = made_of(log, time="when", seen="drop")[1]
     assert list(test["who"].unique()) == ["u07", "nobody", "u03"]
+    assert not test.duplicated(["who", "what"]).any()
+    with pytest.raises(DataError, match="'who', row 1: a row names no group"):
+        made_of(log, time="when", test=pd.DataFrame({"who": ["u07", None]}))
     pd.testing.assert_frame_equal(
         test[test["who"] == "u03"].reset_index(drop=True), whole[whole["who"] == "u03"].reset_index(drop=True)
     )

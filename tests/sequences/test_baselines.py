@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionBlend, SessionFrame, SessionModel, best_items
+from fastrec.sequences import (
+    VSTAN,
+    CoVisitation,
+    PopularItems,
+    SessionBlend,
+    SessionFrame,
+    SessionModel,
+    best_items,
+    sequence_metrics,
+)
 from fastrec.sequences import items as near
 from tests._core.refusals import refused
 from tests.sequences.helpers import frame, random_lists, scores_of
@@ -156,6 +165,10 @@ def test_a_blend_adds_standardised_scores():
         (lambda: PopularItems(recency=0), "recency"),
         (lambda: CoVisitation(window=0), "window"),
         (lambda: CoVisitation(norm=[0.5]), "norm"),
+        (lambda: PopularItems().fit({"items": [[1, 2]]}), "a dict is no SessionFrame. .*SessionFrame"),
+        (lambda: next(PopularItems().fit(frame([[1, 2]])).score([[1]])), "a list is no SessionFrame"),
+        (lambda: PopularItems().fit(frame([[1, 2]])).recommend(pd.DataFrame({"items": [[1]]}), 1), "a DataFrame is no"),
+        (lambda: sequence_metrics(torch.zeros(1, 3), frame([[1, 2]]).target), "no targets"),
     ],
 )
 def test_what_makes_no_sense(make, words):

@@ -121,6 +121,8 @@ def test_models_say_what_is_wrong():
     of_gru = "GRU4Rec has no option 'bias'. It has cosine, dropout, layers, max_len, state."
     refused(DataError, of_gru, lambda: NextItemNet("GRU4Rec", options={"bias": "position"}))
     refused(DataError, "no models", lambda: SessionBlend({}).fit(cycle()))
+    refused(DataError, "epochs=0", lambda: NextItemNet(epochs=0))
+    refused(DataError, "width=-1", lambda: NextItemNet(width=-1))
     refused(DataError, "k=0", lambda: NextItemNet(**SMALL).fit(cycle()).recommend(cycle(), 0))
 
 

@@ -114,7 +114,7 @@ class Aligned:
                 problem = f"holds {_times(here)} in the frame and {_times(there)} in the log"
                 raise DataError(problem, column=name, remedy=remedy)
         self.rows, self.codes = shared_codes(table, log, by)
-        self.here, self.there = order_keys(table, order), order_keys(log, order)
+        self.here, self.there = order_keys(table, order), order_keys(log, order, " in the log")
 
     @cached_property
     def _merged(self) -> FewMerged | None:

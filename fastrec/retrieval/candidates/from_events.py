@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -237,8 +238,11 @@ class _Log:
             if self.item in table:
                 return self._marked(log.new(test))
             ids = table[self.group]
+            ids.refuse_missing("a row names no group", "Fill the column, or drop the row")
         except FastrecError as error:
             raise error.of_file(test) from None
+        first = np.unique(ids.coded().codes.cpu().numpy(), return_index=True)[1]
+        ids = ids.take(torch.from_numpy(np.sort(first)))  # a group is ranked once, however often it is named
         known = Vocab.fit(log.sessions)
         place = torch.full((len(known),), len(log))
         place[known.encode(log.sessions)] = torch.arange(len(log))

@@ -370,7 +370,8 @@ def check_fields(said: dict[str, Any], known: Collection[str], of: str = "body",
     """Refuse an object of JSON that has other fields."""
     unknown = next((n for n in said if n not in known), None)
     if unknown is not None:
-        raise Refusal(422, f"the {of} has an unknown field {shortened(unknown)!r}", row=row)
+        problem = f"the {of} has an unknown field {shortened(unknown)!r}"
+        raise Refusal(422, problem, row=row, remedy=f"Known: {', '.join(sorted(known))}")
 
 
 def parse_json(body: bytes | memoryview) -> Any:

@@ -308,7 +308,8 @@ async def infer(service: Service, call: Call) -> Response:
 def _spec(service: Service, call: Call) -> Spec:
     spec, path = service.scorer.spec, call.request.path_params
     if path["name"] != spec.name or path.get("version", _VERSION) != _VERSION:
-        raise Refusal(404, f"there is no model {shortened(path['name'])!r} of this version; there is {spec.name!r}")
+        there = f"there is {spec.name!r}, version {_VERSION}"
+        raise Refusal(404, f"there is no model {shortened(path['name'])!r} of this version; {there}")
     return spec
 
 

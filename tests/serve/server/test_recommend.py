@@ -269,7 +269,7 @@ WRONG = [
     ("shop", {"sessions": [{"items": []}, {}]}, 422, "row 1"),
     ("shop", sessions([], k=3), 422, "unknown field 'k'"),
     ("shop", {"items": "é1"}, 422, "no object with a list of items"),
-    ("shop", {"items": [], "user": 1}, 422, "unknown field 'user'"),
+    ("shop", {"items": [], "user": 1}, 422, "unknown field 'user'. Known: context, items"),
     ("shop", sessions(["é1"], ["é1", []]), 422, "row 1: [] is a list, not a string"),
     ("shop", {"items": [None]}, 422, "may not be"),
     ("shop", {"items": [["é1"]]}, 422, "is a list, not a string"),
