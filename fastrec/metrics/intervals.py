@@ -290,7 +290,7 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
 def conformal_gaps(label: np.ndarray, predicted: np.ndarray, *, classes: bool) -> np.ndarray:
     """Compute the distance of predictions from the labels: absolute errors, or 1 - the true class's probability.
 
-    Regression values are ``[n, k]``, class numbers ``[n, 1]``; probabilities ``[n, classes]``, or ``[n, 1]`` of class 1.
+    Regression values: ``[n, k]``, class numbers ``[n, 1]``; probabilities ``[n, classes]``, or ``[n, 1]`` of class 1.
     """
     if not classes:
         return np.abs(label - predicted)

@@ -313,7 +313,7 @@ def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tens
 
 
 def loss_of(metric: str | Metric, task: str) -> Metric:
-    """Return the loss to optimise instead of a metric of classes; return other metrics, and any of labels, unchanged."""
+    """Return the loss to optimise instead of a metric of classes; other metrics, and any of labels, stay."""
     chosen = get_metric(metric)
     if chosen.wants != "classes" or task in ("ranking", "multilabel"):
         return chosen
