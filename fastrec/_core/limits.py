@@ -258,9 +258,9 @@ EXPLAINED_SECONDS = 30.0  # seconds after which at most three rows are explained
 GRAPH_ROWS = 1 << 20  # rows of all tables; a streamed net on CUDA with fewer has dense gradients and a CUDA
 # graph; not measured: dense gradients of more rows cost more than the graph saves
 SEEN_ERRORS = 3.0  # standard errors; see SEEN_SHARE
-# share of what the runs leave unexplained. Of 976 honest files (23 data sets, 10 kinds of model), none was above .65
-# times the square of the ratio. Of memorised files, these were above: all of 1 neighbour and a whole tree, 99 % of a
-# forest's, 97 % of LightGBM's, half of 40 small trees'
+# share of what the runs leave unexplained; none of 976 honest files (23 data sets, 10 kinds of model) was above .65
+# times the square of the ratio. These memorised files were: all of 1 neighbour and a whole tree, 99 % of a forest's,
+# 97 % of LightGBM's, half of 40 small trees'
 SEEN_SHARE = 0.98
 # a quarter of the honest files explained more than .01 (see SEEN_SHARE), 5 neighbours that had memorised them .18
 UNPROVED_SHARE = 0.1

@@ -96,7 +96,7 @@ class Estimator(ABC):
             remedy = f"It does {', '.join(self.tasks)}: take another estimator, or name another task"
             raise DataError(f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task", remedy=remedy)
 
-    def suit(self, metric: str) -> None:  # noqa: B027 - most kinds learn what their task says
+    def suit(self, metric: str) -> None:  # noqa: B027 - most classes learn by their task only
         """Learn what a regression metric rewards, unless an objective was given.
 
         Args:

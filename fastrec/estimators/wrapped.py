@@ -22,7 +22,7 @@ _OF_MEANS = ("rmse", "r2", "poisson_deviance", "gamma_deviance")  # the mean is 
 
 
 class ConstantModel(Estimator):
-    """Predicts a constant: class shares, the mean, or the optimum of a metric; weights count.
+    """A model that predicts a constant: class shares, the mean, or the optimum of a metric; weights count.
 
     Scores of a ranking are all 0.
 
@@ -91,7 +91,7 @@ def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class ColumnRanker(Rule, Ranker):
-    """Ranks by columns: smallest value of the first column first, ties by the next one; missing values come last.
+    """A ranking by columns: ascending by the first column, ties by the next one; missing values come last.
 
     Args:
         name: the ranker's name.
@@ -329,7 +329,7 @@ class PseudoLabelled(Wrapper):
             label=torch.cat([train.label, label.to(train.label.dtype)]),
             weight=weight,
             guessed=torch.arange(n + m) >= n,
-            **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
+            **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # guessed rows are never held out
         )
 
 

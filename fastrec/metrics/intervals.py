@@ -143,7 +143,7 @@ def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray 
     return np.concatenate(blocks)
 
 
-_MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
+_MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # all lists have equal weight, empty ones count as 0
 
 
 class Resampled(NamedTuple):

@@ -174,7 +174,7 @@ def cut(k: int | None) -> int:
 # Ranking metrics over groups (lists, sessions, users): vectorised, in float64, on whatever device the scores are.
 #
 # A *group* is one list of candidates. Groups are any integers, in any order, and need not be contiguous. A candidate is
-# relevant when its label is above 0. Two rules hold everywhere unless an argument says otherwise:
+# relevant when its label is above 0. Two rules apply unless an argument changes them:
 #
 # - **Ties count against the model** (``ties='worst'``): for MRR the rank of a relevant candidate is the number of
 #   candidates in its list whose score is at or above its own; for NDCG, recall and MAP the less relevant of equal

@@ -313,11 +313,11 @@ class BlendChoice:
     """Choice among cross-fitted blends: the default one, unless another is better by more than two standard errors.
 
     Blends of the same models differ by less than the uncertainty of their scores. The highest score is then chance, and
-    a blend chosen by chance without a fold does worse than others on that fold. So another blend must beat the default:
-    its mean gain over folds must exceed two standard errors of that mean. (This follows the one-standard-error rule of
-    Breiman et al. 1984, section 3.4.3, but for several rivals.) Among those, the best score over all rows wins. The
-    constant is taken if it beats the winner by more than one standard error. ``usual`` and ``constant`` are positions
-    in ``tried``; ``constant`` may be None.
+    a blend chosen by chance without a fold does worse than others on that fold. Another blend must therefore beat the
+    default: its mean gain over folds must exceed two standard errors of that mean. (This is the one-standard-error rule
+    of Breiman et al. 1984, section 3.4.3, adapted to several rivals.) Among those, the best score over all rows wins.
+    The constant is taken if it beats the winner by more than one standard error. ``usual`` and ``constant`` are
+    positions in ``tried``; ``constant`` may be None.
     """
 
     def __init__(
@@ -435,7 +435,7 @@ class Stacked:
 
 
 class Stack:
-    """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
+    """Trainer of level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
     All blends (see ``blends``) and each single base model are tried. The default is the fitted weighted sum for lists
     and hill climbing otherwise; it is taken unless another is clearly better (see ``BlendChoice``). This choice is

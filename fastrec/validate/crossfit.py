@@ -89,7 +89,7 @@ def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
 
 
 class CrossFit:
-    """Trains estimators fold by fold on the same frozen folds and collects out-of-fold and test predictions.
+    """Trainer of estimators on the same frozen folds, which collects out-of-fold and test predictions.
 
     Test predictions are the mean over the folds' models, without a refit on all rows. This mean is more stable than one
     model, and each of its models has been scored out of fold.
