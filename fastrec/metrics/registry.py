@@ -68,7 +68,7 @@ class Metric:
             remedy = "Pass groups=, the list number of every row"
             raise DataError(f"{self.name} is a metric of lists, and no groups were given", remedy=remedy)
         p, w = self._prepared(target, p), row_weights(weight, p)
-        if w is not None and groups is None and bool((w == 0).any()):  # drop them; in a list they are
+        if w is not None and groups is None and bool((w == 0).any()):  # drop such rows; in lists they stay
             counted = w > 0
             if not bool(counted.any()):
                 return math.nan
