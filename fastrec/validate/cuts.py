@@ -171,8 +171,8 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
 
     Purging and embargo follow López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2).
     A row's label depends on the time from ``start`` to ``end`` (ticks int64 or float64 ``[n]``). A training row is
-    excluded if its closed span meets that of a scored row, or if it starts within ``embargo`` ticks after the last
-    scored span. ``names``: the two columns. Every row is scored.
+    excluded if its closed span meets that of a scored row, or if it starts within ``embargo`` ticks after the end
+    of the last scored span. ``names``: the two columns. Every row is scored.
     """
     bad = end < start
     if bool(bad.any()):
