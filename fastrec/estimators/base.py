@@ -328,9 +328,7 @@ ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
 def learnable(rows: Rows, *, name: str) -> Rows:
-    """Return the rows of positive weight (ranking: the lists of ``whole_lists``); ``name``: the learner, for
-    messages.
-    """
+    """Return rows of positive weight (ranking: those of ``whole_lists``); ``name``: the learner, for messages."""
     if rows.task == "ranking":
         return whole_lists(rows, name=name)  # type: ignore[arg-type]
     if rows.label is None:

@@ -75,7 +75,7 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
         repeats, level, seed: as for :func:`bootstrap_interval`.
 
     Returns:
-        The mean difference and its interval; if 0 is outside, the two models differ.
+        The mean difference and its interval; the two models differ clearly if it excludes 0.
 
     Raises:
         DataError: lengths differ, or as for :func:`bootstrap_interval`.
@@ -159,7 +159,7 @@ class Resampled(NamedTuple):
         return self._interval(self.values[name], self.draws[name])
 
     def difference(self, a: str, b: str) -> Interval:
-        """Return the metric of ``a`` minus that of ``b``; if 0 is outside the interval, the two differ."""
+        """Return the metric of ``a`` minus that of ``b``; they differ clearly if the interval excludes 0."""
         return self._interval(self.values[a] - self.values[b], self.draws[a] - self.draws[b])
 
     def _interval(self, value: float, draws: np.ndarray) -> Interval:
@@ -185,8 +185,8 @@ def bootstrap_metric(
     A resample draws as many clusters as there are, with replacement, and takes all rows of each. For means over lists
     (mrr, ndcg, map, hit rate, recall) with more than 500 clusters, 500 random blocks of clusters are resampled instead.
     The interval's width is then off by some 3 %, and the metric is computed once instead of ``repeats`` times. For
-    other metrics with more than 100,000 clusters, a resample draws 100,000. Its distance from the metric of all rows is
-    then multiplied by the square root of 100,000 / n (Bickel, Götze and van Zwet 1997: fewer than n draws).
+    other metrics with more than 100,000 clusters, a resample draws 100,000. The distance of its metric from that of all
+    rows is then multiplied by the root of 100,000 / n (Bickel, Götze and van Zwet 1997: fewer than n draws).
 
     Args:
         metric: a name, or a ``Metric``.
