@@ -1,4 +1,4 @@
-"""How nets are trained as estimators: recipes, schedules, limits of time."""
+"""Training of nets as estimators: recipes, schedules, time limits."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def epochs_in_time(
     deadline: Deadline, dls: Any, net: nn.Module, loss: Any, report: Callable[[nn.Module], Any], epochs: int, *,
     name: str,
 ) -> int:  # fmt: skip
-    """Return how many of the epochs fit into the time that is left; of several processes the first one decides.
+    """Return how many epochs fit into the time that is left; with several processes, the first one decides.
 
-    A copy of the net learns from a few batches against the clock, and is scored once, as it is after every epoch.
-    ``report`` scores it; ``name`` is the estimator's, for messages.
+    A copy of the net is timed on a few training batches and one scoring run, as after each epoch. ``report`` scores the
+    net; ``name`` is the estimator's name, for messages.
     """
 
     def judged() -> int:
@@ -53,7 +53,7 @@ def epochs_in_time(
         trial = copy.deepcopy(net).to(dls.device).train()
         own = trial.wrap_loss(loss) if hasattr(trial, "wrap_loss") else loss
         n, warm, timed = len(dls.train), 2, 6  # batches; the first ones, which allocate, are not timed
-        # of several ranks the others do not come to these batches
+        # the other ranks do not run these batches
         loader = dls.train if dls.train.world_size == 1 else dls.train.new(rank=0, world_size=1)
         count, seconds, rule = 0, 0.0, None
 
@@ -68,8 +68,8 @@ def epochs_in_time(
             own(trial(*xb), yb).backward()
             took = time.monotonic() - began
             if rule is None and (i == 1 or n == 1):
-                # torch's first optimizer imports its compiler, for seconds: what is too long is refused before, and
-                # the import is no part of an epoch
+                # torch's first optimizer imports its compiler, which takes seconds. A time limit that is too short is
+                # refused before that, and the import does not count as part of an epoch.
                 refuse_long(took * n)
                 rule = torch.optim.AdamW(trial.parameters(), lr=1e-4)
             if rule is not None:
@@ -90,7 +90,7 @@ def epochs_in_time(
 
 
 class StopInTime(Callback):
-    """Ends a training whose next epoch would not fit; the best epoch's weights stay."""
+    """Callback that stops training if the next epoch would not fit into the time; the best weights are kept."""
 
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class StopInTime(Callback):
         self._began = time.monotonic()
 
     def after_epoch(self) -> None:
-        """Stop if the next epoch would be too long."""
+        """Stop if the next epoch would take too long."""
         took = time.monotonic() - self._began
         is_late = on_first_rank(lambda: self.deadline.left < took * 0.75, "looking at the clock")
         if is_late and self.learn.epoch + 1 < self.learn.n_epoch:
@@ -112,13 +112,13 @@ Score = Callable[[Any], dict[str, float]]
 
 
 class KeepBest(Callback):
-    """Scores the net after each epoch, ends the training where it gets no better, and puts the best weights back.
+    """Callback that scores the net after each epoch, stops training early and restores the best weights.
 
     Args:
-        report: net → what to note of an epoch.
-        by: the name of the value to stop by; None: nothing is held out, the last weights stay.
-        greater_is_better: its direction.
-        patience: epochs without a better value after which training ends; None: never.
+        report: function of the net that returns the values to record for an epoch.
+        by: the name of the value to monitor; None: nothing is held out, and the last weights are kept.
+        greater_is_better: whether a higher value is better.
+        patience: stop after this many epochs without improvement; None: never.
     """
 
     order = Recorder.order + 1
@@ -134,9 +134,9 @@ class KeepBest(Callback):
         self._weights: dict[str, torch.Tensor] | None = None
 
     def after_epoch(self) -> None:
-        """Score, and keep the weights if they are the best so far."""
+        """Score the net, and keep a copy of the weights if they are the best so far."""
         net = self.learn.model.eval()
-        scores = on_first_rank(lambda: self.report(net), "scoring an epoch")  # all stop at the same one
+        scores = on_first_rank(lambda: self.report(net), "scoring an epoch")  # so that all ranks stop at the same epoch
         train_loss = float(self.learn.recorder.values[-1][0])
         self.records.append({"epoch": self.learn.epoch, "train_loss": train_loss, **scores})
         if self.by is None:
@@ -151,7 +151,7 @@ class KeepBest(Callback):
             raise CancelFitException
 
     def after_fit(self) -> None:
-        """Put the best weights back."""
+        """Restore the best weights."""
         if self._weights is not None:
             self.learn.model.load_state_dict(self._weights)
         self._weights = None
@@ -163,21 +163,21 @@ _MOMS, _SQR_MOM, _EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
 def fit_options(net: nn.Module, lr: float, bs: int, base_bs: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return options of the Learner, and of its ``fit_one_cycle``, for a batch of ``bs`` rows.
 
-    Small batches use plain AdamW, at a rate that goes with the root of the batch. In large ones embeddings have no
-    momentum; ``1 - momentum`` and ``1 - β2`` go with the batch, as far as to .5 and .1; the embeddings' rate goes with
-    ``√(1 - β2)``, the others' with the root of the batch, ``ε`` with its inverse. ``lr`` is the highest rate at
-    ``base_bs`` rows. Source: the rule *scaled* of BENCHMARKS.md (extreme batches), after arXiv 2205.10287.
+    Small batches use plain AdamW; its rate scales with the root of the batch size. In large ones, embeddings have no
+    momentum; ``1 - momentum`` and ``1 - β2`` scale with the batch size, up to .5 and .1. The embeddings' rate scales
+    with ``√(1 - β2)``, other rates with the root of the batch size, ``ε`` with its inverse. ``lr`` is the highest rate
+    at ``base_bs`` rows. Source: rule *scaled* of BENCHMARKS.md (extreme batches), after arXiv 2205.10287.
     """
     rate = scale_lr(lr, bs, base_bs)
     if bs < limits.LARGE_BATCH:
         return {"opt_func": adamw}, {"lr_max": rate}
-    moms = scale_moms(_MOMS, bs, base_bs, floor=0.5)  # however large the batch
+    moms = scale_moms(_MOMS, bs, base_bs, floor=0.5)  # whatever the batch size
     sqr_mom = scale_moms(_SQR_MOM, bs, base_bs, floor=0.9)
     rule: dict[str, Any] = {"opt_func": partial(adamw, sqr_mom=sqr_mom, eps=_EPS * base_bs / bs)}
     if not any(isinstance(m, EmbeddingTables) for m in net.modules()):
         return rule, {"lr_max": rate, "moms": moms}
     new = (1 - sqr_mom) / (1 - _SQR_MOM)
-    apart = [np.array([0.0, m]) for m in moms]  # of embeddings, and of all else
+    apart = [np.array([0.0, m]) for m in moms]  # momenta of the embeddings, and of all other parameters
     return {**rule, "splitter": split_embeddings}, {"lr_max": [lr * new**0.5, rate], "moms": apart}
 
 
@@ -185,9 +185,9 @@ def train_one_cycle(
     dls: Any, net: nn.Module, loss: Any, epochs: int, *, lr: float, bs: int, base_bs: int, wd: float,
     cbs: Sequence[Any] = (),
 ) -> None:  # fmt: skip
-    """Train a net by AdamW and fastai's one-cycle schedule; validation rows are not looked at.
+    """Train a net by AdamW and fastai's one-cycle schedule, without looking at validation rows.
 
-    ``bs``: rows in a batch, of all ranks together; ``lr``: the highest rate at ``base_bs`` rows (see ``fit_options``).
+    ``bs``: rows in a batch over all ranks; ``lr``: the highest rate at ``base_bs`` rows (see ``fit_options``).
     """
     rule, schedule = fit_options(net, lr, bs, base_bs)
     learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)
@@ -197,14 +197,14 @@ def train_one_cycle(
 
 @dataclass(frozen=True)
 class NetRecipe:
-    """Defaults for a model.
+    """Training defaults of a model.
 
-    Every row is seen ``epochs`` times at most, and about ``max_rows`` rows in all; of a small table there are more
-    epochs, until ``min_rows`` are seen, 64 at most. ``lr`` is the schedule's highest rate at ``base_bs`` rows. ``bs``:
-    None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
+    ``epochs`` and ``max_rows`` bound how often each row is seen and, roughly, how many rows in all. A small table gets
+    more epochs, up to 64, until ``min_rows`` are seen. ``lr`` is the highest rate at ``base_bs`` rows. ``bs``: None: a
+    hundredth of the training rows, rounded up to a power of two between 256 and 2,048.
 
-    ``long_epochs``: of at most ``limits.FEW_ROWS`` rows so many epochs, in smaller batches, until ``patience``
-    epochs were no better.
+    ``long_epochs``: epochs for at most ``limits.FEW_ROWS`` rows, in smaller batches; training stops after ``patience``
+    epochs without improvement.
     """
 
     epochs: int = 16
@@ -220,38 +220,38 @@ class NetRecipe:
     patience: int = 30
 
     def is_long(self, n: int) -> bool:
-        """Return whether ``n`` training rows are seen ``long_epochs`` times."""
+        """Return whether ``n`` training rows get ``long_epochs``."""
         return 0 < n <= limits.FEW_ROWS and self.long_epochs > 0
 
     def epochs_for(self, n: int) -> int:
-        """Return the epochs over ``n`` training rows, before ``max_rows``."""
+        """Return the number of epochs for ``n`` training rows, before ``max_rows`` applies."""
         return self.long_epochs if self.is_long(n) else max(self.epochs, min(-(-self.min_rows // n), 64))
 
     def batch(self, n: int) -> int:
-        """Return the rows in a batch, for ``n`` training rows."""
+        """Return the batch size for ``n`` training rows."""
         if self.bs is not None:
             return self.bs
         if self.is_long(n) and n < 5_000:
             return 64 if n < 2_000 else 128
-        # About a hundred steps an epoch, but neither tiny nor huge batches.
+        # About a hundred steps an epoch, with batches that are neither tiny nor huge.
         return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
 
 
 _TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "bn_cont": False, "act_cls": nn.SiLU}
-# A TabM of the paper's size (32 members, layers of 256) costs seven times as much, for tables that a CPU should do.
+# A TabM of the paper's size (32 members, layers of 256) costs seven times as much: too slow for tables on a CPU.
 _TABM = {"k": 8, "layers": [128, 128], "d_embedding": 8}
 _RECIPES: dict[type[nn.Module], NetRecipe] = {
     TabularNet: NetRecipe(options=_TABULAR, max_rows=4_000_000),
     TabM: NetRecipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000, long_epochs=200),
 }
-# arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that is hours for a million rows, so the rows that are
-# seen are bounded, to 7,800 updates: some 100 seconds of one core.
+# arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that takes hours for a million rows. The rows seen are
+# therefore bounded, to 7,800 updates: some 100 seconds on one core.
 _CLASSES = NetRecipe(epochs=256, max_rows=2_000_000, lr=0.04, wd=0.02, procs=(Categorify, RobustScale), bs=256)
 _AMOUNTS = replace(_CLASSES, lr=0.2, options={"act": "mish"})
 
 
 def recipe_of(model: type[nn.Module], task: Task) -> NetRecipe:
-    """Return the defaults of a model; those without ones of their own share the plain ones."""
+    """Return the defaults of a model; models without their own share common ones."""
     if issubclass(model, RealMLP):
         return _AMOUNTS if task == "regression" else _CLASSES
     return _RECIPES.get(model, NetRecipe())
@@ -260,9 +260,9 @@ def recipe_of(model: type[nn.Module], task: Task) -> NetRecipe:
 def default_model(data: Rows) -> str:
     """Name the model of ``model='auto'``: the best on held-out rows at the same cost.
 
-    For amounts RealMLP (Rossmann), for classes and labels TabM (Adult, Census-Income), for many numbers TabularNet.
+    RealMLP for regression (Rossmann), TabM for classes and labels (Adult, Census-Income), TabularNet for many numbers.
     """
-    # Beyond, a TabM's embeddings of numbers cost more than they bring.
+    # With more columns, a TabM's embeddings of numbers cost more than they gain.
     if len(data.conts) > 150:
         return "TabularNet"
     return "RealMLP" if data.task == "regression" else "TabM"
@@ -273,8 +273,8 @@ def train_real_mlp(
 ) -> None:
     """Train by arXiv 2407.04491, section 3 and table A.1: Adam with β₂ .95, ``coslog4``, decay and dropout flat-cosine.
 
-    ``lr`` is the highest rate, parts of the net have theirs in proportion (``RATES``); ``wd`` is the decay of all but
-    biases, at the beginning.
+    ``lr`` is the highest rate; parts of the net have rates in proportion to it (``RATES``). ``wd`` is the initial decay
+    of all parameters but biases.
     """
     parts = dict(zip(RATES, RealMLP.rate_groups(net), strict=True))
     used = [name for name, parameters in parts.items() if parameters]
@@ -290,20 +290,20 @@ def train_real_mlp(
 
 
 def coslog(t: float, waves: int = 4) -> float:
-    """Return the rate's share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
+    """Return the rate as a share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
 
-    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3), ``t``: the share that is done.
+    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3); ``t``: progress from 0 to 1.
     """
     return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
 
 
 def flat_cos(t: float) -> float:
-    """Return 1 for the first half, then down to 0 along half a cosine (source as of ``coslog``)."""
+    """Return 1 for the first half, then decay to 0 along half a cosine (same source as ``coslog``)."""
     return 0.5 * (1 + math.cos(math.pi * max(0.0, 2 * float(t) - 1)))
 
 
 class ScheduledDropout(Callback):
-    """Every dropout of the net times a share that changes with the share of the training that is done."""
+    """Callback that multiplies every dropout rate of the net by a factor that depends on training progress."""
 
     run_valid = False
 
@@ -313,32 +313,32 @@ class ScheduledDropout(Callback):
         self._own: list[tuple[nn.Dropout, float]] = []
 
     def before_fit(self) -> None:
-        """Note each dropout."""
+        """Note the rate of each dropout."""
         self._own = [(m, m.p) for m in self.learn.model.modules() if isinstance(m, nn.Dropout)]
 
     def before_batch(self) -> None:
-        """Set each for this batch."""
+        """Set each rate for this batch."""
         share = self.share(self.learn.pct_train)
         for module, p in self._own:
             module.p = p * share
 
     def after_fit(self) -> None:
-        """Restore each dropout."""
+        """Restore the rates."""
         for module, p in self._own:
             module.p = p
 
 
-_GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", "vector_szs")  # by the columns
+_GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", "vector_szs")  # set from the columns
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A class of models (of ``fastrec.models`` or its name, or one of one's own) and its options.
+    """A model class (one of ``fastrec.models``, its name, or your own) and its options.
 
     Options are plain values, tensors, and classes of ``torch.nn``.
 
     Raises:
-        DataError: there is no such model, or it takes no such option.
+        DataError: there is no such model, or it has no such option.
     """
 
     model: type[nn.Module] | str
@@ -346,7 +346,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         found: Any = self.model
-        if isinstance(found, str):  # no module that a name mentions is imported
+        if isinstance(found, str):  # nothing is imported because a name mentions its module
             module, _, name = found.rpartition(":")
             found = sys.modules.get(module) if module else fastrec.models
             for part in name.split("."):
@@ -368,7 +368,7 @@ class Architecture:
                 )
 
     def plan(self, dls: Any, n_out: int = 1) -> dict[str, Any]:
-        """Return all that the net is made with: sizes and names of columns, outputs and options."""
+        """Return all arguments that the net is built with: sizes and names of columns, outputs and options."""
         names = list(dls.cat_names)
         learnt = getattr(self.model, "options_for", lambda dls, given: {})(dls, dict(self.options))
         sizes = embedding_sizes(dls.train_ds.classes if names else {}, names)
@@ -376,7 +376,7 @@ class Architecture:
         return {"emb_szs": sizes, "cats": names, "n_cont": len(dls.cont_names), "n_out": n_out, "options": options}
 
     def build(self, plan: Mapping[str, Any]) -> nn.Module:
-        """Build a net with first weights."""
+        """Build a net with initial weights."""
         options = dict(plan["options"])
         accepted = _accepted(self.model)
         if accepted is None or "cat_names" in accepted:
@@ -410,7 +410,7 @@ class Architecture:
 
 
 def name_of(model: type[nn.Module]) -> str:
-    """Return the name that a saved net's class is found by, of a class of one's own with its module."""
+    """Return the name by which a saved net's class is found; the name of your own class includes its module."""
     own = getattr(fastrec.models, model.__name__, None) is model
     return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
 
@@ -439,7 +439,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def load_weights(net: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Load these weights, and no others, into the net, ready to score."""
+    """Load exactly these weights into the net, and set it to evaluation mode."""
     with torch.no_grad():
         net.load_state_dict(dict(weights), strict=True)
     return net.eval()

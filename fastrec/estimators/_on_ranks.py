@@ -1,7 +1,7 @@
-"""Training of a net by several processes, by torch's elastic launcher (as ``torchrun``).
+"""Training of a net by several processes, with torch's elastic launcher (like ``torchrun``).
 
-The rows are written once to a temporary folder, which every process reads; the first process writes the trained
-estimator there. An error of one process ends all of them.
+The rows are written once to a temporary folder that every process reads. The first process writes the trained estimator
+there. An error in one process ends all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WANTED = [1]
 
 @contextmanager
 def training_on_ranks(count: int) -> Iterator[None]:
-    """Train every net that an estimator fits within this context by so many processes of this machine."""
+    """Train every net that an estimator fits within this context with ``count`` processes of this machine."""
     check_ranks(count)
     _WANTED.append(count)
     try:
@@ -42,7 +42,7 @@ def training_on_ranks(count: int) -> Iterator[None]:
 
 
 def check_ranks(count: int, device: torch.device | None = None) -> None:
-    """Refuse more processes than there can be, before hours of other work."""
+    """Refuse more processes than are possible, before hours of other work."""
     if count < 1:
         raise DataError(f"{count} processes", remedy="Give 1 or more")
     if count > 1 and not torch.distributed.is_available():
@@ -53,35 +53,35 @@ def check_ranks(count: int, device: torch.device | None = None) -> None:
 
 
 def wanted_ranks() -> int:
-    """Return how many processes are to train a net."""
+    """Return how many processes train a net."""
     return _WANTED[-1]
 
 
 def is_for_ranks() -> bool:
-    """Return whether processes are to be started for the next fit: they are wanted, and this is none of them."""
+    """Return whether the next fit starts processes: several are wanted, and this is not one of them."""
     return wanted_ranks() > 1 and ranks.world_size() == 1
 
 
 def share_of(bs: int) -> int:
-    """Return how many rows of a batch of ``bs`` rows one rank learns from."""
+    """Return how many rows of a batch of ``bs`` rows each rank gets."""
     return -(-bs // ranks.world_size())
 
 
 def fit_on_ranks(
     estimator: Estimator, train: Rows, valid: Rows | None, *, seed: int, device: torch.device | None
 ) -> None:
-    """Fit an estimator by ``wanted_ranks()`` processes; it then holds what the first of them learned."""
+    """Fit an estimator with ``wanted_ranks()`` processes; it then holds what the first of them learned."""
     count, device = wanted_ranks(), device or torch.device("cpu")
     check_ranks(count, device)
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
-        events = getattr(train, "events", None)  # they are matched by the candidates' item, a feature or not
-        # Columns that are not learned from are not written.
+        events = getattr(train, "events", None)  # they are matched by the candidates' item, even if it is not a feature
+        # Columns that are not used for training are not written.
         names = list(dict.fromkeys([*train.names, *([] if events is None else [events.item])]))
         parts = [None if r is None else r.with_table(r.table.select(names)) for r in (train, valid)]
         given = {"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}
         torch.save(given, folder / "given.pt", pickle_protocol=pickle.HIGHEST_PROTOCOL)
-        modules = []  # name and file of those that no import statement finds, such as a competition's own
+        modules = []  # name and file of modules that no import statement finds, such as a competition's own
         for module_name, module in list(sys.modules.items()):
             spec, package = getattr(module, "__spec__", None), module_name.rpartition(".")[0]
             if package and package not in sys.modules and spec is not None and spec.has_location:
@@ -100,13 +100,13 @@ def _launch(count: int, folder: Path) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     meet = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
-    end = {"max_restarts": 0, "signals_to_handle": "SIGTERM", "shutdown_timeout": 10}  # Ctrl-C stays what it is
+    end = {"max_restarts": 0, "signals_to_handle": "SIGTERM", "shutdown_timeout": 10}  # Ctrl-C keeps its meaning
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
     config = LaunchConfig(1, 1, nproc_per_node=count, run_id=uuid.uuid4().hex, logs_specs=logs, **meet, **end)
     code = f"import sys; sys.path[:] = {sys.path!r}; from fastrec.estimators._rank_worker import main; main()"
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what ends a process is raised here
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # errors are raised below
     alone = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM) if alone else None  # the launcher puts its own in its place
+    before = signal.getsignal(signal.SIGTERM) if alone else None  # the launcher replaces it by its own
     try:
         elastic_launch(config, sys.executable)("-c", code, str(folder))
     except SignalException as error:
@@ -132,6 +132,6 @@ def told(error: Exception) -> bytes:
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
-    except Exception:  # an error of one's own may not be read again
+    except Exception:  # a user's own exception may not unpickle
         return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
     return data

@@ -1,4 +1,4 @@
-"""One of the processes that train a net, see ``_on_ranks.py``."""
+"""One of the processes that train a net; see ``_on_ranks.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Fit what the folder named on the command line holds; rank 0 writes it back."""
+    """Fit the estimator in the folder named on the command line; rank 0 writes the result back."""
     folder, own = Path(sys.argv[-1]), os.environ["RANK"]
     from fastrec.errors import FastrecError
     from fastrec.estimators._on_ranks import told
@@ -25,7 +25,7 @@ def main() -> None:
         if not isinstance(error, FastrecError):
             traceback.print_exc()
         sys.exit(1)
-    # Without the interpreter's end: torch's threads may still run then, and abort a process that has done its work.
+    # Skip the interpreter's shutdown: torch's threads may still run and abort a process whose work is done.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -62,7 +62,7 @@ def _fit(folder: Path) -> None:
             problem = f"a process that is to train cannot find what the estimator is made of ({error})"
             remedy = "Define classes and functions of your own in a module, not in the script that is run"
             raise DataError(problem, remedy=remedy) from error
-    # Long, as the first rank scores held-out rows alone; the launcher notices at once a process that dies.
+    # A long timeout, because the first rank scores held-out rows alone; the launcher notices at once if a process dies.
     join_ranks(device, timeout=1_800.0)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():

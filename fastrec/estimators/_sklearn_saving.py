@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn, trained or not, as plain values and tensors, and back: no pickle, and no training."""
+"""Conversion of scikit-learn estimators, trained or not, to plain values and tensors and back, without pickle."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from sklearn.tree._tree import Tree
 
 from fastrec.errors import DataError
 
-# A file may name a class of the modules of scikit-learn in ``_MODULES``, or a class of one's own whose module was
-# imported before. It holds attributes as data: no function, no path, no object of another kind. Compiled code does not
-# check the arrays that it walks through, so that they are checked here.
+# A file may name a class from the scikit-learn modules in ``_MODULES``, or a class of your own whose module has been
+# imported. Attributes are stored as data: no function, no path, no object of another kind. Compiled code does not check
+# the arrays that it walks through, so they are checked here.
 
 _MODULES = {
     "calibration", "compose", "cross_decomposition", "decomposition", "discriminant_analysis", "dummy", "ensemble",
@@ -34,10 +34,10 @@ _MODULES = {
     "multioutput", "naive_bayes", "neighbors", "neural_network", "pipeline", "preprocessing", "random_projection",
     "svm", "tree",
 }  # fmt: skip
-_ELSEWHERE = {"_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning"}  # no public module has it
+_ELSEWHERE = {"_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning"}  # no public module exports it
 _NOT_SAVED = {"IsolationForest", "KernelDensity"}
-_PATHS = ("memory", "caching")  # parameters that name a folder, from which pickles would be read
-_NOT_NEEDED = {  # to predict, or made again by ``_estimator``
+_PATHS = ("memory", "caching")  # parameters that name a folder from which pickles would be read
+_NOT_NEEDED = {  # for prediction, or rebuilt by ``_estimator``
     "_loss", "_base_loss", "_loss_function_", "loss_function_", "_scorer", "_optimizer", "named_estimators_", "f_",
 }  # fmt: skip
 _NODES = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
@@ -45,7 +45,7 @@ _HISTOGRAM_NODES = ("left", "right", "feature_idx", "num_threshold", "missing_go
 
 
 def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> Any:
-    """Turn an estimator, or an attribute of one, into plain values and tensors; untrained ones into JSON values."""
+    """Turn an estimator, or one of its attributes, into plain values and tensors; untrained ones into JSON values."""
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {"is": "number", "type": value.dtype.name, "of": value.item()}
     if value is None or isinstance(value, bool | int | float | str):
@@ -83,7 +83,7 @@ def _packed_array(array: np.ndarray, at: str) -> dict[str, Any]:
         return {"is": "objects", **about, "shape": list(array.shape), "of": packed(array.ravel().tolist(), at=at)}
     if array.dtype.kind not in "biuf":
         raise DataError(f"{at} is an array of {array.dtype}, which cannot be saved", remedy="Use numbers instead")
-    turned = array.flags.f_contiguous and not array.flags.c_contiguous  # sums go by the order in memory
+    turned = array.flags.f_contiguous and not array.flags.c_contiguous  # results of sums depend on the order in memory
     plain = np.ascontiguousarray(array.T if turned else array).reshape(array.T.shape if turned else array.shape)
     plain = plain.astype(plain.dtype.newbyteorder("="), copy=False)
     plain = plain.view(f"i{plain.itemsize}") if plain.dtype.kind == "u" else plain
@@ -91,7 +91,7 @@ def _packed_array(array: np.ndarray, at: str) -> dict[str, Any]:
 
 
 def _columns(nodes: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
-    columns = {n: nodes[n] for n in names if n in nodes.dtype.names}  # missing_go_to_left came later than the others
+    columns = {n: nodes[n] for n in names if n in nodes.dtype.names}  # missing_go_to_left is newer than the others
     small = {n: v.astype(np.int32) if v.dtype.kind in "iu" and v.itemsize > 4 else v for n, v in columns.items()}
     return {n: _packed_array(np.ascontiguousarray(v), n) for n, v in small.items()}
 
@@ -109,7 +109,7 @@ def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
         random = (np.random.RandomState, np.random.Generator)
         state = {n: v for n, v in state.items() if not isinstance(v, random) and n not in _NOT_NEEDED}
     given = {n: (state[n], p.default) for n, p in usual.items() if n in state}
-    plain = int | float | str  # others are told apart by identity: an array's == is an array
+    plain = int | float | str  # other values are compared by identity: == of an array returns an array
     params = {
         n: v
         for n, (v, default) in given.items()
@@ -131,7 +131,7 @@ def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
 
 
 def unpacked(state: Any) -> Any:
-    """Restore what ``packed`` made; nothing is trained, and nothing imported but scikit-learn."""
+    """Restore what ``packed`` made: nothing is trained, and only scikit-learn is imported."""
     if isinstance(state, list):
         return [unpacked(v) for v in state]
     if not isinstance(state, Mapping):
@@ -205,8 +205,8 @@ def _tree(state: Mapping[str, Any]) -> Tree:
 
 
 def _check_children(left: np.ndarray, right: np.ndarray, leaf: np.ndarray) -> int:
-    """Return the depth; refuse nodes whose children are not nodes after them."""
-    # Compiled code follows children unchecked: only later nodes end every walk.
+    """Return the depth; refuse nodes whose children do not come after them."""
+    # Compiled code does not check children: only if they come later does every walk end.
     place, n = np.arange(len(leaf)), len(leaf)
     after = (left > place) & (left < n) & (right > place) & (right < n)
     if not n or not (leaf | after).all():
@@ -226,10 +226,10 @@ def _estimator(state: Mapping[str, Any]) -> Any:
     if any(n in _PATHS for n in (*params, *learned)):
         raise ValueError(f"{kind.__name__} names a folder to read from")
     estimator = kind(**params)
-    if issubclass(kind, NeighborsBase):  # looks rows up: nothing is trained
+    if issubclass(kind, NeighborsBase):  # looks up rows: nothing is trained
         return estimator.fit(learned["rows"], learned["labels"]) if learned else estimator
     vars(estimator).update(learned)
-    # the parts of _NOT_NEEDED that are needed to predict
+    # those parts of _NOT_NEEDED that prediction needs
     if isinstance(estimator, BaseGradientBoosting | BaseHistGradientBoosting) and hasattr(estimator, "n_features_in_"):
         estimator._loss = estimator._get_loss(sample_weight=None)
     elif hasattr(estimator, "_get_loss") and hasattr(estimator, "coef_"):
@@ -275,7 +275,7 @@ def _is_whole_svm(estimator: Any, wide: Any) -> bool:
         and k > 1
         and "_impl" not in vars(estimator)
     )
-    counts = hasattr(estimator, "classes_")  # of a regression's support vectors nothing is looked up by class
+    counts = hasattr(estimator, "classes_")  # in regression, support vectors are not looked up by class
     sums = not counts or (
         bool((estimator._n_support >= 0).all()) and estimator._n_support.sum() == n and len(estimator.classes_) == k
     )

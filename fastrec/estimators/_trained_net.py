@@ -1,4 +1,4 @@
-"""``TrainedNet``: a net, and how its columns are prepared."""
+"""``TrainedNet``: a net and the preparation of its columns."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from fastrec.validate import Rows
 
 @dataclass
 class TrainedNet:
-    """A net in evaluation, what it was made with (``plan``), and how rows become its batches.
+    """A net in evaluation mode, the arguments it was built with (``plan``), and how rows become its batches.
 
-    ``frame``: without rows, it knows the prepared columns; ``flags``: flag of missing values → its column.
+    ``frame``: an empty frame that holds the column preparation; ``flags``: missing-value flag → its column.
     """
 
     architecture: Architecture
@@ -43,24 +43,24 @@ class TrainedNet:
         start: NetStart | None = None, more: Mapping[str, Any] | None = None,
         events: Mapping[str, list[Any]] | None = None,
     ) -> Self:  # fmt: skip
-        """Build a net with first weights, or with those of ``start``; ``more``: further options of the model."""
+        """Build a net with initial weights, or with those of ``start``; ``more``: further options of the model."""
         plan = architecture.plan(dls, n_out)
         plan = plan if start is None else start.planned(plan)
         plan["options"] = {**plan["options"], **(more or {})}
         net = architecture.build(plan)
         if start is not None:
-            # before the first step: first weights of new values stay
+            # before the first step: new values keep their initial weights
             start.give_to(net, frame, events=events)
         return cls(architecture, plan, net, frame.new_empty(), flags)  # the training rows are not kept
 
     def frame_of(self, data: Rows) -> TabularFrame:
-        """Return rows with their columns prepared; labels are not looked at."""
+        """Return rows with their columns prepared, without looking at labels."""
         frame = self.frame.new(net_columns(data, self.flags, [*self.frame.cat_names, *self.frame.cont_names]))
         frame.process()
         return frame
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared.
+        """Write weights (``model.safetensors``), the arguments of the net (``net/``) and the preparation of columns.
 
         Returns what else ``read`` needs, as JSON values.
         """
@@ -72,11 +72,11 @@ class TrainedNet:
 
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any], loss: Any) -> Self:
-        """Restore what ``write`` wrote; the loss of the training settles how members are averaged."""
+        """Restore what ``write`` wrote; the training loss determines how members are averaged."""
         architecture, plan = Architecture.load(folder / "net")
         if list(about["cats"]) != plan["cats"] or len(about["conts"]) != plan["n_cont"]:
             raise ValueError("the net is of other columns")
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, and not used
+        with torch.random.fork_rng(devices=[]):  # initial weights are drawn but not used
             net = architecture.build(plan)
         if hasattr(net, "wrap_loss"):
             net.wrap_loss(loss)
@@ -87,7 +87,7 @@ class TrainedNet:
 
 
 def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
-    """Return the outputs of a net in evaluation for prepared rows: float64 ``[n, outputs]`` on the CPU."""
+    """Return the outputs of a net in evaluation mode for prepared rows: float64 ``[n, outputs]`` on the CPU."""
     device = next(net.parameters()).device
     with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
         parts = zip(frame.x_cat.split(at_once), frame.x_cont.split(at_once), strict=True)
@@ -98,20 +98,20 @@ def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:
 def net_columns(
     data: Rows, flags: Mapping[str, str], names: list[str], targets: Mapping[str, Tensor] | None = None
 ) -> Table:
-    """Return a net's columns of rows: those of ``names``, flags of missing values among them, then targets ``[n]``."""
+    """Return a net's columns of rows: ``names``, including missing-value flags, then targets ``[n]``."""
     columns: dict[str, Any] = {n: data.table[n] for n in names if n not in flags}
     columns |= {flag: data.table[n].is_missing().double() for flag, n in flags.items()}
     return Table({**columns, **(targets or {})}, device=data.table.device)
 
 
 def missing_flags(data: Rows) -> dict[str, str]:
-    """Return flag → column, one flag for every distinct set of rows in which columns are missing."""
+    """Return flag → column, with one flag for every distinct set of rows in which columns are missing."""
     seen: dict[int, str] = {}
     for name in data.conts:
         # A column that is never or always missing needs no flag.
         missing = data.table[name].is_missing().cpu()
         if bool(missing.any()) and not bool(missing.all()):
-            # Columns that are missing in the same rows share a flag: copies of it only cost time.
+            # Columns that are missing in the same rows share a flag: duplicates only cost time.
             seen.setdefault(hash(np.packbits(missing.numpy()).tobytes()), name)
     flags: dict[str, str] = {}
     for name in seen.values():
@@ -122,23 +122,23 @@ def missing_flags(data: Rows) -> dict[str, str]:
     return flags
 
 
-STARTED = "began with the weights that were there"  # what is said of a net that did
+STARTED = "began with the weights that were there"  # the trace's note for such a net
 
 
 class NetStart:
     """The weights that a net begins with.
 
-    Rows of embedding tables go by the value that they are of: a vocabulary may have grown, and rows of new values keep
-    their first weights. An ``EventNet``'s vectors of items and of events' categories go by value as well, the latter by
-    the name of their column (``events``: column → the values of its codes, in their order). Everything else goes by
-    name where its shape is the same.
+    Rows of embedding tables are matched by value, because a vocabulary may have grown; rows of new values keep their
+    initial weights. An ``EventNet``'s vectors of items and of events' categories are also matched by value, the latter
+    per column (``events``: column → the values of its codes, in their order). All other weights are matched by name, if
+    the shapes are equal.
     """
 
     def __init__(self, trained: TrainedNet, *, events: Mapping[str, list[Any]] | None = None) -> None:
         self._trained, self._events = trained, dict(events or {})
 
     def __deepcopy__(self, memo: Any) -> NetStart:
-        return self  # it is never changed, and may be large
+        return self  # it is never changed and may be large
 
     def __repr__(self) -> str:
         digest = hashlib.sha256()
@@ -153,7 +153,7 @@ class NetStart:
         return self._trained.architecture.model  # type: ignore[return-value]
 
     def planned(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep the embeddings of a plan as wide as they were: a grown vocabulary would make them wider."""
+        """Keep embeddings as wide as they were: a larger vocabulary would make them wider."""
         old = self._trained.plan
         widths = {n: width for n, (_, width) in zip(old["cats"], old["emb_szs"], strict=True)}
         sizes = [(rows, widths.get(n, width)) for n, (rows, width) in zip(plan["cats"], plan["emb_szs"], strict=True)]
@@ -167,10 +167,10 @@ class NetStart:
     def give_to(
         self, net: nn.Module, frame: TabularFrame, *, events: Mapping[str, list[Any]] | None = None
     ) -> list[str]:
-        """Put the weights into a net of the same class; return the names that keep first weights, of other shapes."""
+        """Copy the weights into a net of the same class; return the names that keep their initial weights."""
         old, new = values_of_codes(self._trained.frame), values_of_codes(frame)
         if any(isinstance(m, OneHotTables) for m in net.modules()) and old != new:
-            return list(net.state_dict())  # which number stands for which value has changed
+            return list(net.state_dict())  # the assignment of codes to values has changed
         mine, theirs = dict(net.named_modules()), dict(self._trained.net.named_modules())
         by_value: set[str] = set()
         with torch.no_grad():
@@ -192,7 +192,7 @@ class NetStart:
                 if isinstance(old_net, EventNet) and old_net.width == net.width:
                     if old_net.item is not None and net.item is not None:
                         _give_rows(net.item.weight, old_net.item.weight, *items)
-                    # the vectors of the events' categories, column by column, that both nets know
+                    # the vectors of the events' categories, for the columns that both nets have
                     known = dict(zip(self._events, old_net.kinds, strict=True))
                     for name, table in zip(events or {}, net.kinds, strict=True):
                         if name in known:

@@ -1,4 +1,4 @@
-"""``TreeModel``: what boosted trees of every library have in common: outputs, weights, when to stop, saving."""
+"""``TreeModel``: the common parts of boosted trees from every library: outputs, weights, early stopping, saving."""
 
 from __future__ import annotations
 
@@ -42,18 +42,14 @@ _FOLDER = "vocabularies"
 
 
 class TreeInputs:
-    """Columns that trees learn from (``names``), and the codes of categories and of text among the numbers
-    (``vocabs``).
-    """
+    """The columns that trees learn from (``names``), and the codes of categories and text columns (``vocabs``)."""
 
     def __init__(self, names: Sequence[str], vocabs: Mapping[str, Vocab]) -> None:
         self.names, self.vocabs = list(names), dict(vocabs)
 
     @classmethod
     def fit(cls, rows: Rows, columns: Sequence[str] | None = None, keys: Sequence[str] = ()) -> TreeInputs:
-        """Find the codes of training rows; ``columns``: None: all; ``keys``: numbers among them that are categories
-        here.
-        """
+        """Learn the codes of training rows; ``columns``: None: all; ``keys``: numbers to treat as categories."""
         names = rows.names if columns is None else list(columns)
         if not names or len(set(names)) < len(names):
             problem = (
@@ -85,7 +81,7 @@ class TreeInputs:
         return result
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write the vocabularies into a folder that is there, and return what else ``read`` is to be given."""
+        """Write the vocabularies into an existing folder, and return what ``read`` needs besides."""
         save_state(folder / _FOLDER, {n: v.to_state() for n, v in self.vocabs.items()})
         return {"used": self.names}
 
@@ -97,10 +93,10 @@ class TreeInputs:
 
 
 class TreeStart:
-    """The trees that a model begins with: for each output its booster, or the constant that it is.
+    """The trees that a model begins with: for each output a booster, or a constant.
 
-    A split knows a category by its code alone, so that trees go on only where every value has the code that it had:
-    with a new value they are grown anew. ``texts``, the boosters in the library's own form, make the name of the whole.
+    A split knows a category only by its code. Trees are therefore continued only if every value keeps its code; with a
+    new value they are grown anew. ``texts``, the boosters in the library's own format, determine the digest.
     """
 
     def __init__(
@@ -113,7 +109,7 @@ class TreeStart:
         self._digest = digest.hexdigest()[:20]
 
     def __deepcopy__(self, memo: Any) -> TreeStart:
-        return self  # it is never changed, and may be large
+        return self  # it is never changed and may be large
 
     def __repr__(self) -> str:
         return f"TreeStart({self._digest})"
@@ -128,7 +124,7 @@ class TreeStart:
         if self.inputs.vocabs.keys() != inputs.vocabs.keys():
             return "other columns are categories"
         for name, vocab in inputs.vocabs.items():
-            # A new value moves the codes of those behind it in sorted order.
+            # A new value shifts the codes of all values after it in sorted order.
             new = set(vocab.classes) - set(self.inputs.vocabs[name].classes)
             if new:
                 return f"{name} has new values ({', '.join(map(str, sorted(new, key=str)[:3]))})"
@@ -137,12 +133,12 @@ class TreeStart:
 
 @dataclass
 class Deadline:
-    """The time that a fit, or one booster of it, may take: ``seconds`` from now on, by ``clock``."""
+    """The time limit of a fit, or of one booster in it: ``seconds`` from now on, measured by ``clock``."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
-    may_hurry: bool = True  #: False: trees stop where the time ends, and their learning rate stays
-    hurried: bool = field(default=False, init=False)  #: whether a learning rate was raised
+    may_hurry: bool = True  #: False: the learning rate is not raised; trees just stop when the time is over
+    hurried: bool = field(default=False, init=False)  #: whether the learning rate was raised
     _first: float | None = field(default=None, init=False)
     _is_judged: bool = field(default=False, init=False)
 
@@ -156,17 +152,17 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0 at least."""
+        """Seconds that are left, at least 0."""
         return max(self.seconds - (self.clock() - self.began), 0.0)
 
     def share(self, parts: int) -> Deadline:
-        """Return the time of the next of so many parts that are left."""
+        """Return an equal share of the remaining time, for the next of ``parts`` remaining parts."""
         return Deadline(self.left / parts, self.clock)
 
     def faster(self, done: int, wanted: int) -> float:
-        """Return the factor by which to raise the learning rate after some rounds; 1: it stays.
+        """Return the factor by which to raise the learning rate after some rounds; 1: keep it.
 
-        ``wanted``: rounds that training would need at the rate as it is. The first round is not measured, it prepares.
+        ``wanted``: rounds needed at the current rate. The first round is not timed because it includes preparation.
         """
         if self._first is None:
             self._first = self.clock()
@@ -175,13 +171,13 @@ class Deadline:
         if self._is_judged or not self.may_hurry or (done < limits.JUDGED_ROUNDS and took < 0.1 * self.seconds):
             return 1.0
         self._is_judged = True
-        # the first round is not among those measured: done - 1
+        # the first round is not timed: done - 1
         possible = self.left / max(took / (done - 1), 1e-9)
         self.hurried = wanted > possible
         return min(max(wanted / max(possible, 1.0), 1.0), limits.FASTEST_TREES)
 
     def after_round(self, done: int, wanted: int, rate: float, set_rate: Callable[[float], Any]) -> bool:
-        """Raise the rate if rounds would not fit, and return whether to stop; ``wanted``: rounds at most."""
+        """Raise the rate if the rounds would not fit; return whether to stop. ``wanted``: the maximum of rounds."""
         times = self.faster(done, min(limits.BOOSTED_ROUNDS, wanted))
         if times > 1:
             set_rate(rate * times)
@@ -191,9 +187,9 @@ class Deadline:
 def catboost_in_time(
     deadline: Deadline, library: Any, params: Mapping[str, Any], pool: Any, rounds: int
 ) -> dict[str, Any]:
-    """Return CatBoost's parameters for as many rounds as fit into the time, at the rate that so few need.
+    """Return CatBoost's parameters with as many rounds as fit into the time and a learning rate to match.
 
-    Its rate cannot change while it trains: a few rounds are timed beforehand.
+    CatBoost cannot change its rate during training, so a few rounds are timed beforehand.
     """
     if not deadline.may_hurry:
         return dict(params)
@@ -209,8 +205,8 @@ def catboost_in_time(
         raise OutOfTimeError(f"CatBoost takes {first:.1f} s for a round, and {deadline.left:.1f} s are left")
     if limits.JUDGED_ROUNDS * first <= deadline.left:
         each = max(seconds(limits.JUDGED_ROUNDS) - first, 1e-4) / (limits.JUDGED_ROUNDS - 1)
-        beside = max(first - each, 0.0)  # preparation before the first round, which comes again
-    # 85 % of the time is planned for, as rounds get slower
+        beside = max(first - each, 0.0)  # preparation before the first round; training repeats it
+    # plan for 85 % of the time, as rounds get slower
     possible = max(int(0.85 * (deadline.left - beside) / max(each, 1e-4)), 1)
     faster = min(max(min(limits.CATBOOST_ROUNDS, rounds) / possible, 1.0), limits.FASTEST_TREES)
     deadline.hurried = faster > 1
@@ -218,9 +214,9 @@ def catboost_in_time(
 
 
 def seconds_for(n: int, fit: Callable[[int], Any], deadline: Deadline) -> float:
-    """Estimate the seconds of a fit of ``n`` rows from fits of few rows, then of twice as many, and so on.
+    """Estimate the seconds of a fit on ``n`` rows from fits on few rows, doubling their number each time.
 
-    A twentieth of the time may go into the estimate; 0: the rows are too few to judge by.
+    The estimate may take a twentieth of the time. Return 0 if there are too few rows to judge by.
     """
     sizes, times = [500], []
     while sizes[-1] <= n // 2 and sum(times) <= 0.05 * deadline.seconds:
@@ -230,16 +226,14 @@ def seconds_for(n: int, fit: Callable[[int], Any], deadline: Deadline) -> float:
         sizes.append(2 * sizes[-1])
     if not times:
         return 0.0
-    far = min(len(times) - 1, 2)  # the growth over two doublings: over one it drowns in the noise
+    far = min(len(times) - 1, 2)  # the growth over two doublings, as that over one is lost in noise
     power = math.log2(times[-1] / times[-1 - far]) / far if far else 1.0
-    return times[-1] * (n / sizes[len(times) - 1]) ** min(max(power, 1.0), 3.0)  # cubic at most, against outliers
+    return times[-1] * (n / sizes[len(times) - 1]) ** min(max(power, 1.0), 3.0)  # at most cubic, to limit outliers
 
 
 @dataclass
 class Grown:
-    """The trees of one output up to the best, the figure that they stop by after each tree, and feature → total
-    gain.
-    """
+    """The trees of one output up to the best round, the monitored value after each round, and feature → total gain."""
 
     trees: Any
     curve: Sequence[float]
@@ -248,10 +242,10 @@ class Grown:
 
 @dataclass
 class TreeData:
-    """Rows as a library of trees takes them.
+    """Rows in the form that a tree library takes.
 
-    ``values``: what ``TreeModel._values`` makes of the table; ``label``, ``weight``: float64 ``[n]``; ``groups``: the
-    list of each row, int64 from 0, ascending; None: no ranking.
+    ``values``: result of ``TreeModel._values``; ``label``, ``weight``: float64 ``[n]``; ``groups``: the list of each
+    row, int64 from 0, ascending; None: not a ranking.
     """
 
     values: Any
@@ -261,34 +255,34 @@ class TreeData:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many rows each list has."""
+        """The number of rows in each list."""
         return np.bincount(self.groups)
 
     @property
     def list_weight(self) -> np.ndarray | None:
-        """The weight of each list: that of its first row."""
+        """The weight of each list, which is the weight of its first row."""
         return None if self.weight is None else self.weight[np.cumsum(self.sizes) - self.sizes]
 
 
 class TreeModel(Estimator):
-    """Boosted trees for any task, one booster for each target of a task with several."""
+    """Boosted trees for any task; a task with several targets gets one booster per target."""
 
     beside = True
     keeps_time = True
     objectives: ClassVar[Mapping[Task, tuple[str, ...]]]
-    """How the objectives of each task begin; the first is the default."""
+    """Allowed prefixes of each task's objectives; the first is the default."""
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]
-    """Other names of parameters that have a default here, or are tuned: name → the name that is used."""
+    """Aliases of parameters that have a default here or are tuned: alias → the name that is used."""
     suits: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Metric of amounts → the objective that is best at it, and the parameter that takes the metric's number."""
+    """Regression metric → the objective that optimises it, and the parameter that takes the metric's number."""
     elsewhere: ClassVar[Mapping[str, str]]
-    """The library's names of what another argument sets here: name → that argument."""
+    """The library's parameters that are set by another argument here: parameter → that argument."""
     suffix: ClassVar[str]
     keys: Sequence[str] = ()
-    """Numbers that are taken as categories."""
+    """Numbers to treat as categories."""
     regrows = True
-    """Whether trees that stopped are grown again on all rows; False: it takes too long, as in trials."""
+    """Whether to regrow trees on all rows after early stopping; False: it takes too long, as in trials."""
     margin: str | None = None
     """A column of scores that the trees start from."""
 
@@ -308,7 +302,7 @@ class TreeModel(Estimator):
         self.forget()
 
     def suit(self, metric: str) -> None:
-        """Take the objective that is best at a metric, where none was given."""
+        """Take the objective that optimises a metric, unless one was given."""
         base, _, number = metric.partition("@")
         if self.objective is not None or base not in self.suits:
             return
@@ -324,15 +318,13 @@ class TreeModel(Estimator):
         self._inputs = TreeInputs([], {})
         self._task: Task | None = None
         self._n_outputs = 1
-        self._deadline: Deadline | None = None  # while an output's trees grow in a limit of time
-        self._before: Any = None  # while an output's trees grow: those that they grow on
-        self._rounds = self.rounds  # how many trees of the output at hand are grown at most; on top of others half
-        self._parts: list[Any] = []  # for each output its trees, or the constant that it is
+        self._deadline: Deadline | None = None  # deadline of the output whose trees are being grown
+        self._before: Any = None  # trees to continue, while an output's trees are being grown
+        self._rounds = self.rounds  # the maximum for the current output; half as many for continued trees
+        self._parts: list[Any] = []  # for each output, its trees or a constant
 
     def start_from(self, other: Estimator) -> bool:
-        """Continue from another's trees if columns, values of categories and outputs are the same; half the rounds
-        follow.
-        """
+        """Continue from another model's trees if columns, category values and outputs match; half the rounds follow."""
         alike = ("objective", "native_cats", "keys", "margin")
         if type(other) is not type(self) or any(getattr(other, n, None) != getattr(self, n, None) for n in alike):
             return False
@@ -345,21 +337,21 @@ class TreeModel(Estimator):
         return True
 
     def start_anew(self) -> None:
-        """Let the next trees grow from nothing."""
+        """Let the next fit grow trees from scratch."""
         self._start: TreeStart | None = None
-        self.began_with = ""  # which trees: what is kept of a run goes by it
+        self.began_with = ""  # identifies the initial trees: cached results of a run depend on it
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Grow the trees; ``valid`` is not looked at."""
+        """Grow the trees, without looking at ``valid``."""
         self.check_task(train)
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
         params = self._params(train, seed, device)
-        # Rows to stop by are part of the training rows: the fold that is scored stays unseen.
+        # The early-stopping hold-out is part of the training rows: the fold that is scored stays unseen.
         held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         regrown = held is not None and self._is_regrown(train)
-        # only now: what is refused above leaves the trees that were there
+        # only now: if something above is refused, the existing trees are kept
         self.forget()
         self._inputs = TreeInputs.fit(train if regrown else used, self.columns, self.keys)
         start, began = self._started(used, device)
@@ -368,7 +360,7 @@ class TreeModel(Estimator):
         whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             self._deadline = None if whole is None else whole.share(len(outputs) - i)
-            # Libraries refuse, or warn of, a target without variation.
+            # Libraries reject a constant target, or warn of it.
             if self.margin is None and bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
@@ -393,31 +385,32 @@ class TreeModel(Estimator):
 
     def _stopped(self, parts: Sequence[tuple[Rows, Any]], params: Mapping[str, Any], output: int) -> Any:
         matrices: list[Any] = []
-        for rows, values in parts:  # those to stop by go by the bins of those to learn from
+        for rows, values in parts:  # the hold-out is binned by the bins of the training part
             matrices.append(self._matrix(self._data(rows, values, output), params, *matrices))
         return self._train(params, *matrices)
 
     def _is_regrown(self, train: Rows) -> bool:
-        """Whether trees that were stopped are grown again on all rows: those that stop by a loss that each adds to."""
-        own = {"metric", "eval_metric"} & self._over_defaults().keys()  # which of them are to be high is not known
+        """Whether to regrow stopped trees on all rows: only if the default loss stopped them."""
+        own = {"metric", "eval_metric"} & self._over_defaults().keys()  # unknown whether they are to be high or low
         guessed = train.guessed is not None and bool(train.guessed.any())
         return self.regrows and train.task != "ranking" and not own and not guessed
 
     def _regrown(
         self, train: Rows, params: Mapping[str, Any], output: int, trees: Any, curve: Sequence[float]
     ) -> tuple[Any, Sequence[float]]:
-        """Grow trees on all rows, as many as were best on the rows to stop by, which the trees miss.
+        """Grow trees on all rows, with the number of rounds that was best on the hold-out (scaled to more rows).
 
-        An eighth of few rows says little of when to stop: the mean of several draws does. Trees that had to hurry stay.
+        For few rows, one hold-out of an eighth is too noisy, so the loss curves of several hold-outs are averaged.
+        Trees whose learning rate was raised are kept.
         """
         deadline, curves = self._deadline, [np.asarray(curve)]
-        each = 0.0 if deadline is None else 1.25 * (deadline.seconds - deadline.left)  # as the last takes more rows
+        each = 0.0 if deadline is None else 1.25 * (deadline.seconds - deadline.left)  # the last fit has more rows
         if not len(curve) or (deadline is not None and (deadline.hurried or deadline.left < each)):
             return trees, curve
-        # of rows in order the last ones alone tell of those to come
+        # if rows are ordered, only the last ones represent future rows
         several = len(train) <= limits.FEW_ROWS and train.order is None
         for seed in range(1, limits.STOP_DRAWS if several else 1):
-            # half of the time is left to models that learn more by it
+            # half of the time is left to models that gain more from it
             late = deadline is not None and deadline.left < 2 * each + deadline.seconds / 2
             held = None if late else rows_to_stop_by(train, seed)
             if held is None:
@@ -435,11 +428,11 @@ class TreeModel(Estimator):
         if not np.isfinite(mean).all():
             return trees, curve
         self._deadline = None if deadline is None else Deadline(deadline.left, deadline.clock, may_hurry=False)
-        self._rounds = math.ceil((int(mean.argmin()) + 1) * 8 / 7)  # they were best on seven eighths of the rows
+        self._rounds = math.ceil((int(mean.argmin()) + 1) * 8 / 7)  # the best number is of seven eighths of the rows
         return self._stopped([(train, self._values(train, params))], params, output)[0], mean.tolist()
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Refuse a parameter that is none of those the library knows: it would pass over it."""
+        """Refuse a parameter that the library does not know: it would ignore it silently."""
         known = {*known, *inspect.signature(type(self)).parameters}
         odd = next((n for n in self.params if n not in known), None)
         if odd is not None:
@@ -455,19 +448,19 @@ class TreeModel(Estimator):
             library = type(error).__module__.split(".")[0].strip("_")
             if library not in ("lightgbm", "xgboost", "catboost"):
                 raise
-            # A library's message may hold a stack trace of its own.
+            # A library's message may contain a stack trace.
             message = " ".join(str(error).split())[:300]
             remedy = f"Check the parameters {self.params}"
             raise DataError(f"{self.name}: {library} refuses to learn ({message})", remedy=remedy) from error
 
     def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
-        """Return the trees to continue from, whose encoding of columns is taken, and a note for the trace."""
+        """Return the trees to continue from, whose column encoding is reused, and a note for the trace."""
         if self._start is None:
             return None, ""
         differs = self._start.differs(self._inputs, used) or self._cannot_go_on(device)
         if differs:
             return None, f"grown anew: {differs}"
-        # old trees split by the old codes
+        # the existing trees split by their own codes
         self._inputs = self._start.inputs
         return self._start, "grown on the trees that were there"
 
@@ -497,7 +490,7 @@ class TreeModel(Estimator):
         return {**self.defaults, **{self.aliases.get(n, n): v for n, v in self.params.items()}}
 
     def _by_place(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Put constraints in the order of the columns."""
+        """Convert constraints to the order of the columns."""
         monotone = params.get("monotone_constraints")
         if not isinstance(monotone, Mapping):
             return dict(params)
@@ -510,22 +503,22 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
-        """Return the library's parameters in full."""
+        """Return the library's parameters, defaults included."""
 
     @abstractmethod
     def _values(self, rows: Rows, params: Mapping[str, Any]) -> Any:
-        """Return the columns of rows as the library takes them."""
+        """Return the columns of rows in the form that the library takes."""
 
     @abstractmethod
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> Any:
-        """Return rows with labels as the library takes them; ``ref``: the matrix whose bins they are to have."""
+        """Return labelled rows in the form that the library takes; ``ref``: the matrix whose bins to use."""
 
     @abstractmethod
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
         """Grow the trees of one output on top of ``_before``, within ``_deadline``.
 
-        Returns the trees up to the best, and the figure on ``held`` that they stop by, after each tree. Without
-        ``held`` all rounds are grown.
+        Returns the trees up to the best round, and the monitored value on ``held`` after each round. Without ``held``
+        all rounds are grown.
         """
 
     @abstractmethod
@@ -534,12 +527,10 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _predicted(self, trees: Any, values: Any) -> torch.Tensor:
-        """Predict by one output's trees: float64 ``[n]``, of a multiclass task ``[n, k]``."""
+        """Predict with one output's trees: float64 ``[n]``, or ``[n, k]`` for a multiclass task."""
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Return scores, probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the
-        CPU.
-        """
+        """Return scores, probabilities or values, depending on the task: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._task is None:
             raise self.not_fitted()
         if not len(data):
@@ -559,17 +550,17 @@ class TreeModel(Estimator):
 
     @abstractmethod
     def _text_of(self, trees: Any) -> bytes:
-        """Return one output's trees in the library's own form."""
+        """Serialise one output's trees in the library's own format."""
 
     def _write_trees(self, trees: Any, path: Path) -> None:
-        path.write_bytes(self._text_of(trees))  # the libraries' own writing raises errors of their own for a full disk
+        path.write_bytes(self._text_of(trees))  # the libraries' own writers raise their own errors for a full disk
 
     @abstractmethod
     def _read_trees(self, path: Path) -> Any:
         """Restore what ``_write_trees`` wrote."""
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write the trees of each output in the library's own form, and the vocabularies."""
+        """Write the trees of each output in the library's own format, and the vocabularies."""
         if self._task is None:
             raise self.not_fitted()
         constants = [part if isinstance(part, float) else None for part in self._parts]

@@ -1,4 +1,4 @@
-"""The contract of estimators: they learn a target from rows and predict it for other rows."""
+"""The interface of estimators: they learn a target from rows and predict it for other rows."""
 
 from __future__ import annotations
 
@@ -29,34 +29,33 @@ from fastrec.validate.target import Task
 class Trace:
     """A record of training."""
 
-    #: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``; of boosted trees per round:
-    #: ``{'round': 0, 'held_out': …}``, the figure that training stops by
+    #: One record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``. Boosted trees have one per
+    #: round: ``{'round': 0, 'held_out': …}``, the value monitored for early stopping.
     curves: list[dict[str, float]] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)  #: feature → total gain
-    began: str = ""  #: after ``start_from``: what it began with, or why it was trained from nothing all the same
+    began: str = ""  #: after ``start_from``: what training began with, or why it began from scratch
 
 
 class Estimator(ABC):
-    """Learns from rows with labels, then predicts.
+    """Base class of estimators, which learn from labelled rows and then predict.
 
-    What is predicted follows from the task of the rows: scores ``[n]`` for ranking (the higher, the nearer the top),
-    the probability of class 1 ``[n]`` for binary, probabilities ``[n, k]`` for multiclass (they sum to 1) and
-    multilabel, values ``[n]`` or ``[n, t]`` for regression.
+    Predictions depend on the task of the rows. Ranking: scores ``[n]`` (higher is nearer the top). Binary: the
+    probability of class 1 ``[n]``. Multiclass and multilabel: probabilities ``[n, k]`` (multiclass ones sum to 1).
+    Regression: values ``[n]`` or ``[n, t]``.
 
-    One of your own defines ``fit`` and ``predict``. To be saved, it keeps the constructor's arguments as attributes of
-    their names (``**params`` as ``params``), and names in ``learned`` the attributes that ``fit`` sets. Rows held out
-    to stop by are part of the rows it was given.
+    A subclass of your own defines ``fit`` and ``predict``. To be saved, it keeps each constructor argument as an
+    attribute of the same name (``**params`` as ``params``), and lists in ``learned`` the attributes that ``fit`` sets.
+    Its early-stopping hold-out must be part of the training rows.
 
     Attributes:
-        name: names it in tables and files.
-        tasks: what it can do.
-        learns: False for a rule, with nothing to train.
-        beside: it may train in a thread of its own: it draws on no global random state and lets the interpreter go.
-        keeps_time: ``fit`` keeps ``time_limit``.
-        time_limit: seconds that ``fit`` may take; None: as many as it takes. It is a limit of one fit, not a setting:
-            it is not saved.
-        wants_unlabeled: its ``fit`` takes ``unlabeled=``, rows without labels, too.
-        reads_events: its lists come with the events before them (``Lists(…, events=…)``).
+        name: the name used in tables and files.
+        tasks: the tasks it supports.
+        learns: False for a rule, which has nothing to train.
+        beside: whether it may train in its own thread: it uses no global random state and releases the interpreter.
+        keeps_time: whether ``fit`` respects ``time_limit``.
+        time_limit: seconds that ``fit`` may take; None: no limit. It applies to one fit and is not saved.
+        wants_unlabeled: whether ``fit`` also takes ``unlabeled=``, rows without labels.
+        reads_events: whether its lists need the events before them (``Lists(…, events=…)``).
         learned: attributes that ``fit`` sets, None before: plain values, tensors or estimators.
     """
 
@@ -75,13 +74,13 @@ class Estimator(ABC):
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Estimator:
-        """Learn.
+        """Learn from labelled rows.
 
         Args:
             train: rows with labels.
-            valid: other rows with labels, only to report on while training; nothing is chosen by them.
-            seed: of everything random.
-            device: where to train.
+            valid: other rows with labels, only for reporting during training; they influence no choice.
+            seed: the seed of all random numbers.
+            device: the device to train on.
         """
 
     @abstractmethod
@@ -89,7 +88,7 @@ class Estimator(ABC):
         """Return predictions: float64 ``[n]`` or ``[n, k]`` on the CPU."""
 
     def check_task(self, data: Rows) -> None:
-        """Refuse rows of a task that this estimator cannot do, by name of those that it can."""
+        """Refuse rows of a task that this estimator does not support, and name those that it does."""
         if not hasattr(data, "task"):
             remedy = "Give Rows(Table.read(df), 'binary', conts=['price'], label=df['clicked'])"
             raise DataError(f"{type(self).__name__} learns from Rows, not from a {type(data).__name__}", remedy=remedy)
@@ -97,15 +96,15 @@ class Estimator(ABC):
             remedy = f"It does {', '.join(self.tasks)}: take another estimator, or name another task"
             raise DataError(f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task", remedy=remedy)
 
-    def suit(self, metric: str) -> None:  # noqa: B027 - most kinds learn what their task says
-        """Learn what a metric of amounts is best at, where no other objective was asked for.
+    def suit(self, metric: str) -> None:  # noqa: B027 - most classes learn by their task only
+        """Learn what a regression metric rewards, unless an objective was given.
 
         Args:
             metric: a metric's name, such as ``'pinball@0.9'``.
         """
 
     def forget(self) -> None:
-        """Drop what was learned: the attributes of ``learned`` are None again, but for estimators among them."""
+        """Drop what was learned: set the attributes of ``learned`` to None, except for estimators among them."""
         self.trace = Trace()
         for name in self.learned:
             if not isinstance(getattr(self, name, None), Estimator):
@@ -118,18 +117,18 @@ class Estimator(ABC):
         return copy.deepcopy(untrained)
 
     def start_from(self, other: Estimator) -> bool:
-        """Let the next ``fit`` begin with what another, trained one has learned, and not from nothing.
+        """Let the next ``fit`` begin with what another trained estimator has learned, rather than from scratch.
 
         Args:
             other: a trained estimator of the same class.
 
         Returns:
-            Whether it will try; False: this kind is always trained from nothing. ``trace.began`` says what came of it.
+            Whether it will try; False: this class always trains from scratch. ``trace.began`` tells what happened.
         """
         return False
 
     def start_anew(self) -> None:  # noqa: B027 - most kinds always do
-        """Let the next ``fit`` begin from nothing, whatever ``start_from`` was given."""
+        """Let the next ``fit`` begin from scratch, even after ``start_from``."""
 
     def not_fitted(self) -> NotFittedError:
         """Return the error of an untrained estimator."""
@@ -139,9 +138,9 @@ class Estimator(ABC):
         """Return the constructor's arguments, as JSON values.
 
         Raises:
-            DataError: an argument is no attribute, or nothing says how to save what was learned.
+            DataError: an argument is not an attribute, or nothing defines how to save what was learned.
         """
-        # Else it would be saved without what it has learned, and found out when it is loaded.
+        # Otherwise it would be saved without what it learned, and this would be noticed only after loading.
         if self.learns and not self.learned and type(self).write is Estimator.write:
             remedy = "Name the attributes that fit sets in learned, or define settings(), write() and read()"
             raise DataError(f"{type(self).__name__} does not say what it has learned", remedy=remedy)
@@ -151,7 +150,7 @@ class Estimator(ABC):
         """Write what was learned into an existing folder, without pickle.
 
         Returns:
-            What else ``read`` is to be given, as JSON values.
+            Further values that ``read`` needs, as JSON values.
 
         Raises:
             NotFittedError: an attribute of ``learned`` is None.
@@ -176,19 +175,19 @@ class Estimator(ABC):
         """Write settings and what was learned, without pickle; an earlier save at ``folder`` is replaced in one step.
 
         Args:
-            folder: where to; made if need be.
+            folder: the target folder; it is created if needed.
 
         Raises:
             NotFittedError: nothing was learned.
-            DataError: a setting is of a kind that no JSON file holds.
+            DataError: a setting cannot be stored as JSON.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
         check_replaceable(folder, "estimator.json")
         with atomic_folder(folder) as part:
             about = {"class": saved_name(type(self)), "settings": self.settings(), **self.write(part)}
-            if (trace := getattr(self, "trace", None)) is not None:  # one of a user's own may keep none
+            if (trace := getattr(self, "trace", None)) is not None:  # a user's own estimator may have no trace
                 about |= {"importance": dict(trace.importance), "began": trace.began}
-            # last: of all files but the one that the digests stand in
+            # last: digests of all files except the one that holds the digests
             about["digests"] = digests_below(part, but="estimator.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
@@ -199,18 +198,18 @@ class Estimator(ABC):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote: it predicts as the estimator that was saved did.
+        """Read what ``save`` wrote; the loaded estimator predicts as the saved one did.
 
         Args:
             folder: where it was saved.
 
         Returns:
-            An estimator of the class that was saved: one of the library's, or one that has been defined already.
-            Nothing is imported that a file names.
+            An estimator of the saved class: one of the library's, or one that is already defined. Nothing that a file
+            names is imported.
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds an estimator of another class, or of one that is not known.
+            DataError: it holds an estimator of another or an unknown class.
         """
         folder = Path(folder)
         path = folder / "estimator.json"
@@ -222,12 +221,12 @@ class Estimator(ABC):
         except (ValueError, TypeError, KeyError) as error:
             raise _unreadable(path, error) from error
         try:
-            # a file may name any class: only those that are known are taken, and nothing is imported for it
+            # a file may name any class: only known classes are accepted, and nothing is imported for it
             kind = class_named(Estimator, name, cls)
         except DataError as error:
             raise DataError(error.problem, file=path, remedy=error.remedy) from None
         try:
-            # XGBoost's reader ends the process at some damaged files: they must not reach it
+            # XGBoost's reader ends the process on some damaged files: they must not reach it
             if digests_below(folder, but="estimator.json") != about["digests"]:
                 raise ValueError("its files are not those that were written")
             estimator = kind(**settings)
@@ -238,7 +237,7 @@ class Estimator(ABC):
                 )
         except (MissingFileError, UnreadableFileError):
             raise
-        except Exception as error:  # safetensors and XGBoost raise classes of their own for a damaged file
+        except Exception as error:  # safetensors and XGBoost raise their own exceptions for a damaged file
             raise _unreadable(path, error) from error
         return estimator
 
@@ -250,7 +249,7 @@ def _unreadable(path: Path, error: Exception) -> UnreadableFileError:
 
 
 class Ranker(Estimator):
-    """An estimator that ranks the candidates of lists, and does no other task.
+    """An estimator that only ranks the candidates of lists.
 
     Its ``fit`` and ``predict`` are given ``Lists``.
     """
@@ -264,29 +263,29 @@ class Rule(Estimator):
     learns = False
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Return it as it is: there is nothing to learn."""
+        """Return the rule unchanged: there is nothing to learn."""
         return self
 
 
 class Wrapper(Estimator):
-    """An estimator around another one, ``model``, which it is named after; None: ``read`` brings it."""
+    """An estimator around another one, ``model``, whose name it takes; None: ``read`` sets it."""
 
     model: Any
     learned = ("model",)
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name of the estimator within."""
+        """The name of the wrapped estimator."""
         return type(self).__name__ if self.model is None else self.model.name
 
     @property
     def learns(self) -> bool:  # type: ignore[override]
-        """As the estimator within."""
+        """Same as for the wrapped estimator."""
         return self.model is None or self.model.learns
 
     @property
     def beside(self) -> bool:  # type: ignore[override]
-        """As the estimator within."""
+        """Same as for the wrapped estimator."""
         return self.model is not None and self.model.beside
 
     def forget(self) -> None:
@@ -296,7 +295,7 @@ class Wrapper(Estimator):
             self.model = self.model.fresh()
 
     def begin(self, train: Rows) -> None:
-        """Drop what was learned, to learn from these rows; refuse rows that nothing can be learned from."""
+        """Drop what was learned before fitting these rows; refuse rows that cannot be learned from."""
         self.check_task(train)
         if train.label is None:
             raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
@@ -305,23 +304,23 @@ class Wrapper(Estimator):
         self.forget()
 
     def start_from(self, other: Estimator) -> bool:
-        """Let the estimator within begin with another's."""
+        """Let the wrapped estimator begin with the other's."""
         known = isinstance(other, type(self)) and other.model is not None and self.model is not None
         return known and self.model.start_from(other.model)
 
     def start_anew(self) -> None:
-        """Let the estimator within begin from nothing."""
+        """Let the wrapped estimator begin from scratch."""
         if self.model is not None:
             self.model.start_anew()
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Return the predictions of the estimator within."""
+        """Return the predictions of the wrapped estimator."""
         if self.model is None:
             raise self.not_fitted()
         return self.model.predict(data)
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments but ``model``, which is saved whole."""
+        """Return the constructor's arguments except ``model``, which is saved as a whole."""
         return {**super().settings(), "model": None}
 
 
@@ -329,9 +328,7 @@ ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 
 
 def learnable(rows: Rows, *, name: str) -> Rows:
-    """Return the rows of a weight above 0, in ranking the lists of ``whole_lists``; ``name``: who is to learn, for
-    messages.
-    """
+    """Return rows of positive weight (ranking: those of ``whole_lists``); ``name``: the learner, for messages."""
     if rows.task == "ranking":
         return whole_lists(rows, name=name)  # type: ignore[arg-type]
     if rows.label is None:
@@ -347,7 +344,7 @@ def learnable(rows: Rows, *, name: str) -> Rows:
 
 
 def check_whole(name: str, **given: object) -> None:
-    """Refuse what is no whole number of 1 or more where one is needed; None is passed over."""
+    """Refuse values other than whole numbers of 1 or more; None is allowed."""
     for argument, value in given.items():
         if value is None:
             continue
@@ -357,15 +354,16 @@ def check_whole(name: str, **given: object) -> None:
 
 
 def outputs_of(rows: Rows) -> list[torch.Tensor]:
-    """Return each output's label ``[n]``: one of a ranking, binary or multiclass task, else one for each column."""
+    """Return the label ``[n]`` of each output: one per column if the label has columns, otherwise one."""
     assert rows.label is not None
     return [rows.label] if rows.label.ndim == 1 else list(rows.label.unbind(1))
 
 
 def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) -> torch.Tensor | None:
-    """Return each row's weight for one output times that of its class, float64 ``[n]``; None: all rows alike.
+    """Return each row's weight for one output, times its class weight: float64 ``[n]``; None: equal weights.
 
-    ``'balanced'``: classes have the same weight in all, and the rows as much as before; classes that are not named: 1.
+    ``'balanced'``: all classes have the same total weight, and the sum over all rows is unchanged. Classes without a
+    given weight have weight 1.
     """
     if class_weight is None:
         return None if rows.weight is None else rows.weight.double()
@@ -382,7 +380,7 @@ def output_weight(rows: Rows, label: torch.Tensor, class_weight: ClassWeight) ->
 
 
 def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
-    """Return class weights with numbers of classes as keys, also if a file gave them as text."""
+    """Return class weights with class numbers as keys, even if a file stored them as text."""
     if class_weight is None or class_weight == "balanced":
         return class_weight
     try:
@@ -396,7 +394,7 @@ def check_class_weight(class_weight: ClassWeight, *, name: str) -> ClassWeight:
 
 
 def check_classes(rows: Rows, class_weight: ClassWeight, *, name: str) -> None:
-    """Refuse class weights where there are no such classes."""
+    """Refuse class weights for classes that do not exist."""
     if class_weight is None:
         return
     if rows.task in ("ranking", "regression"):
@@ -416,26 +414,26 @@ def constant_of(label: torch.Tensor, weight: torch.Tensor | None) -> float:
 
 
 def assembled(parts: list[torch.Tensor], task: Task) -> torch.Tensor:
-    """Join outputs' predictions, float64 ``[n]`` (of a multiclass task ``[n, k]``, whose rows then sum to 1)."""
+    """Join the predictions of all outputs: float64 ``[n]`` or ``[n, k]``; rows of a multiclass task then sum to 1."""
     if task == "multiclass":
         return parts[0] / parts[0].sum(1, keepdim=True)
     return parts[0] if len(parts) == 1 else torch.stack(parts, 1)
 
 
 def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
-    """Choose about a share of the training rows to stop by, so that the fold that is scored stays unseen: bool ``[n]``.
+    """Choose a share of the training rows as a hold-out for early stopping: bool ``[n]``.
 
-    Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
-    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id (other
-    seeds draw others). Rows whose label is a guess are left aside: one would stop where the guesses come true. One
-    row, time or group at least is left to train on, and where rows are drawn, one of every class; where that cannot
-    be, nothing is held out.
+    It is taken from the training rows so that the scored fold stays unseen. Groups stay whole. If there is an order,
+    the last rows are held out (groups: by their last row), rows of equal time together. Otherwise rows are sampled by a
+    hash of their number, stratified by class, or groups by a hash of their id; ``seed`` varies the hash. Rows with a
+    guessed label are never held out. At least one row, time or group remains for training, and one row of every sampled
+    class. If that is impossible, nothing is held out.
     """
     n = len(rows)
     if rows.guessed is not None and bool(rows.guessed.any()):
         known = ~rows.guessed
         held = torch.zeros(n, dtype=torch.bool)
-        # without the columns, which a choice of rows does not need: taking them would copy them
+        # without the columns: choosing rows does not need them, and taking rows would copy them
         held[known] = held_out(replace(rows, table=Table({})).take(known), share, seed)
         return held
     if n < 2:
@@ -452,7 +450,7 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
 
 
 def rows_to_stop_by(rows: Rows, seed: int = 0) -> Tensor | None:
-    """Return ``held_out``, or None if too few rows, times, groups or classes would be left, or none can be held out."""
+    """Return ``held_out``; None if nothing can be held out or too few classes remain for training."""
     held = held_out(rows, seed=seed)
     if not bool(held.any()) or bool(held.all()):
         return None
@@ -462,7 +460,7 @@ def rows_to_stop_by(rows: Rows, seed: int = 0) -> Tensor | None:
 
 
 def some_held_out(rows: Rows, *, name: str) -> Tensor:
-    """Return ``rows_to_stop_by``, which must not be None; ``name``: who is to learn from the others."""
+    """Return ``rows_to_stop_by``, and raise an error if it is None; ``name``: the learner, for messages."""
     held = rows_to_stop_by(rows)
     if held is not None:
         return held
@@ -489,17 +487,17 @@ def _drawn(hashed: Tensor, strata: Tensor | None, share: float) -> Tensor:
 
 
 def _last(order: Tensor, share: float) -> Tensor:
-    """Choose the last rows, those of one time together, as near to the share as possible, but never all."""
+    """Choose the last rows, with rows of equal time together: the nearest number to the share, but never all."""
     times, counts = torch.unique(order, return_counts=True)
     if len(times) < 2:
         return torch.zeros(len(order), dtype=torch.bool)
-    after = counts.flip(0).cumsum(0).flip(0)[1:]  # rows from each time on; the first time always trains
+    after = counts.flip(0).cumsum(0).flip(0)[1:]  # rows from each time on; the first time is always for training
     first = times[1:][(after - len(order) * share).abs().argmin()]
     return order >= first
 
 
 def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
-    """Choose whole groups: the last ones if there is an order, else those of the lowest hashes."""
+    """Choose whole groups: the last ones if there is an order, otherwise those of the lowest hashes."""
     assert rows.groups is not None
     ids, codes, sizes = torch.unique(rows.groups, return_inverse=True, return_counts=True)
     if len(ids) < 2:
@@ -510,7 +508,7 @@ def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
     else:
         rank = row_folds(Table({"group": ids}), ["group"], limits.HELD_OUT_HASHES, seed=seed + limits.HELD_OUT_SEED)
     order = torch.argsort(rank, stable=True)
-    sums = sizes[order].cumsum(0)[:-1]  # one group at least trains
+    sums = sizes[order].cumsum(0)[:-1]  # at least one group is for training
     many = int((sums - len(codes) * share).abs().argmin()) + 1
     held = torch.zeros(len(ids), dtype=torch.bool)
     held[order[:many]] = True

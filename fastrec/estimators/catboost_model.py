@@ -18,7 +18,7 @@ from fastrec.estimators._tree_model import TreeData, TreeModel, catboost_in_time
 from fastrec.estimators.base import ClassWeight
 from fastrec.validate import Rows
 
-_EXPONENTS = ("Poisson", "Tweedie")  # losses of the logarithm of what is predicted
+_EXPONENTS = ("Poisson", "Tweedie")  # losses that model the logarithm of the target
 
 
 def catboost() -> ModuleType:
@@ -31,26 +31,26 @@ def catboost() -> ModuleType:
 
 
 class CatBoostModel(TreeModel):
-    """CatBoost for any task: one model for each target of a task with several.
+    """CatBoost for any task; a task with several targets gets one model per target.
 
-    Rows are chosen as by ``XGBModel``. CatBoost encodes categories, text among the numbers too, by ordered statistics
-    of the target; missing and unseen ones are one category. A ranking's scores are raw, its relevance is divided by
-    the largest one.
+    Rows are selected as in ``XGBModel``. CatBoost encodes categories, including text columns, by ordered target
+    statistics; missing and unseen values form one category. Ranking scores are raw, and the relevance is divided by its
+    maximum.
 
     Args:
         name: the model's name.
-        rounds, early_stopping_rounds, columns, class_weight: as of ``XGBModel``; ``eval_metric`` as there.
-        objective: CatBoost's loss function, one that fits the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
+        rounds, early_stopping_rounds, columns, class_weight: as for ``XGBModel``, including ``eval_metric``.
+        objective: CatBoost's loss function, suitable for the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
             ``RMSE``.
-        keys: numbers that are categories here, such as months and days: CatBoost joins categories with one another,
-            so that a day of a month gets a statistic of its own.
-        **params: CatBoost's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
+        keys: numbers to treat as categories, such as months and days. CatBoost combines categories, so that a day of a
+            month gets its own statistic.
+        **params: CatBoost's own parameters; they override the defaults. Constraints name columns, as for ``XGBModel``.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here, or ``keys`` is one text.
+        DataError: a parameter is set by another argument here, or ``keys`` is a single text.
     """
 
-    beside = False  # its loggers are one for the whole process
+    beside = False  # its loggers are shared by the whole process
     suffix = ".cbm"
     elsewhere = {  # noqa: RUF012
         "iterations": "rounds=", "num_boost_round": "rounds=", "n_estimators": "rounds=", "num_trees": "rounds=",
@@ -93,10 +93,10 @@ class CatBoostModel(TreeModel):
         self.keys = list(keys)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
-        catboost()  # imported before a limit of time begins: it takes a second or more
+        catboost()  # import it before a time limit starts: it takes a second or more
         params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
         params |= {"loss_function": self._objective(train.task), "random_seed": seed}
-        # else it leaves a folder catboost_info where it is called
+        # otherwise it creates a folder catboost_info in the working directory
         params |= {"allow_writing_files": False, "logging_level": "Silent"}
         if device is not None and device.type == "cuda":
             params |= {"task_type": "GPU", "devices": str(device.index or 0)}
@@ -112,13 +112,13 @@ class CatBoostModel(TreeModel):
         for i, name in enumerate(inputs.names):
             coded = name in inputs.vocabs
             column = inputs.codes(table, name).int() if coded else table[name].number(torch.float32)
-            columns[str(i)] = column.cpu().numpy()  # of text CatBoost would hash every row: codes are as good
+            columns[str(i)] = column.cpu().numpy()  # CatBoost would hash the text of every row: codes serve as well
         return pd.DataFrame(columns)
 
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> Any:
         label, ranks = data.label, data.groups is not None
         if ranks:
-            label = label / max(label.max(), 1.0)  # its metrics of ranking want 0 to 1
+            label = label / max(label.max(), 1.0)  # its ranking metrics expect 0 to 1
         return catboost().Pool(
             data.values,
             label,
@@ -130,7 +130,7 @@ class CatBoostModel(TreeModel):
 
     @property
     def _cats(self) -> list[int]:
-        """The places of the columns that are categories."""
+        """The positions of the categorical columns."""
         return [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
 
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[Any, Sequence[float]]:
@@ -142,7 +142,7 @@ class CatBoostModel(TreeModel):
             options["init_model"] = self._before
         if held is not None:
             options |= {"eval_set": held, "early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
-        # of fewer than 200 rounds it has other defaults than the trees that told how many are best
+        # with fewer than 200 rounds, its defaults differ from those of the trees that gave the best number
         if self._rounds < self.rounds and self._before is None and held is None:
             params["iterations"] = min(max(params["iterations"], 200), self.rounds)
         trees = catboost().CatBoost(params).fit(matrix, **options)
@@ -150,7 +150,7 @@ class CatBoostModel(TreeModel):
             trees.shrink(self._rounds)
         results = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
-        # a metric may be called by its name with options that were not given; YetiRank tells of another one first
+        # a metric's name may be followed by default options; YetiRank reports another metric first
         return trees, next((v for n, v in results.items() if n == metric or n.startswith(f"{metric}:")), [])
 
     def _gains(self, trees: Any) -> Iterable[float]:
@@ -166,7 +166,7 @@ class CatBoostModel(TreeModel):
         return torch.from_numpy(np.array(predictions, dtype=np.float64))
 
     def _cannot_go_on(self, device: torch.device | None) -> str:
-        # With statistics of categories CatBoost joins the trees but not what they look up: predictions go wrong.
+        # With statistics of categories, CatBoost joins the trees but not their lookup tables: predictions become wrong.
         if self._inputs.vocabs:
             return f"CatBoost goes on without categories only, and {next(iter(self._inputs.vocabs))} is one"
         return "CatBoost goes on where it runs on a CPU only" if device is not None and device.type == "cuda" else ""
@@ -179,7 +179,7 @@ class CatBoostModel(TreeModel):
     def _write_trees(self, trees: Any, path: Path) -> None:
         try:
             trees.save_model(str(path))
-        except catboost().CatBoostError as error:  # its own class, also for a full disk
+        except catboost().CatBoostError as error:  # CatBoost's own exception, even if the disk is full
             problem = "could not be written (the file system refused a model's file)"
             remedy = "Free disk space or choose another place; what was there before is untouched"
             raise WriteError(problem, file=path, remedy=remedy) from error

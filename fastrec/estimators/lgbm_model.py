@@ -30,22 +30,22 @@ def lightgbm() -> ModuleType:
 
 
 class LGBMModel(TreeModel):
-    """LightGBM for any task: one booster for each target of a task with several.
+    """LightGBM for any task; a task with several targets gets one booster per target.
 
-    Rows and columns are prepared as by ``XGBModel``. Trees grow on the CPU unless ``device_type`` is given: the usual
-    packages of LightGBM have no CUDA. A ranking's scores are margins; a relevance of 2 is a gain of 2.
+    Rows and columns are prepared as in ``XGBModel``. Trees grow on the CPU unless ``device_type`` is given, as
+    LightGBM's usual packages lack CUDA. Ranking scores are margins; a relevance of 2 is a gain of 2.
 
     Args:
         name: the model's name.
-        rounds, early_stopping_rounds, columns, class_weight: as of ``XGBModel``; trees stop by the
-            first ``metric`` if it is given.
-        objective: LightGBM's, one that fits the task; None: ``lambdarank``, ``binary``, ``multiclass``, ``regression``,
-            in a run what its metric of amounts is best at.
+        rounds, early_stopping_rounds, columns, class_weight: as for ``XGBModel``; if ``metric`` is given, trees stop by
+            the first one.
+        objective: LightGBM's objective, suitable for the task; None: ``lambdarank``, ``binary``, ``multiclass``,
+            ``regression`` (in a run, the one for its regression metric).
         native_cats: split categories by sets of values (LightGBM's own categorical splits); False: by code.
-        **params: LightGBM's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
+        **params: LightGBM's own parameters; they override the defaults. Constraints name columns, as for ``XGBModel``.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here; by ``fit``: LightGBM has no such.
+        DataError: a parameter is set by another argument here; in ``fit``: LightGBM has no such parameter.
     """
 
     suffix = ".txt"
@@ -69,7 +69,7 @@ class LGBMModel(TreeModel):
     defaults = {  # noqa: RUF012
         "learning_rate": 0.05, "num_leaves": 31, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
     }  # fmt: skip
-    aliases = {  # noqa: RUF012 - where LightGBM is given a name and another name of it, it passes over the latter
+    aliases = {  # noqa: RUF012 - LightGBM ignores an alias if the main name is given too
         "eta": "learning_rate", "shrinkage_rate": "learning_rate",
         "num_leaf": "num_leaves", "max_leaves": "num_leaves", "max_leaf": "num_leaves", "max_leaf_nodes": "num_leaves",
         "subsample": "bagging_fraction", "sub_row": "bagging_fraction", "bagging": "bagging_fraction",
@@ -99,22 +99,22 @@ class LGBMModel(TreeModel):
         super().__init__(name, rounds, early_stopping_rounds, columns, class_weight, objective, params)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
-        with suppress(AttributeError):  # a name of LightGBM's own, which another version may not have
+        with suppress(AttributeError):  # a private name that other versions may lack
             known = lightgbm().basic._ConfigAliases._get_all_param_aliases()
             self.refuse_unknown([*known, *chain(*known.values())])
         params = {"num_threads": torch.get_num_threads(), "verbosity": -1, **self._over_defaults()}
         params |= {"objective": self._objective(train.task), "seed": seed}
-        # Which way histograms are built is otherwise decided by the clock, and with it the last digits.
+        # Otherwise timing decides how histograms are built, and with it the last digits.
         params |= {"deterministic": True}
-        # as LightGBM refuses both ways at once
+        # LightGBM refuses both ways at once
         params.setdefault("force_row_wise", not params.get("force_col_wise", False))
         if train.task == "multiclass":
             params["num_class"] = train.n_outputs
         if params["objective"] in ("lambdarank", "rank_xendcg"):
             assert train.label is not None
-            # its usual gain is 2^relevance - 1; here relevance counts as it is
+            # its default gain is 2^relevance - 1; here the gain is the relevance itself
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
-            # its usual NDCG is of the first place alone, by which trees stop after a few rounds
+            # its default NDCG looks at the first place only, which stops trees after a few rounds
             params.setdefault("eval_at", limits.WHOLE_LIST)
             odd = (train.label < 0) | (train.label != train.label.round())
             if bool(odd.any()):
@@ -132,7 +132,7 @@ class LGBMModel(TreeModel):
             data.label,
             weight=data.weight,
             group=None if data.groups is None else data.sizes,
-            # names that any column may have are not names that LightGBM takes
+            # LightGBM rejects some names that columns may have
             feature_name=[f"f{i}" for i in range(len(self._inputs.names))],
             categorical_feature=coded,
             params=self._by_place(params),
@@ -164,7 +164,7 @@ class LGBMModel(TreeModel):
         if held is None:
             return trees, []
         curve, best = next(iter(results["held"].values())), trees.best_iteration
-        if deadline is not None and deadline.is_over:  # stopped before it was known to be over
+        if deadline is not None and deadline.is_over:  # stopped by time: best_iteration is not the best round
             best = int(np.argmax(curve) if more_is_better else np.argmin(curve)) + 1
             best += 0 if self._before is None else self._before.current_iteration()
         # LightGBM keeps the trees after the best one.

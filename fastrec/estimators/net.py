@@ -1,4 +1,4 @@
-"""``NetRanker``: a fastai net over candidates, trained on whole lists by the softmax of each list."""
+"""``NetRanker``: a fastai net over candidates, trained on whole lists with a softmax over each list."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from fastrec.tabular import Categorify, RankGauss, TabularFrame
 from fastrec.validate import Lists, whole_lists
 
 _LIST = "__list__"
-_TARGETS = ("__share__", _LIST, "__weight__")  # not names that a feature may have
+_TARGETS = ("__share__", _LIST, "__weight__")  # names that no feature may have
 _TABULAR = {"layers": [128, 64], "ps": 0.2, "embed_p": 0.05, "use_bn": False, "act_cls": nn.SiLU}
 
 
 class NetRanker(Ranker):
-    """A net of ``fastrec.models`` trained with fastai's one-cycle schedule on batches of whole lists.
+    """A net of ``fastrec.models``, trained with fastai's one-cycle schedule on batches of whole lists.
 
-    Numbers go through ``RankGauss``, and where values are missing a flag goes in beside them (one for all columns that
-    are missing in the same rows).
+    Numbers are transformed by ``RankGauss``. If values are missing, a flag is added as an input (one for all columns
+    that are missing in the same rows).
 
     Args:
         name: the ranker's name.
-        model: the net: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike.
-        options: the model's own options, over the next three and over what a ``TabularNet`` has here (no batch norm in
-            the hidden layers, SiLU).
-        layers: width of each hidden layer; None: 128 and 64, of another model its own default.
-        ps: dropout after each hidden layer; None: .2, of another model its own default.
-        embed_p: dropout on the embeddings; None: .05, of another model its own default.
-        epochs: how often every list is seen, at the size at which ``max_rows`` is not reached.
-        max_rows: epochs are cut so that at most about this many candidates are seen; one epoch at least.
-        lr: the schedule's highest rate at a batch of 3,000 candidates; it grows with the square root of the batch.
-        bs: candidates in a batch, up to the whole set. AdamW trains; from 32,768 candidates on the embeddings have no
-            momentum, and the other momenta go with the batch.
+        model: a class of ``fastrec.models``, its name, or a class of your own with the same interface.
+        options: the model's own options; they override the next three arguments and the defaults of a ``TabularNet``
+            here (no batch norm in the hidden layers, SiLU).
+        layers: width of each hidden layer; None: 128 and 64, or another model's own default.
+        ps: dropout after each hidden layer; None: .2, or another model's own default.
+        embed_p: dropout on the embeddings; None: .05, or another model's own default.
+        epochs: the number of epochs, unless ``max_rows`` allows fewer.
+        max_rows: limit epochs so that at most about this many candidates are seen; at least one epoch.
+        lr: the schedule's highest rate for a batch of 3,000 candidates; it scales with the root of the batch size.
+        bs: candidates in a batch, at most all of them. AdamW is the optimizer; from 32,768 candidates on, embeddings
+            have no momentum, and the other momenta scale with the batch size.
         wd: weight decay.
 
     Raises:
-        DataError: there is no such model, or it takes no such option.
+        DataError: there is no such model, or it has no such option.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class NetRanker(Ranker):
         self.forget()
 
     def forget(self) -> None:
-        """Drop the net and what its columns were prepared with."""
+        """Drop the net and the preparation of its columns."""
         super().forget()
         self._trained: TrainedNet | None = None
 
@@ -96,9 +96,9 @@ class NetRanker(Ranker):
         return True
 
     def start_anew(self) -> None:
-        """Let the next net begin with first weights."""
+        """Let the next net begin with initial weights."""
         self._start: NetStart | None = None
-        self.began_with = ""  # which weights: what is kept of a run goes by it
+        self.began_with = ""  # identifies the first weights: cached results of a run depend on it
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -125,7 +125,7 @@ class NetRanker(Ranker):
             groups=_LIST,
             device=device,
         )
-        # a batch is whole lists: it may be a little smaller or larger
+        # a batch consists of whole lists: it may be a little smaller or larger
         bs = min(self.bs, len(train))
         tfms, more = self._event_inputs(train, frame)
         dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"), **tfms)
@@ -150,7 +150,7 @@ class NetRanker(Ranker):
         return rows
 
     def _event_inputs(self, train: Lists, frame: TabularFrame) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return options of the dataloaders, and of the net, for inputs besides the frame's columns."""
+        """Return options of the dataloaders and of the net, for inputs besides the frame's columns."""
         return {}, {}
 
     def _event_values(self) -> dict[str, list[Any]]:
@@ -158,7 +158,7 @@ class NetRanker(Ranker):
         return {}
 
     def _report(self, valid: Lists) -> Callable[[Any], dict[str, float]]:
-        """Return what KeepBest records after an epoch; columns are prepared once, before training."""
+        """Return the function that KeepBest calls after each epoch; columns are prepared once, before training."""
         targets = torch.stack([t.double() for t in _targets_of(valid)], 1)
         scored, loss = self._scorer(valid), WeightedListLoss()
 
@@ -170,7 +170,7 @@ class NetRanker(Ranker):
         return report
 
     def _scorer(self, data: Lists) -> Callable[[], Tensor]:
-        """Prepare the columns of lists; the function returned scores them by the net's current weights."""
+        """Prepare the columns of lists; the returned function scores them with the net's current weights."""
         assert self._trained is not None
         trained = self._trained
         frame = trained.frame_of(data)
@@ -183,11 +183,11 @@ class NetRanker(Ranker):
         return self._scorer(data)() if len(data) else torch.zeros(0, dtype=torch.float64)
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        """Return the constructor's arguments except ``model`` and its options, which ``write`` saves."""
         return {n: getattr(self, n) for n in ("name", "epochs", "max_rows", "lr", "bs", "wd")}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
+        """Write weights (``model.safetensors``), the arguments of the net (``net/``) and the preparation of columns."""
         if self._trained is None:
             raise self.not_fitted()
         return self._trained.write(folder)
@@ -199,10 +199,10 @@ class NetRanker(Ranker):
 
 
 class WeightedListLoss(nn.Module):
-    """``ListwiseSoftmax``, mean over the weights of the lists.
+    """``ListwiseSoftmax``, averaged with the weights of the lists.
 
-    Targets are ``[b, 3]``: a candidate's share of its list's relevance (1 in all, or 0 in a list without any), the
-    list's id and the list's weight.
+    Targets are ``[b, 3]``: a candidate's share of its list's relevance (they sum to 1, or are 0 in a list without any),
+    the list's id and the list's weight.
     """
 
     n_out = 1
@@ -212,7 +212,7 @@ class WeightedListLoss(nn.Module):
         self.each = ListwiseSoftmax(reduction="none")
 
     def denominator(self, targets: Tensor) -> Tensor:
-        """Return the divisor of the mean, a scalar, by which the means of several ranks' batches are joined."""
+        """Return the divisor of the mean, a scalar, for combining the means of several ranks' batches."""
         targets = targets.as_subclass(Tensor)
         return (targets[:, 0] * targets[:, 2]).sum()
 

@@ -1,4 +1,4 @@
-"""``NetModel``: a net of ``fastrec.models`` for tables with a target: classes, amounts or labels."""
+"""``NetModel``: a net of ``fastrec.models`` for tables with a target: classification, regression or labels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from fastrec.tabular import LogTransform, TabularFrame
 from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
-_POSITIVE, _LEAST = ("poisson_deviance", "gamma_deviance"), 1e-3  # predictions above this share of the mean
+_POSITIVE, _LEAST = ("poisson_deviance", "gamma_deviance"), 1e-3  # minimum of predictions as a share of the mean
 OBJECTIVES = ("mae", "pinball", *_POSITIVE)
 
 
@@ -58,9 +58,9 @@ OBJECTIVES = ("mae", "pinball", *_POSITIVE)
 class Head:
     """The outputs of a net for a task.
 
-    Binary: one output, the logit of class 1. Multiclass: one for each class. Multilabel: a logit for each label.
-    Regression: each target standardised by ``mean`` and ``sd``; what is predicted keeps to the training rows' range, as
-    RealMLP's (arXiv 2407.04491, section 3); ``quantile``: which one is learned; None: the mean.
+    Binary: one output, the logit of class 1. Multiclass: one per class. Multilabel: one logit per label. Regression:
+    each target is standardised by ``mean`` and ``sd``, and predictions are clipped to the range of the training
+    targets, as in RealMLP (arXiv 2407.04491, section 3). ``quantile``: the quantile to learn; None: the mean.
     """
 
     task: Task
@@ -86,14 +86,14 @@ class Head:
         return cls(data.task, n_out, *(tuple(m.tolist()) for m in moments), quantile)
 
     def targets(self, data: Rows) -> Tensor:
-        """Return targets as the loss takes them: float64 ``[n, 1]`` for binary and multiclass, else ``[n, n_out]``."""
+        """Return targets for the loss: float64 ``[n, 1]`` for binary and multiclass, else ``[n, n_out]``."""
         y = _matrix(data)
         if self.task != "regression":
             return y
         return (y - y.new_tensor(self.mean)) / y.new_tensor(self.sd)
 
     def loss(self, smoothing: float = 0.0) -> RowLoss:
-        """Return the loss of outputs, targets and weights."""
+        """Return the loss function of outputs, targets and weights."""
         return RowLoss(self.task, self.n_out, smoothing, self.quantile)
 
     def predict(self, outputs: Tensor) -> Tensor:
@@ -112,20 +112,20 @@ class Head:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Make the head of its ``to_state``."""
+        """Restore a head from its ``to_state``."""
         return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in state.items()})
 
 
 class RowLoss(nn.Module):
-    """Task's loss of each row times its weight, mean over the rows.
+    """The task's loss of each row times its weight, averaged over the rows.
 
-    Binary and multilabel: cross-entropy of sigmoids (mean over the labels); multiclass: of the softmax; regression:
-    squared error or, of a ``quantile``, pinball loss (mean over the targets). Targets are ``[b, m + 1]``: the last
-    column is the row's weight, 1 in the mean over all rows. Label smoothing ε makes targets ``y (1 - ε) + ε / classes``
-    (arXiv 1512.00567, section 7), only in training.
+    Binary and multilabel: cross-entropy of sigmoids (mean over the labels). Multiclass: cross-entropy of the softmax.
+    Regression: squared error or, for a ``quantile``, pinball loss (mean over the targets). Targets are ``[b, m + 1]``;
+    the last column is the row's weight, with mean 1 over all rows. During training only, label smoothing ε turns
+    targets into ``y (1 - ε) + ε / classes`` (arXiv 1512.00567, section 7).
     """
 
-    by_row = True  # members of a TabM are rows to it
+    by_row = True  # each member of a TabM counts as a row
 
     def __init__(self, task: Task, n_out: int, smoothing: float = 0.0, quantile: float | None = None) -> None:
         super().__init__()
@@ -140,12 +140,12 @@ class RowLoss(nn.Module):
         return (self.each(outputs, targets[:, :-1], self.smoothing) * targets[:, -1]).mean()
 
     def each(self, outputs: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Return each row's loss ``[b]``, of targets ``[b, m]``."""
+        """Return each row's loss ``[b]``, for targets ``[b, m]``."""
         if self.task == "multiclass":
             return F.cross_entropy(outputs, y[:, 0].long(), reduction="none", label_smoothing=smoothing)
         if self.task == "regression":
             over = y - outputs
-            # the mean is what squared errors lead to
+            # squared error leads to the mean
             if self.quantile is None:
                 return over.square().mean(1)
             return torch.maximum(self.quantile * over, (self.quantile - 1) * over).mean(1)
@@ -159,46 +159,46 @@ def _matrix(data: Rows) -> Tensor:
     return (data.label if data.label.ndim == 2 else data.label[:, None]).double()
 
 
-_TARGETS, _WEIGHT = "__target_{}__", "__weight__"  # not names that a feature may have
+_TARGETS, _WEIGHT = "__target_{}__", "__weight__"  # names that no feature may have
 
 
 class NetModel(Estimator):
-    """A net for binary, multiclass, regression and multilabel tasks, with a strong default for tables.
+    """A net for binary, multiclass, regression and multilabel tasks, with strong defaults for tables.
 
-    It trains on seven eighths of its rows and is scored on the others after every epoch; the best epoch's weights stay.
-    The others are whole groups, the last rows if there is an order, else drawn by class. Flags of missing values are
-    further inputs. The loss is cross-entropy, or the squared error of standardised targets, mean by weight.
+    It trains on seven eighths of its rows and is scored on the rest after every epoch; the best epoch's weights are
+    kept. The hold-out consists of whole groups, of the last rows if there is an order, or of rows stratified by class.
+    Missing-value flags are further inputs. The loss is the weighted mean of cross-entropy, or of the squared error of
+    standardised targets.
 
-    Options that are None have the model's defaults, which bound the number of rows that are seen by ``max_rows``.
+    If an option is None, the model's default is used; these defaults bound the rows seen by ``max_rows``.
 
     Args:
         name: the estimator's name.
-        model: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike; ``'auto'``: the
-            one that does best on tables like these.
+        model: a class of ``fastrec.models``, its name, or a class of your own with the same interface; ``'auto'``: the
+            best one on tables of this kind.
         options: the model's own options.
-        epochs: how often every row is seen, at the size at which ``max_rows`` is not reached.
-        max_rows: epochs are cut so that at most about this many rows are seen; one epoch at least.
+        epochs: the number of epochs, unless ``max_rows`` allows fewer.
+        max_rows: limit epochs so that at most about this many rows are seen; at least one epoch.
         bs: rows in a batch.
         lr: the schedule's highest rate.
         wd: weight decay.
-        patience: training ends after so many epochs without a better score; None: of a TabM of at most 10,000 rows
-            with its own epochs 30, else never.
-        seeds: so many nets are trained, each with other rows held out; predictions are their mean.
-        objective: of amounts, ``'mae'`` learns the median, ``'pinball@0.9'`` that quantile, and the predictions of
-            ``'poisson_deviance'`` and ``'gamma_deviance'`` are above 0; None: the mean, in a run what its metric of
-            amounts is best at.
-        stop_by: a metric's name, or a ``Metric``, whose best epoch counts; None: the task's loss.
-        class_weight: ``'balanced'``, or the weight of each class by its number, on top of the rows' weights:
-            probabilities shift accordingly. For binary and multiclass tasks; None: all alike.
-        smoothing: label smoothing; it blurs probabilities, so it is for accuracy and its kin.
-        keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last
-            epoch's, where the newest rows are worth more than knowing when to stop.
-        logs: numbers with a long tail (the furthest value more than eight distances of the quartiles from the median)
-            go in as logarithms above their lowest value. Counts that are mostly 0 say little otherwise; such a net and
-            one without err otherwise, and a stack gains by having both.
+        patience: stop after this many epochs without improvement; None: 30 for a TabM of at most 10,000 rows with its
+            default epochs, otherwise never.
+        seeds: the number of nets to train, each with another hold-out; predictions are their mean.
+        objective: for regression, ``'mae'`` learns the median and ``'pinball@0.9'`` that quantile.
+            ``'poisson_deviance'`` and ``'gamma_deviance'`` keep predictions above 0. None: the mean (runs set it).
+        stop_by: a metric (name or ``Metric``) that determines the best epoch; None: the task's loss.
+        class_weight: ``'balanced'``, or class number → weight, multiplied with the rows' weights; probabilities shift
+            accordingly. For binary and multiclass tasks; None: equal weights.
+        smoothing: label smoothing. It blurs probabilities, so use it for accuracy and similar metrics.
+        keep_best: hold rows out and keep the best epoch's weights. False: learn from all rows and keep the last
+            weights; this pays if the newest rows matter more than early stopping.
+        logs: use logarithms (above the lowest value) of numbers with a long tail: their furthest value is more than
+            eight quartile distances from the median. This helps with counts that are mostly 0. A net with logs and one
+            without make different errors, so a stack gains from both.
 
     Raises:
-        DataError: there is no such model or metric, or the model takes no such option.
+        DataError: there is no such model or metric, or the model has no such option.
     """
 
     tasks = ("binary", "multiclass", "regression", "multilabel")
@@ -237,7 +237,7 @@ class NetModel(Estimator):
         self.forget()
 
     def suit(self, metric: str) -> None:
-        """Take a metric of amounts as the objective, where none was given."""
+        """Take a regression metric as the objective, unless one was given."""
         if metric.partition("@")[0] in OBJECTIVES:
             self.objective = self.objective or metric
 
@@ -246,7 +246,7 @@ class NetModel(Estimator):
         super().forget()
         self._nets: list[TrainedNet] = []
         self._head: Head | None = None
-        self._deadline: Deadline | None = None  # while a net is trained in a limit of time
+        self._deadline: Deadline | None = None  # deadline of the net that is being trained
 
     @classmethod
     def of_net(
@@ -258,9 +258,9 @@ class NetModel(Estimator):
         frame: TabularFrame,
         task: Task,
     ) -> NetModel:
-        """Make an estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
+        """Make an estimator from a net that was trained elsewhere, on rows that ``frame`` has prepared.
 
-        The net gives a logit of class 1, of each class or of each label; the frame's rows are not looked at.
+        The net returns a logit of class 1, of each class or of each label; the frame's rows are not used.
         """
         estimator = cls(name, model=architecture.model, options=architecture.options)
         estimator._head = Head(task, plan["n_out"])
@@ -269,7 +269,7 @@ class NetModel(Estimator):
 
     @property
     def nets(self) -> list[nn.Module]:
-        """The trained nets, one of each seed."""
+        """The trained nets, one per seed."""
         return [trained.net for trained in self._nets]
 
     def start_from(self, other: Estimator) -> bool:
@@ -281,12 +281,12 @@ class NetModel(Estimator):
         return True
 
     def start_anew(self) -> None:
-        """Let the next nets begin with first weights."""
+        """Let the next nets begin with initial weights."""
         self._starts: list[NetStart] = []
-        self.began_with = ""  # which weights: what is kept of a run goes by it
+        self.began_with = ""  # identifies the first weights: cached results of a run depend on it
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Train; the curves tell of the held-out rows and of ``valid``."""
+        """Train the nets; the curves show the hold-out and ``valid``."""
         self.check_task(train)
         if is_for_ranks():
             fit_on_ranks(self, train, valid, seed=seed, device=device)
@@ -301,7 +301,7 @@ class NetModel(Estimator):
         curves: list[dict[str, float]] = []
         whole = None if self.time_limit is None else Deadline(self.time_limit)
         for i in range(self.seeds):
-            # Time that a net of the bag leaves goes to the next ones.
+            # Unused time of a net is passed on to the next ones.
             self._deadline = None if whole is None else whole.share(self.seeds - i)
             records = self._train(train, valid, head, seed=seed + i * limits.BAG_SEEDS, device=device)
             curves += records if self.seeds == 1 else [{"seed": i, **record} for record in records]
@@ -312,7 +312,7 @@ class NetModel(Estimator):
         return self
 
     def predict(self, data: Rows) -> Tensor:
-        """Return the mean probabilities or values of the bag's nets: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return the mean prediction of the nets, probabilities or values: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._head is None or not self._nets:
             raise self.not_fitted()
         if not len(data):
@@ -321,7 +321,7 @@ class NetModel(Estimator):
         return torch.stack([self._head.predict(o) for o in outputs]).mean(0)
 
     def _row_weights(self, data: Rows) -> Tensor:
-        """Return each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
+        """Return each row's weight in the loss, float64 ``[n]``, before scaling to a mean of 1."""
         if data.label is None:
             raise DataError(f"{self.name} was given rows without labels to report on", remedy="Give label=")
         weights = output_weight(data, data.label, self.class_weight)
@@ -343,7 +343,7 @@ class NetModel(Estimator):
         long = long_tails(train.table, train.conts) if self.logs else []
         n, m = len(train), head.targets(train).shape[1]
         names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
-        # The weight is a last target: it goes through the loader with its row.
+        # The weight is passed as a last target, so that it goes through the loader with its row.
         targets = torch.cat([head.targets(train), (weights[~held] / weights[~held].mean())[:, None]], 1)
         frame = TabularFrame(
             net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),
@@ -356,7 +356,7 @@ class NetModel(Estimator):
             device=device,
         )
         bs = min(self.bs or recipe.batch(n), n)
-        # a batch of one row has no variance, which batch norm wants: the row comes in another epoch
+        # batch norm needs a variance, which a batch of one row lacks: that row comes in another epoch
         lone = n % bs == 1 and n > bs and share_of(bs) == bs
         dls = frame.dataloaders(bs=share_of(bs), seed=seed, device=device or torch.device("cpu"), drop_last=lone)
         start = self._starts[len(self._nets) % len(self._starts)] if self._starts else None
@@ -395,7 +395,7 @@ class NetModel(Estimator):
         return best.records
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments but options and a metric of one's own, which ``write`` keeps."""
+        """Return the constructor's arguments except options and your own metric, which ``write`` saves."""
         given = {n: v for n, v in super().settings().items() if n != "options"}
         model = self.model if isinstance(self.model, str) else name_of(self.model)
         stop_by = None if self.stop_by is None or self.stop_by.is_own else self.stop_by.name
@@ -424,7 +424,7 @@ class NetModel(Estimator):
 
 
 class _Report:
-    """Scorer of a net after an epoch: the loss of held-out and other rows, and the metric if one is given."""
+    """Scorer of a net after an epoch: the loss on hold-out and other rows, and the metric if one is given."""
 
     def __init__(self, trained: TrainedNet, head: Head, metric: Metric | None) -> None:
         self.trained, self.head, self.metric, self.loss = trained, head, metric, head.loss()

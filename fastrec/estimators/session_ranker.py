@@ -1,4 +1,4 @@
-"""``SessionRanker``: a net over candidates that reads what the session did before their list."""
+"""``SessionRanker``: a net over candidates that reads the session's events before their list."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from fastrec.tabular import Categorify, RankGauss, TabularFrame
 from fastrec.tabular.procs import proc_from_state
 from fastrec.validate import ListEvents, Lists
 
-ITEM = "__item__"  # not a name that a feature may have
+ITEM = "__item__"  # a name that no feature may have
 
 
 @dataclass
 class CodedEvents:
-    """The last events before each list, one list's after the other.
+    """The last events before each list, concatenated list by list.
 
     Codes ``items`` int64 ``[m]`` and ``cats`` int64 ``[m, k]``, ``conts`` float32 ``[m, c]``, ``offsets`` int64
-    ``[lists + 1]``; ``listed`` int64 ``[m]``: the place in its list of the candidate that is the event's item; -1:
-    none is.
+    ``[lists + 1]``. ``listed`` int64 ``[m]``: the position in its list of the candidate that is the event's item, or
+    -1.
     """
 
     items: Tensor
@@ -67,8 +67,8 @@ class CodedEvents:
 class EventCoder:
     """Encoding of events as codes and numbers, learned from the events before training lists.
 
-    ``frame``: without rows, it knows the prepared columns; ``most``: of a list's events the last ones, so many;
-    ``aged``: how long ago an event was is one of the numbers.
+    ``frame``: an empty frame that holds the column preparation; ``most``: the maximum of last events per list;
+    ``aged``: whether the age of an event is one of the numbers.
     """
 
     def __init__(self, frame: TabularFrame, most: int, *, aged: bool) -> None:
@@ -84,13 +84,13 @@ class EventCoder:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What a net of these events is made with."""
+        """Arguments that a net of these events is built with."""
         names = list(self.frame.cat_names)
         szs = [rows for rows, _ in embedding_sizes(self.frame.classes, names)] if names else []
         return {"event_szs": szs, "n_event_cont": len(self.frame.cont_names) + self.aged, "max_events": self.most}
 
     def __call__(self, rows: Lists, items: Categorify) -> CodedEvents:
-        """Encode the events before each list; ``items`` codes items, as the column ``ITEM``."""
+        """Encode the events before each list; ``items`` encodes items, like the column ``ITEM``."""
         events = known_events(rows)
         if (events.moments is not None) != self.aged:
             raise DataError("events with times, or the net's without", remedy="Name time= as it was in training")
@@ -99,7 +99,7 @@ class EventCoder:
         lengths = (events.ends[at] - events.starts[at]).clamp_max(self.most)
         offsets, places = runs(events.ends[at] - lengths, lengths)
         of_list = torch.repeat_interleave(torch.arange(len(ids)), lengths)
-        used, back = torch.unique(places, return_inverse=True)  # a session's lists share events
+        used, back = torch.unique(places, return_inverse=True)  # lists of one session share events
         log = events.log.take(used)
         frame = self.frame.new(log)
         frame.process()
@@ -115,7 +115,7 @@ class EventCoder:
         return CodedEvents(table[coded.codes][back].long(), frame.x_cat[back].long(), conts, listed, offsets)
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write what was learned; the inverse is ``read``."""
+        """Write what was learned, for ``read``."""
         save_state(folder / "events", {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")})
         names = {"cats": list(self.frame.cat_names), "conts": list(self.frame.cont_names)}
         return {"events": {**names, "most": self.most, "aged": self.aged}}
@@ -130,7 +130,7 @@ class EventCoder:
 
 
 class AddEvents(Transform):
-    """Puts a batch's events behind its columns; the list of a row is its second target."""
+    """Transform that appends a batch's events to its columns; the list of a row is its second target."""
 
     order = 10
 
@@ -156,7 +156,7 @@ def known_events(rows: Lists) -> ListEvents:
 
 
 def with_items(rows: Lists) -> Lists:
-    """Add the candidates' items as a categorical column of their own."""
+    """Add the candidates' items as a separate categorical column."""
     events = known_events(rows)
     if events.item not in rows.table:
         raise DataError("candidates lack the column of items", column=events.item, remedy="Keep it in the table")
@@ -164,11 +164,11 @@ def with_items(rows: Lists) -> Lists:
 
 
 def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: Tensor, sizes: Tensor) -> Tensor:
-    """Find the place in its list of each event's item: int64 ``[m]``, -1 for none. Code 0 is no item."""
+    """Find the position in its list of each event's item: int64 ``[m]``, -1 for none. Code 0 is no item."""
     if not len(candidates) or not len(events):
         return torch.full((len(events),), -1)
     codes = int(max(candidates.max(), events.max())) + 1
-    # One sort and one search for all lists: an item's key is its list's number and its code.
+    # One sort and one search for all lists: an item's key combines its list's number and its code.
     keys, rows = torch.sort(lists * codes + candidates, stable=True)
     wanted = of_list * codes + events
     place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
@@ -177,22 +177,22 @@ def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: T
 
 
 class SessionRanker(NetRanker):
-    """A net over candidates that attends to the events before their list, trained as ``NetRanker`` is.
+    """A net over candidates that attends to the events before their list, trained like ``NetRanker``.
 
-    The lists come with their events (``Lists(…, events=ListEvents.before(…))``). Inputs of an event are its item,
-    its categories and numbers, its age, the number of later events, and the candidate's own columns if its item is in
-    the list.
+    The lists need their events (``Lists(…, events=ListEvents.before(…))``). Inputs of an event are its item, its
+    categories and numbers, its age and the number of later events. If its item is in the list, the candidate's own
+    columns are added.
 
     Args:
         name: the ranker's name.
         model: ``DIN``, ``BST``, or their names: a net of ``fastrec.models.EventNet``.
-        most_events: of those before a list the last ones, so many.
-        options: the model's own (``width``, ``heads``, …).
+        most_events: the maximum of events per list; the last ones are used.
+        options: the model's own options (``width``, ``heads``, …).
         **training: as for ``NetRanker`` (``layers``, ``epochs``, ``max_rows``, ``lr``, ``bs``, ``wd``, ``ps``,
             ``embed_p``).
 
     Raises:
-        DataError: there is no such model, or it reads no events, or it takes no such option.
+        DataError: there is no such model, it reads no events, or it has no such option.
     """
 
     reads_events = True
@@ -214,7 +214,7 @@ class SessionRanker(NetRanker):
         self.most_events = most_events
 
     def forget(self) -> None:
-        """Drop the net and what its columns and events were prepared with."""
+        """Drop the net and the preparation of its columns and events."""
         super().forget()
         self._events: EventCoder | None = None
 
@@ -245,7 +245,7 @@ class SessionRanker(NetRanker):
         blocks = torch.arange(len(data)).split(_blocks(sizes))
 
         def scored() -> Tensor:
-            device, scores = next(trained.net.parameters()).device, []  # training moves the net
+            device, scores = next(trained.net.parameters()).device, []  # training moves the net to another device
             with torch.no_grad(), naming_out_of_memory("scoring rows", "Score fewer rows at once"):
                 there = events.to(device)
                 for rows in blocks:
@@ -257,11 +257,11 @@ class SessionRanker(NetRanker):
         return scored
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        """Return the constructor's arguments except ``model`` and its options, which ``write`` saves."""
         return {**super().settings(), "most_events": self.most_events}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write the net as ``NetRanker`` does, and how events are prepared (``events/``)."""
+        """Write the net like ``NetRanker``, and the preparation of events (``events/``)."""
         about = super().write(folder)
         assert self._events is not None
         return {**about, **self._events.write(folder)}

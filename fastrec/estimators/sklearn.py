@@ -50,10 +50,10 @@ _FOLDER = "numbers"
 
 @dataclass
 class _Number:
-    """Preparation of a column of numbers, learned from the finite values of training rows.
+    """Preparation of a numeric column, learned from the finite values of training rows.
 
-    Missing values become the median, infinite ones the least or the largest value; then ``mean`` is taken off, and
-    ``scale`` divides. ``flag``: values were missing: a column of 0 and 1 says which.
+    Missing values are replaced by the median, infinite ones by the minimum or maximum. Then ``mean`` is subtracted and
+    the result divided by ``scale``. ``flag``: values were missing in training; a column of 0 and 1 marks them.
     """
 
     median: float
@@ -73,7 +73,7 @@ class _Number:
         number = cls(float(finite.median()), float(finite.min()), float(finite.max()), 0.0, 1.0, bool(missing.any()))
         filled = number.fill(values)
         number.mean, spread = float(filled.mean()), float(filled.std(correction=0))
-        # A constant column is not divided by its rounding errors.
+        # A constant column must not be divided by its rounding errors.
         number.scale = spread if spread > 1e-12 * max(abs(number.mean), 1e-300) else 1.0
         return number
 
@@ -86,11 +86,11 @@ class _Number:
 
 
 class DenseInputs:
-    """Numbers with the median where they are missing (and a column that says so), of mean 0 and variance 1; categories.
+    """Numbers, standardised, with the median for missing values (and a column that marks them); categories as ``cats``.
 
-    ``'onehot'``: a column of 0 and 1 for each of the 64 most frequent values, one for the others, none for missing and
-    unseen ones. ``'code'``: the value's number in sorted order, 0 for missing and unseen ones. ``'every'``: as
-    ``'onehot'``, for every value of two rows or more, in a sparse matrix.
+    ``'onehot'``: a column of 0 and 1 for each of the 64 most frequent values, one for all others, none for missing and
+    unseen ones. ``'code'``: the value's position in sorted order, 0 for missing and unseen ones. ``'every'``: like
+    ``'onehot'``, but for every value of two rows or more, in a sparse matrix.
     """
 
     def __init__(self, inputs: TreeInputs, cats: Cats, numbers: Mapping[str, _Number]) -> None:
@@ -101,7 +101,7 @@ class DenseInputs:
         """Learn from training rows."""
         inputs = TreeInputs.fit(rows, columns)
         if cats != "code":
-            # Rarer values share one column: a column for each would make the matrix too wide.
+            # Rarer values share one column: one for each would make the matrix too wide.
             held: dict[str, int] = {"max_size": 64} if cats == "onehot" else {"min_count": 2}
             inputs.vocabs = {n: Vocab.fit(rows.table[n], **held) for n in inputs.vocabs}
         others = (n for n in inputs.names if n not in inputs.vocabs)
@@ -121,7 +121,7 @@ class DenseInputs:
         codes = self.inputs.codes(table, name).cpu()
         if self.cats == "every":
             known, size = codes > 0, len(self.inputs.vocabs[name]) - 1
-            ends = np.append(0, known.cumsum(0).numpy()).astype(np.int32)  # liblinear wants 32 bits
+            ends = np.append(0, known.cumsum(0).numpy()).astype(np.int32)  # liblinear requires 32 bits
             places = (codes[known] - 1).numpy().astype(np.int32)
             return scipy.sparse.csr_array((np.ones(len(places)), places, ends), shape=(len(codes), size))
         if self.cats == "code":
@@ -130,13 +130,13 @@ class DenseInputs:
 
     @property
     def widths(self) -> dict[str, int]:
-        """How many columns of the matrix are made of each of the table's, in their order."""
+        """How many columns of the matrix each of the table's columns becomes, in their order."""
         wide = {n: 1 if self.cats == "code" else len(v) - 1 for n, v in self.inputs.vocabs.items()}
         wide |= {n: 1 + number.flag for n, number in self.numbers.items()}
         return {n: wide[n] for n in self.inputs.names}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write vocabularies and numbers, as ``TreeInputs.write``."""
+        """Write vocabularies and numbers; see ``TreeInputs.write``."""
         save_state(folder / _FOLDER, {n: vars(how) for n, how in self.numbers.items()})
         return {**self.inputs.write(folder), "cats": self.cats}
 
@@ -147,39 +147,38 @@ class DenseInputs:
         return cls(TreeInputs.read(folder, about), about["cats"], numbers)
 
 
-_THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
+_THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # modules that use threads if n_jobs is set
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
 class SKModel(Estimator):
-    """Any estimator or pipeline of scikit-learn, one for each target of a task with several.
+    """Any estimator or pipeline of scikit-learn; a task with several targets gets one estimator per target.
 
-    A classifier for tasks with classes, which must say probabilities; a regressor for amounts. Rows of weight 0 are
-    left out. Random numbers are drawn by the seed of ``fit``, unless ``random_state`` is given.
+    Use a classifier with ``predict_proba`` for classes and a regressor for regression. Rows of weight 0 are excluded.
+    The seed of ``fit`` sets ``random_state``, unless that is given.
 
-    It is saved as plain values and arrays, without pickle, and predicts the same to the bit when it is loaded by the
-    same version of scikit-learn; nothing is trained again. That can be done with most of scikit-learn's estimators (not
-    with searches of parameters, Gaussian processes or ``memory=``) and with those of your own whose attributes are
-    numbers, text, lists, dicts, arrays and such estimators.
+    The model is saved as plain values and arrays, without pickle and without retraining. Loaded by the same version of
+    scikit-learn, it predicts the same to the bit. This works for most of scikit-learn's estimators, but not for
+    hyperparameter searches, Gaussian processes or ``memory=``. Your own estimators need attributes that are numbers,
+    text, lists, dicts, arrays or such estimators.
 
-    In a limit of time a forest has as many trees as fit into it; another estimator is not begun where a few rows tell
-    that all would take longer.
+    With a time limit, a forest gets as many trees as fit into it. Another estimator is refused if timings on a few rows
+    show that training on all rows would take longer.
 
     Args:
         name: the model's name.
-        estimator: an untrained estimator; it is left as it is.
+        estimator: an untrained estimator; it is not changed.
         columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
-        cats: how categories, and text among the numbers, are prepared. ``'onehot'``: a column of 0 and 1 for each of
-            the 64 most frequent values, one for the others, none for missing and unseen ones; ``'code'``: the number of
-            the value in sorted order, for estimators of trees; ``'every'``: as ``'onehot'``, for every value of two
-            rows or more, in a sparse matrix, which linear models of ids take.
-        prepare: numbers get the median where they are missing (and a column that says so), then mean 0 and variance 1.
-            False: the estimator (a pipeline, say) is given the plain columns in their order, NaN where missing,
-            categories by code.
+        class_weight: ``'balanced'``, or class number → weight; None: equal weights.
+        cats: how categories and text columns are encoded. ``'onehot'``: a column of 0 and 1 for each of the 64 most
+            frequent values, one for all others, none for missing and unseen ones. ``'code'``: the value's position in
+            sorted order, for trees. ``'every'``: like ``'onehot'``, but for every value of two rows or more, in a
+            sparse matrix, as for linear models of ids.
+        prepare: replace missing numbers by the median, add a column that marks them, and standardise. False: the
+            estimator (such as a pipeline) gets the raw columns in their order: NaN if missing, categories by code.
 
     Raises:
-        DataError: this is no untrained estimator.
+        DataError: this is not an untrained estimator.
     """
 
     keeps_time = True
@@ -205,7 +204,7 @@ class SKModel(Estimator):
             problem = f"{name} is to have a column for every value, and is no linear model with prepare=True"
             raise DataError(problem, remedy="Give 'onehot' or 'code'")
         self.name, self.cats, self.prepare, self.tasks = name, cats, prepare, (*_CLASSES, "regression")
-        with suppress(AttributeError, TypeError, ValueError):  # others' estimators may not say
+        with suppress(AttributeError, TypeError, ValueError):  # other libraries' estimators may not tell
             if is_classifier(self.estimator):
                 self.tasks = _CLASSES
             elif is_regressor(self.estimator):
@@ -220,14 +219,14 @@ class SKModel(Estimator):
         self._inputs: DenseInputs | TreeInputs | None = None
         self._task: Task | None = None
         self._n_outputs = 1
-        self._parts: list[Any] = []  # for each output its estimator, or the constant that it is
+        self._parts: list[Any] = []  # for each output, its estimator or a constant
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Train; ``valid`` is not looked at."""
+        """Train the estimators, without looking at ``valid``."""
         self.check_task(train)
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
-        # Refused before hours of training, not after.
+        # Refuse before hours of training, not after.
         self._check_kind(self._untrained(train.task, seed, device), train.task)
         self.forget()
         inputs = (
@@ -261,7 +260,7 @@ class SKModel(Estimator):
         """Return the estimator that learns one output."""
         untrained = clone(self.estimator)
         params = untrained.get_params(deep=True)
-        # the seed goes to every step of a pipeline that was given none
+        # the seed goes to every step of a pipeline that has none
         free = {n: seed for n, v in params.items() if n.split("__")[-1] == "random_state" and v is None}
         parts = {"": untrained} | {n: v for n, v in params.items() if hasattr(v, "get_params")}
         for path, part in parts.items():
@@ -271,7 +270,7 @@ class SKModel(Estimator):
         return untrained.set_params(**free)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
-        """Refuse, before it is trained, what cannot do the task or could not be saved."""
+        """Refuse an estimator that does not support the task or could not be saved."""
         packed(estimator, trained=False)
         if task in _CLASSES and not hasattr(estimator, "predict_proba"):
             remedy = "Wrap it: sklearn.calibration.CalibratedClassifierCV(estimator)"
@@ -281,7 +280,7 @@ class SKModel(Estimator):
         self, values: np.ndarray, label: torch.Tensor, weight: torch.Tensor | None, untrained: Any, task: Task,
         deadline: Deadline | None,
     ) -> Any:  # fmt: skip
-        """Train the estimator of one output, or return the constant that the output is."""
+        """Train the estimator of one output, or return the constant of a constant output."""
         if bool((label == label[0]).all()):
             return float(label[0])
         target = label.long().numpy() if task in _CLASSES else label.double().numpy()
@@ -297,29 +296,29 @@ class SKModel(Estimator):
     def _check_time(
         self, values: np.ndarray, target: np.ndarray, untrained: Any, task: Task, deadline: Deadline, *, few_trees: bool
     ) -> None:
-        """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
-        # Rows in their order may be of one class.
+        """Refuse an estimator if training it, or predicting as many rows, would exceed the remaining time."""
+        # Neighbouring rows may all be of one class.
         rows = np.random.default_rng(0).permutation(values.shape[0])
         jobs = effective_n_jobs(untrained.n_jobs) if few_trees else 1
 
         def fit(n: int) -> None:
             trial = clone(untrained).set_params(n_estimators=jobs) if few_trees else clone(untrained)
             some, known = values[rows[:n]], target[rows[:n]]
-            with suppress(ValueError):  # a class may have too few rows in a part
+            with suppress(ValueError):  # a class may have too few rows in a subset
                 self._said(trial.fit(some, known), some, task, int(target.max()) + 1 if task in _CLASSES else 1)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
+            warnings.simplefilter("ignore")  # problems of the data are reported when all rows are used
             seconds = seconds_for(values.shape[0], fit, deadline)
-        # A forest of fewer than ten trees is not worth beginning.
+        # A forest of fewer than ten trees is not worth training.
         seconds *= math.ceil(min(10, untrained.n_estimators) / jobs) if few_trees else 1
         if seconds > deadline.left:
             raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {deadline.left:.0f} s are left")
 
     def _grown(self, forest: Any, fit: Callable[[], Any], deadline: Deadline) -> Any:
-        """Grow as many trees as fit into the time; with enough of it, the same forest as without a limit."""
+        """Grow as many trees as fit into the time; if all fit, the forest equals the one without a limit."""
         wanted, before, jobs = forest.n_estimators, forest.warm_start, effective_n_jobs(forest.n_jobs)
-        # Trees are added in turns, so that the time of the next ones can be judged by the last.
+        # Trees are added in turns, so that the last turn's time tells how many more fit.
         forest.set_params(warm_start=True, n_estimators=min(jobs, wanted))
         while fit() and forest.n_estimators < wanted:
             done = forest.n_estimators
@@ -342,7 +341,7 @@ class SKModel(Estimator):
         return {}
 
     def predict(self, data: Rows) -> torch.Tensor:
-        """Return probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        """Return probabilities or values, depending on the task: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._inputs is None:
             raise self.not_fitted()
         task, k = self._task, self._n_outputs
@@ -370,7 +369,7 @@ class SKModel(Estimator):
         return {**super().settings(), "estimator": packed(self.estimator, trained=False)}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write the trained estimators, and how columns are prepared."""
+        """Write the trained estimators and the preparation of columns."""
         if self._inputs is None:
             raise self.not_fitted()
         save_state(folder / "learned", {"parts": [packed(_twin(part)) for part in self._parts]})
@@ -390,7 +389,7 @@ class SKModel(Estimator):
 
 
 def _twin(part: Any) -> Any:
-    """Return scikit-learn's estimator with what cuML's has learned; any other as it is."""
+    """Return scikit-learn's equivalent of a trained cuML estimator; return any other unchanged."""
     if isinstance(part, CalibratedClassifierCV) and hasattr(part.estimator, "as_sklearn"):
         part = copy.deepcopy(part).set_params(estimator=part.estimator.as_sklearn())
         for inner in part.calibrated_classifiers_:
@@ -399,7 +398,7 @@ def _twin(part: Any) -> Any:
 
 
 Kind = Literal["linear", "knn", "random_forest", "svm"]
-_SETTINGS: dict[str, dict[str, Any]] = {  # of each kind, with their defaults
+_SETTINGS: dict[str, dict[str, Any]] = {  # each kind's settings, with their defaults
     "linear": {"C": 1.0},
     "knn": {"neighbors": 50},
     "random_forest": {"trees": 200, "depth": 16, "min_leaf": 1},
@@ -410,18 +409,18 @@ _SETTINGS: dict[str, dict[str, Any]] = {  # of each kind, with their defaults
 class CuMLModel(SKModel):
     """A linear model, nearest neighbours, a random forest or a support vector machine, for any task but ranking.
 
-    Trained by cuML where ``fit`` is given a CUDA device and cuML is installed, else by scikit-learn; the two differ by
-    a little. Columns are prepared and models saved as by ``SKModel``; where cuML trained, scikit-learn's twin is
-    saved, with what was learned.
+    If ``fit`` is given a CUDA device and cuML is installed, cuML trains; otherwise scikit-learn. The results differ
+    slightly. Columns are prepared and models saved as in ``SKModel``; a model trained by cuML is saved as
+    scikit-learn's equivalent.
 
     Args:
-        kind: ``'linear'``: logistic regression for classes, ridge for amounts (``C``: the inverse of the penalty).
-            ``'knn'``: the mean of the ``neighbors`` nearest rows. ``'random_forest'``: ``trees``, ``depth`` at most,
-            ``min_leaf`` rows in a leaf at least. ``'svm'``: SVC or SVR with a Gaussian kernel (``C``: the inverse of
-            the penalty); time goes with the square of the rows.
+        kind: ``'linear'``: logistic regression for classes, ridge for regression (``C``: inverse of the penalty).
+            ``'knn'``: the mean of the ``neighbors`` nearest rows. ``'random_forest'``: ``trees``, maximum ``depth``,
+            and at least ``min_leaf`` rows in a leaf. ``'svm'``: SVC or SVR with a Gaussian kernel (``C``: inverse of
+            the penalty); its time grows with the square of the rows.
         name: the model's name; None: the kind.
-        columns, class_weight, cats: as of ``SKModel``.
-        **settings: of the kind, over the defaults ``C=1``; ``neighbors=50``; ``trees=200, depth=16, min_leaf=1``.
+        columns, class_weight, cats: as for ``SKModel``.
+        **settings: the kind's settings; defaults: ``C=1``; ``neighbors=50``; ``trees=200, depth=16, min_leaf=1``.
 
     Raises:
         DataError: there is no such kind, or it has no such setting.
@@ -443,7 +442,7 @@ class CuMLModel(SKModel):
         if odd is not None:
             raise DataError(f"{kind} has no setting {odd!r}", remedy=f"It has {', '.join(_SETTINGS[kind])}")
         self.kind, self.options = kind, {**_SETTINGS[kind], **settings}
-        placeholder = _estimator_of("sklearn", kind, "regression", 0, self.options)  # the task says which it is
+        placeholder = _estimator_of("sklearn", kind, "regression", 0, self.options)  # the task tells which one
         super().__init__(name or kind, placeholder, columns=columns, class_weight=class_weight, cats=cats)
         self.tasks = ("binary", "multiclass", "regression", "multilabel")
 
@@ -478,7 +477,7 @@ def _estimator_of(library: str, kind: str, task: str, seed: int, options: Mappin
         "svm": ("svm", ("SVC", "SVR"), {"C": o["C"]} if amounts else {"C": o["C"], "random_state": seed}),
     }[kind]  # fmt: skip
     if library == "cuml":
-        # one stream: more than one draw in no fixed order
+        # a single stream, as several draw random numbers in no fixed order
         given |= {"output_type": "numpy"} | ({"n_streams": 1} if kind == "random_forest" else {})
     elif kind in ("knn", "random_forest"):
         given["n_jobs"] = torch.get_num_threads()

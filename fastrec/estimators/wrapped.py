@@ -1,4 +1,4 @@
-"""Baselines, and estimators around others."""
+"""Baselines, and wrappers around other estimators."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fastrec.table import Table, concat
 from fastrec.validate import Lists, Rows
 from fastrec.validate.target import Task
 
-_OF_MEANS = ("rmse", "r2", "poisson_deviance", "gamma_deviance")  # the mean is their best
+_OF_MEANS = ("rmse", "r2", "poisson_deviance", "gamma_deviance")  # the mean is optimal for them
 
 
 class ConstantModel(Estimator):
-    """Predicts what is known without any feature: shares of the classes, the mean, or a metric's best; weights count.
+    """A model that predicts a constant: class shares, the mean, or the optimum of a metric; weights count.
 
-    A ranking's scores are all 0.
+    Scores of a ranking are all 0.
 
     Args:
         name: the model's name.
-        metric: of amounts the value that this metric is best at, of the mean and 201 quantiles; None: the mean.
+        metric: for regression, the metric that the constant optimises (the mean or one of 201 quantiles). None: mean.
     """
 
     learns = False
@@ -40,7 +40,7 @@ class ConstantModel(Estimator):
         self.forget()
 
     def suit(self, metric: str) -> None:
-        """Find the value that a metric is best at, where no other was named."""
+        """Predict the best constant for a metric, unless one was named."""
         self.metric = self.metric or metric
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
@@ -65,7 +65,7 @@ class ConstantModel(Estimator):
         if task != "regression" or self.metric is None or self.metric in _OF_MEANS:
             return mean
         metric, order = get_metric(self.metric), torch.argsort(label)
-        # Some 20,000 rows tell quantiles well enough; the metric is computed 202 times.
+        # Some 20,000 rows are enough for the quantiles; the metric is computed 202 times.
         order = order[:: max(len(order) // 20_000, 1)]
         label, weight = label[order].double(), weight[order]
         tried = torch.cat([torch.tensor([mean], dtype=torch.float64), _quantiles(label, weight)])
@@ -83,7 +83,7 @@ class ConstantModel(Estimator):
 
 
 def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return quantiles of ascending values; if two values fit one, their mean."""
+    """Return quantiles of ascending values; if two values qualify, return their mean."""
     share = torch.cumsum(weight, 0) / weight.sum()
     q = torch.linspace(0, 1, 201, dtype=torch.float64)
     low, high = (torch.searchsorted(share, q + d).clamp(max=len(values) - 1) for d in (-1e-12, 1e-12))
@@ -91,7 +91,7 @@ def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class ColumnRanker(Rule, Ranker):
-    """Ranks by columns: the smallest value of the first comes first, ties by the next; missing comes last.
+    """A ranking by columns: ascending by the first column, ties by the next one; missing values come last.
 
     Args:
         name: the ranker's name.
@@ -119,21 +119,21 @@ class ColumnRanker(Rule, Ranker):
 
 
 class CentredModel(Wrapper):
-    """An estimator that learns labels less a share of what the labels of one day have in common.
+    """An estimator that is trained on labels minus a share of their day's mean label.
 
-    For rows of many stores, series or users on the same days. An error that all rows of a day share (the weather, a
-    strike) cannot be predicted for later days, and a model would explain it by chance. Each training label loses
-    ``share`` of its day's mean label and gains the same share of the mean of all labels. Effects of a day that features
-    tell (a weekday, a promotion) are lost too: use it inside ``OffsetModel``, whose offset has them. Rows without a
-    value of the column are a day of their own.
+    It is meant for rows of many stores, series or users on the same days. An error that all rows of a day share (the
+    weather, a strike) cannot be predicted for later days, and a model would overfit it. Each training label loses
+    ``share`` of its day's mean label and gains the same share of the overall mean. Day effects that features explain (a
+    weekday, a promotion) are lost too: use it inside ``OffsetModel``, whose offset includes them. Rows without a value
+    of the column form a day of their own.
 
     Args:
-        model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
-        column: says which rows have something in common, as a day does.
-        share: of the mean of such rows, above 0, at most 1.
+        model: the estimator to train, whose name it takes. None: ``read`` sets it.
+        column: the column that identifies the day, or another set of related rows.
+        share: the share of these rows' mean to remove, above 0, at most 1.
 
     Raises:
-        DataError: ``share`` is out of its range, or the rows lack the column.
+        DataError: ``share`` is out of range, or the rows lack the column.
     """
 
     tasks = ("regression",)
@@ -145,14 +145,14 @@ class CentredModel(Wrapper):
         self.forget()
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Learn from centred labels; ``valid`` is reported on as it is."""
+        """Learn from centred labels; ``valid`` is reported unchanged."""
         self.begin(train)
         self.model.fit(replace(train, label=self._centred(train)), valid, seed=seed, device=device)
         self.trace = self.model.trace
         return self
 
     def _centred(self, train: Rows) -> torch.Tensor:
-        """Take the share of their day's weighted mean off the labels; rows of weight 0 do not count."""
+        """Subtract the share of their day's weighted mean from the labels; rows of weight 0 do not count."""
         assert train.label is not None
         label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
         weight = torch.ones(len(train)) if train.weight is None else train.weight
@@ -168,21 +168,21 @@ class CentredModel(Wrapper):
 
 
 class OffsetModel(Wrapper):
-    """A column's value and an estimator's correction to it: the estimator learns the target less the column.
+    """A column's value plus an estimator's correction: the estimator learns the target minus the column.
 
-    For amounts that something simpler foretells well (an earlier value, a regression): trees need very many splits to
-    follow a number, and none to correct it. Where the column is missing the mean target of the training rows is taken.
+    Use it for regression if something simpler predicts well (an earlier value, a linear model). Trees need many splits
+    to follow a number, but none to correct it. If the column is missing, the mean training target is used.
 
     Args:
-        model: learns the correction; its name is this estimator's name, too. None: ``read`` brings it.
-        column: a number on the scale of the labels (of a target that is learned as its log, a log).
+        model: the estimator that learns the correction, whose name it takes. None: ``read`` sets it.
+        column: a number on the scale of the labels (for a target learned as its log, a log).
 
     Raises:
         DataError: the rows have several targets, or lack the column.
     """
 
     tasks = ("regression",)
-    learns = True  # the mean, even where the model is a rule
+    learns = True  # the mean, even if the model is a rule
     learned = ("model", "_mean")
     _mean: float | None
 
@@ -191,7 +191,7 @@ class OffsetModel(Wrapper):
         self.forget()
 
     def suit(self, metric: str) -> None:
-        """Let the correction be what a metric of misses is best at: they are the same with and without the offset."""
+        """Let the correction optimise a metric of errors: they are the same with and without the offset."""
         if self.model is not None and metric.partition("@")[0] in ("mae", "pinball"):
             self.model.suit(metric)
 
@@ -225,26 +225,26 @@ _TASKS = ("binary", "multiclass", "regression", "multilabel")
 
 
 class PseudoLabelled(Wrapper):
-    """An estimator that is trained twice: on the labelled rows, and on these and the rows that it then labels itself.
+    """An estimator that is trained twice: on the labelled rows, and on these plus the rows that it then labels itself.
 
-    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). A row gets its likeliest class if that has at least the
-    probability ``confidence`` (with several labels: if each of them has). Amounts have no such confidence: all rows are
-    taken, with their predictions. Rows that were labelled so are never held out to stop by.
+    This is self-training (Lee, "Pseudo-Label", ICML 2013 workshop). A row gets its most likely class if its probability
+    is at least ``confidence`` (multilabel: if this holds for each label). Regression has no such confidence: all rows
+    are used with their predictions. Pseudo-labelled rows are never part of the early-stopping hold-out.
 
-    It may pay if labels are few and classes lie apart, for smooth models rather than trees; the out-of-fold score
-    tells. ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
+    It may help if labels are few and classes well separated, with smooth models rather than trees; check the
+    out-of-fold score. ``CrossFit`` gives each fold the rows to label; without any, only the estimator is trained.
 
     Args:
-        model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
+        model: the estimator to train, whose name it takes. None: ``read`` sets it.
         confidence: the least probability of a class, above 0, at most 1.
-        weight: how much a row that was labelled so counts beside a training row of mean weight.
-        rounds: how often rows are labelled anew, each time by the last round's model.
+        weight: the weight of a pseudo-labelled row relative to a training row of mean weight.
+        rounds: how often rows are labelled anew, each time with the last round's model.
 
     Attributes:
         taken: how many rows were labelled in the last round.
 
     Raises:
-        DataError: a setting is out of its range.
+        DataError: a setting is out of range.
     """
 
     wants_unlabeled = True
@@ -262,7 +262,7 @@ class PseudoLabelled(Wrapper):
 
     @property
     def tasks(self) -> Sequence[Task]:  # type: ignore[override]
-        """Those of the estimator that learns, but for ranking: a list has no label of its own."""
+        """The wrapped estimator's tasks except ranking, because a list has no label of its own."""
         return tuple(t for t in _TASKS if self.model is None or t in self.model.tasks)
 
     def forget(self) -> None:
@@ -271,7 +271,7 @@ class PseudoLabelled(Wrapper):
         self.taken = 0
 
     def start_from(self, other: Estimator) -> bool:
-        """Return False: the last round's model has learned from labels that it gave itself."""
+        """Return False: the last round's model has learned from its own labels."""
         return False
 
     def fit(
@@ -287,7 +287,7 @@ class PseudoLabelled(Wrapper):
 
         Args:
             train, valid, seed, device: see ``Estimator.fit``.
-            unlabeled: the rows to label; their own labels, if they have any, are not looked at. None: none.
+            unlabeled: the rows to label; labels that they have are not used. None: none.
         """
         self.begin(train)
         self.model.fit(train, valid, seed=seed, device=device)
@@ -302,7 +302,7 @@ class PseudoLabelled(Wrapper):
         return self
 
     def _labelled(self, task: Task, predicted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return labels for the rows, and bool ``[n]``: which of them are sure."""
+        """Return labels for the rows, and which of them are confident, bool ``[n]``."""
         if task == "regression":
             return predicted, torch.ones(len(predicted), dtype=torch.bool)
         if task == "multiclass":
@@ -314,13 +314,13 @@ class PseudoLabelled(Wrapper):
     def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
         assert train.label is not None
         n, m, ours, theirs = len(train), len(more), train.table, more.table
-        # the columns that are learned from, and others of one kind in both tables
+        # the columns used for training, and others of the same kind in both tables
         names = list(train.names)
         names += [n for n in ours.names if n not in names and n in theirs and ours[n].kind == theirs[n].kind]
         weight = None
         if train.weight is not None or self.weight != 1:
             given = torch.ones(n, dtype=torch.float64) if train.weight is None else train.weight.double()
-            mean = given[given > 0].mean()  # rows of weight 0 are as rows left out
+            mean = given[given > 0].mean()  # rows of weight 0 are ignored
             weight = torch.cat([given, (self.weight * mean).expand(m)])
         some = {n: v for n in ("groups", "order") if (v := getattr(train, n)) is not None}
         return replace(
@@ -329,14 +329,14 @@ class PseudoLabelled(Wrapper):
             label=torch.cat([train.label, label.to(train.label.dtype)]),
             weight=weight,
             guessed=torch.arange(n + m) >= n,
-            **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
+            **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # guessed rows are never held out
         )
 
 
 def long_tails(table: Table, names: Sequence[str]) -> list[str]:
-    """Find the columns of numbers whose furthest value lies far beyond the middle half of the values.
+    """Find numeric columns whose furthest value lies far beyond the middle half of the values.
 
-    Of many rows only some, evenly spread, are looked at.
+    In a large table only some rows, evenly spaced, are examined.
     """
     step = max(len(table) // limits.LONG_TAIL_ROWS, 1)
     long = []
@@ -344,7 +344,7 @@ def long_tails(table: Table, names: Sequence[str]) -> list[str]:
         values = table[name].number(torch.float64)[::step]
         ordered = values[values.isfinite()].sort().values
         if len(ordered.unique_consecutive()) < 5:
-            continue  # so few different values are kinds, not amounts
+            continue  # so few distinct values are categories, not quantities
         low, middle, high = (float(ordered[round(q * (len(ordered) - 1))]) for q in (0.25, 0.5, 0.75))
         # Eight distances of the quartiles: far beyond a normal distribution's extremes.
         if max(float(ordered[-1]) - middle, middle - float(ordered[0])) > 8.0 * (high - low):

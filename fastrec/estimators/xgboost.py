@@ -1,4 +1,4 @@
-"""XGBoost: for lists, and for any task."""
+"""XGBoost for lists, and for any task."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def predicted(
 ) -> torch.Tensor:
     """Predict rows: float64 ``[n]`` or ``[n, k]`` on the CPU.
 
-    With CuPy, GPU rows are predicted in place and only the predictions are copied to the host. ``margin``: sums of
-    leaves instead of what the objective makes of them; ``start``: the margin to start from; ``types``: None: all are
+    With CuPy, GPU rows are predicted in place and only the predictions are copied to the host. ``margin``: return sums
+    of leaves, before the objective's link; ``start``: the margin to start from; ``types``: None: all columns are
     numbers.
     """
     # In place: the columns are not copied to the host.
@@ -78,7 +78,7 @@ def predicted(
             base_margin=handed(start, on_gpu=True),
         )
         return torch.as_tensor(there).double().cpu()
-    # The booster may have been trained on a GPU that is gone.
+    # The booster may have been trained on a GPU that is not available now.
     booster.set_param({"device": "cpu"})
     matrix = xgb.DMatrix(
         handed(values, on_gpu=False),
@@ -92,10 +92,10 @@ def predicted(
 
 
 def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
-    """Apply an objective's link to float64 margins ``[n]`` or ``[n, k]``; None: XGBoost alone knows it.
+    """Apply an objective's link to float64 margins ``[n]`` or ``[n, k]``; None: only XGBoost knows it.
 
-    XGBoost's own probabilities are float32, whose last bit depends on the library: a stack's trees, which compare such
-    numbers with one another, would then say something else where the model is served elsewhere.
+    XGBoost's own probabilities are float32, and their last bit depends on the library version. A stack's trees compare
+    such numbers, so they could predict differently where the model is served.
     """
     if objective == "multi:softprob":
         return margins.softmax(1)
@@ -112,40 +112,39 @@ def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
     return {n: float(scores.get(escaped, 0.0)) for n, escaped in zip(names, names_for_xgboost(names), strict=True)}
 
 
-# of XGBoost's own class: names that say nothing to training by rows that are read already
+# parameters of XGBoost's own class that have no effect when training on a prepared matrix
 _NOT_TRAINED_BY = {"self", "kwargs", "missing", "callbacks", "enable_categorical", "feature_types", "importance_type"}
 
 
 class XGBModel(TreeModel):
-    """XGBoost for any task: one booster for each target of a task with several.
+    """XGBoost for any task; a task with several targets gets one booster per target.
 
-    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing values are XGBoost's
-    own. Categories, and text among the numbers, go in by their code among the training rows' sorted values; unseen ones
-    are missing. The columns of a table on a GPU stay there where CuPy is installed. A ranking's scores are margins.
+    Rows of weight 0 are excluded from training, and so are ranking lists that teach nothing. XGBoost handles missing
+    values itself. Categories and text columns are encoded by their position among the sorted training values; unseen
+    values count as missing. With CuPy, columns of a GPU table stay on the GPU. Ranking scores are margins.
 
     Args:
         name: the model's name.
-        rounds: how many trees (of a multiclass task: for each class) at most.
-        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
-            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
-            random; the trees up to the best are kept. They stop by the loss, or by ``eval_metric`` where that is given.
-            Of rows that are no lists, trees that stop by the loss are grown again on all rows, where time allows: as
-            many as were best, and an eighth more. Up to 10,000 rows, not in order, four such draws say how many.
-            None: grow all ``rounds``, from all rows.
+        rounds: the maximum number of trees (multiclass: per class).
+        early_stopping_rounds: stop after this many rounds without improvement on a hold-out, an eighth of the training
+            rows: the last ones by ``order``, whole ``groups``, or rows sampled by class. The trees up to the best round
+            are kept. The loss is monitored, or ``eval_metric`` if given. Except in ranking, trees stopped by the loss
+            are then regrown on all rows if time allows, with the best number of rounds scaled to more rows. For up to
+            10,000 unordered rows, four such hold-outs determine that number. None: grow all ``rounds`` on all rows.
         columns: the columns to use; None: all categories and numbers.
-        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
-        objective: XGBoost's, one that fits the task; None: ``rank:ndcg``, ``binary:logistic``, ``multi:softprob``,
-            ``reg:squarederror``.
+        class_weight: ``'balanced'``, or class number → weight; None: equal weights.
+        objective: XGBoost's objective, suitable for the task; None: ``rank:ndcg``, ``binary:logistic``,
+            ``multi:softprob``, ``reg:squarederror``.
         native_cats: split categories by sets of values (XGBoost's own categorical splits) instead of by code.
-        **params: XGBoost's own parameters, over the defaults; constraints name columns:
+        **params: XGBoost's own parameters, which override the defaults; constraints name columns:
             ``monotone_constraints={'price': -1}``.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here; by ``fit``: XGBoost uses no such.
+        DataError: a parameter is set by another argument here; in ``fit``: XGBoost has no use for a parameter.
     """
 
     suffix = ".ubj"
-    elsewhere = {  # noqa: RUF012 - names of XGBoost's other interfaces, which would be passed over without a word
+    elsewhere = {  # noqa: RUF012 - names of XGBoost's other interfaces, which would be ignored silently
         "num_boost_round": "rounds=", "n_estimators": "rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
         "device": "fit's device=",
     }  # fmt: skip
@@ -164,7 +163,7 @@ class XGBModel(TreeModel):
         "tree_method": "hist", "max_bin": 256, "eta": 0.05, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.8,
     }  # fmt: skip
     ranking: ClassVar[Mapping[str, Any]] = {"ndcg_exp_gain": False}
-    """Further defaults of ``rank:`` objectives: relevance counts as it is, and may be a fraction."""
+    """Further defaults of ``rank:`` objectives: the gain is the relevance itself, which may be a fraction."""
     aliases = {"learning_rate": "eta", "lambda": "reg_lambda"}  # noqa: RUF012
 
     def __init__(
@@ -202,9 +201,9 @@ class XGBModel(TreeModel):
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
         ranks = params["objective"].startswith("rank:")
         binned = {"max_bin": params["max_bin"], "ref": ref}
-        # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
+        # Continued trees first predict these rows, which needs exact values instead of new bins.
         make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
-        # values go in as they lie: XGBoost bins a GPU's columns where they are
+        # values keep their device: XGBoost bins a GPU's columns in place
         (values, start), on_gpu = data.values, params["device"] != "cpu"
         return make(
             handed(values, on_gpu=on_gpu),
@@ -220,7 +219,7 @@ class XGBModel(TreeModel):
         )
 
     def _train(self, params: Mapping[str, Any], matrix: Any, held: Any = None) -> tuple[xgb.Booster, Sequence[float]]:
-        asked = xgb.Booster(cache=[matrix])  # XGBoost would only warn; this one says which names it knows here
+        asked = xgb.Booster(cache=[matrix])  # XGBoost would only warn; this booster tells which names it knows
         asked.set_param({n: v for n, v in params.items() if not n.endswith(("constraints", "metric"))})
         asked.set_param("validate_parameters", False)
         names = re.findall(r'"(\w+)":', asked.save_config())
@@ -232,8 +231,8 @@ class XGBModel(TreeModel):
         results: dict[str, dict[str, list[float]]] = {}
         stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": results, "verbose_eval": False}
         trees = xgb.train(dict(params), matrix, evals=[(held, "held")], **go_on, **stop)
-        best = trees.attr("best_iteration")  # None where time ended in the first round
-        curve = list(results["held"].values())[-1] if results else []  # of several metrics the last stops
+        best = trees.attr("best_iteration")  # None if the time ended in the first round
+        curve = list(results["held"].values())[-1] if results else []  # the last of several metrics is monitored
         # XGBoost keeps the trees after the best one
         return trees if best is None else trees[: int(best) + 1], curve
 
@@ -247,7 +246,7 @@ class XGBModel(TreeModel):
         sums = predicted(trees, values, names, margin=True, start=start, types=types)
         if self._task == "ranking":
             return sums
-        # margins first: the link in double precision, where it is known
+        # get margins first, then apply the link in double precision if it is known
         predictions = linked(sums, self._objective(self._task))
         return predicted(trees, values, names, margin=False, types=types) if predictions is None else predictions
 
@@ -273,19 +272,20 @@ class _InTime(xgb.callback.TrainingCallback):
 class XGBRanker(XGBModel, Ranker):
     """XGBoost over candidates in lists.
 
-    Lists of one candidate, without a relevant one or of weight 0 are left out of training; every list is scored. Scores
-    are margins (log-odds for ``binary:logistic``), on one scale across lists. Columns are encoded as by ``XGBModel``.
-    Names with ``[``, ``]`` or ``<``, which XGBoost refuses, are escaped for it (``%5B``, ``%5D``, ``%3C``).
+    Lists of one candidate, without a relevant one or of weight 0 are excluded from training; every list is scored.
+    Scores are margins (log-odds for ``binary:logistic``) on one scale across lists. Columns are encoded as in
+    ``XGBModel``. Names with ``[``, ``]`` or ``<``, which XGBoost refuses, are escaped (``%5B``, ``%5D``, ``%3C``).
 
     Args:
         name: the ranker's name.
         objective: ``'rank:ndcg'``, ``'rank:pairwise'``, ``'rank:map'`` or ``'binary:logistic'``.
-        rounds, columns, params: as of ``XGBModel``.
-        margin: a column of scores to start from: the trees learn corrections to it; None: they start from nothing.
-        early_stopping_rounds: as of ``XGBModel``; held out are whole lists, chosen by a hash of their number.
+        rounds, columns, params: as for ``XGBModel``.
+        margin: a column of initial scores, to which the trees learn corrections; None: they start from scratch.
+        early_stopping_rounds: as for ``XGBModel``; the hold-out consists of whole lists, chosen by a hash of their
+            number.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here; by ``fit``: XGBoost uses no such.
+        DataError: a parameter is set by another argument here; in ``fit``: XGBoost has no use for a parameter.
     """
 
     defaults = {**XGBModel.defaults, "max_bin": 64, "eta": 0.1, "max_depth": 5, "colsample_bytree": 0.5}  # noqa: RUF012
@@ -304,7 +304,7 @@ class XGBRanker(XGBModel, Ranker):
         early_stopping_rounds: int | None = None,
         **params: Any,
     ) -> None:
-        # past XGBModel's constructor, whose other arguments a ranking has no use for
+        # skips XGBModel's constructor, whose other arguments do not apply to ranking
         TreeModel.__init__(self, name, rounds, early_stopping_rounds, columns, None, objective, params)
         self.native_cats, self.margin = False, margin
 
@@ -314,13 +314,13 @@ class XGBRanker(XGBModel, Ranker):
         return self._objective("ranking").startswith("rank:")
 
     def params_in_full(self, seed: int, device: torch.device | None = None) -> dict[str, Any]:
-        """Return XGBoost's parameters, the defaults among them."""
+        """Return XGBoost's parameters, defaults included."""
         given = {**(self.ranking if self.ranks else {}), **self._over_defaults(), "objective": self.objective}
         return params_for_xgboost(given, seed, device)
 
     @property
     def reads(self) -> list[str]:
-        """The columns that it needs to predict.
+        """The columns that prediction needs.
 
         Raises:
             NotFittedError: it has not been trained.
@@ -330,6 +330,6 @@ class XGBRanker(XGBModel, Ranker):
         return list(dict.fromkeys([*self._inputs.names, *([self.margin] if self.margin else [])]))
 
     def adopt(self, trees: xgb.Booster, columns: Sequence[str], vocabs: Mapping[str, Vocab] | None = None) -> None:
-        """Take trees that were grown elsewhere, from these columns in this order, as what was learned."""
+        """Use trees that were grown elsewhere, from these columns in this order, as the trained model."""
         self._parts, self._inputs, self._task = [trees], TreeInputs(columns, vocabs or {}), "ranking"
         self.trace = Trace(importance=gains(trees, columns))

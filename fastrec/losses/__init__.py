@@ -1,6 +1,6 @@
-"""Scores and targets → a loss: click or not, a softmax over a list, pairs, in-batch negatives.
+"""Losses of scores and targets: binary cross-entropy, softmax over a list, pairs, in-batch negatives.
 
-In: scores ``[b]``, targets ``[b]``, and the lists of the rows if needed. Out: a loss.
+They take scores ``[b]``, targets ``[b]``, and the lists of the rows if needed.
 """
 
 from fastrec.losses.bce import BCE

@@ -18,11 +18,11 @@ class BCE(nn.Module):
     (label smoothing: arXiv 1512.00567, section 7, for two classes).
 
     Args:
-        smoothing: ε, from 0 up to, not including, 1.
-        reduction: ``'mean'`` (by weight, where weights are given), ``'sum'`` or ``'none'``.
+        smoothing: ε, at least 0 and below 1.
+        reduction: ``'mean'`` (weighted if weights are given), ``'sum'`` or ``'none'``.
 
     Raises:
-        DataError: ``smoothing`` out of its range.
+        DataError: ``smoothing`` is out of range.
     """
 
     n_out = 1
@@ -34,7 +34,7 @@ class BCE(nn.Module):
         self.smoothing, self.reduction = smoothing, reduction
 
     def forward(self, scores: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Compute the loss: a scalar, or ``[b]`` where the reduction is ``'none'``.
+        """Compute the loss: a scalar, or ``[b]`` if the reduction is ``'none'``.
 
         Args:
             scores: logits ``[b]`` or ``[b, 1]``, float.
@@ -42,7 +42,7 @@ class BCE(nn.Module):
             weights: weight of each row ``[b]`` or ``[b, 1]``, ≥ 0; all 1 by default.
 
         Raises:
-            DataError: scores, targets and weights are not equally many.
+            DataError: scores, targets and weights differ in length.
         """
         scores = _flat(scores, "scores")
         target = _same_length(targets, scores, "targets").to(scores.dtype)
@@ -56,10 +56,10 @@ class BCE(nn.Module):
         return _reduce(losses * weight, self.reduction)
 
     def check(self, learn: Any) -> None:
-        """Refuse targets that a learner's rows in memory have and this loss cannot take; ``RecLearner.fit`` asks.
+        """Refuse targets in a learner's in-memory rows that this loss cannot take; ``RecLearner.fit`` calls it.
 
         Raises:
-            DataError: there are several targets, more than two classes, or a target outside of 0 to 1.
+            DataError: there are several targets, more than two classes, or a target outside 0 to 1.
         """
         for data in (dl.dataset for dl in learn.dls.loaders):
             y = getattr(data, "y", None)

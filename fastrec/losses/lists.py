@@ -1,4 +1,4 @@
-"""Losses over lists of candidates: softmax, pairs, in-batch negatives; and what losses ask of their arguments."""
+"""Losses over lists of candidates: softmax, pairs, in-batch negatives; and checks of the losses' arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _flat(x: Tensor, what: str) -> Tensor:
         x = x[:, 0]
     if x.ndim != 1:
         raise DataError(f"{what} of shape {list(x.shape)}", remedy="Give [b] or [b, 1]: a model with one output")
-    # sums of exponentials need more than half precision holds
+    # sums of exponentials need more precision than half floats have
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -55,7 +55,7 @@ def _dense_ids(groups: Tensor) -> Tensor:
     ordered, order = torch.sort(groups)
     new = torch.zeros_like(order)
     new[1:] = (ordered[1:] != ordered[:-1]).long()
-    # numbers from 0 without gaps, so that sums by list are short
+    # consecutive numbers from 0, so that sums by list are short
     return torch.empty_like(order).scatter_(0, order, new.cumsum(0))
 
 
@@ -63,8 +63,8 @@ class ListwiseSoftmax(nn.Module):
     """Softmax cross-entropy over each list's candidates (ListNet's top-one loss; Cao et al., ICML 2007, section 5).
 
     For a list with scores s and targets y: ``-Σ_i y_i / Σ_j y_j · (s_i - log Σ_j exp s_j)``. Lists without a positive
-    target count nothing. The softmax runs over those candidates of a list that are in the batch, so batches should
-    hold whole lists.
+    target are ignored. The softmax covers only the candidates of a list that are in the batch, so batches should
+    contain whole lists.
 
     Args:
         reduction: ``'mean'`` over the lists with a positive, ``'sum'``, or ``'none'``: each row's share.
@@ -77,7 +77,7 @@ class ListwiseSoftmax(nn.Module):
         self.reduction = reduction
 
     def denominator(self, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Count the lists with a positive, a scalar: by it the means of several processes' batches become one mean."""
+        """Count the lists with a positive, a scalar: the weight for combining the means of several processes."""
         if groups is None:
             targets, groups = _split_targets(targets)
         lists = _dense_ids(_flat(groups, "groups"))
@@ -85,23 +85,23 @@ class ListwiseSoftmax(nn.Module):
         return (total > 0).sum()
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Compute the loss: a scalar, or ``[b]`` where the reduction is ``'none'``.
+        """Compute the loss: a scalar, or ``[b]`` if the reduction is ``'none'``.
 
         Args:
             scores: ``[b]`` or ``[b, 1]``, float.
             targets: relevance ≥ 0, ``[b]`` or ``[b, 1]``; or, without ``groups``, ``[b, 2]`` of integers or float64:
-                relevance and list id (what a loader makes of two target columns).
+                relevance and list id (as from a loader with two target columns).
             groups: id of each row's list, ``[b]`` or ``[b, 1]``, integers, in any order.
 
         Raises:
-            DataError: list ids are missing or not exact, or the lengths differ.
+            DataError: list ids are missing or not exact, or lengths differ.
         """
         scores, target, lists = _in_lists(scores, targets, groups)
         target = target.to(scores.dtype)
         total = torch.zeros_like(scores).index_add_(0, lists, target)
         log_z = _log_sum_exp(scores, lists)
         share = target / torch.where(total > 0, total, torch.ones_like(total))[lists]
-        losses = torch.where(share > 0, share * (log_z[lists] - scores), 0.0)  # a masked score of -inf costs nothing
+        losses = torch.where(share > 0, share * (log_z[lists] - scores), 0.0)  # a masked score of -inf adds nothing
         if self.reduction == "mean":
             return losses.sum() / (total > 0).sum().clamp(min=1)
         return _reduce(losses, self.reduction)
@@ -110,7 +110,7 @@ class ListwiseSoftmax(nn.Module):
 def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
     """Return ``[b]``: by list id, the logarithm of the sum of its rows' exponentials; 0 if no row has the id."""
     rough = scores.detach()
-    # less the list's highest score, so that no exponential overflows
+    # minus the list's highest score, so that no exponential overflows
     top = torch.zeros_like(rough).scatter_reduce_(0, lists, rough, "amax", include_self=False)
     top = torch.where(top.isfinite(), top, torch.zeros_like(top))
     sums = torch.zeros_like(scores).index_add(0, lists, (scores - top[lists]).exp())
@@ -120,7 +120,7 @@ def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
 class BPR(nn.Module):
     """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
 
-    Pairs are formed within a list, so batches should hold whole lists.
+    Pairs are formed within a list, so batches should contain whole lists.
 
     Args:
         reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
@@ -133,14 +133,14 @@ class BPR(nn.Module):
         self.reduction = reduction
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Compute the loss over all pairs of rows of one list, the first of them more relevant.
+        """Compute the loss over all pairs of rows in the same list, where the first row is more relevant.
 
         Args:
             scores, targets, groups: as for ``ListwiseSoftmax``.
 
         Returns:
-            A scalar: the mean or the sum over pairs; or ``[b]`` where the reduction is ``'none'``: the sum over the
-            pairs in which the row is the more relevant one. Without any pair it is 0.
+            A scalar: the mean or the sum over pairs; or ``[b]`` if the reduction is ``'none'``: the sum over the pairs
+            in which the row is the more relevant one. Without any pair it is 0.
         """
         scores, target, lists = _in_lists(scores, targets, groups)
         better, worse = _pairs(target, lists)
@@ -150,7 +150,7 @@ class BPR(nn.Module):
         return losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
 
     def activation(self, scores: Tensor) -> Tensor:
-        """Return scores unchanged: they rank, and are no probabilities."""
+        """Return scores unchanged: they are for ranking and are not probabilities."""
         return scores
 
 
@@ -159,7 +159,7 @@ def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
     order = torch.argsort(lists, stable=True)
     sizes = torch.bincount(lists)
     starts = sizes.cumsum(0) - sizes
-    rows = (target > 0).nonzero().squeeze(1)  # only these are more relevant than any
+    rows = (target > 0).nonzero().squeeze(1)  # only these are more relevant than any other
     many = sizes[lists[rows]]
     better = rows.repeat_interleave(many)
     within = torch.arange(len(better), device=rows.device) - (many.cumsum(0) - many).repeat_interleave(many)
@@ -169,9 +169,9 @@ def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PairScores(Tensor):
-    """The scores ``[b, 1]`` of a batch's own pairs, which know the vectors that they come from.
+    """The scores ``[b, 1]`` of a batch's own pairs, with the vectors that they were computed from.
 
-    It is a tensor as any other, and what is computed from it is a plain one.
+    It is a tensor like any other; results computed from it are plain tensors.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -190,9 +190,9 @@ class PairScores(Tensor):
 class InBatchSoftmax(nn.Module):
     """Softmax cross-entropy in which a row's item competes with the items of the batch's other rows.
 
-    For row i: ``-log(exp c_ii / Σ_j exp c_ij)`` with ``c_ij = s_ij - log q_j``, where q is the chance of item j to be
-    in a batch: without it popular items, which come as others' negatives often, would be held down (Yi et al., RecSys
-    2019, section 3). Rows with the same item are no negatives of each other.
+    For row i: ``-log(exp c_ii / Σ_j exp c_ij)`` with ``c_ij = s_ij - log q_j``, where q_j is the probability of item j
+    in a batch. Without this correction, popular items would score too low, because they are often negatives of other
+    rows (Yi et al., RecSys 2019, section 3). Rows with the same item are not negatives of each other.
 
     Args:
         log_q: logarithm of each item's frequency by id, ``[items]`` (``item_log_q``); None: no correction.
@@ -207,21 +207,21 @@ class InBatchSoftmax(nn.Module):
         self.reduction = reduction
 
     def forward(self, scores: Tensor, targets: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
-        """Compute the loss: a scalar, or ``[b]`` where the reduction is ``'none'``.
+        """Compute the loss: a scalar, or ``[b]`` if the reduction is ``'none'``.
 
         Args:
-            scores: what ``TwoTower`` returns for a batch; or all scores ``[b, b]``, row i's own item in column i.
-            targets: how much each row counts as a positive, ≥ 0, ``[b]`` or ``[b, 1]``; a row of 0 lends its item to
-                others and has no loss of its own. None: all count 1.
-            ids: each row's item, integers ``[b]``; None: as ``TwoTower`` has it, else all differ.
+            scores: the output of ``TwoTower`` for a batch; or all scores ``[b, b]``, row i's own item in column i.
+            targets: weight of each row as a positive, ≥ 0, ``[b]`` or ``[b, 1]``; a row of 0 only serves as a negative
+                for others. None: all weights are 1.
+            ids: each row's item, integers ``[b]``; None: those of ``TwoTower``, or else all differ.
 
         Raises:
-            DataError: scores of another form, targets or ids of another length, or ``log_q`` without ids.
+            DataError: scores of another shape, targets or ids of another length, or ``log_q`` without ids.
         """
         matrix, ids = _all_scores(scores, ids)
         own = matrix.diagonal()
         weights = torch.ones_like(own) if targets is None else _same_length(targets, own, "targets").to(own.dtype)
-        if ids is not None:  # rows of the same item are no negatives of each other
+        if ids is not None:  # rows of the same item are not negatives of each other
             ids = _same_length(ids, own, "ids")
             twins = (ids[:, None] == ids).fill_diagonal_(False)
             matrix = matrix.masked_fill(twins, -torch.inf)
@@ -236,7 +236,7 @@ class InBatchSoftmax(nn.Module):
         return _reduce(losses, self.reduction)
 
     def activation(self, scores: Tensor) -> Tensor:
-        """Scores as they are: they rank, and are no probabilities."""
+        """Return scores unchanged: they are for ranking and are not probabilities."""
         return scores
 
 

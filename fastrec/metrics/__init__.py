@@ -1,4 +1,4 @@
-"""Metrics: predictions, targets and groups of any library → how good a model is, and how sure that is.
+"""Metrics: the score of predictions from any library, and its uncertainty.
 
 ``get_metric('auc')`` finds every metric by name.
 """
@@ -69,5 +69,5 @@ __all__ = [
     "xgboost_metric",
 ]
 
-# The plain functions work where fastai is not installed: its classes are loaded at first use.
+# The plain functions work without fastai: the classes that need it are loaded at first use.
 __getattr__ = lazily(__name__, dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall", "fastai_metric"), "callbacks"))

@@ -1,9 +1,9 @@
 """The registry's metrics for the training functions of XGBoost, LightGBM and CatBoost.
 
-None of the three libraries is imported here but for CatBoost's several targets. Groups and weights come from the data
-set that is evaluated, so that the training rows' and the validation rows' each go with their own; CatBoost alone does
-not hand its groups on. A metric of probabilities takes what the objective makes of the raw margins; with an objective
-of your own the libraries hand the margins over, and ``transform`` turns them into probabilities.
+None of the three libraries is imported here, except for CatBoost's several targets. Groups and weights come from the
+evaluated data set, so training and validation rows each use their own; only CatBoost does not pass on its groups. A
+metric of probabilities gets the objective's transformed margins. With your own objective, the libraries pass raw
+margins, and ``transform`` turns them into probabilities.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ def xgboost_metric(
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
-        groups: ``[n]`` integers for every set that is evaluated; None for the sets' own (``group`` or ``qid``).
-        weight: ``[n]`` weights; None for the sets' own. XGBoost's weights of lists become those of their rows.
-        transform: what to make of raw margins, for an objective of your own; None: the predictions are used as they
-            are, which XGBoost has transformed by the objective.
+        groups: ``[n]`` integers for every evaluated set; None: the sets' own (``group`` or ``qid``).
+        weight: ``[n]`` weights; None: the sets' own. XGBoost's weights of lists become those of their rows.
+        transform: conversion of raw margins, for your own objective; None: use the predictions unchanged, as XGBoost
+            has already transformed them by the objective.
 
     Returns:
         A function of predictions and ``DMatrix`` that returns the name and the value.
 
     Raises:
-        DataError: an unknown name; while it trains, what the metric raises.
+        DataError: an unknown name; during training, whatever the metric raises.
     """
     metric = get_metric(name)
 
     def evaluate(predictions: np.ndarray, data: Any) -> tuple[str, float]:
         sizes = np.diff(np.asarray(data.get_uint_info("group_ptr")).astype(np.int64))
         own = np.asarray(data.get_weight())
-        # XGBoost's weights are those of lists if the objective ranks.
+        # If the objective ranks, XGBoost's weights are those of lists.
         if len(sizes) and len(own) == len(sizes):
             own = np.repeat(own, sizes)
         rest = {"groups": _rows_of(sizes) if groups is None else groups}
@@ -82,21 +82,20 @@ def catboost_metric(
 ) -> Any:
     """Make a metric for CatBoost's ``eval_metric=…``.
 
-    CatBoost hands over raw margins. Where the metric wants probabilities or classes they go through a sigmoid (one
-    column, or several targets) or a softmax (several classes), unless ``transform`` is given. Weights are the pool's.
+    CatBoost passes raw margins. If the metric needs probabilities or classes, they go through a sigmoid (one column, or
+    several targets) or a softmax (several classes), unless ``transform`` is given. Weights are the pool's.
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
-        groups: ``[n]`` integers for each set that is evaluated, training rows first: CatBoost hands no groups over and
-            evaluates the training rows, too. Sets are told apart by their number of rows.
+        groups: ``[n]`` integers for each evaluated set, training rows first: CatBoost passes no groups and also
+            evaluates the training rows. Sets are identified by their number of rows.
         several_targets: for a target of several columns (``MultiLogloss``, ``MultiRMSE``); needs CatBoost.
-        transform: what to make of the raw margins, such as ``numpy.exp`` for ``Poisson``.
-
+        transform: conversion of the raw margins, such as ``numpy.exp`` for ``Poisson``.
     Returns:
         An object with ``is_max_optimal``, ``evaluate`` and ``get_final_error``.
 
     Raises:
-        DataError: an unknown name, no groups for a metric of lists, or two different sets of as many rows.
+        DataError: an unknown name, no groups for a metric of lists, or two different sets with the same number of rows.
         MissingPackageError: ``several_targets`` without CatBoost.
     """
     metric = get_metric(name)
@@ -119,7 +118,7 @@ def catboost_metric(
 
 
 class _CatBoostMetric:
-    no_jit = True  # CatBoost would try to compile the methods, and warn that it cannot
+    no_jit = True  # CatBoost would otherwise try to compile the methods, and warn that it cannot
 
     def __init__(
         self, metric: Metric, groups: dict[int, np.ndarray], several_targets: bool, transform: Transform | None
@@ -142,7 +141,7 @@ class _CatBoostMetric:
             remedy = "Give the groups of the training rows and of every evaluated set"
             raise DataError(problem, column="groups", remedy=remedy)
         p = _transformed(raw, self.transform) if self.transform else self._activated(raw, y)
-        # what CatBoost hands over lives no longer than this call
+        # CatBoost's arrays are valid only during this call
         return self.metric(y.copy(), p, groups=groups, weight=None if weight is None else np.array(weight)), 1.0
 
     def get_final_error(self, error: float, weight: float) -> float:
@@ -155,7 +154,7 @@ class _CatBoostMetric:
             return raw.copy()
         if margins.ndim == 2 and not self.several:
             return margins.softmax(1).numpy()
-        # classes of an ordinal target come from values, which have no sigmoid
+        # classes of an ordinal target come from values, which need no sigmoid
         if self.metric.wants == "scores" or (self.metric.wants == "classes" and not np.isin(y, (0, 1)).all()):
             return raw.copy()
         return margins.sigmoid().numpy()

@@ -1,4 +1,4 @@
-"""Metrics for a fastai ``Learner``: they collect an epoch's predictions and score it once, at its end."""
+"""Metrics for a fastai ``Learner``: they collect an epoch's predictions and score them once, at its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AUC", "MAP", "MRR", "NDCG", "Recall", "fastai_metric"]
 
 
 class RegistryMetric(Metric):
-    """Collects an epoch's predictions and targets on the host, and scores them; see :func:`fastai_metric`."""
+    """Metric that scores an epoch's predictions and targets, collected on the host; see :func:`fastai_metric`."""
 
     _widest: ClassVar[int | None] = None  # columns of predictions; None: any number
     _takes: ClassVar[str] = "Metrics take [b] or [b, k]"
@@ -41,8 +41,8 @@ class RegistryMetric(Metric):
         return self.metric.name
 
     def check(self, learn: Any) -> None:
-        """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins."""
-        loss = getattr(learn.loss_func, "loss", learn.loss_func)  # TabM's is around the one that was given
+        """Refuse early what could not be scored at the end of an epoch; ``RecLearner.fit`` calls it before training."""
+        loss = getattr(learn.loss_func, "loss", learn.loss_func)  # TabM wraps the given loss
         classes = get_c(learn.dls)
         several = isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2
         if several and "multiclass" not in self.metric.tasks:
@@ -62,14 +62,14 @@ class RegistryMetric(Metric):
             raise DataError(problem, column="groups", remedy=remedy)
 
     def reset(self) -> None:
-        """Drop the epoch so far."""
+        """Drop what was collected in this epoch."""
         self._preds: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._epoch_groups: Any = None
         self._epoch_weight: Any = None
 
     def accumulate(self, learn: Any) -> None:
-        """Keep one batch: ``learn.pred`` is ``[b]`` or ``[b, k]``, its first target ``[b]`` or ``[b, t]``."""
+        """Store one batch: ``learn.pred`` is ``[b]`` or ``[b, k]``, its first target ``[b]`` or ``[b, t]``."""
         if self.needs_groups and self._epoch_groups is None:
             self._epoch_groups = self._of_rows(learn, "groups")
         if self.weighted and self._epoch_weight is None:
@@ -88,7 +88,7 @@ class RegistryMetric(Metric):
         if most and target.ndim == 2:
             remedy = "Use fastai_metric('auc'), the mean over several"
             raise DataError(f"{self.name} takes one target, and there are {target.shape[1]}", remedy=remedy)
-        # In float64, where half-precision logits tie less, and a sigmoid keeps apart what it would make 1.
+        # In float64: half-precision logits then tie less, and a sigmoid does not round distinct ones to 1.
         p = pred.detach().as_subclass(Tensor).cpu().double()
         if self.metric.wants == "scores" and (p.ndim == 1 or p.shape[1] == 1 or target.ndim == 2):
             return p
@@ -97,14 +97,14 @@ class RegistryMetric(Metric):
         return torch.as_tensor(getattr(learn.loss_func, "activation", lambda x: x)(p)).as_subclass(Tensor)
 
     def join_ranks(self) -> None:
-        """Put the predictions and targets of all ranks together, in their order; every rank has to call it."""
+        """Join the predictions and targets of all ranks, in their order; every rank has to call it."""
         if not self._preds:
             return
         joined = all_rows([torch.cat(self._preds), torch.cat(self._targets)], f"putting {self.name} together")
         self._preds, self._targets = [joined[0]], [joined[1]]
 
     def _of_rows(self, learn: Any, name: str) -> Any:
-        """Return the groups (or another value for each row) of the loader that is validated."""
+        """Return the groups (or another value per row) of the validated loader."""
         given = getattr(self, name)
         if given is None:
             raise DataError(f"this metric was loaded without its {name}", remedy=f"Set its {name} attribute before use")
@@ -131,7 +131,7 @@ class RegistryMetric(Metric):
         return self.metric(targets, preds, groups=groups, weight=self._epoch_weight)
 
     def __getstate__(self) -> dict[str, Any]:
-        # An exported learner has no validation rows: what belongs to them, or was collected, is not for its file.
+        # An exported learner has no validation rows, so their groups, weights and predictions are not saved.
         dropped = {"groups": None, "weight": None, "_preds": [], "_targets": []}
         return {**self.__dict__, **dropped, "_epoch_groups": None, "_epoch_weight": None}
 
@@ -139,9 +139,9 @@ class RegistryMetric(Metric):
 class _ListMetric(RegistryMetric):
     """A metric of lists for ``Learner(metrics=…)``, by the function of the same name; a missing score ranks last.
 
-    ``groups`` are each validation row's list, integers ``[n]`` in the loader's order, or a function learner → groups.
-    They are not pickled: set ``groups`` again on a loaded metric before validating with it. ``options`` are the
-    function's.
+    ``groups``: each validation row's list, integers ``[n]`` in the loader's order, or a function learner → groups. They
+    are not pickled: set ``groups`` again on a loaded metric before validating with it. ``options`` are passed to the
+    function.
     """
 
     base_name: ClassVar[str]
@@ -157,7 +157,7 @@ class _ListMetric(RegistryMetric):
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
         """Score one epoch."""
-        # Not by the metric's own call, which refuses missing scores.
+        # Call the function directly, because the metric refuses missing scores.
         return self.metric.function(targets, preds, groups=groups, weight=None)
 
 
@@ -206,13 +206,13 @@ def fastai_metric(
 ) -> RegistryMetric:
     """Make a metric of the registry for ``Learner(metrics=…)``, scored once at the end of an epoch.
 
-    The learner's outputs go through its loss's activation (as in ``get_preds``), in float64, so that a metric of
-    probabilities or classes gets such; a metric of scores takes one or two columns as they are.
+    The learner's outputs go through its loss's activation (as in ``get_preds``), in float64, to give the metric
+    probabilities or classes if it needs them. A metric of scores takes one or two columns unchanged.
 
     Args:
         name: as for :func:`fastrec.metrics.get_metric`.
-        groups: ``[n]`` integers, the list of each validation row in the loader's order, or a function learner →
-            groups. They are not pickled, nor is the weight.
-        weight: ``[n]`` weights of the validation rows, or a function learner → weights; None for equal ones.
+        groups: ``[n]`` integers, the list of each validation row in the loader's order, or a function learner → groups.
+            They are not pickled, and neither is the weight.
+        weight: ``[n]`` weights of the validation rows, or a function learner → weights; None: equal weights.
     """
     return RegistryMetric(registry.get_metric(name), groups, weight)

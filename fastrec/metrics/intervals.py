@@ -19,7 +19,7 @@ from fastrec.metrics.rows import paired
 
 
 class Interval(NamedTuple):
-    """A mean and the interval that holds it at the asked level."""
+    """A mean and its interval at the requested level."""
 
     mean: float
     low: float
@@ -34,7 +34,7 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
 
     Args:
         values: ``[g]`` finite numbers, one per independent unit (a group's reciprocal rank, a session's mean).
-        repeats: how many resamples.
+        repeats: the number of resamples.
         level: share of the resampled means inside the interval, between 0 and 1.
         seed: the same seed gives the same interval.
 
@@ -49,9 +49,9 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
         raise DataError("there are no values", column="values", remedy="Give at least one")
     refuse_rows(torch.from_numpy(~np.isfinite(x)), "values", "is not a finite number", "Drop or fill it first")
     _check_range(repeats, level)
-    # Reciprocal ranks take a few dozen values: counting them first is the same bootstrap at a small part of the cost.
+    # Reciprocal ranks have a few dozen distinct values: counting them first is the same bootstrap at less cost.
     distinct, counts = np.unique(x, return_counts=True)
-    # A multinomial draw costs a time per distinct value: only worth it if values repeat often.
+    # A multinomial draw takes time per distinct value: it pays only if values repeat often.
     few = len(distinct) * 16 <= len(x)
     sums = _resampled(distinct if few else x, repeats, seed, counts=counts if few else None)
     return interval_of(float(x.mean()), sums / len(x), level=level)
@@ -75,7 +75,7 @@ def paired_difference(a: Any, b: Any, *, repeats: int = 2000, level: float = 0.9
         repeats, level, seed: as for :func:`bootstrap_interval`.
 
     Returns:
-        The mean difference and its interval; one that leaves out 0 tells the two models apart.
+        The mean difference and its interval; the two models differ clearly if it excludes 0.
 
     Raises:
         DataError: lengths differ, or as for :func:`bootstrap_interval`.
@@ -91,11 +91,11 @@ def cluster_means(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute means of columns, as they are and over resampled clusters (Davison and Hinkley 1997, section 3.8).
 
-    A resample draws as many clusters as there are, with replacement, and takes all rows of each: its mean is the drawn
-    clusters' sum over their number of rows. All columns share the draws, so that differences between columns of the
-    result are paired. ``values`` are finite float64 ``[n, m]``, a row per list and a column per model; ``clusters``
-    ``[n]`` of any type that sorts; ``weights`` ``[n]`` numbers above 0, None: all alike. Returns the means, float64
-    ``[m]``, and those of every resample, ``[repeats, m]``.
+    A resample draws as many clusters as there are, with replacement, and takes all rows of each. Its mean is the sum of
+    the drawn clusters divided by their number of rows. All columns share the draws, so differences between result
+    columns are paired. ``values``: finite float64 ``[n, m]``, a row per list and a column per model. ``clusters``:
+    ``[n]`` of any sortable type. ``weights``: ``[n]`` numbers above 0; None: equal. Returns the means, float64 ``[m]``,
+    and those of every resample, ``[repeats, m]``.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 2 or not len(values):
@@ -125,8 +125,8 @@ def interval_of(mean: float, draws: np.ndarray, *, level: float = 0.95) -> Inter
 def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray | None = None) -> np.ndarray:
     """Sum over ``repeats`` resamples, with replacement, of as many rows ``[n]`` or ``[n, c]`` as there are.
 
-    Row i stands ``counts[i]`` times (None: once): how often it is drawn is one draw from a multinomial distribution,
-    instead of one for every time it stands.
+    Row i occurs ``counts[i]`` times (None: once). One draw from a multinomial distribution tells how often it is drawn,
+    instead of one draw per occurrence.
     """
     rng, n = np.random.default_rng(seed), len(rows)
     step = max(1, limits.RESAMPLED_AT_ONCE // n)
@@ -143,14 +143,14 @@ def _resampled(rows: np.ndarray, repeats: int, seed: int, *, counts: np.ndarray 
     return np.concatenate(blocks)
 
 
-_MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
+_MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # all lists have equal weight, empty ones count as 0
 
 
 class Resampled(NamedTuple):
-    """A metric of several predictions, as it is and over resamples that all of them share."""
+    """A metric of several predictions, as it is and over shared resamples."""
 
     values: dict[str, float]  #: prediction → the metric over all rows
-    #: prediction → float64 ``[repeats]``; NaN where the metric of a resample is not defined
+    #: prediction → float64 ``[repeats]``; NaN if the metric is undefined for a resample
     draws: dict[str, np.ndarray]
     level: float  #: share of the draws inside an interval
 
@@ -159,7 +159,7 @@ class Resampled(NamedTuple):
         return self._interval(self.values[name], self.draws[name])
 
     def difference(self, a: str, b: str) -> Interval:
-        """Return the metric of ``a`` less that of ``b``; an interval without 0 tells the two apart."""
+        """Return the metric of ``a`` minus that of ``b``; they differ clearly if the interval excludes 0."""
         return self._interval(self.values[a] - self.values[b], self.draws[a] - self.draws[b])
 
     def _interval(self, value: float, draws: np.ndarray) -> Interval:
@@ -182,23 +182,23 @@ def bootstrap_metric(
 ) -> Resampled:
     """Resample a metric, whatever its formula (Davison and Hinkley 1997, sections 2.4 and 3.8).
 
-    A resample draws as many clusters as there are, with replacement, and takes all rows of each. Means over lists (mrr,
-    ndcg, map, hit rate, recall) of more than 500 clusters are resampled by 500 blocks of clusters put together at
-    random: the interval's width is then itself off by some 3 %, and the metric is computed once instead of ``repeats``
-    times. Of other metrics with more than 100,000 clusters a resample draws 100,000, and its distance from the metric
-    of all rows is taken times the square root of 100,000 / n (Bickel, Götze and van Zwet 1997: fewer than n draws).
+    A resample draws as many clusters as there are, with replacement, and takes all rows of each. For means over lists
+    (mrr, ndcg, map, hit rate, recall) with more than 500 clusters, 500 random blocks of clusters are resampled instead.
+    The interval's width is then off by some 3 %, and the metric is computed once instead of ``repeats`` times. For
+    other metrics with more than 100,000 clusters, a resample draws 100,000. The distance of its metric from that of all
+    rows is then multiplied by the root of 100,000 / n (Bickel, Götze and van Zwet 1997: fewer than n draws).
 
     Args:
         metric: a name, or a ``Metric``.
-        y, predictions: the targets, and name → prediction, as the metric takes them.
-        groups: ``[n]`` integers, the list of each row; None where there are no lists.
-        clusters: ``[n]`` integers: what is independent of each other (users, sessions); None: the lists, and where
-            there are none the rows.
+        y, predictions: the targets, and name → prediction, in the form that the metric takes.
+        groups: ``[n]`` integers, the list of each row; None if there are no lists.
+        clusters: ``[n]`` integers: the independent units (users, sessions); None: the lists, or the rows if there are
+            no lists.
         repeats, level, seed: as for :func:`bootstrap_interval`.
 
     Raises:
-        DataError: ``repeats`` or ``level`` out of range, as many clusters as rows are not given, or what the metric
-            itself raises.
+        DataError: ``repeats`` or ``level`` is out of range, ``clusters`` differs in length from the rows, or the metric
+            itself raises it.
     """
     metric = get_metric(metric)
     _check_range(repeats, level)
@@ -216,7 +216,7 @@ def bootstrap_metric(
         share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
         draws = _by_clusters(metric, data, groups, codes, repeats, seed)
         if share < 1:
-            # The spread of fewer draws is wider by the root of the share.
+            # Fewer draws have a spread that is wider by the root of the share.
             draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
     return Resampled(values, draws, level)
 
@@ -224,9 +224,9 @@ def bootstrap_metric(
 def _by_blocks(
     metric: Metric, data: Mapping[str, tuple[Tensor, Tensor]], groups: Tensor, codes: Tensor, repeats: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Draw a mean over lists as a mean of the blocks' means, weighed by their numbers of lists."""
+    """Draw a mean over lists as a mean of the blocks' means, weighted by their numbers of lists."""
     count = int(codes.max()) + 1
-    # Lists in their order may be alike: blocks of neighbours would differ too much.
+    # Neighbouring lists may be similar, so that blocks of neighbours would differ too much.
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     block = (shuffled * min(count, limits.LIST_BLOCKS) // count)[codes]
     pieces = torch.split(torch.argsort(block, stable=True), torch.bincount(block).tolist())
@@ -257,7 +257,7 @@ def _by_clusters(
         for name, (y, p) in data.items():
             if size == count:
                 draws[name].append(whole[name](times))
-            else:  # of many clusters most are not drawn: the metric is computed on the rows that were
+            else:  # with many clusters, most are not drawn: compute the metric on the drawn rows
                 drawn = None if groups is None else groups[rows]
                 draws[name].append(_weighted(metric, y[rows], p[rows], drawn)(times[rows]))
     return {n: np.array(d) for n, d in draws.items()}
@@ -267,7 +267,7 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
     """Return the metric as a function of how often each row was drawn."""
     if metric.name == "auc" and y.ndim == p.ndim == 1:
         return _sorted_auc(y, p)
-    # a metric of one's own may take no weights: then rows are given as often as they were drawn
+    # a user's own metric may take no weights: then rows are repeated as often as they were drawn
     if "weight" in getattr(metric.function, "takes", {"weight"}):
         return lambda times: metric(y, p, groups=groups, weight=times)
 
@@ -275,7 +275,7 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
         rows = torch.repeat_interleave(torch.arange(len(y)), times)
         if groups is None:
             return metric(y[rows], p[rows])
-        # a list that was drawn twice is two lists
+        # a list that was drawn twice counts as two lists
         starts = times.cumsum(0) - times
         turn = torch.arange(len(rows)) - starts[rows]
         again = torch.unique(torch.stack([groups[rows], turn], 1), dim=0, return_inverse=True)[1]
@@ -284,13 +284,13 @@ def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Ca
     return repeated
 
 
-# Conformal prediction: how far out-of-fold predictions were off bounds how far new ones are.
+# Conformal prediction: errors of out-of-fold predictions bound the errors of new ones.
 
 
 def conformal_gaps(label: np.ndarray, predicted: np.ndarray, *, classes: bool) -> np.ndarray:
-    """Compute how far predictions are from what came true: absolute errors, or 1 - the true class's probability.
+    """Compute the distance of predictions from the labels: absolute errors, or 1 - the true class's probability.
 
-    Amounts are ``[n, k]``; numbers of classes ``[n, 1]``, probabilities ``[n, classes]``, or of the second ``[n, 1]``.
+    Regression values: ``[n, k]``, class numbers ``[n, 1]``; probabilities ``[n, classes]``, or ``[n, 1]`` of class 1.
     """
     if not classes:
         return np.abs(label - predicted)
@@ -299,10 +299,10 @@ def conformal_gaps(label: np.ndarray, predicted: np.ndarray, *, classes: bool) -
 
 
 def conformal_bound(gaps: np.ndarray, level: float) -> float:
-    """Return what a new row's gap does not exceed with probability ``level`` at least (split conformal prediction).
+    """Return a bound on a new row's gap that holds with probability ``level`` or more (split conformal prediction).
 
-    It is the ``ceil((n + 1) level)``-th smallest of ``gaps`` ``[n]`` (Lei et al. 2018, algorithm 2), if rows come from
-    one distribution in any order.
+    It is the ``ceil((n + 1) level)``-th smallest of ``gaps`` ``[n]`` (Lei et al. 2018, algorithm 2), if rows are
+    exchangeable.
     """
     if not _is_share(level):
         raise DataError(f"level is {level!r}", remedy="Give a share between 0 and 1, such as 0.9")
@@ -324,7 +324,7 @@ def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
         positive, negative = w * relevant, w * ~relevant
         if size < len(w):
             positive, negative = (torch.zeros(size, dtype=w.dtype).index_add_(0, run, v) for v in (positive, negative))
-        below = negative.cumsum(0) - negative / 2  # equal scores count half
+        below = negative.cumsum(0) - negative / 2  # ties count half
         pairs = positive.sum() * negative.sum()
         return float((positive * below).sum() / pairs) if pairs > 0 else float("nan")
 

@@ -1,4 +1,4 @@
-"""Ranking metrics over groups (lists, sessions, users): vectorised, in float64, on whatever device."""
+"""Ranking metrics over groups (lists, sessions, users): vectorised, in float64, on any device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Empty = Literal["zero", "skip"]
 
 
 class ListRules(TypedDict, total=False):
-    """Rules that the metrics of lists share, see ``mrr``."""
+    """Options that the metrics of lists share, see ``mrr``."""
 
     ties: Ties
     empty: Empty
@@ -42,12 +42,12 @@ class ScoredLists:
         return torch.zeros(len(self.ids), dtype=values.dtype, device=values.device).index_add_(0, codes, values)
 
     def position(self, sorted_codes: Tensor) -> Tensor:
-        """Return the place of each row in its list, from 0, for rows that are sorted by group."""
+        """Return the position of each row in its list, from 0, for rows that are sorted by group."""
         starts = self.n_rows.cumsum(0) - self.n_rows
         return torch.arange(len(sorted_codes), device=sorted_codes.device) - starts[sorted_codes]
 
     def mean(self, values: Tensor, empty: Empty) -> float:
-        """Return the weighted mean of one value per group; groups without a relevant row count 0 or not at all."""
+        """Return the weighted mean of one value per group; groups without a relevant row count as 0 or are left out."""
         values = torch.where(self.has_relevant, values, 0.0)
         if self.sample_weight is None:
             weight = torch.ones_like(values)
@@ -59,7 +59,7 @@ class ScoredLists:
 
 
 def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) -> ScoredLists:
-    """Check the inputs of a metric and put them on one device; no groups means one group of all rows."""
+    """Check the inputs of a metric and move them to one device; without groups, all rows form one group."""
     raw = flat_tensor(scores, "scores")
     # Apple's GPU has no float64.
     device = torch.device("cpu") if raw.device.type == "mps" else raw.device
@@ -80,21 +80,21 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     group = columns.get("groups", torch.zeros(len(s), dtype=torch.int64, device=device))
     check_integers(group)
     group = group.long()
-    # groups that are in order need no sort
+    # groups that are already in order need no sort
     in_order = bool((group[1:] >= group[:-1]).all())
     ids, codes = (torch.unique_consecutive if in_order else torch.unique)(group, return_inverse=True)
     return ScoredLists(s, y, ids, codes, weight)
 
 
 def check_weights(weight: Tensor, name: str) -> Tensor:
-    """Return weights as float64; refuse those that are no finite numbers >= 0."""
+    """Return weights as float64; refuse any that are not finite numbers >= 0."""
     weight = weight.double()
     refuse_rows(~(weight >= 0) | weight.isinf(), name, "is missing, infinite or below 0", "Weights are >= 0")
     return weight
 
 
 def check_integers(groups: Tensor) -> None:
-    """Refuse groups that are no integers."""
+    """Refuse groups that are not integers."""
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
         raise DataError(f"groups are {groups.dtype}, not integers", column="groups", remedy="Give codes, one per list")
 
@@ -108,7 +108,7 @@ def order_rows(lists: ScoredLists, ties: Ties) -> Tensor:
 
 
 def then(order: Tensor | None, key: Tensor) -> Tensor:
-    """Sort by a key that matters more than those already sorted by; earlier keys decide its ties."""
+    """Sort by a key that takes precedence over those already sorted by; earlier keys break its ties."""
     if order is None:
         return torch.sort(key, stable=True).indices
     return order[torch.sort(key[order], stable=True).indices]
@@ -143,7 +143,7 @@ def plain_tensor(x: Any, name: str) -> Tensor:
     if a.dtype == np.uint64 and a.size and a.max() > np.iinfo(np.int64).max:
         raise DataError("a value is above 2^63 - 1", column=name, remedy="Code such ids as smaller integers first")
     a = a.astype({"b": bool, "f": np.float64}.get(a.dtype.kind, np.int64), copy=False)
-    # torch warns about arrays that it could not write to, such as pandas'
+    # torch warns about read-only arrays, such as pandas'
     return torch.from_numpy(a if a.flags.writeable and a.flags.c_contiguous else a.copy())
 
 
@@ -156,14 +156,14 @@ def refuse_rows(bad: Tensor, column: str, problem: str, remedy: str) -> None:
 
 
 def choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
-    """Return the value, if it is an allowed one."""
+    """Return the value if it is allowed."""
     if value not in allowed:
         raise DataError(f"{name}={value!r} is not one of {', '.join(allowed)}", remedy=f"Choose {name} among them")
     return value
 
 
 def cut(k: int | None) -> int:
-    """Return as a number how many places of a list count."""
+    """Return the cutoff k as a number."""
     if k is None:
         return torch.iinfo(torch.int64).max
     if int(k) != k or k < 1:
@@ -174,7 +174,7 @@ def cut(k: int | None) -> int:
 # Ranking metrics over groups (lists, sessions, users): vectorised, in float64, on whatever device the scores are.
 #
 # A *group* is one list of candidates. Groups are any integers, in any order, and need not be contiguous. A candidate is
-# relevant when its label is above 0. Two rules hold everywhere unless an argument says otherwise:
+# relevant when its label is above 0. Two rules apply unless an argument changes them:
 #
 # - **Ties count against the model** (``ties='worst'``): for MRR the rank of a relevant candidate is the number of
 #   candidates in its list whose score is at or above its own; for NDCG, recall and MAP the less relevant of equal
@@ -201,14 +201,14 @@ def mrr(
         scores: ``[n]`` numbers, higher is better; tensor, array or Series.
         labels: ``[n]`` numbers, above 0 is relevant.
         groups: ``[n]`` integers.
-        k: ranks below the k-th count 0; None for no cut.
+        k: ranks beyond the k-th count 0; None for no cutoff.
         ties: rank of a relevant candidate among equal scores: ``'worst'`` (how many are at or above it), ``'ordinal'``
             (input order) or ``'best'`` (one more than are above it).
-        empty: what a group without a relevant candidate counts: ``'zero'``, or ``'skip'`` to leave it out.
-        sample_weight: ``[n]`` weights >= 0; a group weighs the mean of its rows' weights. None for equal weights.
+        empty: the value of a group without a relevant candidate: ``'zero'``, or ``'skip'`` to leave it out.
+        sample_weight: ``[n]`` weights >= 0; a group's weight is the mean of its rows' weights. None for equal weights.
 
     Returns:
-        The mean over groups; NaN where no group is left to count.
+        The mean over groups; NaN if no group is left to count.
 
     Raises:
         DataError: lengths differ, no rows, a label is missing, groups are not integers.
@@ -234,10 +234,10 @@ def reciprocal_ranks(
 def score_groups(
     metric: Callable[..., float], scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst"
 ) -> tuple[Tensor, Tensor]:
-    """Score every group by itself, by ``gauc`` (without k and ties) or another metric of lists; see :func:`mrr`.
+    """Score every group separately, by ``gauc`` (without k and ties) or another metric of lists; see :func:`mrr`.
 
     Returns group ids ``[g]`` in ascending order, and their scores ``[g]`` float64. A group without a relevant candidate
-    has 0; by ``gauc`` one of a single class has NaN.
+    scores 0; ``gauc`` gives NaN for a group with a single class.
     """
     lists = prepare(scores, labels, groups)
     if metric is gauc:
@@ -262,12 +262,12 @@ def ndcg(
     Args:
         scores, groups, empty, sample_weight: as for :func:`mrr`.
         labels: ``[n]`` grades >= 0.
-        k: length of the list that counts; None for all of it.
-        gains: ``'exp2'`` for 2^label - 1, ``'linear'`` for the label itself. Equal where labels are 0 and 1.
+        k: the number of top places that count; None for the whole list.
+        gains: ``'exp2'`` for 2^label - 1, ``'linear'`` for the label itself. They are equal for labels 0 and 1.
         ties: among equal scores, lower grades first (``'worst'``), higher first (``'best'``) or input order.
 
     Returns:
-        The mean over groups; NaN where no group is left to count.
+        The mean over groups; NaN if no group is left to count.
 
     Raises:
         DataError: as for :func:`mrr`, or a label below 0 or infinite.
@@ -276,14 +276,14 @@ def ndcg(
 
 
 def hit_rate(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
-    """Compute the share of the groups that have a relevant candidate among their first k (HR@k); see :func:`mrr`."""
+    """Compute the share of groups with a relevant candidate among their first k (HR@k); see :func:`mrr`."""
     return _mean_of(_hit, scores, labels, groups, k, **rules)
 
 
 def recall(scores: Any, labels: Any, groups: Any, *, k: int | None, **rules: Unpack[ListRules]) -> float:
     """Compute the mean share of each group's relevant candidates that are among its first k; see :func:`mrr`.
 
-    Among equal scores those not relevant come first (``ties='worst'``), the relevant ones, or the input's order.
+    Among equal scores, irrelevant candidates come first (``ties='worst'``), or relevant ones, or input order applies.
     """
     return _mean_of(_recall, scores, labels, groups, k, **rules)
 
@@ -299,9 +299,9 @@ def mean_average_precision(
 
 
 def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
-    """Compute the area under the ROC curve: the chance that a relevant row scores above another, equal scores half.
+    """Compute the area under the ROC curve: the chance that a relevant row outscores another; ties count half.
 
-    Exact, by counting (Mann and Whitney 1947). Rows with NaN scores are below all others and tie among themselves.
+    It is exact, by counting (Mann and Whitney 1947). Rows with NaN scores are below all others and tie with each other.
 
     Args:
         scores: ``[n]`` numbers, higher is better.
@@ -309,14 +309,14 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
         sample_weight: ``[n]`` weights >= 0, or None.
 
     Returns:
-        The area; NaN where all rows are of one class.
+        The area; NaN if all rows are of one class.
     """
     lists = prepare(scores, labels, None, sample_weight)
-    if bool((lists.scores == lists.scores.floor()).all()):  # fractions as labels of such scores: they are exchanged
+    if bool((lists.scores == lists.scores.floor()).all()):  # with fractional labels, the arguments are swapped
         remedy = "Give auc(scores, labels), or get_metric('auc')(labels, scores)"
         refuse_rows(lists.labels != lists.labels.floor(), "labels", "is no whole number, and all scores are", remedy)
     if sample_weight is None and on_host(lists.scores) and not bool(lists.scores.isnan().any()):
-        # NumPy sorts plain numbers several times as fast as an order of rows is found.
+        # NumPy's sort of plain numbers is several times as fast as an argsort.
         others, relevant = (np.sort(lists.scores[rows].numpy()) for rows in (~lists.relevant, lists.relevant))
         pairs = len(others) * len(relevant)
         if not pairs:
@@ -331,15 +331,15 @@ def gauc(
 ) -> float:
     """Compute the mean over groups of the area under the ROC curve within the group.
 
-    Groups of one class have no area and are left out (Zhou et al. 2018, Deep Interest Network, metrics of section 6).
+    Groups with a single class have no area and are left out (Zhou et al. 2018, Deep Interest Network, section 6).
 
     Args:
         scores, labels, groups: as for :func:`mrr`.
-        weights: ``'rows'`` weighs a group by its rows (or the sum of their weights), ``'equal'`` all groups alike.
+        weights: ``'rows'`` weights a group by its rows (or the sum of their weights), ``'equal'`` all groups alike.
         sample_weight: ``[n]`` weights >= 0, or None.
 
     Returns:
-        The mean over groups; NaN where no group holds both classes.
+        The mean over groups; NaN if no group has both classes.
     """
     area, weight = _auc_by_group(prepare(scores, labels, groups, sample_weight))
     weight = weight if choice(weights, "weights", ("rows", "equal")) == "rows" else torch.ones_like(weight)
@@ -348,13 +348,13 @@ def gauc(
 
 
 def group_ranks(scores: Any, groups: Any, ties: Ties = "worst") -> Tensor:
-    """Rank every row within its group, int64 from 1 for the highest score, in the order of the rows.
+    """Rank every row within its group, int64 from 1 for the highest score, in row order.
 
     Args:
         scores: ``[n]`` numbers; NaN ranks last.
         groups: ``[n]`` integers.
-        ties: equal scores get the lowest place of the tie (``'worst'``), the highest (``'best'``), or their places in
-            input order (``'ordinal'``).
+        ties: equal scores get the lowest rank of the tie (``'worst'``), the highest (``'best'``), or ranks in input
+            order (``'ordinal'``).
     """
     choice(ties, "ties", ("worst", "ordinal", "best"))
     lists = prepare(scores, None, groups)
@@ -376,7 +376,7 @@ def _mean_of(
 
 
 def _reciprocal(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
-    # By counting, without a sort: the best placed relevant candidate is the one with the highest relevant score.
+    # By counting, without a sort: the top relevant candidate is the one with the highest relevant score.
     missing, codes, n = lists.scores.isnan(), lists.codes, len(lists.ids)
     s = torch.where(missing, -torch.inf, lists.scores)
     usable = lists.relevant & ~missing
@@ -440,7 +440,7 @@ def _discounted(lists: ScoredLists, gain: Tensor, order: Tensor, k: int | None) 
 
 
 def _auc_by_group(lists: ScoredLists) -> tuple[Tensor, Tensor]:
-    """Return the area of each group (NaN if it is of one class) and its weight, the sum over its rows."""
+    """Return the area of each group (NaN for a single class) and its weight, the sum over its rows."""
     order = order_rows(lists, "ordinal")
     codes, relevant = lists.codes[order], lists.relevant[order]
     weight = torch.ones_like(lists.scores) if lists.sample_weight is None else lists.sample_weight[order]
@@ -449,7 +449,7 @@ def _auc_by_group(lists: ScoredLists) -> tuple[Tensor, Tensor]:
     tied = torch.zeros(len(starts), dtype=weight.dtype, device=weight.device).index_add_(0, run, negative)
     up_to = tied.cumsum(0)
     negatives = lists.sums(negative, codes)
-    below = negatives.cumsum(0)[codes] - up_to[run]  # rows are from high to low within a group
+    below = negatives.cumsum(0)[codes] - up_to[run]  # rows are in descending order within a group
     area = lists.sums(positive * (below + tied[run] / 2), codes) / (lists.sums(positive, codes) * negatives)
     return area, lists.sums(weight, codes)
 

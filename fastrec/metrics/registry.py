@@ -1,4 +1,4 @@
-"""The metrics by name, and what a program must know of each."""
+"""The metrics by name, with their properties."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Wants = Literal["scores", "probabilities", "classes", "values"]
 
 @dataclass(frozen=True)
 class Metric:
-    """One number for predictions beside their targets, with its direction.
+    """A number that scores predictions against targets, and its direction.
 
-    ``get_metric`` gives those of the registry, ``as_metric`` makes one of a function.
+    ``get_metric`` returns those of the registry; ``as_metric`` makes one from a function.
 
     Args:
         name: such as ``'ndcg@10'``.
         function: ``function(y, prediction, *, groups, weight)`` of checked float64 tensors.
-        wants: what it is computed from. ``'scores'``: any numbers, higher is more; ``'probabilities'``: numbers from 0
-            to 1, of several classes summing to 1; ``'classes'``: codes, which it makes of probabilities by itself
-            (the highest; above .5); ``'values'``: numbers of the target's own unit.
+        wants: the kind of predictions. ``'scores'``: any numbers, higher is more; ``'probabilities'``: numbers from 0
+            to 1, which sum to 1 over several classes; ``'classes'``: codes, which it derives from probabilities itself
+            (the highest; above .5); ``'values'``: numbers in the target's own unit.
         tasks: the tasks that it can score.
-        needs_groups: whether it cannot do without ``groups``.
+        needs_groups: whether ``groups`` are required.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Metric:
     needs_groups: bool = False
 
     def __call__(self, y: Any, prediction: Any, *, groups: Any = None, weight: Any = None) -> float:
-        """Score predictions; NaN where the metric is not defined: the AUC of one class, or all weights 0.
+        """Score predictions; return NaN if the metric is undefined: the AUC of one class, or all weights 0.
 
         Args:
             y: ``[n]`` targets: numbers, 0 and 1, or class codes from 0; ``[n, t]`` of several targets.
                 Tensor, array, Series or frame.
-            prediction: ``[n]`` (a number a row), ``[n, k]`` (one for each class, or for each target).
+            prediction: ``[n]`` (one number per row), ``[n, k]`` (one per class, or per target).
             groups: ``[n]`` integers, the list of each row; for the metrics of lists.
-            weight: ``[n]`` weights >= 0, or None; a row of weight 0 does not count. A list weighs the mean of its
+            weight: ``[n]`` weights >= 0, or None; a row of weight 0 does not count. A list's weight is the mean of its
                 rows' weights.
 
         Raises:
@@ -68,7 +68,7 @@ class Metric:
             remedy = "Pass groups=, the list number of every row"
             raise DataError(f"{self.name} is a metric of lists, and no groups were given", remedy=remedy)
         p, w = self._prepared(target, p), row_weights(weight, p)
-        if w is not None and groups is None and bool((w == 0).any()):  # as if they were not there; in a list they are
+        if w is not None and groups is None and bool((w == 0).any()):  # drop such rows; in lists they stay
             counted = w > 0
             if not bool(counted.any()):
                 return math.nan
@@ -76,9 +76,9 @@ class Metric:
         return float(self.function(target, p, groups=groups, weight=w))
 
     def by_group(self, y: Any, prediction: Any, groups: Any) -> Tensor | None:
-        """Score every list by itself: float64 ``[g]``, in ascending order of the groups; NaN if it is not defined.
+        """Score every list separately: float64 ``[g]``, in ascending order of the groups; NaN if undefined.
 
-        The metric is their mean (of ``gauc`` weighed by their rows). None: it is no mean over lists.
+        The metric is their mean (``gauc``: weighted by their rows). Return None if it is not a mean over lists.
         """
         if not isinstance(self.function, partial) or self.function.func is not _listwise:
             return None
@@ -88,7 +88,7 @@ class Metric:
 
     @property
     def is_own(self) -> bool:
-        """Whether its function is a user's own, which no file holds."""
+        """Whether its function is a user's own, which cannot be saved."""
         return isinstance(self.function, OwnFunction | LostFunction)
 
     def to_state(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Metric:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Metric:
-        """Make a metric of its ``to_state``, which cannot be computed."""
+        """Make a metric from its ``to_state``; it cannot be computed."""
         return cls(**{**state, "tasks": tuple(state["tasks"]), "function": LostFunction(state["name"])})
 
     def better(self, a: float, b: float) -> bool:
@@ -107,7 +107,7 @@ class Metric:
         return a > b if self.greater_is_better else a < b
 
     def _prepared(self, y: Tensor, p: Tensor) -> Tensor:
-        """Return the prediction as the function wants it."""
+        """Return the prediction in the form that the function takes."""
         if y.ndim == 2 and not {"multilabel", "regression"} & set(self.tasks):
             self._refuse(f"{y.shape[1]} targets a row", "y")
         of_classes = y.ndim == 1 and p.ndim == 2
@@ -117,7 +117,7 @@ class Metric:
             bad = p.isinf() if p.ndim == 1 else p.isinf().any(1)
             refuse_rows(bad, "prediction", "is infinite", "Look at what predicted it")
         if of_classes and p.shape[1] == 2 and "binary" in self.tasks and self.wants != "values" and (y <= 1).all():
-            # two columns as one: class 1 if they are probabilities, else their difference
+            # merge two columns: class 1 of probabilities, otherwise their difference
             if self.wants == "classes":
                 p = (p[:, 1] > p[:, 0]).double()
             elif bool(((p.sum(1) - 1).abs() < 1e-3).all() & (p >= 0).all()):
@@ -144,14 +144,14 @@ def as_metric(
     name: str | None = None,
     tasks: Sequence[str] = TASKS,
 ) -> Any:
-    """Make a metric of one's own function; also a decorator: ``@as_metric(greater_is_better=False)``.
+    """Make a metric from your own function; also a decorator: ``@as_metric(greater_is_better=False)``.
 
     Args:
-        function: ``function(y, prediction) -> number`` of float64 NumPy arrays; if it has the arguments ``groups`` or
-            ``weight``, they are passed by name. Groups without a default are needed.
-        wants: what predictions it takes, see :class:`fastrec.metrics.Metric`; the range of probabilities is checked,
-            and classes are made of probabilities.
-        name: what to call it; None for the function's name.
+        function: ``function(y, prediction) -> number`` of float64 NumPy arrays. If it has arguments ``groups`` or
+            ``weight``, they are passed by name; groups without a default are required.
+        wants: the kind of predictions, see :class:`fastrec.metrics.Metric`. The range of probabilities is checked, and
+            classes are derived from probabilities.
+        name: the metric's name; None for the function's name.
         tasks: the tasks that it can score.
 
     Returns:
@@ -173,13 +173,13 @@ def as_metric(
 
 
 class OwnFunction:
-    """Calls a user's function with NumPy arrays and those of ``groups`` and ``weight`` that it takes."""
+    """Wrapper of a user's function, called with NumPy arrays and with ``groups`` and ``weight`` if it takes them."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function, self.name = function, name
         try:
             parameters = dict(inspect.signature(function).parameters)
-        except ValueError:  # a function written in C may not tell
+        except ValueError:  # a function written in C may lack a signature
             parameters = {}
         any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         self.takes = {n for n in ("groups", "weight") if any_name or n in parameters}
@@ -196,12 +196,12 @@ class OwnFunction:
 
 @dataclass(frozen=True)
 class LostFunction:
-    """Stands where a metric that was read from a file had a user's function."""
+    """Placeholder for the user's function in a metric that was read from a file."""
 
     name: str
 
     def __call__(self, *_: Any, **__: Any) -> float:
-        """Refuse."""
+        """Raise an error."""
         remedy = "Give the estimator the metric again (stop_by=), or make it anew"
         raise DataError(f"{self.name} is a metric of one's own, and its function is not in the file", remedy=remedy)
 
@@ -220,9 +220,9 @@ class _Entry(NamedTuple):
     wants: Wants
     tasks: tuple[str, ...]
     needs_groups: bool = False
-    parameter: str = ""  # what follows an @
-    usual: Any = None  # the parameter in a list of names
-    optional: bool = False  # whether the name stands without the parameter, too
+    parameter: str = ""  # the text after an @
+    usual: Any = None  # the parameter's default in a list of names
+    optional: bool = False  # whether the parameter may be omitted
 
 
 def _listwise(y: Tensor, p: Tensor, *, function: Callable[..., float], groups: Any, weight: Any, **k: Any) -> float:
@@ -233,7 +233,7 @@ def _of_lists(function: Callable[..., float], *more: Any, tasks: tuple[str, ...]
     return _Entry(partial(_listwise, function=function), True, "scores", tasks, True, *more, **rest)
 
 
-# What a submission scores: equal scores are written in the order in which the candidates were shown.
+# The score of a submission: equal scores are written in the order in which candidates were displayed.
 MRR_AS_SHOWN = Metric(
     "mrr", partial(_listwise, function=ranking.mrr, ties="ordinal"), True, "scores", ("ranking",), needs_groups=True
 )
@@ -274,15 +274,15 @@ _DEFAULTS = {"ranking": "mrr", "binary": "auc", "multiclass": "logloss", "regres
 def get_metric(name: str | Metric) -> Metric:
     """Return the metric of a name.
 
-    Of classes: auc, average_precision, logloss, brier, accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc,
-    quadratic_kappa, gini. Of numbers: rmse, mae, rmsle, rmspe, mape, smape, r2, pinball@q, poisson_deviance,
-    gamma_deviance, gini, quadratic_kappa. Of lists: mrr, mrr@k, ndcg, ndcg@k, map, map@k, hit_rate@k, recall@k, gauc.
+    Classes: auc, average_precision, logloss, brier, accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc,
+    quadratic_kappa, gini. Numbers: rmse, mae, rmsle, rmspe, mape, smape, r2, pinball@q, poisson_deviance,
+    gamma_deviance, gini, quadratic_kappa. Lists: mrr, mrr@k, ndcg, ndcg@k, map, map@k, hit_rate@k, recall@k, gauc.
 
     Args:
-        name: such as ``'auc'``, ``'ndcg@10'``, ``'pinball@0.9'``, in any case; a ``Metric`` is given back.
+        name: such as ``'auc'``, ``'ndcg@10'``, ``'pinball@0.9'``, in any case; a ``Metric`` is returned unchanged.
 
     Raises:
-        DataError: no metric has this name (it lists the nearest), or its k or q is out of range.
+        DataError: no metric has this name (the message lists the nearest), or its k or q is out of range.
     """
     if isinstance(name, Metric):
         return name
@@ -309,16 +309,16 @@ def get_metric(name: str | Metric) -> Metric:
 
 
 def metrics_for(task: str) -> list[str]:
-    """Return names of the metrics that can score a task, one of ``TASKS``, with a usual k or q if one is needed."""
+    """Return the names of the metrics that can score a task (one of ``TASKS``), with a typical k or q if needed."""
     choice(task, "task", TASKS)
     lists = task == "ranking"
     return [_usual_name(n) for n, e in _METRICS.items() if task in e.tasks and (lists or not e.needs_groups)]
 
 
 def default_metric(task: str) -> str:
-    """Return the name of the metric that a task, one of ``TASKS``, is scored by unless another is given.
+    """Return the name of a task's default metric; the task is one of ``TASKS``.
 
-    mrr for lists, auc for two classes and for labels (the mean over them), logloss for several, rmse for numbers.
+    mrr for ranking, auc for binary and (as a mean) multilabel, logloss for multiclass, rmse for regression.
     """
     return _DEFAULTS[choice(task, "task", TASKS)]
 

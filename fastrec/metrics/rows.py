@@ -1,4 +1,4 @@
-"""Metrics of rows: classes, probabilities, numbers; formulas on checked float64 tensors."""
+"""Metrics of rows: classes, probabilities and numbers, as formulas on checked float64 tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastrec.errors import DataError
 from fastrec.metrics import ranking
 from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor, refuse_rows
 
-# Weighted means, and sums over rows in the order of a prediction, with equal predictions taken as one.
+# Weighted means, and sums over rows in the order of a prediction, with equal predictions merged.
 
 
 def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -25,7 +25,7 @@ def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
-    """Integrate cumulated ``w y`` over the weights, rows from high to low, equal values as one step."""
+    """Integrate the cumulated ``w y`` over the weights, rows from high to low, equal values as one step."""
     w = torch.ones_like(y) if weight is None else weight
     order = torch.sort(order_by, descending=True, stable=True).indices
     ends = last_of_runs(order_by[order])
@@ -49,7 +49,7 @@ def between(distinct: Tensor) -> Tensor:
     return torch.cat([distinct.new_tensor([-torch.inf]), middle, distinct.new_tensor([torch.inf])])
 
 
-# The shapes tell what is scored:
+# The shapes determine the kind of target:
 #
 # - target ``[n]``, prediction ``[n]``: one number a row (binary, regression, ranking, or class codes);
 # - target ``[n]``, prediction ``[n, k]``: class codes and one number a class (multiclass);
@@ -86,7 +86,7 @@ def row_weights(weight: Any, prediction: Tensor) -> Tensor | None:
 
 
 def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
-    """Refuse what cannot be probabilities, ``[n]`` or ``[n, k]``; ``of_classes``: a row sums to 1."""
+    """Refuse anything that cannot be probabilities, ``[n]`` or ``[n, k]``; ``of_classes``: each row sums to 1."""
     outside = ~((prediction >= 0) & (prediction <= 1))
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
     refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
@@ -99,9 +99,9 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
 def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tensor:
     """Turn predictions into class codes.
 
-    Several classes: the highest of a row (the first among equals). One column: whole numbers are codes already;
-    for a target of 0 and 1, class 1 is above .5. Several targets: each above .5. ``rounded``: values of an ordinal
-    target become the nearest code instead of being refused.
+    Several classes: the highest in a row (the first of equal ones). One column: whole numbers are already codes; for a
+    target of 0 and 1, class 1 means above .5. Several targets: each above .5. ``rounded``: values for an ordinal target
+    are rounded to the nearest code instead of being refused.
     """
     if y.ndim == 2:
         return (prediction > 0.5).double()
@@ -119,7 +119,7 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
 
 
 def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
-    """Return class codes as int64: of ``n`` classes from 0 to n-1, else any whole numbers."""
+    """Return class codes as int64: for ``n`` classes from 0 to n-1, otherwise any whole numbers."""
     bad = (codes != codes.round()) | codes.isinf()
     if n is not None:
         bad = bad | (codes < 0) | (codes >= n)
@@ -129,7 +129,7 @@ def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
 
 
 def check_binary(y: Tensor, name: str = "y") -> None:
-    """Refuse a target or classes ``[n]`` or ``[n, t]`` that is not of 0 and 1."""
+    """Refuse a target or classes ``[n]`` or ``[n, t]`` with values other than 0 and 1."""
     refuse_rows(_any_column((y != 0) & (y != 1)), name, "is neither 0 nor 1", "Code the two classes as 0 and 1")
 
 
@@ -145,7 +145,7 @@ def _columns(x: Any, name: str) -> Tensor:
 
 
 def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
-    """Return targets and predictions as ``paired`` does, of one finite number a row."""
+    """Return targets and predictions as in ``paired``, with one finite number per row."""
     target, p = paired(y, prediction)
     if p.ndim == 2:
         raise DataError(f"prediction is {tuple(p.shape)}", column="prediction", remedy="Give one number a row")
@@ -155,12 +155,12 @@ def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
 
 # Metrics of classes and their probabilities: formulas on checked float64 tensors, for the registry.
 #
-# Each takes a target and a prediction of the shapes above. Metrics of classes need counts alone (hits, true rows and
-# predicted rows of each class, on the last axis), so that ``thresholds.py`` can evaluate every cut point at once.
+# Each takes a target and a prediction of the shapes above. Metrics of classes need only counts (hits, true rows and
+# predicted rows of each class, on the last axis). ``thresholds.py`` can therefore evaluate every cut point at once.
 
 
 class Counts(NamedTuple):
-    """Weights of the rows by class, float64 ``[…, k]``: predicted rightly, of the class, predicted as the class."""
+    """Row weights per class, float64 ``[…, k]``: correct predictions, true rows, predicted rows."""
 
     hits: Tensor
     true: Tensor
@@ -168,12 +168,12 @@ class Counts(NamedTuple):
 
 
 def accuracy_of(c: Counts) -> Tensor:
-    """Compute the share of the rows whose class is right."""
+    """Compute the share of rows with the right class."""
     return c.hits.sum(-1) / c.true.sum(-1)
 
 
 def balanced_accuracy_of(c: Counts) -> Tensor:
-    """Compute the mean recall of the classes that the target has (Brodersen et al. 2010)."""
+    """Compute the mean recall of the classes that occur in the target (Brodersen et al. 2010)."""
     there = c.true > 0
     recall = torch.where(there, c.hits / c.true, 0.0)
     return recall.sum(-1) / there.sum(-1)
@@ -190,7 +190,7 @@ def f1_macro_of(c: Counts) -> Tensor:
 
 
 def f1_micro_of(c: Counts) -> Tensor:
-    """Compute the F1 of all classes counted together; for one class a row the accuracy."""
+    """Compute the F1 of all classes counted together; with one class per row it equals the accuracy."""
     return 2 * c.hits.sum(-1) / (c.true.sum(-1) + c.predicted.sum(-1))
 
 
@@ -215,7 +215,7 @@ def _f1(c: Counts) -> Tensor:
 
 
 def of_counts(y: Tensor, p: Tensor, *, formula: Callable[[Counts], Tensor], weight: Tensor | None, **_: Any) -> float:
-    """Apply a formula of counts to one class a row."""
+    """Apply a formula of counts to rows with one class each."""
     return float(formula(_count(y, p, weight)))
 
 
@@ -227,7 +227,7 @@ def f1(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the share of the rows that are right: of a row of labels, all of them."""
+    """Compute the share of rows that are right; for a row of labels, all of them must be."""
     if y.ndim == 2:
         check_binary(y)
         return float(mean_of((y == p).all(1).double(), weight))
@@ -235,7 +235,7 @@ def accuracy(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def f1_macro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the mean F1 of the classes that are there, or of all labels of a multilabel target."""
+    """Compute the mean F1 of the classes that occur, or of all labels of a multilabel target."""
     if y.ndim == 2:
         return float(_f1(_count_labels(y, p, weight)).mean())
     return float(f1_macro_of(_count(y, p, weight)))
@@ -250,8 +250,8 @@ def f1_micro(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the agreement of ordered classes beyond chance, weighted by squared distance (Cohen 1968).
 
-    The expected squared distance of independent rows is a sum of moments, so that no table of classes is needed.
-    NaN where both sides are one and the same class.
+    The expected squared distance of independent rows is a sum of moments, so no table of classes is needed. NaN if both
+    sides have only the same single class.
     """
     check_codes(y, "y")
     apart = mean_of((y - p).square(), weight)
@@ -264,7 +264,7 @@ def quadratic_kappa(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) ->
 def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
     true, predicted = check_codes(y, "y"), check_codes(p, "prediction")
     both = torch.cat([true, predicted])
-    # Counts are an array as long as the highest code.
+    # The array of counts is as long as the highest code.
     if int(both.min()) < 0 or int(both.max()) > limits.COUNTED_CODES:
         both = torch.unique(both, return_inverse=True)[1]
         true, predicted = both[: len(y)], both[len(y) :]
@@ -286,7 +286,7 @@ def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
 
 
 def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the mean negative log likelihood in nats, mean over a row's labels; clipped at float64's precision."""
+    """Compute the mean negative log likelihood in nats, over labels too; probabilities are clipped at float64's eps."""
     eps = torch.finfo(torch.float64).eps
     if y.ndim == 1 and p.ndim == 2:
         of_true = p.gather(1, check_codes(y, "y", p.shape[1])[:, None])[:, 0] / p.sum(1)
@@ -298,7 +298,7 @@ def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the mean squared error of probabilities (Brier 1950); of classes their sum, of labels their mean."""
+    """Compute the mean squared error of probabilities (Brier 1950), summed over classes or averaged over labels."""
     if y.ndim == 1 and p.ndim == 2:
         of_true = p.gather(1, check_codes(y, "y", p.shape[1])[:, None])[:, 0]
         return float(mean_of(p.square().sum(1) - 2 * of_true + 1, weight))
@@ -307,17 +307,17 @@ def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def auc(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the area under the ROC curve; of several classes or labels the mean of each against the rest.
+    """Compute the area under the ROC curve; for several classes or labels, the mean of each against the rest.
 
-    A class that all rows or none are of has no area and is left out (NaN where that leaves none).
+    A class that all rows or no rows have is left out, as it has no area (NaN if none remains).
     """
     return _each_against_the_rest(lambda t, s: ranking.auc(s, t, weight), y, p)
 
 
 def average_precision(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Sum precision times gain in recall over the distinct scores; of several classes or labels the mean.
+    """Sum precision times gain in recall over the distinct scores; for several classes or labels, average the result.
 
-    A class that no row is of has none and is left out (NaN where that leaves none).
+    A class that no row has is left out (NaN if none remains).
     """
     if p.ndim == 1 or y.ndim == 2:
         check_binary(y)
@@ -345,9 +345,9 @@ def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p:
 
 # Metrics of numbers: formulas on checked float64 tensors, for the registry.
 #
-# Target and prediction are ``[n]`` or ``[n, t]``; of several targets the mean of the metric over them. A target outside
-# a metric's domain (such as a negative one under a logarithm) is refused; a prediction outside makes the metric
-# infinite, which is what it tends to there, so that such a model loses and nothing stops.
+# Target and prediction are ``[n]`` or ``[n, t]``; several targets are averaged. A target outside a metric's domain
+# (such as a negative one under a logarithm) is refused. A prediction outside makes the metric infinite, its limit
+# there, so that such a model loses but nothing stops.
 
 _INF = float("inf")
 
@@ -377,7 +377,7 @@ def rmspe(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def mape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the mean absolute error as a share (not a percentage) of the target; rows of target 0 left out."""
+    """Compute the mean absolute error as a share (not a percentage) of the target, without rows of target 0."""
     share, weight = _relative_error(y, p, weight)
     return float(mean_of(share.abs(), weight).mean())
 
@@ -396,7 +396,7 @@ def r2(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 
 def pinball(y: Tensor, p: Tensor, *, q: float, weight: Tensor | None, **_: Any) -> float:
-    """Compute the loss of the q-quantile (Koenker and Bassett 1978); at .5 half the absolute error."""
+    """Compute the loss of the q-quantile (Koenker and Bassett 1978); at .5 it is half the absolute error."""
     error = y - p
     return float(mean_of(torch.maximum(q * error, (q - 1) * error), weight).mean())
 
@@ -418,17 +418,17 @@ def gamma_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> 
 
 
 def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
-    """Compute the normalised Gini: the target gained from the highest prediction down, over the best possible gain.
+    """Compute the normalised Gini: the cumulated target by descending prediction, relative to the best possible order.
 
-    For a target of 0 and 1 it is 2 AUC - 1. As on Kaggle (Allstate 2011, Porto Seguro 2017), but equal predictions
-    count as one step, whatever the order of the rows. NaN for a constant target.
+    For a target of 0 and 1 it is 2 AUC - 1. It is computed as on Kaggle (Allstate 2011, Porto Seguro 2017), but equal
+    predictions count as one step, whatever the row order. NaN for a constant target.
     """
     if y.ndim == 2:
         return sum(gini(y[:, j], p[:, j], weight=weight) for j in range(y.shape[1])) / y.shape[1]
     w = torch.ones_like(y) if weight is None else weight
     if bool((y == y[0]).all()):
         return float("nan")
-    y = y - y.min()  # the diagonal moves with it, the quotient does not
+    y = y - y.min()  # this moves the diagonal, but not the quotient
     diagonal = (w * y).sum() * w.sum() / 2
     return float((area_under_steps(y, p, w) - diagonal) / (area_under_steps(y, y, w) - diagonal))
 

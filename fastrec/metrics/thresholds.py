@@ -1,4 +1,4 @@
-"""Cut points learned from predictions: probabilities to classes, values to ordered classes."""
+"""Cut points learned from predictions: from probabilities to classes, from values to ordered classes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from fastrec.metrics.rows import between, check_binary, last_of_runs, mean_of, o
 
 
 def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", *, weight: Any = None) -> Tensor:
-    """Find the cut points between ordered classes that a metric is best at.
+    """Find the cut points between ordered classes that optimise a metric.
 
-    For quadratic_kappa, accuracy and balanced_accuracy no other cuts are better: the cost of a row is its own, so that
-    the best partition of the sorted values comes from dynamic programming over classes. Kappa is a quotient of two
-    such sums: the partition that is best for their difference, weighted by the last quotient, until it stays
-    (Dinkelbach 1967). For any other metric one cut after another is moved from there, as long as that helps.
+    For quadratic_kappa, accuracy and balanced_accuracy, the cuts are optimal. The cost of each row is independent, so
+    dynamic programming over classes finds the best partition of the sorted values. Kappa is a quotient of two such
+    sums: the partition is optimised for their difference, weighted by the last quotient, until it is stable (Dinkelbach
+    1967). For any other metric, cuts are then moved one by one as long as the metric improves.
 
     Args:
         y: ``[n]`` whole numbers from 0, the ordered classes.
         value: ``[n]`` predicted values, in any unit: only their order matters.
-        metric, weight: one that wants classes, or its name; ``[n]`` weights >= 0, or None.
+        metric, weight: a metric of classes, or its name; ``[n]`` weights >= 0, or None.
 
     Returns:
-        Cuts, ascending float64 ``[highest class]``: a row's class is how many cuts are below its value. A class that is
-        better never given has equal cuts; ``-inf`` and ``inf`` stand below and above all values.
+        Cuts, ascending float64 ``[highest class]``: a row's class is the number of cuts below its value. A class that
+        is best never predicted has equal cuts; ``-inf`` and ``inf`` are below and above all values.
 
     Raises:
-        DataError: a metric that does not want classes, targets that are no whole numbers from 0 (or above 1,000), or
-            inputs as for a metric.
+        DataError: the metric is not one of classes, targets are not whole numbers from 0 to 1,000, or inputs as for a
+            metric.
     """
     chosen = of_classes(metric, "multiclass")
     target, p = one_column(y, value)
@@ -48,16 +48,16 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
         places = _EXACT[known](rows)
     else:
         places = _moved([find(rows) for find in _EXACT.values()], rows, chosen)
-    # a class below the lowest of the targets is never given
+    # a class below the lowest target is never predicted
     return torch.cat([rows.cuts[:1].expand(rows.lowest), rows.cuts[places]])
 
 
 def apply_cuts(value: Any, cuts: Any) -> Tensor:
-    """Turn values ``[n]`` into classes, int64 ``[n]``: how many cuts are below each.
+    """Turn values ``[n]`` into classes, int64 ``[n]``: the number of cuts below each.
 
     Args:
         value: numbers.
-        cuts: ascending numbers, as :func:`best_rounding` gives them.
+        cuts: ascending numbers, as returned by :func:`best_rounding`.
 
     Raises:
         DataError: a value is NaN, or the cuts do not ascend.
@@ -71,7 +71,7 @@ def apply_cuts(value: Any, cuts: Any) -> Tensor:
 
 
 def of_classes(metric: str | Metric, task: str) -> Metric:
-    """Return the metric, if cut points matter to it and it is of the task."""
+    """Return the metric if it is one of classes and supports the task."""
     chosen = get_metric(metric)
     if chosen.wants != "classes" or chosen.needs_groups:
         raise DataError(f"{chosen.name} is not computed from classes", remedy="Take f1 or quadratic_kappa, say")
@@ -81,7 +81,7 @@ def of_classes(metric: str | Metric, task: str) -> Metric:
 
 
 class _SortedRows:
-    """Rows by value, and sums of them below every place where a cut can be."""
+    """Rows sorted by value, and cumulative sums below every possible cut."""
 
     def __init__(self, y: Tensor, p: Tensor, w: Tensor) -> None:
         order = torch.sort(p, stable=True).indices
@@ -96,7 +96,7 @@ class _SortedRows:
     def partition(self, cost: Callable[[int], Tensor]) -> Tensor:
         """Find the cuts of the lowest cost, ascending int64 ``[highest - lowest]``.
 
-        ``cost``: class → cost of all rows below each cut, if they were of this class, ``[m + 1]``.
+        ``cost``: class → cost of all rows below each cut if they had this class, ``[m + 1]``.
         """
         best, came_from = cost(self.lowest), []
         for c in range(self.lowest + 1, self.highest + 1):
@@ -149,7 +149,7 @@ _EXACT: dict[str, Callable[[_SortedRows], Tensor]] = {
 
 
 def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
-    """Move one cut after another of the best start to the best place between its neighbours."""
+    """Move the cuts of the best start one by one, each to the best place between its neighbours."""
     sign = 1 if metric.greater_is_better else -1
 
     def score(places: Tensor) -> float:
@@ -158,13 +158,13 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
         return value if value == value else -float("inf")
 
     best, places = max(((score(s), s) for s in starts), key=lambda pair: pair[0])
-    # Bounds the sweeps; they stop once nothing improves.
+    # At most 20 sweeps; they stop once nothing improves.
     for _ in range(20):
         before = best
         for i in range(len(places)):
             low = int(places[i - 1]) if i else 0
             high = int(places[i + 1]) if i + 1 < len(places) else len(rows.cuts) - 1
-            # The metric is called for each place: a hundred of them between the neighbours.
+            # The metric is called for each place, so at most a hundred places between the neighbours are tried.
             for place in torch.linspace(low, high, min(100, high - low + 1)).round().long().unique().tolist():
                 moved = places.clone()
                 moved[i] = place
@@ -175,8 +175,8 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
     return places
 
 
-# A row is above a cut where its prediction is greater than it. Cuts that are learned and scored on the same rows
-# flatter: ``cross_fitted_classes`` learns the cuts of each fold on the others.
+# A row is above a cut if its prediction is greater. Cuts that are learned and scored on the same rows are optimistic:
+# ``cross_fitted_classes`` learns the cuts of each fold on the others.
 
 _OF_COUNTS: dict[str, Callable[[row_metrics.Counts], Tensor]] = {
     "accuracy": row_metrics.accuracy_of,
@@ -185,29 +185,29 @@ _OF_COUNTS: dict[str, Callable[[row_metrics.Counts], Tensor]] = {
     "f1_macro": row_metrics.f1_macro_of,
     "f1_micro": row_metrics.f1_micro_of,
     "mcc": row_metrics.mcc_of,
-    # NaN where the target has one class and every row is in it, which no cut can be better than
+    # NaN if the target has one class and every row is in it, which no cut can improve
     "quadratic_kappa": lambda counts: torch.nan_to_num(row_metrics.binary_kappa_of(counts), nan=1.0),
 }
 
 
 def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: Any = None) -> float:
-    """Find the cut between class 0 and class 1 that a metric of classes is best at.
+    """Find the threshold between class 0 and class 1 that optimises a metric of classes.
 
-    For accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc and quadratic_kappa every cut between distinct
-    probabilities is tried, by counting. For your own metric 500 cuts spread over the rows are, then up to 500 about
-    the best of them.
+    For accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc and quadratic_kappa, every threshold between distinct
+    probabilities is tried, by counting. For your own metric, 500 evenly spread ones are tried, then up to 500 around
+    the best.
 
     Args:
         y: ``[n]`` of 0 and 1.
         probability: ``[n]`` numbers; class 1 is above the threshold.
-        metric, weight: one that wants classes, or its name; ``[n]`` weights >= 0, or None.
+        metric, weight: a metric of classes, or its name; ``[n]`` weights >= 0, or None.
 
     Returns:
-        The threshold, half way between two probabilities; of equally good ones the nearest to .5. It is ``-inf`` where
-        all rows are best in class 1, ``inf`` where none is.
+        The threshold, halfway between two probabilities; among equally good ones, the nearest to .5. It is ``-inf`` if
+        all rows are best in class 1, ``inf`` if none is.
 
     Raises:
-        DataError: a metric that does not want classes or is not of two, or inputs as for a metric.
+        DataError: the metric is not one of classes or not for two classes, or inputs as for a metric.
     """
     chosen = of_classes(metric, "binary")
     target, p = one_column(y, probability)
@@ -223,11 +223,11 @@ def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: An
 
 
 def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> float:
-    """Find the best of some cuts that are spread over all, and of those between its neighbours."""
+    """Find the best of some evenly spread cuts, then the best between its neighbours."""
     sign = 1 if metric.greater_is_better else -1
     first, last = 0, len(cuts) - 1
     for _ in range(2):
-        # The metric is called for each cut: first a coarse grid, then a fine one.
+        # The metric is called for each cut: first on a coarse grid, then on a fine one.
         tried = torch.linspace(first, last, min(500, last - first + 1), dtype=torch.float64).round().long().unique()
         values = torch.tensor([sign * value(float(t)) for t in cuts[tried]], dtype=torch.float64)
         best = _best_cut(cuts[tried], values)
@@ -251,7 +251,7 @@ def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> row_metrics.Co
 
 
 def _best_cut(cuts: Tensor, values: Tensor) -> float:
-    """Return the cut of the highest value; among equals (but for rounding) the nearest to .5 wins."""
+    """Return the cut of the highest value; among equal values (up to rounding) the nearest to .5 wins."""
     values = torch.nan_to_num(values, nan=-torch.inf)
     best = values.max()
     good = values >= best - 1e-12 * best.abs() if bool(best.isfinite()) else values == best
@@ -259,21 +259,21 @@ def _best_cut(cuts: Tensor, values: Tensor) -> float:
 
 
 def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric) -> Tensor:
-    """Turn out-of-fold predictions into classes, each fold by cuts that were learned on the other folds.
+    """Turn out-of-fold predictions into classes; each fold's cuts are learned on the other folds.
 
-    A metric of these classes is honest: no row's own target has a part in its cuts.
+    The score of these classes is unbiased: no row's own target influences its cuts.
 
     Args:
         y: targets ``[n]``: 0 and 1 (a threshold is learned), or ordered classes (cuts between values).
         prediction: ``[n]``.
         folds: ``[n]`` integers, the fold of each row (``folds.codes``).
-        metric: one that wants classes, or its name.
+        metric: a metric of classes, or its name.
 
     Returns:
         int64 ``[n]``.
 
     Raises:
-        DataError: fewer than two folds, a metric that does not want classes, or inputs as for a metric.
+        DataError: fewer than two folds, a metric that is not one of classes, or inputs as for a metric.
     """
     target, p = one_column(y, prediction)
     codes = flat_tensor(folds, "folds").to(p.device)
@@ -292,28 +292,28 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
 
 
 def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tensor:
-    """Turn out-of-fold predictions into what a metric scores: the one rule by which a run's classes are judged.
+    """Turn out-of-fold predictions into a metric's input: the single rule by which a run's classes are judged.
 
     Args:
         metric, y, prediction: as for ``cross_fitted_classes``, targets on their own scale.
-        folds: ``[n]`` integers, the fold of each row. A single fold is dealt into five parts, row by row.
+        folds: ``[n]`` integers, the fold of each row. A single fold is split into five parts, row by row.
 
     Returns:
-        For a metric of classes and one prediction a row, ``cross_fitted_classes``. All else as it is: of several
-        classes the metric takes the highest, of labels those above .5.
+        ``cross_fitted_classes`` for a metric of classes and one prediction per row. All else is unchanged: the metric
+        takes the highest of several classes, and labels above .5.
     """
     target, p = plain_tensor(y, "y"), plain_tensor(prediction, "prediction")
     if get_metric(metric).wants != "classes" or target.ndim != 1 or p.ndim != 1:
         return p
     codes = flat_tensor(folds, "folds")
     if len(codes.unique()) < 2:
-        # Of a single fold, parts of rows stand for folds: no row is cut by its own target.
+        # A single fold is split into parts: no row's own target influences its cut.
         codes = torch.arange(len(p)) % 5
     return cross_fitted_classes(target, p, codes, metric)
 
 
 def loss_of(metric: str | Metric, task: str) -> Metric:
-    """Return the loss to climb on instead of a metric of classes; other metrics, and any of labels, are their own."""
+    """Return the loss to optimise instead of a metric of classes; other metrics, and any of labels, stay."""
     chosen = get_metric(metric)
     if chosen.wants != "classes" or task in ("ranking", "multilabel"):
         return chosen

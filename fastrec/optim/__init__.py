@@ -1,7 +1,7 @@
-"""Gradients → steps: AdamW and LAMB that know rows of embedding tables, and learning rates for another batch size.
+"""Optimizers: AdamW and LAMB with row-wise updates of embedding tables, and learning rates for other batch sizes.
 
-In: a model's parameters, gradients dense or of a batch's rows. Out: torch optimizers, as ``opt_func`` for fastai.
-Optimizers of other packages work too: ``rec_learner(dls, opt_func=torch_optimizer.Lamb)``.
+They take a model's parameters, with dense gradients or gradients of a batch's rows, and are torch optimizers, used as
+fastai's ``opt_func``. Optimizers of other packages work too: ``rec_learner(dls, opt_func=torch_optimizer.Lamb)``.
 """
 
 from fastrec.optim.torch_optimizers import AdamW, Lamb

@@ -1,4 +1,4 @@
-"""torch's optimizers that know rows of embedding tables: AdamW and LAMB."""
+"""torch's optimizers with row-wise updates of embedding tables: AdamW and LAMB."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from fastrec.errors import DataError
 
 # Optimizer steps for row-sparse gradients: only the rows of the batch are read and written.
 #
-# What a dense optimizer would have done to a row since its last gradient is made up for when the row comes next: its
-# running means fade by β for every step left out, and its weights decay by all the rates since then. What is left out
-# is the movement by momentum alone, as in torch's ``SparseAdam``.
+# When a row next occurs, the effects of a dense optimizer since its last gradient are caught up. Its running means fade
+# by β for every skipped step, and its weights decay by all the rates since then. Only the movement by momentum alone is
+# omitted, as in torch's ``SparseAdam``.
 
 
 class BatchPlaces:
-    """Where in a batch each of its ids stands, without sorting: a number for every row of a table, never cleared."""
+    """Position in a batch of each of its ids, without sorting: one number per row of a table, never cleared."""
 
     def __init__(self) -> None:
         self._room: dict[torch.device, Tensor] = {}
 
     def of(self, ids: Tensor, rows: int) -> Tensor:
-        """Return for every id, below ``rows``, the place of one and the same of its equals: int64 ``[n]``."""
+        """Return for every id, below ``rows``, the same position for all equal ids: int64 ``[n]``."""
         room = self.room(ids, rows)
-        room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
+        room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # one of equal ids wins, no matter which
         return room.index_select(0, ids)
 
     def room(self, ids: Tensor, rows: int) -> Tensor:
-        """Return the numbers, int64, for at least ``rows`` rows; their values are left over from a batch."""
+        """Return the numbers, int64, for at least ``rows`` rows; their values are left over from an earlier batch."""
         room = self._room.get(ids.device)
         if room is None or len(room) < rows:
             room = self._room[ids.device] = torch.zeros(rows, dtype=torch.int64, device=ids.device)
@@ -48,14 +48,14 @@ class BatchPlaces:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """The rows of a gradient, each once: ids ``[u]`` and gradients ``[u, width]``."""
+    """The rows of a gradient without duplicates: ids ``[u]`` and gradients ``[u, width]``."""
 
     ids: Tensor
     grads: Tensor
 
     @classmethod
     def of(cls, grad: Tensor, places: BatchPlaces | None = None) -> SparseRows:
-        """Return the rows of a sparse gradient ``[rows, width]``, adding up gradients of equal rows."""
+        """Return the rows of a sparse gradient ``[rows, width]``; gradients of equal rows are added."""
         ids, values = grad._indices()[0], grad._values()
         if grad.is_coalesced():
             return cls(ids, values)
@@ -69,16 +69,16 @@ class SparseRows:
 
 
 class RowState:
-    """The running means of one parameter ``[rows, width]`` whose gradients are row-sparse, in an optimizer's state."""
+    """The running means of one parameter ``[rows, width]`` with row-sparse gradients, in an optimizer's state."""
 
     def __init__(self, state: dict[str, Any], weight: Tensor) -> None:
         self.cache = cache_of(weight)
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            # The step that each row is up to. Loading a state makes all its tensors float32.
+            # The step up to which each row is updated. Loading a state makes all its tensors float32.
             state["last"] = self._zeros(weight, "last", wide=False)
             state["exp_avg_sq"] = self._zeros(weight, "exp_avg_sq")
-            state["decay"] = 0.0  # logarithm of what weights have decayed by
+            state["decay"] = 0.0  # logarithm of the total weight decay
             state["decays"] = torch.zeros(64, dtype=torch.float32, device=weight.device)  # the same after each step
         self.state, self.weight = state, weight
 
@@ -91,14 +91,14 @@ class RowState:
             state["decay"] += math.log1p(-min(rate, 0.99))
         if step >= len(state["decays"]):
             state["decays"] = torch.cat([state["decays"], torch.zeros_like(state["decays"])])
-        # a row that comes later is multiplied by the difference of two of these
+        # a row that occurs later decays by the difference of two of these
         state["decays"][step] = state["decay"]
         return step
 
     def take(self, ids: Tensor, betas: tuple[float, float], *, decays: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return copies of weights, means and mean squares of some rows, each once, as of this step: ``[u, width]``.
+        """Return copies of weights, means and mean squares of distinct rows as of this step: ``[u, width]``.
 
-        Without momentum (β1 = 0) no mean is kept.
+        Without momentum (β1 = 0) no mean is stored.
         """
         state, step = self.state, int(self.state["step"])
         weights, square = self.weight.index_select(0, ids), state["exp_avg_sq"].index_select(0, ids)
@@ -125,7 +125,7 @@ class RowState:
     def settle(self, betas: tuple[float, float]) -> None:
         """Decay the weights and means of all rows up to the current step."""
         state, step = self.state, int(self.state["step"])
-        if self.cache is not None:  # the rows of the parameter are not all there are
+        if self.cache is not None:  # the parameter does not hold all rows
             self.cache.settled(step, betas, state["decays"])
         left_out = (step - state["last"]).unsqueeze(1)
         if not bool((left_out > 0).any()):
@@ -163,10 +163,10 @@ def _faded(beta: float, steps: Tensor) -> Tensor:
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """An optimizer that also takes row-sparse gradients: Adam's step with decoupled decay, of the batch's rows alone.
+    """An optimizer that also takes row-sparse gradients: Adam's step with decoupled decay, for the batch's rows only.
 
-    A row's running means fade and its weights decay by what it missed when it comes next, so that only the movement by
-    momentum alone is left out (see ``fastrec.optim.torch_optimizers``). ``settle`` lets all rows decay up to now.
+    When a row next occurs, the fading of its means and the decay of its weights are caught up. Only the movement by
+    momentum alone is omitted (see ``fastrec.optim.torch_optimizers``). ``settle`` decays all rows up to now.
     """
 
     @torch.no_grad()
@@ -176,7 +176,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # torch's own step would refuse sparse gradients
+        # torch's own step would reject sparse gradients
         given = [(p, p.grad, g) for g in self.param_groups for p in g["params"] if p.grad is not None]
         sparse = [one for one in given if one[1].is_sparse]
         for p, _, _ in sparse:
@@ -192,7 +192,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Let all rows of tables with row-sparse gradients decay up to now."""
+        """Decay all rows of tables with row-sparse gradients up to now."""
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state.get(p) or {}
@@ -200,7 +200,7 @@ class RowOptimizer(torch.optim.Optimizer):
                     RowState(state, p).settle(group["betas"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as torch does; of tables partly off the device, of all rows."""
+        """Return the state as torch does; for tables partly off the device, of all rows."""
         found = super().state_dict()
         for number, p in enumerate(self._parameters()):
             cache = cache_of(p)
@@ -209,7 +209,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of ``state_dict``."""
+        """Load a state from ``state_dict``."""
         state, params = dict(state_dict["state"]), self._parameters()
         whole = {p: state.pop(i) for i, p in enumerate(params) if cache_of(p) is not None and i in state}
         super().load_state_dict({**state_dict, "state": state})
@@ -249,7 +249,7 @@ class RowOptimizer(torch.optim.Optimizer):
         rate, fix2 = rate / (1 - beta1**count), 1 / (1 - beta2**count)
         numbers = (step, rate, fix2, beta1, beta2, group["eps"], beta1 > 0, group["weight_decay"] > 0)
         shared(steps().adamw_rows, tuple(map(view, (*held, place, sums))), numbers, numbers=values.numel())
-        torch.autograd.graph.increment_version(p)  # the loops write past autograd's sight
+        torch.autograd.graph.increment_version(p)  # autograd does not see the loops' writes
 
     @cached_property
     def _places(self) -> BatchPlaces:
@@ -260,7 +260,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return {}
 
     def _room(self, numbers: int, dtype: torch.dtype) -> Tensor:
-        # kept from step to step: fetching memory anew takes longer than the step itself
+        # kept between steps: allocating memory takes longer than the step itself
         room = self._rooms.get(dtype)
         if room is None or len(room) < numbers:
             room = self._rooms[dtype] = torch.empty(numbers, dtype=dtype)
@@ -277,18 +277,18 @@ def fused_step(
     betas: tuple[float, float],
     eps: float,
 ) -> None:
-    """Take Adam's step in one pass over the memory: all tensors but ``grads`` are changed."""
+    """Take Adam's step in one pass over the memory, changing all tensors except ``grads``."""
     steps = [torch.tensor(float(step), device=weights[0].device)] * len(weights)
     rest = {"beta1": betas[0], "beta2": betas[1], "weight_decay": 0.0, "eps": eps, "amsgrad": False, "maximize": False}
     torch._fused_adamw_(*map(list, (weights, grads, means, squares)), [], steps, lr=lr, **rest)
 
 
 class AdamW(RowOptimizer, torch.optim.AdamW):
-    """Fused AdamW (arXiv 1711.05101); of row-sparse gradients only the batch's rows are updated (``RowOptimizer``).
+    """Fused AdamW (arXiv 1711.05101); with row-sparse gradients, only the batch's rows are updated (``RowOptimizer``).
 
     Args:
-        params, lr, betas, eps, weight_decay: as for ``torch.optim.AdamW``; weights shrink by ``lr * weight_decay`` in
-            a step.
+        params, lr, betas, eps, weight_decay: as for ``torch.optim.AdamW``; weights shrink by ``lr * weight_decay`` per
+            step.
     """
 
     def __init__(
@@ -308,23 +308,23 @@ class AdamW(RowOptimizer, torch.optim.AdamW):
 class Lamb(RowOptimizer):
     """LAMB: Adam's step for each layer, rescaled to the layer's own norm (arXiv 1904.00962, algorithm 2).
 
-    Weight decay stands inside the trust ratio, as in the paper. A parameter that carries ``segments`` (row bounds
-    ``(0, …, rows)``, as embedding tables do, several of which are one parameter) is one layer per segment. Of
-    row-sparse gradients only the batch's rows are updated, and are what both norms of the trust ratio are taken over.
+    Weight decay is inside the trust ratio, as in the paper. A parameter with ``segments`` (row bounds ``(0, …, rows)``)
+    counts as one layer per segment; embedding tables use this to share one parameter. With row-sparse gradients, only
+    the batch's rows are updated, and both norms of the trust ratio use only these rows.
 
     Args:
         params, lr, betas, eps: as for ``AdamW``.
         weight_decay: coefficient of the weights in the step.
-        clamp: largest weight norm that the trust ratio sees (10 in some implementations); None: no limit.
-        debias: ``'paper'`` corrects both running means for their start at zero before the trust ratio is taken; False
-            corrects nothing; True scales the step after the trust ratio by ``√(1 - β2^t) / (1 - β1^t)``, as
-            ``torch_optimizer.Lamb`` does.
-        adapt_1d: False gives biases and norms (parameters of one dimension) a trust ratio of 1, which is Adam's step:
-            a bias starts at zero, and a step in proportion to its norm hardly leaves zero.
+        clamp: upper limit of the weight norm in the trust ratio (10 in some implementations); None: no limit.
+        debias: ``'paper'`` corrects the bias of both running means before the trust ratio is computed; False corrects
+            nothing; True scales the step after the trust ratio by ``√(1 - β2^t) / (1 - β1^t)``, like
+            ``torch_optimizer.Lamb``.
+        adapt_1d: False gives biases and norms (parameters of one dimension) a trust ratio of 1, which is Adam's step: a
+            bias starts at zero, and a step in proportion to its norm hardly leaves zero.
         adapt_tables: False gives parameters with ``segments`` a trust ratio of 1, which is AdamW's step.
 
     Raises:
-        DataError: a setting out of its range.
+        DataError: a setting is out of range.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class Lamb(RowOptimizer):
         for group in self.param_groups:
             alike: dict[Any, list[tuple[Tensor, ...]]] = defaultdict(list)
             worth = compiled(sum(p.numel() for p in group["params"] if p.grad is not None))
-            # parameters of one kind and step are stepped together: few calls for many small layers
+            # parameters of the same kind and step are updated together: few calls for many small layers
             for p in group["params"]:
                 if p.grad is not None:
                     held, step = self._held(p)
@@ -362,7 +362,7 @@ class Lamb(RowOptimizer):
                 self._step_by_loops(*given) if loops else self._step_by_calls(*given)
 
     def _held(self, p: Tensor) -> tuple[tuple[Tensor, ...], int]:
-        """Return a parameter, its gradient, running mean and mean square, in one layout; and the step number."""
+        """Return a parameter, its gradient, running mean and mean square in one layout, and the step number."""
         state, grad = self.state[p], p.grad
         if not state:
             zeros = partial(torch.zeros_like, p, memory_format=torch.preserve_format)
@@ -382,7 +382,7 @@ class Lamb(RowOptimizer):
             return
         rows, state = SparseRows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(0.0)
-        placed = getattr(p, "placed", None)  # the parameter's rows are some of the tables' only
+        placed = getattr(p, "placed", None)  # the parameter holds only some of the tables' rows
         numbers = rows.ids if placed is None else placed.rows_of(rows.ids)
         numbers, order = torch.sort(numbers)
         ids, grads = rows.ids.index_select(0, order), rows.grads.index_select(0, order)
@@ -401,11 +401,11 @@ class Lamb(RowOptimizer):
     def _step_by_loops(
         self, held: list[list[Tensor]], layers: list[list[int]], step: int, group: dict[str, Any]
     ) -> None:
-        """Step by compiled loops on a CPU: over each layer once for the norms and once to update.
+        """Step by compiled loops on a CPU: one pass over each layer for the norms, one for the update.
 
         Args:
-            held: weights, gradients, running means and mean squares, equally many each.
-            layers: for each parameter what ``_layers`` gives.
+            held: weights, gradients, running means and mean squares, the same number of each.
+            layers: for each parameter, the result of ``_layers``.
         """
         addresses, sizes, adapts = [], [], []
         for tensors, rows in zip(zip(*held, strict=True), layers, strict=True):
@@ -434,8 +434,8 @@ class Lamb(RowOptimizer):
     ) -> None:
         """Step by torch's calls for all parameters at once, without waiting for a GPU.
 
-        torch's fused AdamW subtracts Adam's step from what it takes for weights. From ``-decay · w`` it makes the step
-        that LAMB rescales. ``total`` makes norms over the rows here those over the rows of all ranks.
+        torch's fused AdamW subtracts Adam's step from its weights argument. Given ``-decay · w``, it returns the step
+        that LAMB rescales. ``total`` sums norms over the rows of all ranks instead of the local ones.
         """
         weights, grads, means, squares = held
         count, rate = self._count_and_rate(step, group)

@@ -1,4 +1,4 @@
-"""``adamw`` and ``lamb`` for a fastai Learner, and rates for another batch size."""
+"""``adamw`` and ``lamb`` for a fastai Learner, and learning rates for other batch sizes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fastrec.optim.torch_optimizers import AdamW, Lamb
 
 
 class GroupHypers(MutableMapping[str, Any]):
-    """One group's hyper-parameters: what is read is the group's own value, what is set the group takes.
+    """One group's hyper-parameters: reads and writes go to the group itself.
 
-    fastai's wrapper hands out copies, which are built anew at every look and lose what callbacks set
-    (``ReduceLROnPlateau`` does). Tuples of the group are taken apart, as ``betas__0``.
+    fastai's wrapper returns copies that are rebuilt at every access, so changes by callbacks are lost (such as those of
+    ``ReduceLROnPlateau``). Tuples of the group are split, as in ``betas__0``.
     """
 
     def __init__(self, group: dict[str, Any], names: Mapping[str, str]) -> None:
@@ -59,14 +59,14 @@ class GroupHypers(MutableMapping[str, Any]):
 
 
 class TorchOptim(OptimWrapper):
-    """fastai's wrapper of a torch optimizer, which also leaves norms and biases undecayed as fastai's own do.
+    """fastai's wrapper of a torch optimizer, which also excludes norms and biases from weight decay, like fastai's own.
 
-    A Learner marks those parameters (``wd_bn_bias=False``); fastai's wrapper takes no notice. Here they move into
-    torch groups without weight decay, while the Learner goes on seeing its own groups and their hyper-parameters.
+    A Learner marks those parameters (``wd_bn_bias=False``), but fastai's wrapper ignores the marks. Here they are moved
+    into torch groups without weight decay, while the Learner still sees its own groups and their hyper-parameters.
 
     Args:
         params: parameters, or lists of them, from the Learner's splitter.
-        opt: a torch optimizer's class, or a function or partial that makes one, or one already built.
+        opt: a torch optimizer's class, a function or partial that makes one, or an existing one.
         **kwargs: passed to ``opt``.
     """
 
@@ -74,11 +74,11 @@ class TorchOptim(OptimWrapper):
         super().__init__(params, opt, **kwargs)
         self._count = len(self.opt.param_groups)
         self._hypers: list[GroupHypers] = []
-        self._owner: list[int] = []  # of each undecayed group: the number of the group it was taken from
+        self._owner: list[int] = []  # for each undecayed group: the number of its original group
 
     @property
     def hypers(self) -> list[GroupHypers]:
-        """Hyper-parameters of each of the Learner's groups, by fastai's names; what is set is set in the group."""
+        """Hyper-parameters of each of the Learner's groups, by fastai's names; assignments change the group."""
         groups = self.opt.param_groups[: self._count]
         known = self._hypers
         if len(known) != len(groups) or any(h.group is not g for h, g in zip(known, groups, strict=True)):
@@ -95,7 +95,7 @@ class TorchOptim(OptimWrapper):
         return lists
 
     def set_hyper(self, k: str, v: Any) -> None:
-        """Set a hyper-parameter: one value for all groups, a list or array of one each, or a slice."""
+        """Set a hyper-parameter: one value for all groups, a list or array with one per group, or a slice."""
         if isinstance(v, int | float | np.number):
             self._set_hyper(k, [v] * self._count)
         elif isinstance(v, np.ndarray) and v.shape == (self._count,):
@@ -104,7 +104,7 @@ class TorchOptim(OptimWrapper):
             super().set_hyper(k, v)
 
     def _set_hyper(self, k: str, v: Sequence[Any]) -> None:
-        # schedulers hand over numpy scalars, which a saved state must not hold: torch.load refuses them
+        # schedulers pass numpy scalars, which a saved state must not contain: torch.load rejects them
         for hypers, value in zip(self.hypers, v, strict=False):
             hypers[k] = value.item() if hasattr(value, "item") else value
         self._share_hypers()
@@ -127,12 +127,12 @@ class TorchOptim(OptimWrapper):
         return self.opt.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of ``state_dict``."""
+        """Load a state from ``state_dict``."""
         self._part_undecayed()
         self.opt.load_state_dict(state_dict)
 
     def _part_undecayed(self) -> None:
-        # at the first step or save: a Learner marks parameters after it has made the optimizer
+        # at the first step or save, because a Learner marks parameters only after creating the optimizer
         if self._owner or "weight_decay" not in self.opt.defaults:
             return
         for owner, group in enumerate(self.opt.param_groups[: self._count]):
@@ -162,10 +162,10 @@ def lamb(
 
     Args:
         params, lr, mom, sqr_mom, eps: see ``adamw``.
-        wd: weight decay, inside the trust ratio; norms and biases are left out unless ``wd_bn_bias``.
+        wd: weight decay, inside the trust ratio; norms and biases are excluded unless ``wd_bn_bias``.
         clamp, debias: see ``Lamb``.
-        adapt_1d: see ``Lamb``; False, as the paper's authors train: with a trust ratio a bias hardly leaves zero.
-        adapt_tables: see ``Lamb``; False is what the benchmark of extreme batches does best with.
+        adapt_1d: see ``Lamb``; False, as in the paper authors' training: with a trust ratio a bias hardly leaves zero.
+        adapt_tables: see ``Lamb``; False gives the best results in the benchmark of extreme batches.
 
     Returns:
         The wrapped optimizer, whose ``lr``, ``mom``, ``sqr_mom`` and ``wd`` fastai can schedule.
@@ -182,7 +182,7 @@ def adamw(
     Args:
         params: parameters, or lists of them, from the Learner's splitter.
         lr, mom, sqr_mom, eps: learning rate, β1, β2 and ε.
-        wd: weight decay; norms and biases are left out unless ``wd_bn_bias``.
+        wd: weight decay; norms and biases are excluded unless ``wd_bn_bias``.
 
     Returns:
         The wrapped optimizer, whose ``lr``, ``mom``, ``sqr_mom`` and ``wd`` fastai can schedule.
@@ -194,9 +194,9 @@ def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
     """Convert any kind of optimizer to a Learner's ``opt_func``: a function of parameters and ``lr``.
 
     Args:
-        x: a torch optimizer's class, or a partial of one, or one already built; or anything that fastai takes
-            (``fastai.optimizer.Adam``, ``lamb``, a partial, a wrapped optimizer), which is returned as it is.
-        model: where given, warn when a layer-wise optimizer that knows no segments would train fused tables.
+        x: a torch optimizer's class, a partial of one, or an existing one; or anything that fastai accepts
+            (``fastai.optimizer.Adam``, ``lamb``, a partial, a wrapped optimizer), which is returned unchanged.
+        model: if given, warn if a layer-wise optimizer without support for segments would train fused tables.
 
     Raises:
         DataError: it is none of these.
@@ -219,7 +219,7 @@ def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
     return partial(TorchOptim, opt=x) if is_torch_class else x
 
 
-# Rates and momentum for another batch size, and embeddings apart from the dense layers.
+# Rates and momentum for other batch sizes, and separate groups for embeddings and dense layers.
 
 
 def scale_lr(
@@ -228,17 +228,17 @@ def scale_lr(
     """Scale the learning rate to another batch size.
 
     Args:
-        lr: the rate that suits ``base_bs``.
-        bs, base_bs: rows of a batch: to be used, and that ``lr`` was found with.
+        lr: the rate for ``base_bs``.
+        bs, base_bs: rows in a batch: the one to be used, and the one that ``lr`` was tuned for.
         rule: ``'sqrt'`` (for Adam and LAMB; arXiv 1904.00962, section 4), ``'linear'`` (arXiv 1706.02677, 2.1) or
-            ``'cowclip'`` (arXiv 2204.06240, section 4: the embeddings' rate stays, the others' grows by the root).
+            ``'cowclip'`` (arXiv 2204.06240, section 4: keep the embeddings' rate, scale the others' by the root).
 
     Returns:
-        ``lr · (bs / base_bs) ** ½``, or to the power 1; of ``'cowclip'`` the rates of embeddings and of all else, for
+        ``lr · (bs / base_bs) ** ½``, or to the power 1; for ``'cowclip'`` the rates of embeddings and of all else, for
         a Learner with ``splitter=split_embeddings``.
 
     Raises:
-        DataError: a batch size below 1, or another rule.
+        DataError: a batch size is below 1, or the rule is unknown.
     """
     powers = {"sqrt": 0.5, "linear": 1.0, "cowclip": 0.5}
     if bs < 1 or base_bs < 1 or rule not in powers:
@@ -251,13 +251,13 @@ def scale_lr(
 def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: float = 0.0) -> Any:
     """Scale momentum, or the decay of a running mean of squares, to another batch size.
 
-    Running means are to reach back over as many rows as before, not over as many steps: ``1 - m`` goes with the batch
-    (arXiv 2205.10287, the square root scaling rule, which scales the rate by the root, as ``scale_lr`` does).
+    Running means should cover as many rows as before, not as many steps: ``1 - m`` is proportional to the batch size.
+    (See arXiv 2205.10287, the square root scaling rule; it scales the rate by the root, like ``scale_lr``.)
 
     Args:
-        moms: what suits ``base_bs``: a number from 0 to 1, or several, such as a Learner's ``moms``.
+        moms: the value for ``base_bs``: a number from 0 to 1, or several, such as a Learner's ``moms``.
         bs, base_bs: as for ``scale_lr``.
-        floor: the least that comes out; with a batch dozens of times as large some .5 is better than 0.
+        floor: the minimum of the result; for batches dozens of times as large, about .5 is better than 0.
 
     Returns:
         ``max(floor, 1 - bs / base_bs (1 - m))`` for each.
@@ -275,7 +275,7 @@ def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: f
 
 
 def split_embeddings(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Split a model's parameters into the embedding tables and the others, as a Learner's ``splitter``.
+    """Split a model's parameters into embedding tables and all others, as a Learner's ``splitter``.
 
     Raises:
         DataError: the model has no embedding tables, or nothing else.

@@ -1,4 +1,4 @@
-"""Dask frames, several processes, tables larger than a device or memory."""
+"""Tools for Dask frames, several processes, and tables larger than a device or memory."""
 
 from fastrec._core.device import share_pool
 from fastrec._core.memory import keep_memory

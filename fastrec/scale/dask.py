@@ -1,4 +1,4 @@
-"""Dask: clusters by name, frames, rankers over workers."""
+"""Dask: clusters by name, frames, and rankers trained on workers."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-# A Dask cluster by its name: that of a scheduler's address, or one of this machine's own processes.
+# A Dask cluster by its name: a scheduler's address, or processes of this machine.
 
 INSTALL = "pip install 'fastrec-tabular[scale]'"
 
 
 @contextmanager
 def dask_cluster(scheduler: str) -> Iterator[Client]:
-    """Yield a client of a cluster; one of this machine's processes is closed at the end.
+    """Yield a client of a cluster; a cluster of this machine's processes is closed at the end.
 
     Args:
         scheduler: ``tcp://host:port`` (or ``tls://…``), or ``local:N`` for N worker processes here.
 
     Raises:
-        DataError: it is neither, or nothing answers there.
+        DataError: it is neither, or nothing responds there.
         MissingPackageError: ``distributed`` is not installed.
     """
     kind, _, rest = scheduler.partition(":")
@@ -69,7 +69,7 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
 def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
     """Return a function that partitions tables into files for the workers of a cluster; None without a ``scheduler``.
 
-    The folder, gone at the end, is made ``beside`` this path: workers must see it.
+    The folder is created ``beside`` this path, which workers must see, and is removed at the end.
     """
     if scheduler is None:
         yield None
@@ -86,7 +86,7 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
             yield splitter(folder, limits.PARTS_A_WORKER * workers)
 
 
-# ``frame_from_dask``: the rows of a Dask frame as a ``ParquetFrame``, written by the workers that have them.
+# ``frame_from_dask``: the rows of a Dask frame as a ``ParquetFrame``, written by the workers that hold them.
 
 
 def frame_from_dask(
@@ -101,19 +101,19 @@ def frame_from_dask(
     valid: Any = None,
     **options: Any,
 ) -> ParquetFrame:
-    """Write a Dask frame's partitions as Parquet, each where it is, and stream fastai's batches from them.
+    """Write a Dask frame's partitions as Parquet, each on its worker, and stream fastai's batches from them.
 
     Args:
         frame: training rows, a Dask DataFrame.
-        folder: where to, and where the workers see it; ``train`` and ``valid`` in it are replaced when they are whole.
+        folder: the target folder, which the workers must see; ``train`` and ``valid`` in it are replaced once complete.
         procs, cat_names, cont_names, y_names: as for ``ParquetFrame``.
-        features: generators to fit on the rows before they are written: training rows get out-of-fold or causal
-            values, those of ``valid`` get values from all training rows.
+        features: generators to fit on the rows before they are written: training rows get out-of-fold or causal values,
+            those of ``valid`` get values from all training rows.
         valid: validation rows, a Dask DataFrame; None: none.
-        **options: further options of ``ParquetFrame``; its ``cache`` is ``folder / 'packed'`` unless it is given.
+        **options: further options of ``ParquetFrame``; the default of its ``cache`` is ``folder / 'packed'``.
 
     Returns:
-        The frame. Its rows are packed once, from the files, and epochs read them packed.
+        The frame. Its rows are packed once, from the files, and epochs read the packed rows.
 
     Raises:
         DataError: a frame is not Dask's.
@@ -161,24 +161,24 @@ _LABEL, _LIST, _START = "\x00label", "\x00list", "\x00start"
 def fit_on_dask(
     ranker: XGBRanker, frame: Any, *, columns: Sequence[str], target: str, groups: str, seed: int = 0
 ) -> XGBRanker:
-    """Grow a ranker's trees on the rows of a Dask frame, every worker with lists of its own.
+    """Grow a ranker's trees on the rows of a Dask frame; every worker has its own lists.
 
-    The rows are shuffled by ``groups`` once, so that a list is whole on one worker: XGBoost makes pairs within a worker
-    only. (XGBoost's own way, ``allow_group_split=False``, makes a partition of every list, and does not come to an end
-    with thousands of them.) On one worker the trees are those of ``ranker.fit`` on the same rows. Lists that teach
-    nothing are left out, and rows to stop by are held out, as there; they are chosen on each worker by itself.
+    The rows are shuffled by ``groups`` once, because XGBoost makes pairs only within a worker, which therefore needs
+    whole lists. (XGBoost's own way, ``allow_group_split=False``, makes a partition of every list and does not finish
+    with thousands of them.) On one worker, the trees are those of ``ranker.fit`` on the same rows. Lists that teach
+    nothing are excluded and a hold-out is taken as there, but on each worker separately.
 
     Args:
-        ranker: its settings are used; it is fitted in place, and predicts, saves and loads as ever.
+        ranker: its settings are used; it is fitted in place, and predicts, saves and loads as usual.
         frame: the candidates, a Dask DataFrame.
-        columns: the columns to learn from: numbers. (Encode text first, with ``Categorify`` for one.)
-        target: the column that says how relevant a candidate is.
+        columns: the columns to learn from: numbers. (Encode text first, for example with ``Categorify``.)
+        target: the column with the relevance of a candidate.
         groups: the column of the lists, whole numbers.
-        seed: of everything random.
+        seed: the seed of all random numbers.
 
     Raises:
         MissingPackageError: ``distributed`` is not installed.
-        DataError: there is no cluster, a column holds text, or no list teaches a ranking.
+        DataError: there is no cluster, a column holds text, or no list can be learned from.
     """
     distributed = require("distributed", "Dask's distributed", INSTALL)
     import dask.dataframe as dd
@@ -197,7 +197,7 @@ def fit_on_dask(
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     buckets = gather(as_blocks(frame, named), named, ByKey([groups], len(workers))).tables
     made = [task(_sides, table, ranker.fresh(), list(columns), target, groups) for table in buckets]
-    # A bucket a worker: XGBoost would put two on one worker into order anew, at the cost of a copy.
+    # One bucket per worker: XGBoost would sort two on one worker again, at the cost of a copy.
     kept = [client.compute(m, workers=[w], allow_other_workers=True) for m, w in zip(made, workers, strict=False)]
     if not sum(client.gather([client.submit(lambda sides: len(sides[0]), sides) for sides in kept])):
         raise DataError(f"{ranker.name} has no list to learn from", remedy="Give lists of two or more, some relevant")
@@ -220,7 +220,7 @@ def fit_on_dask(
 
 
 def predict_on_dask(ranker: XGBRanker, frame: Any) -> Any:
-    """Predict scores of a Dask frame's rows, partition by partition when they are computed.
+    """Predict scores of a Dask frame's rows, lazily and partition by partition.
 
     Args:
         ranker: a fitted ranker.
@@ -261,7 +261,7 @@ def _sides(
     rows = Lists(table, ids[order], conts=columns, label=table[target].number())
     try:
         rows = whole_lists(rows, name=ranker.name)
-    except DataError:  # of this bucket no list teaches anything; another one's may
+    except DataError:  # no list of this bucket teaches anything; another bucket's may
         rows = rows.take(torch.zeros(len(rows), dtype=torch.bool))
     held = torch.zeros(len(rows), dtype=torch.bool)
     if ranker.early_stopping_rounds is not None and len(rows):
@@ -270,7 +270,7 @@ def _sides(
 
 
 def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> pd.DataFrame:
-    """Return rows as XGBoost's workers take them; None: no rows."""
+    """Return rows in the form that XGBoost's workers take; None: no rows."""
     import pandas as pd
 
     if rows is None:

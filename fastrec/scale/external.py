@@ -1,4 +1,4 @@
-"""Rows larger than memory: trees from Parquet files, predictions written part by part."""
+"""Rows larger than memory: trees from Parquet files, and predictions written part by part."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from fastrec.validate import Lists, whole_lists
 
 # ``external_matrix``.
 #
-# Parquet files larger than memory for XGBoost, which keeps bins in files and reads them again for every level of a
-# tree.
+# Parquet files larger than memory for XGBoost, which stores bins in files and reads them again for every tree level.
 
 
 def external_matrix(
@@ -46,21 +45,21 @@ def external_matrix(
     """Pass the rows of a ``ParquetFrame`` to ``xgboost.train`` in files instead of memory.
 
     Args:
-        frame: its categories become categories of XGBoost (missing and unseen values are missing), its numbers numbers;
-            its first target is the label.
-        cache: a folder for XGBoost's files: made if need be; they go when the matrix does. One folder for one matrix.
-        valid: the validation rows instead of the training rows.
-        lists: ranking: the target column with the id of each row's list; a list's rows stand together in the files. Ids
-            have to be whole numbers that the frame's targets hold exactly (``y_dtype=torch.float64``: up to 2^53).
-        ref: the training rows' matrix, whose bins those of validation rows are.
-        max_bin: bins of a number, as in the training's parameters.
-        batch_rows: rows that XGBoost is handed at a time.
+        frame: its categories become XGBoost's categories (missing and unseen values are missing), its numbers stay
+            numbers, and its first target is the label.
+        cache: a folder for XGBoost's files, created if needed, removed with the matrix. Use one folder per matrix.
+        valid: use the validation rows instead of the training rows.
+        lists: for ranking, the target column with the id of each row's list; a list's rows must be contiguous in the
+            files. Ids must be whole numbers that the targets represent exactly (``y_dtype=torch.float64``: up to 2^53).
+        ref: the matrix of the training rows, whose bins are used for validation rows.
+        max_bin: the number of bins, as in the training's parameters.
+        batch_rows: rows passed to XGBoost at a time.
 
     Returns:
-        The matrix; ``xgboost.train(params, matrix, …)`` as ever.
+        The matrix, to be used as usual: ``xgboost.train(params, matrix, …)``.
 
     Raises:
-        DataError: the frame has no target, or none of the name ``lists``; or it has no such rows.
+        DataError: the frame has no target, none named ``lists``, or no such rows.
     """
     need_external_memory()
     targets = list(frame.recipe.labels.names)
@@ -79,15 +78,15 @@ def external_matrix(
     place = None if lists is None else targets.index(lists)
     rows = TurnIterator(partial(_rows_in_turn, loader, *tree_columns(frame), place), str(Path(cache) / "rows"))
     matrix = xgb.ExtMemQuantileDMatrix(rows, ref=ref, max_bin=max_bin, enable_categorical=True)
-    del loaders, loader, rows  # XGBoost reads its own files from now on, and growing trees takes memory
+    del loaders, loader, rows  # XGBoost reads its own files from now on, and growing trees needs memory
     give_all_back()
     return matrix
 
 
 def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
-    """Return a batch as trees take it: float32 ``[n, columns]``, NaN where missing.
+    """Return a batch in the form that trees take: float32 ``[n, columns]``, NaN if missing.
 
-    ``x_cat`` has codes, 0 where missing or unseen: a category is its code less one.
+    ``x_cat`` has codes, 0 if missing or unseen; a category is its code minus one.
     """
     codes = x_cat.float() - 1
     return torch.cat([torch.where(codes < 0, torch.nan, codes), x_cont.float()], 1).cpu().numpy()
@@ -106,9 +105,9 @@ def need_external_memory() -> None:
 
 
 class TurnIterator(xgb.DataIter):
-    """Batches for XGBoost, each as its ``input_data`` takes them, from the first one whenever it asks.
+    """Iterator of batches for XGBoost, in the form of ``input_data``'s arguments; XGBoost may restart it.
 
-    ``cache`` is what the names of its files begin with.
+    ``cache`` is the prefix of its files' names.
     """
 
     def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]], cache: str) -> None:
@@ -117,7 +116,7 @@ class TurnIterator(xgb.DataIter):
         super().__init__(cache_prefix=cache, release_data=True)
 
     def reset(self) -> None:
-        """Start again."""
+        """Restart from the first batch."""
         if self._batches is not None:
             self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
         self._batches = self._begin()
@@ -134,8 +133,8 @@ class TurnIterator(xgb.DataIter):
 
 
 def _rows_in_turn(loader: Any, names: list[str], types: list[str], lists: int | None) -> Iterator[dict[str, Any]]:
-    # A frame's batches; no list (its id is target number ``lists``) is cut in two.
-    held: list[tuple[np.ndarray, np.ndarray]] = []  # of the list that may go on in the next batch
+    # A frame's batches; no list (its id is target number ``lists``) is split.
+    held: list[tuple[np.ndarray, np.ndarray]] = []  # rows of a list that may continue in the next batch
     before = 0
     told = {"feature_names": names, "feature_types": types}
 
@@ -160,24 +159,24 @@ def _rows_in_turn(loader: Any, names: list[str], types: list[str], lists: int | 
         yield {"data": values, "label": targets[:, 0], "qid": numbered(targets[:, lists]), **told}
 
 
-# ``fit_on_parts``: an ``XGBRanker`` of lists larger than memory, read part by part.
+# ``fit_on_parts``: an ``XGBRanker`` on lists larger than memory, read part by part.
 
 
 def fit_on_parts(
     ranker: XGBRanker, parts: Sequence[Callable[[], Lists]], cache: str | Path, *, seed: int = 0
 ) -> XGBRanker:
-    """Grow a ranker's trees from lists read a part at a time, by XGBoost's external memory.
+    """Grow a ranker's trees from lists read part by part, with XGBoost's external memory.
 
-    The trees are those of ``ranker.fit`` on all lists, but for the bins of numbers, which are found part by part.
+    The trees are those of ``ranker.fit`` on all lists, except for the bins of numbers, which are found part by part.
 
     Args:
-        ranker: its settings are used; it is fitted in place, and predicts, saves and loads as ever.
-        parts: functions that read some lists each, with labels; all have the same columns. Each is called three times.
-        cache: a folder for XGBoost's files: made if need be; they are gone at the end.
-        seed: of everything random.
+        ranker: its settings are used; it is fitted in place, and predicts, saves and loads as usual.
+        parts: functions that each read some lists, with labels; all have the same columns. Each is called three times.
+        cache: a folder for XGBoost's files, created if needed; they are removed at the end.
+        seed: the seed of all random numbers.
 
     Raises:
-        DataError: no list teaches a ranking, or the ranker is to stop early.
+        DataError: no list can be learned from, or the ranker has early stopping.
     """
     need_external_memory()
     if ranker.early_stopping_rounds is not None or ranker.margin:
@@ -225,7 +224,7 @@ def _teaching(parts: Sequence[Callable[[], Lists]]) -> Iterator[Lists]:
         lists = read()
         try:
             yield whole_lists(lists)
-        except DataError:  # of this part no list teaches anything; another one's may
+        except DataError:  # no list of this part teaches anything; another part's may
             if lists.label is None:
                 raise
 
@@ -242,7 +241,7 @@ def _batch(ranker: XGBRanker, lists: Lists, inputs: TreeInputs, before: int) -> 
     return {**made, "feature_names": names_for_xgboost(inputs.names)}
 
 
-# ``write_predictions``: predictions of Parquet files larger than memory, written batch by batch.
+# ``write_predictions``: predictions for Parquet files larger than memory, written batch by batch.
 
 
 def write_predictions(
@@ -254,21 +253,21 @@ def write_predictions(
     ids: Sequence[str] = (),
     bs: int = limits.BATCH_ROWS,
 ) -> int:
-    """Predict the rows of Parquet files and write a Parquet file beside them, a batch at a time.
+    """Predict the rows of Parquet files and write the predictions to a Parquet file, a batch at a time.
 
     Args:
         model: a Learner (its loss's activation is applied), or XGBoost's trees of ``external_matrix``.
-        frame: what the model was trained on; it knows how columns are prepared.
+        frame: the frame that the model was trained on; it holds the column preparation.
         paths: the rows: a file, a folder, a pattern with ``*``, or a list of these. They need no targets.
         out: the file to write; an earlier one is replaced when this one is complete.
-        ids: columns of the files that are kept beside the predictions, as they are.
-        bs: rows that are predicted at a time.
+        ids: columns of the files to copy unchanged into the output.
+        bs: rows to predict at a time.
 
     Returns:
-        How many rows were written: columns ``ids``, then ``prediction`` or ``prediction_0``, ``prediction_1``, …
+        The number of rows written, with columns ``ids``, then ``prediction`` or ``prediction_0``, ``prediction_1``, …
 
     Raises:
-        MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming file and column.
+        MissingFileError, UnreadableFileError, MissingColumnError, DataError: names the file and column.
         WriteError: the file system refused.
     """
     rows = frame.new_rows(paths)
@@ -286,7 +285,7 @@ def write_predictions(
                 writer = writer or pq.ParquetWriter(part, table.schema)
                 writer.write_table(table)
                 done += len(found)
-            if writer is None:  # no rows: a file that says so
+            if writer is None:  # there are no rows: write an empty file
                 kinds = ParquetSource(paths, list(ids)).schema if ids else pa.schema([])
                 none = {n: pa.array([], kinds.field(n).type) for n in ids}
                 pq.write_table(pa.table({**none, "prediction": pa.array([], pa.float64())}), part)

@@ -1,6 +1,6 @@
 """Kernels that all features share: sums by code; shifts, ranks, sums and windows in ordered groups.
 
-In: int64 codes ``[n]`` and columns to order by.
+They take int64 codes ``[n]`` and columns to order by.
 """
 
 from fastrec.segments.as_of_join import as_of

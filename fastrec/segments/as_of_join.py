@@ -22,15 +22,15 @@ def as_of(
 
     Args:
         codes: the queries' groups, int64 ``[q]``; 0 = in no group.
-        order: the queries' order keys, each ``[q]``; earlier keys decide first.
+        order: the queries' order keys, each ``[q]``; the first key is the primary one.
         event_codes: the events' groups, int64 ``[e]``; events of group 0 are never found.
-        event_order: the events' order keys, as many as the queries'.
+        event_order: the events' order keys, as many as the queries have.
 
     Returns:
-        int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and those events' ``Groups``.
+        int64 ``[q]``: the event's position in the sorted events, -1 if there is none; and those events' ``Groups``.
     """
     if on_host(codes) and len(event_codes) and worth(len(codes) + len(event_codes)):
-        # The events alone are sorted.
+        # Only the events are sorted.
         pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
         sorting = lexical_order([b for _, b in pairs])
         groups = Groups.arranged(event_codes, torch.arange(len(event_codes)) if sorting is None else sorting)
@@ -39,14 +39,14 @@ def as_of(
     if few(codes, event_codes):
         return FewMerged(codes, order, event_codes, event_order).last()
     q, e = len(codes), len(event_codes)
-    # One stable sort of both: at equal keys queries come before events, as they do in the input.
+    # One stable sort of both: with equal keys, queries come before events, as in the input.
     both = zip((codes, *order), (event_codes, *event_order), strict=True)
     merged = lexical_order([torch.cat(pair) for pair in both])
     merged = torch.arange(q + e, device=codes.device) if merged is None else merged
     is_event = merged >= q
     events = Groups.arranged(event_codes, merged[is_event] - q)
     found = torch.empty(q, dtype=torch.int64, device=codes.device)
-    seen = torch.cumsum(is_event, 0)  # events up to here = one more than the last event's sorted place
+    seen = torch.cumsum(is_event, 0)  # events up to here = one more than the last event's sorted position
     found[merged[~is_event]] = seen[~is_event] - 1
     inside = (found >= 0) & (codes > 0)
     if e:
@@ -55,14 +55,14 @@ def as_of(
 
 
 def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
-    """Tell whether rows and events (``[q]``, ``[e]``) are so few that the cost per call matters."""
+    """Tell whether rows and events (``[q]``, ``[e]``) are so few that the overhead per call matters."""
     return codes.shape[0] + event_codes.shape[0] <= limits.REQUEST_ROWS and on_host(codes)
 
 
 class FewMerged:
     """A request's rows and events in one order, for ``as_of`` over all events or some of them.
 
-    They are as ``as_of`` takes them, ``REQUEST_ROWS`` at most, on the CPU.
+    The arguments are those of ``as_of``, at most ``REQUEST_ROWS`` rows, on the CPU.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class FewMerged:
     ) -> None:
         q = len(codes)
         keys = zip((codes, *order), (event_codes, *event_order), strict=True)
-        pairs = [torch.cat(pair).numpy() for pair in keys]  # of two types: as torch has it
+        pairs = [torch.cat(pair).numpy() for pair in keys]  # torch's promotion of two types
         merged = np.lexsort(pairs[::-1])
         is_event = merged >= q
         self.events = merged[is_event] - q
-        self.before = np.empty(q, dtype=np.int64)  # how many events stand before each row
+        self.before = np.empty(q, dtype=np.int64)  # the number of events before each row
         self.before[merged[~is_event]] = np.cumsum(is_event)[~is_event]
         self.codes, self.theirs = codes.numpy(), event_codes.numpy()[self.events]
 
     def last(self, counted: np.ndarray | None = None) -> tuple[torch.Tensor, Groups]:
-        """Return what ``as_of`` does with the counted events only (bool ``[e]``; None: all)."""
+        """Return the result of ``as_of`` with the counted events only (bool ``[e]``; None: all)."""
         events, theirs, before = self.events, self.theirs, self.before
         if counted is not None:
             kept = counted[events]

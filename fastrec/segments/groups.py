@@ -18,20 +18,20 @@ from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, groups, shared, view
 from fastrec.table.coding import extremes, sort_rows
 
-# Ranks in small groups and the last event before a row by compiled loops, where numba is installed.
+# Ranks in small groups and the last event before a row, by compiled loops if numba is installed.
 
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
 
 
 def worth(rows: int) -> bool:
-    """Tell whether compiled loops pay for so many rows."""
+    """Tell whether compiled loops pay for this number of rows."""
     return rows >= limits.COMPILED_ROWS and compiled(rows)
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
-    """Rank values ``[n]`` whose groups are contiguous, ascending and small, as an item's list in most logs.
+    """Rank values ``[n]`` whose groups are contiguous, ascending and small, like an item's list in most logs.
 
-    Returns float64 ``[n]``, NaN where ``absent``; None: the groups are others, or there is no compiler.
+    Returns float64 ``[n]``, NaN where ``absent``; None: the groups are not like this, or there is no compiler.
     """
     small = not on_host(values) or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
     if method not in _TIES or small:
@@ -43,16 +43,16 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
 
 
 def last_before(keys: Sequence[Tensor], events: Sequence[Tensor]) -> Tensor:
-    """Find the last event of each row's group that is before it, int64 ``[q]``: its place, -1 where there is none.
+    """Find the last event before each row in its group: int64 ``[q]``, its position, or -1 if there is none.
 
-    ``keys`` are the rows' groups (0 = none) and order keys, int64 ``[q]`` each; ``events`` those of one event or more,
-    sorted, int64 ``[e]``. An event at exactly a row's place is not before it.
+    ``keys``: the rows' groups (0 = none) and order keys, int64 ``[q]`` each. ``events``: the same for at least one
+    event, sorted, int64 ``[e]``. An event with exactly a row's keys is not before it.
     """
     highest = max(int(events[0][-1]) - 1, 0)
     buckets = max(len(events[0]) // limits.EVENTS_A_BUCKET, limits.EVENT_BUCKETS)
     shift = max(0, highest.bit_length() - buckets.bit_length())
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
-    # Buckets bound the search of each row to a few events.
+    # Buckets limit the search of each row to a few events.
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])
     both = (view(k[0].contiguous()[None] if len(k) == 1 else torch.stack(list(k))) for k in (keys, events))
@@ -67,7 +67,7 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
         keys: numbers ``[n]`` each, one or more; NaN sorts last.
 
     Returns:
-        int64 ``[n]``, or None where the rows are in that order already (nothing is sorted again).
+        int64 ``[n]``, or None if the rows are already in that order (no sort is needed).
     """
     if len(keys[0]) <= limits.REQUEST_ROWS and on_host(keys[0]):
         order = np.lexsort([key.numpy() for key in reversed(keys)])
@@ -88,7 +88,7 @@ def _as_integer(key: torch.Tensor) -> torch.Tensor:
     if not key.is_floating_point():
         return key.long()
     key = key.double()
-    # Whole numbers, or numbers with two decimals (prices); a few rows tell if a look at all of them pays.
+    # Whole numbers, or numbers with two decimals (prices); a few rows tell if checking all of them pays.
     for scale in (1, 100):
         if _scaled(key[:1000], scale) is not None and (scaled := _scaled(key, scale)) is not None:
             return scaled
@@ -98,14 +98,14 @@ def _as_integer(key: torch.Tensor) -> torch.Tensor:
 def float_order(key: torch.Tensor) -> torch.Tensor:
     """Return float64 as int64 in the same order, NaN last."""
     bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
-    # Negative floats rise as their bits fall: all bits but the sign are flipped.
+    # Negative floats rise as their bits fall, so all bits but the sign are flipped.
     return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ ((1 << 63) - 1), bits))
 
 
 def _scaled(key: torch.Tensor, scale: int) -> torch.Tensor | None:
     whole = torch.round(key * scale)
     gone = key.isnan()
-    # A whole number stands for one float, the nearest to it over the scale: the order is the same.
+    # A whole number represents one float, the nearest to number / scale: the order is the same.
     exact = (whole / scale == key) & (whole.abs() < 2.0**52)
     if not bool((exact | gone).all()):
         return None
@@ -137,7 +137,7 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def run_starts(first: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each place's run, which ``first`` marks: int64 ``[n]``, 0 before the first run."""
+    """Return the start of each position's run; ``first`` marks starts: int64 ``[n]``, 0 before the first run."""
     places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
     if on_host(first) and len(first) <= limits.REQUEST_ROWS:
         return torch.from_numpy(np.maximum.accumulate(places.numpy()))
@@ -155,9 +155,9 @@ def run_starts(first: torch.Tensor) -> torch.Tensor:
 class Groups:
     """Rows sorted by group and in order within it."""
 
-    order: torch.Tensor | None  #: int64 ``[n]``, the rows in sorted order; None = they are sorted already
+    order: torch.Tensor | None  #: int64 ``[n]``, the rows in sorted order; None = they are already sorted
     codes: torch.Tensor  #: int64 ``[n]``, the group of each sorted row
-    start: torch.Tensor  #: int64 ``[n]``, for each sorted place the place of its group's first row
+    start: torch.Tensor  #: int64 ``[n]``, for each sorted position the position of its group's first row
 
     @classmethod
     def of(cls, codes: torch.Tensor, *order: torch.Tensor) -> Groups:
@@ -174,15 +174,15 @@ class Groups:
 
     @property
     def place(self) -> torch.Tensor:
-        """Place of each sorted row in its group, from 0: int64 ``[n]``."""
+        """Position of each sorted row in its group, from 0: int64 ``[n]``."""
         return torch.arange(len(self.codes), device=self.codes.device) - self.start
 
     def sort(self, values: torch.Tensor) -> torch.Tensor:
-        """Bring values from row order into sorted order."""
+        """Convert values from row order to sorted order."""
         return values if self.order is None else values.index_select(0, self.order)
 
     def unsort(self, values: torch.Tensor) -> torch.Tensor:
-        """Bring values from sorted order into row order."""
+        """Convert values from sorted order to row order."""
         if self.order is None:
             return values
         if values.ndim > 1:
@@ -191,10 +191,10 @@ class Groups:
 
 
 def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
-    """Return the row ``periods`` places before each row in its group (after it, if negative).
+    """Return the row ``periods`` positions before each row in its group (after it, if negative).
 
     Returns:
-        int64 ``[n]`` row numbers in the input's row order, -1 where there is none.
+        int64 ``[n]`` row numbers in the input's row order, -1 if there is none.
     """
     codes = groups.codes
     n = len(codes)
@@ -208,7 +208,7 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
 
 
 def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum up the rows before each row in its group; no group's values affect another's rounding.
+    """Sum the rows before each row in its group; values of one group do not affect another's rounding.
 
     Args:
         values: ``[n]`` in row order, without NaN.
@@ -223,10 +223,10 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
         return ordered
     if ordered.is_floating_point():
         total = running_sum(ordered[None], groups.place)[0]
-    else:  # integers wrap round both ways, so that taking the start away is exact
+    else:  # integers wrap around both ways, so that subtracting the start is exact
         total = torch.cumsum(ordered, 0)
         total = total - (total - ordered)[groups.start]
-    del ordered  # several columns of this size are held here: one less is a lower peak
+    del ordered  # several columns of this size are in memory here: freeing one lowers the peak
     before = torch.empty_like(total)
     before[1:] = total[:-1]
     del total
@@ -285,7 +285,7 @@ def last_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
         groups: the groups.
 
     Returns:
-        int64 ``[n]`` row numbers in row order, -1 where there is none.
+        int64 ``[n]`` row numbers in row order, -1 if there is none.
     """
     ordered = groups.sort(marks)
     places = torch.arange(len(ordered), device=ordered.device)
@@ -306,13 +306,13 @@ def rank_in_group(
     Args:
         values: floats or integers ``[n]``.
         codes: groups, int64 ``[n]``.
-        method: ties get the lowest (``min``), highest (``max``), mean (``average``) or successive (``ordinal``: row
-            order) place, or places count distinct values only (``dense``). As pandas has them (its ``first`` is
+        method: ties get the lowest (``min``), highest (``max``), mean (``average``) or successive ranks (``ordinal``:
+            in row order); ``dense`` ranks count distinct values only. These are pandas' methods (its ``first`` is
             ``ordinal``).
-        missing: bool ``[n]``; None: where floats are NaN.
+        missing: bool ``[n]``; None: true for NaN.
 
     Returns:
-        float64 ``[n]``, NaN where the value is missing.
+        float64 ``[n]``, NaN if the value is missing.
     """
     if values.is_floating_point():
         absent = values.isnan() if missing is None else missing | values.isnan()
@@ -347,13 +347,13 @@ def rank_in_group(
             run = torch.cumsum(new, 0) - 1
             high = rank + torch.bincount(run).index_select(0, run) - 1
             rank = high if method == "max" else (rank + high) / 2
-    rank, groups = rank.double(), replace(groups, codes=rank, start=rank)  # what is no longer needed is given back
+    rank, groups = rank.double(), replace(groups, codes=rank, start=rank)  # frees memory that is no longer needed
     del first
     return groups.unsort(rank).masked_fill_(absent, torch.nan)
 
 
 def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tensor, method: str) -> torch.Tensor:
-    """Compute ``rank_in_group`` of a request's list: compare all pairs of values."""
+    """Compute ``rank_in_group`` of a request's list by comparing all pairs of values."""
     others = (codes[:, None] == codes) & ~absent
     ranks = []
     if method != "max":
@@ -364,7 +364,7 @@ def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tens
     return rank.double().masked_fill_(absent, torch.nan)
 
 
-# Sums, means and extremes of the rows with one code: what every encoding is made of.
+# Sums, means and extremes of the rows with one code, on which every encoding is based.
 
 
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
@@ -373,8 +373,8 @@ def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Sum ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
-    # Without rows bincount forgets the weights' type.
+    """Sum ``values`` (``[n]``) by code: ``[size]``, float64 for floats, int64 for integers; 0 for an empty segment."""
+    # Without rows bincount ignores the weights' type.
     if values.is_floating_point() and on_host(values) and len(values):
         return torch.bincount(codes, weights=values.double(), minlength=size)
     wide = values.double() if values.is_floating_point() else values.long()

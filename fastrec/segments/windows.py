@@ -1,6 +1,6 @@
 """Kernels over windows of sorted rows.
 
-Each value is computed from its window's rows alone, so that neither size nor infinity of other rows affects it.
+Each value is computed only from its window's rows, so neither large nor infinite values of other rows affect it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Parts = tuple[torch.Tensor, ...]
 
 
 def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> torch.Tensor:
-    """Return the least key that is no more than ``span`` (``beyond``: less than it) below each of ``[n]``.
+    """Return the smallest key that is at most ``span`` (``beyond``: less than ``span``) below each of ``[n]``.
 
-    Of the keys' type; integers are exact, and the lowest one where there is none so low.
+    The result has the keys' type; integers are exact, and clipped to the lowest one.
     """
     if keys.is_floating_point():
         bound = keys - float(span)
         return torch.nextafter(bound, torch.full_like(bound, torch.inf)) if beyond else bound
     shift = min(math.ceil(span) - 1 if beyond else math.floor(span), 1 << 64)
-    while shift > 0:  # a span may be wider than an int64: in steps that are not
+    while shift > 0:  # a span may be wider than an int64: it is split into steps that fit
         step = min(shift, _HIGHEST)
         keys, shift = keys.clamp_min(_LOWEST + step) - step, shift - step
     return keys
 
 
 def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Find the first place from ``low`` on whose key is not below the bound; ``high`` if there is none.
+    """Find the first position from ``low`` on whose key is at least the bound; ``high`` if there is none.
 
-    Keys ascend from each ``low`` (int64 ``[n]``) up to its ``high``. By as many halvings as the longest stretch has.
+    Keys ascend from each ``low`` (int64 ``[n]``) up to its ``high``. By binary search over the longest range.
     """
     if not len(low):
         return low
@@ -48,14 +48,14 @@ def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, 
 
 
 def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
-    """Return the first place of each sorted place's group with the same (sorted) key: int64 ``[n]``."""
+    """Return the first position of each sorted position's group with the same (sorted) key: int64 ``[n]``."""
     new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     new[1:] = (keys[1:] != keys[:-1]) | (groups.codes[1:] != groups.codes[:-1])
     return run_starts(new)
 
 
 def count_before(marks: torch.Tensor) -> torch.Tensor:
-    """Count the marked places before each place, and before the end: bool ``[n]`` → int64 ``[n + 1]``."""
+    """Count the marked positions before each position, and before the end: bool ``[n]`` → int64 ``[n + 1]``."""
     counts = torch.zeros(len(marks) + 1, dtype=torch.int64, device=marks.device)
     torch.cumsum(marks, 0, out=counts[1:])
     return counts
@@ -64,11 +64,11 @@ def count_before(marks: torch.Tensor) -> torch.Tensor:
 def fold_windows(
     values: Parts, first: torch.Tensor, end: torch.Tensor, join: Callable[..., Parts], *, empty: float = 0.0
 ) -> Parts:
-    """Reduce ``values`` (one or more ``[m]``) of each window by blocks of 1, 2, 4, … rows: the binary digits of its
-    length.
+    """Reduce ``values`` (one or more ``[m]``) of each window by blocks of 1, 2, 4, … rows (binary digits of its
+    length).
 
-    Takes n log w steps for windows of up to w rows, and memory for one size of block at a time. A window is from the
-    place ``first`` up to ``end``, int64 ``[q]`` each; ``join`` makes one of two blocks and their rows; a window
+    This takes n log w steps for windows of up to w rows, and memory for one block size at a time. A window is from
+    ``first`` up to ``end``, int64 ``[q]`` each. ``join`` combines two blocks, given their numbers of rows; a window
     without rows is ``empty``. Returns as many ``[q]`` as there are ``values``.
     """
     length, place = end - first, first.clone()
@@ -76,7 +76,7 @@ def fold_windows(
     size, longest, here = 1, int(length.max()) if len(length) else 0, on_host(length)
     while size <= longest:
         hit = (length & size) > 0
-        rows = hit.nonzero().squeeze(1) if here else slice(None)  # a device would be waited for
+        rows = hit.nonzero().squeeze(1) if here else slice(None)  # on a device this would cause a wait
         if not here or len(rows):
             at = place[rows] if here else torch.where(hit, place, 0)
             made = join(tuple(t[rows] for t in total), tuple(v[at] for v in values), length[rows] & (size - 1), size)
@@ -90,12 +90,12 @@ def fold_windows(
 
 
 def window_sum(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Sum the rows of each window: float64 ``[q]``, 0 where there are none. Arguments as ``fold_windows``."""
+    """Sum the rows of each window: float64 ``[q]``, 0 if there are none. Arguments as for ``fold_windows``."""
     return fold_windows((values,), first, end, lambda a, b, *_: (a[0] + b[0],))[0]
 
 
 def window_extreme(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor, *, largest: bool) -> torch.Tensor:
-    """Take the extreme row of each window: float64 ``[q]``, ∓inf where there are none. See ``fold_windows``."""
+    """Take the extreme row of each window: float64 ``[q]``, ∓inf if there are none. See ``fold_windows``."""
     pick = torch.maximum if largest else torch.minimum
     empty = -torch.inf if largest else torch.inf
     return fold_windows((values,), first, end, lambda a, b, *_: (pick(a[0], b[0]),), empty=empty)[0]
@@ -117,9 +117,9 @@ def window_squares(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor)
 
 
 def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Take the median of the rows of each window, of an even number the mean of the middle two; NaN if empty.
+    """Take the median of the rows of each window (for an even number, the mean of the middle two); NaN if empty.
 
-    ``values`` are float64 ``[m]`` without NaN; no window, from ``first`` up to ``end`` (int64 ``[q]``), reaches across
+    ``values`` are float64 ``[m]`` without NaN. No window, from ``first`` up to ``end`` (int64 ``[q]``), extends across
     groups, which ascend. Returns float64 ``[q]``.
     """
     result = torch.full(first.shape, torch.nan, dtype=torch.float64, device=values.device)
@@ -144,8 +144,8 @@ def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor
 def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nth: torch.Tensor) -> torch.Tensor:
     """Return the ``nth`` smallest (from 0) of the ranks (int64 ``[m]``) in each window: int64 ``[q]``.
 
-    A wavelet matrix (Claude, Navarro, Ordóñez 2015, sec. 3), one level at a time for all windows together: rows whose
-    highest binary digit is 0 go before those with a 1, every window follows to where its answer must be, and so on.
+    This is a wavelet matrix (Claude, Navarro, Ordóñez 2015, sec. 3), processed level by level for all windows together.
+    Rows with highest binary digit 0 go before those with a 1, and each window moves to the part with its answer.
     """
     found, places = torch.zeros_like(nth), torch.arange(len(rank), device=rank.device)
     for level in reversed(range(int(rank.max()).bit_length())):

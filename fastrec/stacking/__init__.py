@@ -1,7 +1,7 @@
-"""Base models' out-of-fold predictions → one prediction that is better than each, for every task.
+"""Stacking: combine base models' out-of-fold predictions into one prediction, for every task.
 
-In: ``Predictions`` of several models on the same folds. Out: the stack's (``Stacked``). Blends are chosen by their
-cross-fitted score.
+The input is the ``Predictions`` of several models on the same folds, the output is ``Stacked``. Blends are chosen by
+their cross-fitted score.
 """
 
 from fastrec.stacking.blends import (

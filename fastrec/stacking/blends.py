@@ -24,7 +24,7 @@ from fastrec.tabular.procs.procs import interpolated, spread_places
 from fastrec.validate import Lists, Rows, whole_lists
 from fastrec.validate.target import Task
 
-# Level-2 inputs of rows that stand for themselves: what each base model predicts, a column for each number.
+# Level-2 inputs for tasks without lists: the predictions of each base model, one column per number.
 
 
 def names_of(model: str, data: Rows) -> list[str]:
@@ -33,7 +33,7 @@ def names_of(model: str, data: Rows) -> list[str]:
 
 
 def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str] = ()) -> Rows:
-    """Return the rows with level-2 inputs instead of features; ``extra``: columns of level 1 to keep beside them."""
+    """Return the rows with level-2 inputs instead of features; ``extra``: columns of level 1 to keep."""
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in predicted.items():
@@ -50,7 +50,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
 
 
 def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
-    """Refuse level-2 inputs that are there already."""
+    """Refuse level-2 inputs whose names are already in use."""
     twice = next((n for n in names if n in columns), None)
     if twice is not None:
         raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
@@ -63,7 +63,7 @@ def predicted_by(models: Sequence[str], data: Rows) -> torch.Tensor:
 
 
 def in_lists(models: Sequence[str], data: Rows, of: Inputs = "log_softmax") -> torch.Tensor:
-    """Return what ``in_list`` gives of each base model, by its name: float64 ``[n, models]``."""
+    """Return one ``in_list`` input of each base model by name: float64 ``[n, models]``."""
     return torch.stack([data.table[f"{m}_{of}"].number().cpu() for m in models], 1)
 
 
@@ -75,7 +75,7 @@ def labels_of(data: Rows) -> torch.Tensor:
 
 
 def weights_of(data: Rows) -> torch.Tensor:
-    """Return weights of mean 1, float64 ``[n]``: a ridge means the same whatever the weights' unit."""
+    """Return weights of mean 1, float64 ``[n]``, so that a ridge does not depend on the weights' unit."""
     if data.weight is None:
         return torch.ones(len(data), dtype=torch.float64)
     weight = data.weight.double()
@@ -90,20 +90,20 @@ def in_columns(values: torch.Tensor) -> torch.Tensor:
 
 
 def as_task(values: torch.Tensor, data: Rows) -> torch.Tensor:
-    """Turn numbers ``[n, k]`` into the shape of the task's predictions: ``[n]`` if there is one a row."""
+    """Convert numbers ``[n, k]`` to the shape of the task's predictions: ``[n]`` if there is one per row."""
     return values[:, 0] if data.n_scores == 1 else values
 
 
-_START = "__start__"  # the column that trees begin from
+_START = "__start__"  # the column of scores that trees start from
 
 Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
 
 def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Tensor]:
-    """Return a model's rank, gap and share of the softmax within each list: float64 ``[n]`` each.
+    """Return a model's rank, gap and softmax share within each list: float64 ``[n]`` each.
 
-    ``rank`` is from 1, ties by row; ``gap`` the score less the list's best, ≤ 0. A score of NaN or -inf puts a
-    candidate last, at a softmax of 0; of several of +inf each shares the top.
+    ``rank`` starts at 1, with ties in row order; ``gap`` is the score minus the list's best, ≤ 0. A candidate with a
+    score of NaN or -inf ranks last, with a softmax of 0; several with +inf share the top.
     """
     _, codes = torch.unique(groups, return_inverse=True)
     size = int(codes.max()) + 1 if len(codes) else 0
@@ -118,7 +118,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
 
 
 def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[str] = ()) -> Lists:
-    """Return candidates with level-2 inputs instead of features; the models' own scores are columns, but no input."""
+    """Return candidates with level-2 inputs instead of features; the models' raw scores are columns but not inputs."""
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in scores.items():
@@ -134,7 +134,7 @@ def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[s
 class LinearBlend(Ranker):
     """A weighted sum of the base models' in-list log-softmax.
 
-    The weights are those of maximum likelihood of the clicks (conditional logit), with a ridge.
+    The weights maximise the likelihood of the clicks (conditional logit), with a ridge penalty.
 
     Args:
         models: the base models' names.
@@ -154,7 +154,7 @@ class LinearBlend(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        """Find the weights; ``valid`` is not looked at."""
+        """Find the weights, without looking at ``valid``."""
         train = whole_lists(train, name=self.name)
         x, y = in_lists(self.models, train), train.label.double()
         _, codes = torch.unique_consecutive(train.groups, return_inverse=True)
@@ -167,7 +167,7 @@ class LinearBlend(Ranker):
         def loss() -> torch.Tensor:
             optimizer.zero_grad()
             score = x @ weights
-            # The softmax of large scores overflows without its maximum taken off.
+            # Subtract the maximum, because the softmax of large scores overflows.
             top = segment_max(score.detach(), codes, size)[codes]
             total = torch.zeros(size, dtype=torch.float64).index_add(0, codes, (score - top).exp())
             value = -(share * (score - top - total.log()[codes])).sum() + self.ridge * (weights**2).sum()
@@ -192,7 +192,7 @@ class BoostedBlend(Ranker):
     Args:
         models: the base models' names.
         name: the ranker's name.
-        rounds: how many trees.
+        rounds: the number of trees.
         **params: XGBoost's own parameters.
     """
 
@@ -211,7 +211,7 @@ class BoostedBlend(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        """Find the weights, then grow the trees; ``valid`` is not looked at."""
+        """Find the weights, then grow the trees, without looking at ``valid``."""
         self.blend.fit(train)
         self.trees.fit(self._started(train), seed=seed, device=device)
         self.trace = self.trees.trace
@@ -226,12 +226,12 @@ class BoostedBlend(Ranker):
 
 
 class AverageBlend(Rule, Ranker):
-    """The plain mean of what the base models say in each list: nothing is fitted, so nothing can be overfitted.
+    """The plain mean of the base models' in-list predictions. Nothing is fitted, so nothing can be overfitted.
 
     Args:
         models: the base models' names.
         of: average the in-list ``'log_softmax'`` (a product of the models' click shares) or ``'rank'`` (Borda count).
-        name: the ranker's name; None: ``mean_`` and what is averaged.
+        name: the ranker's name; None: ``mean_`` plus the averaged quantity.
     """
 
     def __init__(
@@ -246,36 +246,36 @@ class AverageBlend(Rule, Ranker):
         return mean if self.of == "log_softmax" else -mean
 
 
-# The fits of weighted sums: least squares, logistic and multinomial, each with a ridge and weights of rows.
+# Fits of weighted sums: least squares, logistic and multinomial, each with a ridge and row weights.
 
 
 def ridge_regression(
     x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit least squares with a free constant; x and y are taken in units of the standard deviation of y.
+    """Fit least squares with an unpenalised intercept; x and y are scaled by the standard deviation of y.
 
-    ``w`` weighs the rows, ``ridge`` the squared coefficients. Returns coefficients ``[m]`` and the constant, a scalar.
+    ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]`` and the intercept, a scalar.
     """
     total = w.sum()
     mean_x, mean_y = (w @ x) / total, (w @ y) / total
     x, y = x - mean_x, y - mean_y
-    # so that the penalty means the same whatever the target's unit
+    # so that the penalty does not depend on the target's unit
     unit = (w @ y.square()) / total
     unit = torch.where(unit > 0, unit, 1.0)
     gram = (x * w[:, None]).T @ x / unit + ridge * torch.eye(x.shape[1], dtype=x.dtype)
-    # The least-squares solver of a singular system takes the smallest coefficients: with no ridge, equal models share
+    # For a singular system, lstsq returns the smallest coefficients: without a ridge, equal models share the weight.
     coefficients = torch.linalg.lstsq(gram, (x.T @ (w * y) / unit)[:, None], driver="gelsd").solution[:, 0]
     return coefficients, mean_y - mean_x @ coefficients
 
 
 def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit maximum likelihood of 0 and 1 with a free constant, by Newton's steps, halved if they go too far.
+    """Fit a logistic regression with an unpenalised intercept by Newton's method; steps that overshoot are halved.
 
-    ``w`` weighs the rows, ``ridge`` the squared coefficients. Returns coefficients ``[m]`` and the constant, a scalar.
+    ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]`` and the intercept, a scalar.
     """
     a = torch.cat([x, x.new_ones(len(x), 1)], 1)
     penalty = torch.full((a.shape[1],), 2 * ridge, dtype=a.dtype)
-    penalty[-1] = 1e-9  # a constant that is free, but not endless where there is one class only
+    penalty[-1] = 1e-9  # the intercept is nearly free, but stays finite if there is only one class
     coefficients = torch.zeros(a.shape[1], dtype=a.dtype)
 
     def loss(b: torch.Tensor) -> torch.Tensor:
@@ -283,7 +283,7 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
         return w @ (torch.nn.functional.softplus(z) - y * z) + (penalty * b.square()).sum() / 2
 
     value = loss(coefficients)
-    # Bounds the steps; they stop once they bring no gain.
+    # At most 50 steps; they stop earlier once the loss no longer falls.
     for _ in range(50):
         p = (a @ coefficients).sigmoid()
         gradient = a.T @ (w * (p - y)) + penalty * coefficients
@@ -293,7 +293,7 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
         while (tried := loss(coefficients - size * step)) > value and size > 1e-6:
             size /= 2
         if not tried < value:
-            break  # no step brings a gain any more
+            break  # no step reduces the loss any more
         coefficients, value = coefficients - size * step, tried
         if float(step.abs().max()) < 1e-10:
             break
@@ -301,13 +301,13 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
 
 
 def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit maximum likelihood of classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``.
+    """Fit classes by ``softmax(sum of coefficient m times x m, plus a constant a class)``, with maximum likelihood.
 
-    ``x`` is float64 ``[n, m, k]``, ``w`` weighs the rows, ``ridge`` the squares. Returns coefficients ``[m]``,
+    ``x`` is float64 ``[n, m, k]``; ``w``: row weights; ``ridge``: penalty on squares. Returns coefficients ``[m]`` and
     constants ``[k]``.
     """
     n, models, classes = x.shape
-    # from the plain mean on
+    # start from the plain mean
     weights = torch.full((models,), 1 / models, dtype=x.dtype, requires_grad=True)
     constant = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
     search = torch.optim.LBFGS(
@@ -327,11 +327,11 @@ def pool(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) -> tup
 
 
 class OneBase(Rule):
-    """One base model alone, as it is.
+    """One base model alone, unchanged.
 
     Args:
         model: the base model's name.
-        name: the blend's name; None: the model's.
+        name: the blend's name; None: the model's name.
     """
 
     def __init__(self, model: str, *, name: str | None = None) -> None:
@@ -339,7 +339,7 @@ class OneBase(Rule):
         self.forget()
 
     def forget(self) -> None:
-        """Give the whole weight to the model: nothing is learned."""
+        """Give the whole weight to the model; nothing is learned."""
         self.trace = Trace(importance={self.model: 1.0})
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -348,10 +348,10 @@ class OneBase(Rule):
 
 
 class MeanBlend(Rule):
-    """The plain mean of what the base models predict: nothing is fitted, so nothing can be overfitted.
+    """The plain mean of the base models' predictions. Nothing is fitted, so nothing can be overfitted.
 
     Args:
-        models, name: as of ``LinearBlend``.
+        models, name: as for ``LinearBlend``.
     """
 
     tasks = ("binary", "multiclass", "regression", "multilabel")
@@ -361,7 +361,7 @@ class MeanBlend(Rule):
         self.forget()
 
     def forget(self) -> None:
-        """Give all models the same weight: nothing is learned."""
+        """Give all models the same weight; nothing is learned."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -370,12 +370,10 @@ class MeanBlend(Rule):
 
 
 class WeightedBlend(Estimator):
-    """Fitted weighted sum: weights ``[models, k]`` and a constant ``[k]``; ``ridge`` penalises squared weights, in
-    rows.
-    """
+    """Fitted weighted sum: weights ``[models, k]``, a constant ``[k]``, and a ``ridge`` penalty in units of rows."""
 
     kind: str
-    solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # of one target
+    solve: ClassVar[Callable[..., tuple[torch.Tensor, torch.Tensor]]]  # for one target
     learned = ("weights", "constant")
     weights: torch.Tensor | None
     constant: torch.Tensor | None
@@ -385,7 +383,7 @@ class WeightedBlend(Estimator):
         self.forget()
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Find the weights; ``valid`` is not looked at."""
+        """Find the weights, without looking at ``valid``."""
         self.check_task(train)
         weights, self.constant = self._find(self._inputs(train), labels_of(train), weights_of(train))
         self.weights = weights
@@ -414,10 +412,10 @@ class WeightedBlend(Estimator):
 
 
 class RidgeBlend(WeightedBlend):
-    """A weighted sum of the base models' values and a constant, by least squares with a ridge; targets one by one.
+    """A weighted sum of the base models' values plus a constant, by ridge regression; each target separately.
 
     Args:
-        models, name: as of ``LinearBlend``; a name of None is ``ridge``.
+        models, name: as for ``LinearBlend``; ``name=None`` means ``ridge``.
         ridge: penalty on the squared weights, in units of rows (values in units of the target's standard deviation).
 
     Source: Breiman 1996, "Stacked regressions"; Hoerl and Kennard 1970.
@@ -427,10 +425,10 @@ class RidgeBlend(WeightedBlend):
 
 
 class LogisticBlend(WeightedBlend):
-    """A logistic regression on the logits of the base models' probabilities; labels one by one.
+    """A logistic regression on the logits of the base models' probabilities; each label separately.
 
     Args:
-        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
+        models, name: as for ``LinearBlend``; ``name=None`` means ``logistic``.
         ridge: penalty on the squared weights, in units of rows.
 
     Source: Wolpert 1992, "Stacked generalization".
@@ -439,7 +437,7 @@ class LogisticBlend(WeightedBlend):
     kind, tasks, solve = "logistic", ("binary", "multilabel"), staticmethod(logistic)
 
     def _inputs(self, data: Rows) -> torch.Tensor:
-        # A model that is sure beyond a millionth gets no more weight by it.
+        # Certainty beyond a millionth gives a model no more weight.
         return predicted_by(self.models, data).logit(eps=1e-6)
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
@@ -447,13 +445,13 @@ class LogisticBlend(WeightedBlend):
 
 
 class PoolBlend(WeightedBlend):
-    """A multinomial model of the logarithms of the base models' class probabilities: a weight a model, a constant a
+    """A multinomial model of the log-probabilities of the base models, with one weight per model and one constant per
     class.
 
-    A weight for every model, class and pair of classes would be many where classes are many.
+    It has no weights per model and class, or per pair of classes, as these would be too many for many classes.
 
     Args:
-        models, name: as of ``LinearBlend``; a name of None is ``logistic``.
+        models, name: as for ``LinearBlend``; ``name=None`` means ``logistic``.
         ridge: penalty on the squared weights and constants, in units of rows.
 
     Source: Genest and Zidek 1986, "Combining probability distributions", section 3 (logarithmic pools).
@@ -466,7 +464,7 @@ class PoolBlend(WeightedBlend):
         return weights[:, None].expand(-1, x.shape[2]).contiguous(), constant
 
     def _inputs(self, data: Rows) -> torch.Tensor:
-        # As in LogisticBlend.
+        # Clipped as in LogisticBlend.
         return predicted_by(self.models, data).clamp(min=1e-6).log()
 
     def _as_predicted(self, sums: torch.Tensor) -> torch.Tensor:
@@ -474,17 +472,17 @@ class PoolBlend(WeightedBlend):
 
 
 class RankMean(Estimator):
-    """The mean rank of a row, for metrics that look at the order alone; models on different scales count alike.
+    """The mean rank of a row, for metrics that depend only on the order; the models' scales do not matter.
 
-    A row's rank is its place among the training rows (between two of the knots that are kept it is interpolated), so
-    that a row's prediction does not depend on the rows beside it. One straight line takes the mean rank to the task's
-    own scale: through the logit to a probability, or to values. It changes no order as long as higher means more.
+    A row's rank is its place among the training rows, interpolated between stored knots. A row's prediction therefore
+    does not depend on the other rows predicted with it. A straight line maps the mean rank to the task's scale: a
+    probability (via the logit) or a value. It preserves the order as long as higher means more.
 
-    Probabilities go half the way to an isotonic regression if that improves their cross-fitted log loss by two standard
-    errors (on `churn` from 0.199 to 0.168). Half the way keeps the order, and no probability becomes 0 or 1.
+    Probabilities move halfway to an isotonic regression if that improves their cross-fitted log loss by two standard
+    errors (on `churn` from 0.199 to 0.168). Halfway preserves the order, and no probability becomes 0 or 1.
 
     Args:
-        models, name: as of ``LinearBlend``.
+        models, name: as for ``LinearBlend``.
     """
 
     tasks = ("binary", "multilabel", "regression")
@@ -497,12 +495,12 @@ class RankMean(Estimator):
     def forget(self) -> None:
         """Drop the knots."""
         self.trace = Trace(importance=dict.fromkeys(self.models, 1 / len(self.models)))
-        self._knots: list[list[torch.Tensor]] = []  # of each model and column: values, shares
+        self._knots: list[list[torch.Tensor]] = []  # for each model and column: values, shares
         self._line: torch.Tensor | None = None  # [2, k]: slope and constant
-        self._curves: list[list[torch.Tensor]] = []  # of each column: probabilities by the line, and better ones
+        self._curves: list[list[torch.Tensor]] = []  # for each column: probabilities by the line, and calibrated ones
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Keep the training rows' distribution, and find the line; ``valid`` is not looked at."""
+        """Store the training rows' distribution and fit the line, without looking at ``valid``."""
         self.check_task(train)
         x, y, w = predicted_by(self.models, train), labels_of(train), weights_of(train)
         self._knots = []
@@ -539,11 +537,11 @@ class RankMean(Estimator):
 
     @staticmethod
     def _calibrated(p: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
-        """Return points between which better probabilities lie on lines; empty: those given are as good."""
+        """Return the points of a piecewise linear calibration; empty: calibration brings no improvement."""
 
         def curve(rows: torch.Tensor) -> list[torch.Tensor]:
             steps = IsotonicRegression(out_of_bounds="clip").fit(*(v[rows].numpy() for v in (p, y, w)))
-            # A step between two rows would be steeper than an exported graph is exact.
+            # A step between two rows would be steeper than the precision of an exported graph.
             x = np.unique([0.0, *np.quantile(p[rows].numpy(), np.linspace(0, 1, 21)), 1.0])
             return [torch.from_numpy(x), torch.from_numpy((x + steps.predict(x)) / 2)]
 
@@ -573,14 +571,14 @@ _OBJECTIVE = {
 
 
 class TreeBlend(Estimator):
-    """A few small trees over what the base models predict, and a few columns of the rows.
+    """A few small trees over the base models' predictions and a few columns of the rows.
 
     They start from the task's weighted sum (``RidgeBlend``, ``LogisticBlend``, ``PoolBlend``) and learn corrections to
-    it: where one model is to be trusted more than elsewhere. Several targets or labels have trees of their own.
+    it, such as where one model deserves more weight. Each target or label has its own trees.
 
     Args:
-        models, name: as of ``LinearBlend``.
-        rounds: how many trees (of a multiclass task: for each class).
+        models, name: as for ``LinearBlend``.
+        rounds: the number of trees (multiclass: per class).
         **params: XGBoost's own parameters.
     """
 
@@ -600,9 +598,9 @@ class TreeBlend(Estimator):
         self._inputs = TreeInputs([], {})
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Find the weights, then grow the trees; ``valid`` is not looked at."""
+        """Find the weights, then grow the trees, without looking at ``valid``."""
         self.check_task(train)
-        # the trees learn what the sum leaves: it is found first
+        # the trees learn the residual of the sum, so the sum is fitted first
         self.sums.fit(train)
         self._inputs = TreeInputs.fit(train)
         x, start, w = self._matrix(train), self.sums.linear(train), weights_of(train).numpy()
@@ -624,7 +622,7 @@ class TreeBlend(Estimator):
         """Return probabilities or values: float64 ``[n]`` or ``[n, k]``."""
         if not self._boosters:
             raise self.not_fitted()
-        if not len(data):  # XGBoost warns of them
+        if not len(data):  # XGBoost warns about them
             return as_task(torch.zeros(0, data.n_outputs, dtype=torch.float64), data)
         x, threads = self._matrix(data), torch.get_num_threads()
         margins = [
@@ -657,7 +655,7 @@ class TreeBlend(Estimator):
 
 
 def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
-    """Return the weighted sum of a task."""
+    """Return the weighted sum for a task."""
     return {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)(models)
 
 

@@ -1,4 +1,4 @@
-"""``HillClimb``: models added one at a time, each as often as it helps, straight on the metric."""
+"""``HillClimb``: greedy ensemble selection that optimises the metric directly."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fastrec.validate import Rows
 class HillClimb(Estimator):
     """Mean of base models in which each counts as often as it helps the metric; many not at all.
 
-    The search starts from the best model and adds, step by step, the one whose addition makes the best mean; what it
-    ends with is the best mean on its way. Probabilities and values are averaged; in lists, the in-list log-softmax.
+    The search starts from the best model. In each step it adds the model that makes the best mean, and finally returns
+    the best mean found. Probabilities and values are averaged; in lists, the in-list log-softmax.
 
     Args:
         models: the base models' names.
         name: the blend's name.
-        metric: what to climb on, a name or a ``Metric``; None: the task's usual one. A metric of one's own is not
-            saved: what is loaded predicts as before, but would be fitted anew by the task's usual metric.
-        steps: how many models are added at most, the first one included.
-        rows: look at about this many of the training rows (whole lists), chosen at random; None: all.
+        metric: the metric to optimise, a name or a ``Metric``; None: the task's default. A metric of your own is not
+            saved: a loaded blend predicts as before, but refitting it would use the task's default metric.
+        steps: the maximum of models to add, including the first one.
+        rows: use about this many of the training rows (whole lists), chosen at random; None: all.
 
     Source: Caruana et al. 2004, "Ensemble selection from libraries of models".
     """
@@ -47,7 +47,7 @@ class HillClimb(Estimator):
         self.forget()
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
-        """Find the weights; ``valid`` is not looked at."""
+        """Find the weights, without looking at ``valid``."""
         if train.label is None:
             raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
         train = self._some(train, seed)
@@ -81,7 +81,7 @@ class HillClimb(Estimator):
         return train.take(mask[codes])
 
     def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments; a metric by its name if it has one."""
+        """Return the constructor's arguments; a metric is given by name if it has one."""
         metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
         try:
             get_metric(str(metric))
@@ -91,7 +91,7 @@ class HillClimb(Estimator):
 
 
 def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
-    """Count how often each model is taken: int64 ``[models]``; ``x`` float64 ``[n, models, k]`` is averaged; ties: the
+    """Count how often each model is taken: int64 ``[models]``; ``x``: float64 ``[n, models, k]``. Ties take the
     first.
     """
 
@@ -110,14 +110,14 @@ def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tens
         since += 1
         if step == 1 or metric.better(scores[chosen], best_score):
             best, best_score, since = taken, scores[chosen], 0
-        # One addition may bring nothing where two would; five in a row hardly do.
+        # One addition may not help where two would; after five in a row, help is unlikely.
         if since >= 5:
             break
     return best
 
 
 def best_of(metric: Metric, scores: Sequence[float]) -> int:
-    """Return the place of the best score; of equal ones the first."""
+    """Return the index of the best score, the first one among ties."""
     best = 0
     for i, value in enumerate(scores):
         best = i if metric.better(value, scores[best]) else best

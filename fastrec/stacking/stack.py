@@ -1,7 +1,7 @@
 """Stacking: a second model over the base models' out-of-fold predictions, for every task.
 
-Inputs of a list's candidate do not depend on the offset of a model's scores in the list: out-of-fold scores (one
-model) and test scores (mean of the folds' models) then mean the same.
+In ranking, level-2 inputs do not depend on the offset of a model's scores in a list. Out-of-fold scores (one model) and
+test scores (mean of the folds' models) are therefore comparable.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _FILE = "stack.json"
 
 
 class StackModel:
-    """The blends of a stack's folds, which predict by their mean, and which base models they need.
+    """The fitted blends of a stack's folds, which predict by their mean, and the names of the base models they need.
 
     Args:
         models: the base models' names.
-        blends: fitted blends, one for each fold; one alone where nothing was fitted.
-        extra: columns of level 1 that the blends see too.
+        blends: fitted blends, one per fold; only one if nothing was fitted.
+        extra: columns of level 1 that the blends also use.
     """
 
     def __init__(self, models: Sequence[str], blends: Sequence[Estimator], extra: Sequence[str] = ()) -> None:
@@ -63,9 +63,9 @@ class StackModel:
         """Blend predictions of the base models.
 
         Args:
-            base: base model → float64 ``[n]`` or ``[n, k]``, each the mean of its folds' models; others are passed
-                over.
-            data: the rows that they are of, with their task and the ``extra`` columns; of a ranking their lists.
+            base: base model → float64 ``[n]`` or ``[n, k]``, each the mean of its folds' models; other models are
+                ignored.
+            data: the predicted rows, with their task and the ``extra`` columns; for a ranking, with their lists.
 
         Returns:
             float64 ``[n]`` or ``[n, k]``.
@@ -85,7 +85,7 @@ class StackModel:
         """Write the stack, without pickle; an earlier one at ``folder`` is replaced in one step.
 
         Args:
-            folder: where to; made if need be.
+            folder: the target folder; it is created if needed.
         """
         check_replaceable(folder, _FILE)
         with atomic_folder(folder) as part:
@@ -123,11 +123,11 @@ def level_two_of(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Seque
 
 @dataclass(frozen=True)
 class LevelTwoFolds:
-    """Folds of level 2: ``pairs`` of rows that are learned from and rows that are scored, int64, ascending.
+    """Folds of level 2: ``pairs`` of training rows and scored rows, int64, ascending.
 
-    Neither holds a row that no base model scored (``scored``, bool ``[n]``). ``digest`` is of the base models' folds;
-    ``ahead`` are folds by time that come first: their blends learn from later ones; ``is_one``: there is one fold of
-    base models, of which these are parts.
+    Neither contains rows that no base model scored (``scored``, bool ``[n]``). ``digest`` identifies the base models'
+    folds. ``ahead`` lists the first time-based folds, whose blends learn from later ones. ``is_one``: the base models
+    have a single fold, and these folds are parts of it.
     """
 
     pairs: list[tuple[torch.Tensor, torch.Tensor]]
@@ -138,7 +138,7 @@ class LevelTwoFolds:
 
     @property
     def codes(self) -> torch.Tensor:
-        """The (last) of the base models' folds that scores each row: int64 ``[n]``; -1: none does."""
+        """The last of the base models' folds that scores each row: int64 ``[n]``; -1: none does."""
         codes = torch.full((len(self.scored),), -1, dtype=torch.int64)
         for k, (_, valid) in enumerate(self.pairs):
             codes[valid] = 0 if self.is_one else k
@@ -146,12 +146,12 @@ class LevelTwoFolds:
 
 
 def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
-    """Make folds of level 2 of those of the base models.
+    """Make the level-2 folds from those of the base models.
 
-    A fold's blend learns from the out-of-fold predictions of the rows that the fold's base models were trained on. In
-    folds by time the first one has no such rows: its blend learns from the other folds, as it does in folds at random.
-    Where there is one fold alone (the last weeks, held out), its rows are cut into five parts, whole groups where there
-    are groups, in order of time where there is one. Folds are numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``.
+    A fold's blend learns from out-of-fold predictions of the rows that the fold's base models were trained on. The
+    first time-based fold has no such rows: its blend learns from the other folds, as with random folds. If there is
+    only one fold (the last weeks, held out), its rows are split into five parts: by whole groups, and in order of time,
+    if the rows have them. Folds are numbers ``[n]`` from 0 (-1: in no fold), or ``Folds``.
     """
     size = len(data)
     are_codes = isinstance(folds, torch.Tensor) or not isinstance(folds, Iterable)
@@ -179,7 +179,7 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
         scored[valid] = True
     if data.task == "ranking":
         _refuse_split_lists([v for _, v in given], data)
-    # no other fold to learn from: the one is cut
+    # there is no other fold to learn from, so this one is split
     if len(given) == 1:
         return LevelTwoFolds(_parts(given[0][1], data), scored, digest, is_one=True)
     pairs, ahead = [], []
@@ -226,15 +226,15 @@ def _refuse_split_lists(valid: list[torch.Tensor], data: Rows) -> None:
             raise DataError(f"a list is not whole in fold {k}", row=row, remedy=remedy)
 
 
-# Level 2 cross-fitted, and the choice among its blends cross-fitted too.
+# Cross-fitting of level 2, and of the choice among its blends.
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Scores out-of-fold predictions by one metric over the ``counted`` rows, bool ``[n]``.
+    """Scorer of out-of-fold predictions by one metric, over the ``counted`` rows, bool ``[n]``.
 
-    ``folds`` int64 ``[n]``: the fold that scores each row; -1: none does. ``restore`` takes predictions to the scale of
-    the metric and of ``data``'s labels; None: they are on it.
+    ``folds`` int64 ``[n]``: the fold that scores each row; -1: none does. ``restore`` converts predictions and
+    ``data``'s labels to the scale of the metric; None: they are on it already.
     """
 
     metric: Metric
@@ -244,7 +244,7 @@ class Judge:
     restore: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def values(self, oof: torch.Tensor) -> torch.Tensor:
-        """Turn out-of-fold predictions into what the metric scores, see ``as_scored``: ``[n]`` or ``[n, k]``."""
+        """Convert out-of-fold predictions to the metric's input, see ``as_scored``: ``[n]`` or ``[n, k]``."""
         raw = oof if self.restore is None else self.restore(oof)
         if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
             return raw
@@ -254,7 +254,7 @@ class Judge:
         return classes
 
     def __call__(self, values: torch.Tensor, rows: torch.Tensor | None = None) -> float:
-        """Score ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
+        """Score ``values`` over the counted rows, restricted to ``rows`` (bool ``[n]``) if given."""
         used = self.counted if rows is None else self.counted & rows
         if rows is not None and not bool(used.any()):
             used = rows
@@ -268,11 +268,11 @@ def cross_fit(
 ) -> Predictions | None:
     """Predict rows by blends that were not fitted on them, and test rows by the mean of the folds' blends.
 
-    Return None if ``late`` says before a fold that time is up.
+    Return None if ``late`` reports before a fold that time is up.
 
-    NaN for rows that no fold scores; fold k's blend gets ``seed + k``. A blend of rows that are no lists learns from
-    500,000 of them at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000
-    rows).
+    Rows that no fold scores get NaN; fold k's blend gets ``seed + k``. Except in ranking, a blend learns from at most
+    500,000 rows, sampled at random. With several outputs, the limit is divided by their number, but is at least
+    100,000.
     """
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
@@ -297,7 +297,7 @@ def cross_fit(
 
 
 def rows_of_a_blend(outputs: int) -> int:
-    """Return how many rows a blend of rows learns from at most, by the numbers in a prediction."""
+    """Return the maximum of training rows for a blend, depending on the numbers in a prediction."""
     return max(limits.BLEND_ROWS // outputs, limits.BLEND_ROWS_OF_MANY)
 
 
@@ -310,14 +310,14 @@ def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
 
 
 class BlendChoice:
-    """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
+    """Choice among cross-fitted blends: the default one, unless another is better by more than two standard errors.
 
-    Blends of the same models differ by less than their scores are sure of. The highest of such scores is chance, and
-    what was chosen by chance without a fold does worse than the others on it. So another blend has to be better than
-    the usual one on the mean over folds by more than two of that mean's standard errors (as the one-standard-error rule
-    of Breiman et al. 1984, section 3.4.3, but for several rivals); of those that are, the one with the best score over
-    all the rows is taken. A constant is taken where it is better than that one by more than one standard error. The
-    usual blend and the constant (or None) are given by their places.
+    Blends of the same models differ by less than the uncertainty of their scores. The highest score is then chance, and
+    a blend chosen by chance without a fold does worse than others on that fold. Another blend must therefore beat the
+    default: its mean gain over folds must exceed two standard errors of that mean. (This is the one-standard-error rule
+    of Breiman et al. 1984, section 3.4.3, adapted to several rivals.) Among those, the best score over all rows wins.
+    The constant is taken if it beats the winner by more than one standard error. ``usual`` and ``constant`` are
+    positions in ``tried``; ``constant`` may be None.
     """
 
     def __init__(
@@ -336,10 +336,9 @@ class BlendChoice:
         return mask
 
     def best(self, among: torch.Tensor | None = None) -> int:
-        """Return the place of the blend to take, by the rows of ``among`` (bool ``[n]``; None: all).
+        """Return the position of the blend to take, judged on the rows of ``among`` (bool ``[n]``; None: all).
 
-        Of folds by time the first one is not looked at without them: its blends have learned from those that come
-        after.
+        If some rows are excluded, the first time-based folds are ignored: their blends have learned from later ones.
         """
         if among is not None and self.folds.ahead:
             among = among.clone()
@@ -353,7 +352,7 @@ class BlendChoice:
             return chosen
         level, score = (self.judge(self._values[i], among) for i in (self.constant, chosen))
         gain = self._by_fold[self.constant, whole] - self._by_fold[chosen, whole]
-        doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # not where a deviance is infinite
+        doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # False if a deviance is infinite
         return self.constant if self.judge.metric.better(level, score) and not doubtful else chosen
 
     def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
@@ -368,11 +367,10 @@ class BlendChoice:
         return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
-        """Return predictions by the blend chosen for each fold without it (NaN where none scores), and the choices'
-        names.
+        """Predict each fold by the blend chosen without it (NaN where no fold scores); return also the choices' names.
 
-        Scales of blends differ, which a metric of the order over all rows would take for an order of the folds: then a
-        fold's predictions have its own order, and the values that the blend of all folds gives the fold.
+        Blends have different scales, which a metric of the order over all rows would mistake for differences between
+        folds. For such metrics, a fold keeps its own order but takes the values of the overall best blend.
         """
         oof, whole = torch.zeros_like(self.tried[0].oof), self.tried[self.best()]
         times = torch.zeros(len(oof), dtype=torch.int64)
@@ -380,13 +378,13 @@ class BlendChoice:
         for rows, valid in self.folds.pairs:
             taken = self.tried[self.best(self._mask(rows))]
             found = taken.oof[valid]
-            # Metrics of lists order no rows across folds; a metric of one's own may look at the values themselves.
+            # Metrics of lists compare no rows across folds; a user's own metric may use the values themselves.
             metric = self.judge.metric
             if taken is not whole and metric.wants == "scores" and not metric.needs_groups and not metric.is_own:
                 own, known = (v.reshape(len(valid), -1).T.contiguous() for v in (found, whole.oof[valid]))
                 ranked = own.sort().values
                 places = torch.searchsorted(ranked, own) + torch.searchsorted(ranked, own, right=True) - 1
-                found = known.sort().values.gather(1, places // 2).T.reshape(found.shape)  # of equal ones the middle
+                found = known.sort().values.gather(1, places // 2).T.reshape(found.shape)  # the middle of ties
             oof[valid] += found
             times[valid] += 1
             names.append(taken.name)
@@ -394,20 +392,20 @@ class BlendChoice:
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
-    """Return the metric on the target's own scale, if targets are learned on another."""
+    """Return the metric on the target's original scale, if targets are learned on another one."""
     if restore is None:
         return metric
 
     def of_raw(y: torch.Tensor, p: torch.Tensor, *, groups: torch.Tensor | None, weight: torch.Tensor | None) -> float:
         return metric(restore(y), restore(p), groups=groups, weight=weight)
 
-    # By another name: a blend that is saved with it must not climb on the other scale once it is loaded.
+    # With another name: after loading, a blend saved with it must not climb on the wrong scale.
     wants = metric.wants if metric.wants == "scores" else "values"
     return replace(metric, name=f"{metric.name} of raw values", function=of_raw, wants=wants)
 
 
 def refuse_same_names(blends: Sequence[Estimator]) -> None:
-    """Refuse two blends of one name."""
+    """Refuse two blends of the same name."""
     names = [b.name for b in blends]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
@@ -418,36 +416,36 @@ def refuse_same_names(blends: Sequence[Estimator]) -> None:
 class Stacked:
     """Result of a stack; unpacks into ``predictions`` and ``tried``."""
 
-    #: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of the test rows:
-    #: by what all folds together choose
+    #: the stack's predictions, named ``stack``. Out of fold: by the blend chosen without the row's fold. Test rows: by
+    #: the blend chosen on all folds
     predictions: Predictions
-    #: blend, or base model alone → its out-of-fold score. The best of them is flattered: it was chosen by it
+    #: blend or single base model → its out-of-fold score. The best of them is optimistic, as it was selected by it
     tried: dict[str, float]
-    score: float  #: the score of ``predictions.oof``: each fold is scored by what was chosen without it
+    score: float  #: the score of ``predictions.oof``: each fold is scored by the choice made without it
     best_base: str  #: the base model with the best out-of-fold score
-    chosen: str  #: what the test predictions are made by
-    choices: list[str]  #: what was chosen for each fold
-    #: ``'stack'`` and the best base model → score with its bootstrap interval, over groups where there are groups
+    chosen: str  #: the blend that makes the test predictions
+    choices: list[str]  #: the blend chosen for each fold
+    #: ``'stack'`` and the best base model → score with its bootstrap interval, resampled by group if there are groups
     scores: dict[str, Interval]
-    difference: Interval  #: stack less best base model, paired, with its interval
-    model: StackModel = field(repr=False)  #: what predicts for other rows
+    difference: Interval  #: stack minus best base model, paired, with its interval
+    model: StackModel = field(repr=False)  #: predicts other rows
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.predictions, self.tried))
 
 
 class Stack:
-    """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
+    """Trainer of level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
-    Blends (see ``blends``) and each base model alone are tried. The usual one, the fitted weighted sum for lists and
-    hill climbing for rows, is taken unless another is clearly better (see ``BlendChoice``). The choice is cross-fitted
-    as well: the stack's score is that of the choice made for each fold without it.
+    All blends (see ``blends``) and each single base model are tried. The default is the fitted weighted sum for lists
+    and hill climbing otherwise; it is taken unless another is clearly better (see ``BlendChoice``). This choice is
+    cross-fitted too: the stack's score uses, for each fold, the choice made without it.
 
-    The best base model may score higher: it is the best of many on the rows that it is scored by, which flatters.
+    The best base model may score higher, but its score is optimistic: it was selected on the same rows.
 
     Args:
-        extra: columns of level 1 that the trees see too.
-        rounds: how many trees the XGBoost ranker of a ranking task has.
+        extra: columns of level 1 that the trees also use.
+        rounds: the number of trees of the XGBoost ranker in a ranking task.
         **params: that ranker's own parameters.
     """
 
@@ -459,13 +457,13 @@ class Stack:
         """Return the blends to try.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, and trees that
+        Other rows: the plain mean, the mean rank (for metrics of the order), a fitted weighted sum, and trees that
         start from it. All: hill climbing on the metric, and each base model alone.
 
         Args:
             models: the base models' names.
             data: the training rows.
-            metric: what hill climbing climbs on.
+            metric: the metric that hill climbing optimises.
         """
         blends: list[Estimator]
         if data.task == "ranking":
@@ -479,7 +477,7 @@ class Stack:
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]
             blends += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            # Each output has trees of its own: of many outputs they take too long.
+            # Each output has its own trees: for many outputs they take too long.
             blends += [TreeBlend(models, data.task)] if data.n_scores <= 20 else []
         return [*blends, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 
@@ -502,25 +500,26 @@ class Stack:
         Args:
             base: their out-of-fold and test predictions.
             train: the training rows, with labels.
-            folds: the base models' folds: whole numbers ``[n]`` from 0, or ``Folds``. Rows that no fold scores take no
-                part.
+            folds: the base models' folds: whole numbers ``[n]`` from 0, or ``Folds``. Rows that no fold scores are not
+                used.
             test: the test rows; None: there are none.
-            metric: what to choose by, a name or a ``Metric``; None: the task's usual one (of lists: MRR, ties as they
-                are shown). It is not weighted. Of classes, thresholds are learned without the fold that they cut.
-            counted: bool ``[n]``: the training rows (of lists: candidates) that the choice is made by; None: all.
-            seed: of everything random.
-            restore: takes labels and predictions to the scale of the metric (``Target.restore``); None: they are.
-            constant: a constant's predictions: it is chosen where it is better by more than a standard error, and
-                where folds are not by time hill climbing may take it. A metric of the order alone passes it over.
-            late: whether time is up: blends that learn and were not tried by then are left out, but for the usual one.
-                None: all are tried.
+            metric: the metric to choose by, a name or a ``Metric``; None: the task's default (lists: MRR, ties in
+                display order). It is not weighted. Class thresholds are learned on other folds.
+            counted: bool ``[n]``: the training rows (lists: candidates) to base the choice on; None: all.
+            seed: the seed of all random numbers.
+            restore: converts labels and predictions to the scale of the metric (``Target.restore``); None: no
+                conversion.
+            constant: a constant's predictions. It is chosen if it is better by more than one standard error. Hill
+                climbing may use it unless folds are time-based. Metrics of the order ignore it.
+            late: whether time is up: learned blends not tried by then are skipped, except the default. None: all are
+                tried.
 
         Returns:
-            The stack's predictions, the out-of-fold score of each that was tried, and what predicts other rows.
+            The stack's predictions, the out-of-fold score of every blend tried, and a model that predicts other rows.
 
         Raises:
             LeakageError: predictions were not made by these folds.
-            DataError: there is nothing to stack, the metric is of another task, or lists, folds or shapes do not fit.
+            DataError: there is nothing to stack, the metric is of another task, or lists, folds or shapes do not match.
         """
         if not base:
             raise DataError("there is nothing to stack", remedy="Give at least one base model")
@@ -534,16 +533,16 @@ class Stack:
         refuse_others(every, train, test, ours)
         blends = self.blends(names, train, restored(loss_of(chosen_by, train.task), restore))
         for one in every[len(base) :]:
-            # Hill climbing may take the constant, but not in folds by time: their first ones know too little of models.
+            # Hill climbing may use the constant, unless folds are time-based: the first ones know too little of models.
             for blend in blends:
                 if isinstance(blend, HillClimb):
                     blend.models = [*(m for m in blend.models if m != one.name), *([] if ours.ahead else [one.name])]
             if one.name not in [b.name for b in blends]:
                 blends.append(OneBase(one.name))
-        # Scores of what was tried go by name.
+        # Scores are reported by name.
         refuse_same_names(blends)
         two = level_two_of({p.name: p.oof for p in every}, train, self.extra)
-        # A fold's constant is high where its labels are low: trees would learn that.
+        # A fold's constant is high if the fold's labels are low: trees would learn that.
         hidden = {n for p in every[len(base) :] for n in names_of(p.name, train)}
         two = replace(two, conts=[n for n in two.conts if n not in hidden])
         two_test = level_two_of({p.name: p.test for p in every}, test, self.extra)
@@ -559,7 +558,7 @@ class Stack:
         done = {b.name: cross_fit(b, two, ours, two_test, seed, None if b is usual else late) for b in order}
         tried = [p for b in blends if (p := done[b.name]) is not None]
         blends = [b for b in blends if done[b.name] is not None]
-        # a metric of the order alone has no use for it: then it is not among them
+        # metrics of the order cannot use the constant: then it is not among the blends
         level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
         choice = BlendChoice(tried, blends.index(usual), ours, judge, constant=level)
         return self._outcome(base, every, choice, seed=seed)
@@ -579,7 +578,7 @@ class Stack:
         both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
         sampled = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
         blends = best.models if best.models[0].learns else best.models[:1]
-        # the constant is asked for only where the blend takes it
+        # the constant is required only if the blend uses it
         used = {*getattr(blends[0], "models", ()), getattr(blends[0], "model", "")}
         return Stacked(
             predictions=predictions,
@@ -605,7 +604,7 @@ def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
 
 
 def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: LevelTwoFolds) -> None:
-    """Refuse predictions of other rows or folds: a blend would trust the model that has seen its answers."""
+    """Refuse predictions of other rows or folds: a blend would trust a model that has seen its answers."""
     for one in base:
         if len(one.oof) != len(train) or len(one.test) != len(test):
             raise DataError(
@@ -621,7 +620,7 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
                 "these folds, give Predictions(…, folds=folds_digest(rows of each fold, n))",
             )
         if train.task == "ranking":
-            continue  # a missing score puts a candidate last
+            continue  # a missing score ranks a candidate last
         for values, rows in ((one.oof, folds.scored), (one.test, torch.ones(len(test), dtype=torch.bool))):
             bad = rows & ~in_columns(values).isfinite().all(1)
             if bool(bad.any()):

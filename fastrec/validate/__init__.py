@@ -1,4 +1,4 @@
-"""Validation: rows → frozen folds → out-of-fold predictions, the only scores that anything is tuned on."""
+"""Validation: frozen folds of rows, and out-of-fold predictions, the only scores used for tuning."""
 
 from fastrec.validate.crossfit import CrossFit, Predictions, Trained, folds_digest
 from fastrec.validate.cuts import group_folds

@@ -1,4 +1,4 @@
-"""Out-of-fold predictions: the only scores that anything is tuned on."""
+"""Out-of-fold predictions: the only scores used for tuning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastrec.validate.rows import Rows
 
 
 class Model(Protocol):
-    """Model as ``CrossFit`` trains it; see ``fastrec.estimators.Estimator``."""
+    """A model that ``CrossFit`` can train; see ``fastrec.estimators.Estimator``."""
 
     name: str
     trace: Any
@@ -33,12 +33,12 @@ class Model(Protocol):
         """Return an untrained copy with the same settings."""
 
     def start_anew(self) -> None:
-        """Let the next ``fit`` begin from nothing. (Asked for in ``CrossFit.cold_folds`` alone.)"""
+        """Let the next ``fit`` begin from scratch. (Called only in ``CrossFit.cold_folds``.)"""
 
     def fit(
         self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None, **unlabeled: Any
     ) -> Model:
-        """Learn; of a model that says ``wants_unlabeled``, from the rows ``unlabeled=`` too."""
+        """Learn from rows; if the model has ``wants_unlabeled``, from those of ``unlabeled=`` too."""
 
     def predict(self, data: Any) -> torch.Tensor:
         """Return predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
@@ -46,7 +46,7 @@ class Model(Protocol):
 
 @dataclass
 class Trained:
-    """Model of a fold, and its predictions."""
+    """A fold's model and its predictions."""
 
     model: Model
     oof: torch.Tensor  #: float64 ``[m]`` or ``[m, k]``: its predictions of the fold's rows
@@ -54,13 +54,13 @@ class Trained:
 
 
 class FoldStore(Protocol):
-    """Store of trained models while a run is not complete, so that another run can continue."""
+    """Store of trained models during an incomplete run, so that another run can continue it."""
 
     def find(self, name: str, fold: int) -> Trained | None:
         """Return the model and predictions of an earlier run, or None."""
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
-        """Keep a model that has just been trained. (Called from the thread that trained it.)"""
+        """Store a model that has just been trained. (Called from the thread that trained it.)"""
 
 
 @dataclass
@@ -68,20 +68,20 @@ class Predictions:
     """One estimator's predictions."""
 
     name: str  #: the estimator
-    #: float64 ``[n_train]`` or ``[n_train, k]``: a training row's prediction by the model that did not see its fold;
-    #: NaN for rows that no fold scores (the first block of folds in order of time)
+    #: float64 ``[n_train]`` or ``[n_train, k]``: each row is predicted by the model that did not see its fold; NaN for
+    #: rows that no fold scores (the first block of time-based folds)
     oof: torch.Tensor
     test: torch.Tensor  #: float64 ``[n_test]`` or ``[n_test, k]``: mean over the folds' models
     curves: list[dict[str, float]] = field(default_factory=list)  #: records of training, each with its ``fold``
     importance: dict[str, float] = field(default_factory=dict)  #: feature → gain, mean over the folds
     models: list[Model] = field(default_factory=list)  #: the folds' models
-    #: what ``folds_digest`` says of the folds that ``oof`` was made by; None: not made by ``CrossFit``. A stack takes
-    #: only predictions that were made by its own folds
+    #: ``folds_digest`` of the folds used for ``oof``; None: not made by ``CrossFit``. A stack accepts only predictions
+    #: made with its own folds
     folds: str | None = None
 
 
 def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
-    """Return a short text that differs for different folds: the rows that each scores, int64, of ``size`` rows."""
+    """Return a short digest of folds, from the rows that each scores, int64, of ``size`` rows in all."""
     digest = hashlib.sha256(str(size).encode())
     for rows in folds:
         digest.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
@@ -89,21 +89,21 @@ def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
 
 
 class CrossFit:
-    """Trains estimators fold by fold, all on the same frozen folds; keeps their out-of-fold and test predictions.
+    """Trainer of estimators on the same frozen folds, which collects out-of-fold and test predictions.
 
-    Test predictions are the mean of the folds' models' (no refit on all rows): the mean of several is steadier than
-    one, and each part of it has been scored out of fold.
+    Test predictions are the mean over the folds' models, without a refit on all rows. This mean is more stable than one
+    model, and each of its models has been scored out of fold.
 
     Args:
-        models: what to train.
-        size: number of training rows.
-        test_size: number of test rows, 0 or more.
-        seed: of everything random; fold k's models get ``seed + k``.
-        device: where to train.
-        advance: called with the number of rows trained on, after each model, from the thread that trained it.
+        models: the models to train.
+        size: the number of training rows.
+        test_size: the number of test rows, 0 or more.
+        seed: the seed of all random numbers; fold k's models get ``seed + k``.
+        device: the device to train on.
+        advance: called after each model with the number of rows trained on, from the thread that trained it.
         scored: bool ``[size]``: the rows that folds score; None: all.
-        repeated: a row may be in several folds: its prediction is their mean.
-        store: keeps what is trained, and gives back what an earlier run trained.
+        repeated: allow a row in several folds; its prediction is their mean.
+        store: stores trained models, and returns those of an earlier run.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class CrossFit:
         store: FoldStore | None = None,
     ) -> None:
         self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
-        self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
+        self.time_limit: float | None = None  # limit in seconds for the fit of a model with keeps_time
         self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
-        self.cold_folds: Collection[int] = ()  # in these no model begins with what another has learned
-        self.left_out: dict[str, str] | None = None  # given: model → why it cannot learn; None: its error is raised
-        self.watch: Callable[[str, int, torch.Tensor], None] | None = None  # told model, fold and its rows' predictions
+        self.cold_folds: Collection[int] = ()  # folds in which no model begins with what another has learned
+        self.left_out: dict[str, str] | None = None  # if a dict: model → why it cannot learn; None: raise its error
+        self.watch: Callable[[str, int, torch.Tensor], None] | None = None  # called with model, fold and predictions
         self.scored = torch.ones(size, dtype=torch.bool) if scored is None else scored.cpu()
         self._trained: dict[str, list[Trained]] = {m.name: [] for m in self.models}
-        self._rows: list[torch.Tensor] = []  # those that each fold scores
+        self._rows: list[torch.Tensor] = []  # the rows that each fold scores
         self._times = torch.zeros(size, dtype=torch.int64)
         if len(self._trained) < len(self.models):
             raise DataError("two estimators have one name", remedy="Give each its own")
@@ -145,17 +145,17 @@ class CrossFit:
         """Train every estimator on one fold.
 
         Args:
-            train: the other folds' rows, with labels; None where ``store`` has all of the fold's models.
-            valid: the fold's rows, with labels (to report on, nothing else).
-            valid_rows: int64 (tensor or array), where the fold's rows stand among all training rows.
+            train: the other folds' rows, with labels; None if ``store`` has all of the fold's models.
+            valid: the fold's rows, with labels, used only for reporting.
+            valid_rows: int64 (tensor or array), the positions of the fold's rows among all training rows.
             test: the test rows; None: there are none.
-            train_rows: likewise, where the rows of ``train`` stand; given, they are held against ``valid_rows``.
-            unlabeled: the test rows once more, to learn from without labels: their features must hold nothing of the
-                targets that this fold scores. (Those of ``test`` may be made from all training rows.)
+            train_rows: likewise, the positions of ``train``; if given, they are checked against ``valid_rows``.
+            unlabeled: the test rows for learning without labels. Their features must contain nothing of the targets
+                that this fold scores. (Features of ``test`` may be computed from all training rows.)
 
         Raises:
-            DataError: ``valid_rows`` are not as many as ``valid``, were in an earlier fold or are trained on too; a
-                model predicts NaN, or wants ``unlabeled`` and there are only ``test``.
+            DataError: ``valid_rows`` do not match ``valid`` in length, were in an earlier fold or are also trained on;
+                a model predicts NaN, or wants ``unlabeled`` but only ``test`` is given.
         """
         valid_rows = self._places(valid_rows)
         self._check_rows(valid, valid_rows, None if train_rows is None else self._places(train_rows))
@@ -167,7 +167,7 @@ class CrossFit:
                 self.watch(name, len(self._rows), one.oof)
         beside = [m for m in missing if m.beside and (self.device is None or on_host(self))]
         here = [m for m in missing if m not in beside]
-        # Two trainings at once would otherwise both start a thread for each core.
+        # Otherwise two trainings at once would each start a thread per core.
         shared = half_the_threads() if beside and any(m.learns for m in here) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
             k = len(self._rows)
@@ -176,7 +176,7 @@ class CrossFit:
             try:
                 trained = {m.name: train_one(m) for m in here}
                 trained |= {name: job.result() for name, job in waiting.items()}
-            except BaseException:  # Ctrl-C as well: what has not begun is not to begin
+            except BaseException:  # including Ctrl-C: pending trainings must not start
                 second.shutdown(wait=False, cancel_futures=True)
                 raise
         for name in self.left_out or ():
@@ -216,7 +216,7 @@ class CrossFit:
                 raise DataError(problem, row=row, remedy="Leave the fold's rows out of what its models are trained on")
 
     def _train_or_leave(self, model: Model, **about: Any) -> Trained | None:
-        """Return the trained model; None: it cannot learn, and others do."""
+        """Return the trained model; None: it cannot learn, but others do."""
         try:
             return self._train(model, **about)
         except DataError as error:
@@ -244,7 +244,7 @@ class CrossFit:
             remedy = "Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets"
             raise DataError(problem, remedy=remedy)
         fresh = model.fresh()
-        # A model that was trained on this fold's rows must not be where it begins: that would leak.
+        # A model that was trained on this fold's rows must not be the starting point: that would leak.
         if k in self.cold_folds:
             fresh.start_anew()
         if self.time_limit is not None:
@@ -268,11 +268,11 @@ class CrossFit:
         """Return the predictions, once every fold is done.
 
         Raises:
-            DataError: a row that folds are to score was in no fold.
+            DataError: a row to be scored was in no fold.
         """
         left = self.scored & (self._times == 0)
         refuse(left, None, "there is no out-of-fold score", "Put every training row in one fold")
-        # By the digest a stack refuses predictions of other folds.
+        # A stack uses the digest to refuse predictions of other folds.
         digest = folds_digest(self._rows, self.size)
         return {name: self._predictions(name, trained, digest) for name, trained in self._trained.items()}
 

@@ -1,4 +1,4 @@
-"""Which fold each row is in: at random, by group, in time, or as given."""
+"""Assignment of rows to folds: at random, by group, in time, or as given."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 
-# Rows → the fold of each: at random, with each class's share kept, by a hash of what must not be split, or both.
+# Rows → the fold of each: at random, stratified by class, by a hash of the key that must not be split, or both.
 
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
-    """Assign each row its validation fold: rows with one key share a fold, whatever else is in the table.
+    """Assign each row its validation fold: rows with the same key share a fold, whatever else is in the table.
 
     Args:
         table: the rows: a ``Table``, or a frame of any supported library.
         key: the column(s) that must not be split (a session, a user).
-        folds: how many folds, at least 2.
+        folds: the number of folds, at least 2.
         seed: other seeds give other folds.
 
     Returns:
-        int64 ``[n]`` in ``0 … folds - 1`` on the CPU: a stable hash of the key, so that adding features, rows or models
-        changes no fold.
+        int64 ``[n]`` in ``0 … folds - 1`` on the CPU, from a stable hash of the key. Adding features, rows or models
+        therefore changes no fold.
 
     Raises:
         DataError: fewer than two folds, or a fold would be empty.
@@ -58,7 +58,7 @@ def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Te
 
     Each stratum's counts in two folds, and the sizes of two folds, differ by one at most.
     """
-    # Dealing shuffled rows out in turn, by stratum, keeps counts within one of each other.
+    # Dealing out shuffled rows in turn, by stratum, keeps counts within one of each other.
     shuffled = torch.from_numpy(np.random.default_rng(seed).permutation(len(strata)))
     order = shuffled[torch.sort(strata[shuffled], stable=True).indices]
     codes = torch.empty(len(strata), dtype=torch.int64)
@@ -69,20 +69,20 @@ def stratified_folds(strata: torch.Tensor, folds: int, *, seed: int) -> torch.Te
 def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: int, *, seed: int) -> torch.Tensor:
     """Assign whole groups to folds, with about the same share of every stratum, and of all rows, in each.
 
-    Greedy, as scikit-learn's ``StratifiedGroupKFold``: groups go, the largest first, each where it adds least to the
-    sum over folds and strata of the squared share of the stratum's rows (whose least value is equal shares); that is
-    where the fold's shares so far and the group's have the smallest inner product, one small product a group. All are
-    int64 ``[n]`` from 0; ``seed`` orders equal groups.
+    The method is greedy, like scikit-learn's ``StratifiedGroupKFold``. Groups are assigned in descending size, each to
+    the fold where it adds least to a sum: the squared shares of each stratum's rows over folds and strata. (The sum is
+    smallest for equal shares.) That is the fold whose current shares have the smallest inner product with the group's.
+    All inputs are int64 ``[n]`` from 0; ``seed`` orders equal groups.
     """
     _, groups = torch.unique(groups, return_inverse=True)
     size, kinds = int(groups.max()) + 1, int(strata.max()) + 1
     if size < folds:
         raise DataError(f"{size} groups for {folds} folds", remedy="Use fewer folds, or more groups")
     counts = torch.bincount(groups * kinds + strata, minlength=size * kinds).view(size, kinds).double()
-    counts = torch.cat([counts, counts.sum(1, keepdim=True)], 1)  # the last: rows of any stratum
+    counts = torch.cat([counts, counts.sum(1, keepdim=True)], 1)  # last column: rows of any stratum
     shares = (counts / counts.sum(0).clamp(min=1)).numpy()
     shuffled = np.random.default_rng(seed).permutation(size)
-    # Large groups first: small ones can still even out their shares.
+    # Large groups first: small ones can still balance the shares afterwards.
     order = shuffled[np.argsort(-np.square(shares[shuffled]).sum(1), kind="stable")]
     held, fold = np.zeros((folds, kinds + 1)), np.empty(size, dtype=np.int64)
     for group, share in zip(order.tolist(), shares[order], strict=True):
@@ -93,13 +93,13 @@ def stratified_group_folds(strata: torch.Tensor, groups: torch.Tensor, folds: in
 
 
 def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tensor, str]:
-    """Turn a target into strata, its classes or quantile bins of its numbers (``bins``: see ``Folds.stratified``).
+    """Turn a target into strata: its classes, or quantile bins of its numbers (``bins``: see ``Folds.stratified``).
 
-    Returns int64 ``[n]`` from 0 on the CPU (missing targets are a stratum of their own), and what they are, in words.
+    Returns int64 ``[n]`` from 0 on the CPU (missing targets form their own stratum), and a description of the strata.
     """
     coded = column.coded()
     if bins is None:
-        # Whole numbers of few values are classes more often than amounts.
+        # Whole numbers with few distinct values are more often classes than quantities.
         bins = 10 if column.kind == "number" and (has_fractions(column) or len(coded.keys) > 50) else 0
     if bins:
         if bins < 2:
@@ -126,12 +126,12 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
 
 
 def has_fractions(column: Column) -> bool:
-    """Return whether a number column holds numbers that are not whole."""
+    """Return whether a number column contains fractions."""
     values = column.values
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
 
 
-# Times → what each fold scores and what it trains on: only on the past, or without labels that overlap.
+# Times → the scored and training rows of each fold: training on the past only, or without overlapping labels.
 
 Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never scored), fold → training rows bool [n]
 
@@ -139,9 +139,9 @@ Cut = tuple[torch.Tensor, dict[int, torch.Tensor]]  # fold int64 [n] (-1: never 
 def time_folds(
     ticks: torch.Tensor, folds: int, *, gap: float, window: float | None, horizon: float | None, name: str
 ) -> Cut:
-    """Cut times int64 or float64 ``[n]`` into folds that train on the past alone: see ``Folds.time_series``.
+    """Cut times int64 or float64 ``[n]`` into folds that train only on the past; see ``Folds.time_series``.
 
-    Returns the fold in which each row is scored, -1 for none, and each fold's training rows. ``name`` is the column's.
+    Returns the fold in which each row is scored (-1: none) and each fold's training rows. ``name``: the column.
     """
     if horizon is None:
         codes = blocks(ticks, folds + 1, name=name) - 1
@@ -167,12 +167,12 @@ def time_folds(
 
 
 def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo: float, names: tuple[str, str]) -> Cut:
-    """Cut blocks of time, each scored by models of rows whose labels do not overlap its own.
+    """Cut blocks of time; each is scored by a model trained on rows whose labels do not overlap its own.
 
-    Purging and embargo of López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2): a
-    row's label is known at ``end`` from what happens since ``start`` (ticks int64 or float64 ``[n]``); a training row
-    whose closed span meets the closed span of a scored row is left out, and so is one that starts within ``embargo``
-    ticks after the last scored span's end. ``names`` are the two columns'. Every row is scored.
+    Purging and embargo follow López de Prado (Advances in Financial Machine Learning, 2018, sections 7.4.1 and 7.4.2).
+    A row's label depends on the time from ``start`` to ``end`` (ticks int64 or float64 ``[n]``). A training row is
+    excluded if its closed span meets that of a scored row, or if it starts within ``embargo`` ticks after the end
+    of the last scored span. ``names``: the two columns. Every row is scored.
     """
     bad = end < start
     if bool(bad.any()):
@@ -192,14 +192,14 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
 
 
 def blocks(ticks: torch.Tensor, count: int, *, name: str) -> torch.Tensor:
-    """Cut consecutive blocks of about as many rows each, between distinct times: int64 ``[n]`` from 0."""
+    """Cut consecutive blocks of about equal size, between distinct times: int64 ``[n]`` from 0."""
     _, place, sizes = torch.unique(ticks, return_inverse=True, return_counts=True)
     if len(sizes) < count:
         remedy = "Use fewer folds, or more rows"
         raise DataError(f"{len(sizes)} distinct times, and {count} are needed", column=name, remedy=remedy)
     before = (sizes.cumsum(0) - sizes).double()  # rows before each distinct time
     starts = torch.searchsorted(before, len(ticks) * torch.arange(count).double() / count).tolist()
-    for i in range(1, count):  # a busy time may hold several ends: each block has one distinct time at least
+    for i in range(1, count):  # one frequent time may span several cuts: each block has at least one distinct time
         starts[i] = min(max(starts[i], starts[i - 1] + 1), len(sizes) - (count - i))
     return torch.bucketize(place, torch.tensor(starts), right=True) - 1
 
@@ -210,14 +210,14 @@ _UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
 
 
 def rows_in(data: Any) -> int:
-    """Return the number of rows of a table of any library, a file or anything with a length; a number is itself."""
+    """Return the number of rows of a table of any library, a file or anything with a length, or the given number."""
     if isinstance(data, int):
         return data
     return row_count(Table.read(data) if isinstance(data, str | Path) else data)
 
 
 def given_column(data: Any, what: Any, role: str) -> Column:
-    """Return a column of ``data`` by its name, or ``[n]`` values as a column, named by its ``role`` if by nothing."""
+    """Return a column of ``data`` by its name, or ``[n]`` values as a column; ``role`` is its name if it has none."""
     if isinstance(what, str):
         return Table.read(data, [what])[what]
     column = as_column(what, name=str(getattr(what, "name", None) or role))
@@ -241,14 +241,14 @@ class Times(NamedTuple):
     """Times of rows."""
 
     ticks: torch.Tensor  # int64 or float64 ``[n]`` on the CPU
-    per_second: int | None  # ticks in a second; None: the column is numbers, or categories in an order
-    name: str  # the column
+    per_second: int | None  # ticks in a second; None: the column holds numbers, or ordered categories
+    name: str  # the column's name
 
     def span(self, value: Any, role: str) -> int | float:
-        """Turn a length of time into ticks, rounded down to whole ones if times are whole.
+        """Convert a duration to ticks, rounded down to whole ones if times are whole.
 
-        It is a number where the column holds numbers; a ``timedelta`` (of Python, numpy or pandas) or pandas' text for
-        one (``'7D'``) where it holds dates; 0 for either.
+        For a column of numbers it is a number. For dates it is a ``timedelta`` (of Python, numpy or pandas) or pandas'
+        text for one (``'7D'``). Both allow 0.
         """
         is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64)
         if self.per_second is None and not is_number:
@@ -273,17 +273,17 @@ class Times(NamedTuple):
         return float(ticks) if self.ticks.is_floating_point() else math.floor(ticks)
 
     def length(self, ticks: float) -> Any:
-        """Turn ticks into a length of time as :meth:`span` takes it."""
+        """Convert ticks to a duration in the form that :meth:`span` takes."""
         return ticks if self.per_second is None else np.timedelta64(ticks, _UNITS[self.per_second])
 
     def shown(self, ticks: float) -> str:
-        """Format a length of time in ticks."""
+        """Format a duration given in ticks."""
         if self.per_second is None:
             return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
         return str(timedelta(microseconds=ticks * 10**6 // self.per_second)).removesuffix(", 0:00:00")
 
     def moment(self, ticks: float) -> str:
-        """Format a time in ticks."""
+        """Format a time given in ticks."""
         if self.per_second is None:
             return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
         at = np.datetime64(ticks, _UNITS[self.per_second])
@@ -291,7 +291,7 @@ class Times(NamedTuple):
 
 
 def times_of(column: Column) -> Times:
-    """Return the times of a column of dates, numbers, ISO 8601 text, or categories in an order."""
+    """Return the times of a column of dates, numbers, ISO 8601 text or ordered categories."""
     column = column.plain()
     if column.kind == "category" and column.ordered:
         return Times(column.values.long().cpu(), None, column.name)
@@ -316,7 +316,7 @@ def times_of(column: Column) -> Times:
 
 
 def given_times(data: Any, what: Any, role: str) -> Times:
-    """Return times of rows, by a column's name or values as ``given_column`` takes them, none of them missing."""
+    """Return times of rows, by column name or values (see ``given_column``); none may be missing."""
     column = given_column(data, what, role)
     refuse(column.is_missing(), column.name, "a time is missing", "Fill it, or leave the row out")
     times = times_of(column)
@@ -325,11 +325,11 @@ def given_times(data: Any, what: Any, role: str) -> Times:
 
 
 def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
-    """Return times of two columns, dates both or numbers both, in ticks of one length."""
+    """Return times of two columns, both dates or both numbers, in the same ticks."""
     if (times.per_second is None) != (others.per_second is None):
         problem = f"one of {times.name!r} and {others.name!r} holds dates, the other numbers"
         raise DataError(problem, column=others.name, remedy="Give both in one form")
-    # The finer unit holds the values of the coarser one exactly.
+    # The finer unit represents the values of the coarser one exactly.
     if times.per_second is not None and others.per_second is not None:
         finest = max(times.per_second, others.per_second)
         return _scaled(times, finest), _scaled(others, finest)

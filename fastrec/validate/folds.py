@@ -1,4 +1,4 @@
-"""``Folds``: which rows each fold trains on and which it scores, frozen, on disk where every model reads them."""
+"""``Folds``: the rows that each fold trains on and scores, frozen and stored on disk for every model."""
 
 from __future__ import annotations
 
@@ -20,28 +20,26 @@ from fastrec.table import Table
 from fastrec.validate import cuts
 from fastrec.validate.mirror import AUTO, mirror
 
-_KEY = b"fastrec.folds"  # of what a saved file says of the folds beside its columns
+_KEY = b"fastrec.folds"  # the saved file's metadata besides its columns
 
 
 class Folds:
-    """Frozen folds: which rows each trains on and which it scores.
+    """Frozen folds: the rows that each fold trains on and the rows that it scores.
 
-    Iterating gives ``(train_rows, valid_rows)``, int64 row numbers in ascending order on the CPU. The class methods cut
-    as scikit-learn's splitters do; this constructor takes folds that were cut elsewhere.
+    Iterating yields ``(train_rows, valid_rows)``, int64 row numbers in ascending order on the CPU. The class methods
+    cut like scikit-learn's splitters; this constructor takes folds that were cut elsewhere.
 
-    Where a class method asks for ``data``, it takes a table of any library, a file, or the number of rows; where it
-    asks for a column, the name of one in ``data``, or ``[n]`` values (tensor, array, Series, list).
+    ``data`` of a class method is a table of any library, a file, or the number of rows. A column argument is the name
+    of a column in ``data``, or ``[n]`` values (tensor, array, Series, list).
 
     Args:
-        codes: the fold in which each row is scored, integers ``[n]`` from 0, -1: in none; ``[r, n]`` where rows are
-            scored in up to ``r`` folds (numbered through: 0…4 in the first line, 5…9 in the second).
-        train: fold → bool ``[n]``, the rows it trains on; a fold that is not in it trains on all rows that it does not
-            score.
+        codes: the fold in which each row is scored, integers ``[n]`` from 0; -1: in none. ``[r, n]`` if rows are scored
+            in up to ``r`` folds (numbered consecutively: 0…4 in the first line, 5…9 in the second).
+        train: fold → bool ``[n]``, the rows it trains on; other folds train on all rows that they do not score.
         method: how they were cut, in plain words.
-        why: why so, in plain words.
-
+        why: the reason for this cut, in plain words.
     Raises:
-        DataError: there are no folds, or one has no row to score or to train on.
+        DataError: there are no folds, or a fold has no row to score or to train on.
         LeakageError: a fold trains on a row that it scores.
     """
 
@@ -55,7 +53,7 @@ class Folds:
         if int(layers.min()) < -1 or not 0 <= int(layers.max()) < layers.numel():
             remedy = "Number the folds 0, 1, 2, …, and give -1 to rows that none scores"
             raise DataError(f"folds are numbered {int(layers.min())} to {int(layers.max())}", remedy=remedy)
-        # A copy: folds are frozen, whatever happens to the array that they were given as.
+        # A copy: folds are frozen, even if the given array changes.
         self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
         self._method, self._why = method, why
@@ -86,7 +84,7 @@ class Folds:
                 what = "to score" if not int(sizes[k]) else "to train on"
                 raise DataError(f"fold {k} of {self._count} has no row {what}", remedy="Use fewer folds, or more data")
 
-    # What the folds are
+    # Properties of the folds
 
     def __len__(self) -> int:
         return self._count
@@ -123,7 +121,7 @@ class Folds:
 
     @property
     def scored(self) -> torch.Tensor:
-        """Bool ``[n]``: the rows that some fold scores (of folds by time, the first block is in none)."""
+        """Bool ``[n]``: the rows that some fold scores (with time-based folds, the first block is in none)."""
         return (self._layers >= 0).any(0)
 
     @property
@@ -141,7 +139,7 @@ class Folds:
 
     @property
     def codes(self) -> torch.Tensor:
-        """The fold in which each row is scored: int64 ``[n]``, -1 where none does.
+        """The fold in which each row is scored: int64 ``[n]``, -1 if none does.
 
         Raises:
             DataError: a row is scored in several folds.
@@ -154,7 +152,7 @@ class Folds:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over rows, folds and method: folds that are equal have equal digests."""
+        """SHA-256 over rows, folds and method: equal folds have equal digests."""
         about = [*self._layers.shape, self.method, self.why, sorted(self._train)]
         digest = hashlib.sha256(json.dumps(about).encode())
         digest.update(self._layers.numpy().astype("<i4").tobytes())
@@ -165,23 +163,23 @@ class Folds:
     def _scored_in(self, k: int) -> torch.Tensor:
         return self._layers[self._layer_of[k]] == k
 
-    # How they are cut
+    # Ways to cut
 
     @classmethod
     def _repeated(cls, cut: Callable[..., torch.Tensor], folds: int, repeats: int, seed: int, method: str) -> Folds:
-        """Cut several times, and count through the folds of all: codes ``[repeats, n]``."""
+        """Cut several times, and number all folds consecutively: codes ``[repeats, n]``."""
         codes = torch.stack([cut(folds, seed=seed + r) + folds * r for r in range(repeats)])
         said = f"seed {seed}" if repeats == 1 else f"{repeats} times, seeds {seed} to {seed + repeats - 1}"
         return cls(codes, method=f"{method}, {said}")
 
     @classmethod
     def kfold(cls, data: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
-        """Cut at random, in folds of equal size.
+        """Cut at random into folds of equal size.
 
         Args:
             data: the rows, or their number.
-            folds: how many, at least 2.
-            repeats: how many times, the r-th time with ``seed + r``; there are ``folds * repeats`` folds.
+            folds: the number of folds, at least 2.
+            repeats: the number of repeats; the r-th uses ``seed + r``, and there are ``folds * repeats`` folds.
             seed: other seeds give other folds.
 
         Raises:
@@ -197,9 +195,9 @@ class Folds:
         """Cut at random, with the same share of each class in every fold.
 
         Args:
-            data, folds, repeats, seed: as of :meth:`kfold`.
+            data, folds, repeats, seed: as for :meth:`kfold`.
             target: the column of classes, or of numbers to predict.
-            bins: how many quantile bins of the target stand for classes; 0: its values are classes, however many;
+            bins: the number of quantile bins of the target to use as classes; 0: its values are classes, however many;
                 None: 10 for numbers with fractions or with more than 50 distinct values, else classes.
 
         Raises:
@@ -214,12 +212,12 @@ class Folds:
     def group(cls, data: Any, groups: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
         """Cut by a stable hash of a key, whose rows stay together: the folds of :func:`group_folds`.
 
-        Adding rows or features changes no row's fold. Few groups make folds of unequal size: see
+        Adding rows or features changes no row's fold. Few groups give folds of unequal size; in that case use
         :meth:`stratified_group`. Rows without a key share a fold.
 
         Args:
-            data, folds, repeats, seed: as of :meth:`kfold`.
-            groups: the column that must not be split (a session, a user), or several by their names.
+            data, folds, repeats, seed: as for :meth:`kfold`.
+            groups: the column that must not be split (a session, a user), or the names of several.
 
         Raises:
             DataError: fewer than two folds, or a fold would be empty.
@@ -241,12 +239,12 @@ class Folds:
         repeats: int = 1,
         seed: int = 0,
     ) -> Folds:
-        """Cut whole groups, with about the same share of each class, and as many rows, in every fold.
+        """Cut whole groups, so that every fold has about the same share of each class and as many rows.
 
         Args:
-            data, folds, repeats, seed: as of :meth:`kfold`.
+            data, folds, repeats, seed: as for :meth:`kfold`.
             target: the column of classes, or of numbers to predict.
-            groups: the column that must not be split, or several by their names; rows without a key are one group.
+            groups: the column that must not be split, or the names of several; rows without a key form one group.
             bins: as for :meth:`stratified`.
 
         Raises:
@@ -263,17 +261,17 @@ class Folds:
     def time_series(
         cls, data: Any, time: Any, folds: int = 5, *, gap: Any = 0, window: Any = None, horizon: Any = None
     ) -> Folds:
-        """Cut by time: every fold trains on rows earlier than all it scores; equal times are never on both sides.
+        """Cut by time: every fold trains only on rows before those it scores; equal times are never on both sides.
 
         Args:
             data: the rows, or their number; in any order.
-            time: the column of dates (ISO 8601 text, too) or numbers.
-            folds: how many; one holds the end out.
-            gap: training rows are more than this before the fold's first scored row: a timedelta (or ``'7D'``) for
-                dates, a number for numbers.
+            time: the column of dates (including ISO 8601 text) or numbers.
+            folds: the number of folds; one holds the end out.
+            gap: training rows are more than this before the fold's first scored row. It is a timedelta (or ``'7D'``)
+                for dates, a number for numbers.
             window: no training row is more than ``gap + window`` before it (a sliding window); None: expanding.
-            horizon: how long what a fold scores lasts, the last fold's up to the last row; None: ``folds + 1`` blocks
-                of about as many rows each. Rows before the first fold's are never scored.
+            horizon: the duration that a fold scores; the last fold's ends at the last row. None: ``folds + 1`` blocks
+                of about equal size. Rows before the first scored ones are never scored.
 
         Raises:
             DataError: a time is missing, or a fold has no row to score or to train on.
@@ -291,16 +289,15 @@ class Folds:
 
     @classmethod
     def last(cls, data: Any, groups: Any, of: Any, time: Any, folds: int = 5, *, seed: int = 0) -> Folds:
-        """Score the last group of each value of a column, in folds at random; earlier groups are always trained on.
+        """Score the last group of each value of a column, in random folds; earlier groups are always trained on.
 
-        So a test is cut that has the last list of each session, while the answers to its earlier lists are known.
+        It mirrors a test set that has the last list of each session, with the answers to its earlier lists known.
 
         Args:
-            data, folds, seed: as of :meth:`kfold`.
+            data, folds, seed: as for :meth:`kfold`.
             groups: the column of groups, such as lists, whose rows stay together.
-            of: the column of what has several groups, such as sessions; rows without a value, or
-                without a group, are never scored.
-            time: the column of dates or numbers that says which group is the last; of several the one of the last row.
+            of: the column of the owners of groups, such as sessions; rows without an owner or group are never scored.
+            time: the column of dates or numbers that tells which group is the last; ties go to the last row's group.
 
         Raises:
             DataError: fewer than two folds, a fold would be empty, or a time is missing.
@@ -318,17 +315,17 @@ class Folds:
 
     @classmethod
     def purged(cls, data: Any, start: Any, end: Any, folds: int = 5, *, embargo: Any = 0) -> Folds:
-        """Cut by time, on past and future, without training rows whose labels overlap those of scored rows.
+        """Cut by time, training on past and future, but not on rows whose labels overlap those of scored rows.
 
-        López de Prado (Advances in Financial Machine Learning, 2018, section 7.4), for labels that are made of what
-        happens from ``start`` to ``end``, both included.
+        This is López de Prado's method (Advances in Financial Machine Learning, 2018, section 7.4), for labels that
+        depend on what happens from ``start`` to ``end``, both included.
 
         Args:
             data: the rows, or their number; in any order.
-            start: the column of dates or numbers at which each row stands.
+            start: the column with the time of each row, dates or numbers.
             end: the column of the times at which each row's label is known.
-            folds: how many, at least 2: blocks of about as many rows each.
-            embargo: no training row starts so long after the end of what is scored, either.
+            folds: the number of folds, at least 2: blocks of about equal size.
+            embargo: also exclude training rows that start within this time after the end of the scored rows.
 
         Raises:
             DataError: a time is missing, a span ends before it starts, or a fold has no row to train on.
@@ -347,7 +344,7 @@ class Folds:
 
         Args:
             data: the rows, or their number.
-            column: fold numbers or names; rows where it is missing or -1 are never scored, and always trained on.
+            column: fold numbers or names; rows with a missing value or -1 are never scored and always trained on.
 
         Raises:
             DataError: there are more folds than half as many as rows, or none.
@@ -375,12 +372,12 @@ class Folds:
         folds: int = 5,
         seed: int = 0,
     ) -> Folds:
-        """Cut as the test was cut: by time, by group, or at random; ``folds.why`` says why.
+        """Cut as the test was cut: by time, by group, or at random; ``folds.why`` gives the reason.
 
-        By time where the test's times come after train's in a column of dates (or of numbers whose name says time):
-        folds last as long as the test and are as far from what they train on; where train is too short, there are
-        fewer. By group where an id-like column's values in the test are new though they repeat in train. Else at
-        random, stratified where a target is given.
+        By time, if test times are after train times in a column of dates (or of numbers with a name for time). Folds
+        last as long as the test and have the same distance to their training rows; if train is too short, there are
+        fewer folds. By group, if an id-like column repeats in train but has new values in the test. Otherwise at
+        random, stratified if a target is given.
 
         Args:
             train: the rows to cut: a table of any library.
@@ -388,8 +385,8 @@ class Folds:
             target: train's target, a column's name or ``[n]`` values.
             time: the column of times, in both; ``'auto'``: look for one; None: there is none.
             group: the column of groups, in both; ``'auto'``: look for one; None: there is none.
-            folds: how many.
-            seed: of folds at random or by group.
+            folds: the number of folds.
+            seed: the seed of random or group folds.
 
         Raises:
             DataError: as for the class method that is used.
@@ -407,25 +404,25 @@ class Folds:
         cut._why = seen.why
         return cut
 
-    # What they must not do
+    # Checks against leakage
 
     def check_groups(self, groups: Any, data: Any = None) -> Folds:
         """Return these folds, unless they train on a group of rows and score other rows of it.
 
         Args:
-            groups: ``[n]`` values that must not be split, or the column's name (or several) in ``data``; rows without
-                one are not looked at.
+            groups: ``[n]`` values that must not be split, or the name of a column (or several) in ``data``; rows
+                without a value are ignored.
             data: the rows.
 
         Raises:
-            LeakageError: naming the group, a row that is trained on and one that is scored.
+            LeakageError: names the group, a row that is trained on and one that is scored.
         """
         key = cuts.given_key(self.size if data is None else data, groups, "groups")
         self._check_rows(len(key), _names(key))
         coded = key.coded(key.names)
         codes = coded.codes.cpu()
         for k, (train, valid) in enumerate(self):
-            # a mask over groups: one pass over the rows, whatever the number of groups
+            # a mask over groups needs one pass over the rows, whatever the number of groups
             scored = torch.zeros(coded.size, dtype=torch.bool)
             scored[codes[valid]] = True
             scored[0] = False  # no key
@@ -447,7 +444,7 @@ class Folds:
             data: the rows.
 
         Raises:
-            LeakageError: naming a row that is trained on and an earlier one that is scored.
+            LeakageError: names a row that is trained on and an earlier one that is scored.
         """
         times = cuts.given_times(self.size if data is None else data, time, "time")
         self._check_rows(len(times.ticks), times.name)
@@ -468,9 +465,9 @@ class Folds:
     # On disk
 
     def save(self, path: str | Path) -> None:
-        """Write one Parquet file that every library reads; an earlier one is replaced in one step.
+        """Write one Parquet file that every library can read; an earlier one is replaced in one step.
 
-        A column ``fold`` (or ``fold_0``, ``fold_1``, …), ``train_k`` where there are training rows, and a digest.
+        It has a column ``fold`` (or ``fold_0``, ``fold_1``, …), ``train_k`` if training rows were given, and a digest.
 
         Raises:
             WriteError: the file system refused.
@@ -489,7 +486,7 @@ class Folds:
 
         Raises:
             MissingFileError: there is no such file.
-            UnreadableFileError: it is damaged, or holds no folds.
+            UnreadableFileError: it is damaged or holds no folds.
         """
         if not Path(path).is_file():
             raise MissingFileError("there is no such file", file=path, remedy="Save the folds first: folds.save(path)")
@@ -502,7 +499,7 @@ class Folds:
             train = {int(n.removeprefix("train_")): v for n, v in columns.items() if n.startswith("train_")}
             folds = cls(layers, train, method=about["method"], why=about["why"])
             whole = folds.digest == about["digest"]
-        except Exception as error:  # Arrow, JSON and torch each have errors of their own for a damaged file
+        except Exception as error:  # Arrow, JSON and torch raise their own exceptions for a damaged file
             problem = f"the folds cannot be read ({type(error).__name__}: {error})"
             raise UnreadableFileError(problem, file=path, remedy=remedy) from error
         if not whole:

@@ -1,4 +1,4 @@
-"""Train and test rows side by side: how the test was cut, and how well the two are told apart."""
+"""Comparison of train and test rows: how the test was cut, and how well the two can be told apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastrec.table import Column, Table, column_names, concat
 from fastrec.table.keys import is_text
 from fastrec.validate.cuts import Times, given_times, has_fractions, in_one_unit, stratified_folds, times_of
 
-# Train and test rows → how the test was cut from them: by time, by group or at random, and what says so.
+# Train and test rows → how the test was cut (by time, by group or at random), and the evidence.
 
 AUTO = "auto"
 _TIME_WORDS = re.compile(
@@ -29,9 +29,9 @@ _TIME_WORDS = re.compile(
 
 
 class Mirror(NamedTuple):
-    """Cut that mirrors how the test was cut: ``by`` ``'time'``, ``'group'`` or ``'random'``, and why, in plain words.
+    """A cut that mirrors how the test was cut: ``by`` ``'time'``, ``'group'`` or ``'random'``, and why, in plain words.
 
-    ``gap`` and ``horizon`` are of folds by time, as ``Folds.time_series`` takes them.
+    ``gap`` and ``horizon`` apply to cuts by time; see ``Folds.time_series``.
     """
 
     by: str
@@ -43,7 +43,7 @@ class Mirror(NamedTuple):
 
 
 def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group: str | None, folds: int) -> Mirror:
-    """Find out how the test was cut from the rows: see ``Folds.like``."""
+    """Find out how the test was cut; see ``Folds.like``."""
     train, test = (Table.read(t) if isinstance(t, str | Path) else t for t in (train, test))
     known = set(column_names(test))
     names = [n for n in column_names(train) if n in known and n != target]
@@ -64,7 +64,7 @@ def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group
 
 
 def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
-    """Find the column whose times in test are after those in train: dates first, then numbers whose name says time."""
+    """Find the column with later times in test than in train: dates first, then numbers with a name for time."""
     named = []
     for name in names:
         column, other = _column(train, name), _column(test, name)
@@ -78,7 +78,7 @@ def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
 
 
 def _is_later(column: Column, other: Column) -> bool:
-    """Return whether test's times are after train's, but for some five in a hundred of each."""
+    """Return whether the test's times are after train's, except for some 5 % of each."""
     try:
         ours, theirs = in_one_unit(*(_known(c) for c in (column, other)))
     except DataError:
@@ -90,21 +90,21 @@ def _is_later(column: Column, other: Column) -> bool:
 
 
 def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
-    """Mirror the length of the test and its distance from train, if train lasts long enough."""
+    """Mirror the length of the test and its distance from train, if train is long enough."""
     ours, theirs = in_one_unit(given_times(train, name, "time"), given_times(test, name, "time"))
     last, first = ours.ticks.max(), ours.ticks.min()
-    # Some test rows may overlap train: only later ones tell how long the test lasts.
+    # Some test rows may overlap with train: only later ones tell how long the test lasts.
     later = theirs.ticks[theirs.ticks > last]
     if not len(later):
         return Mirror("time", name, f"by {name}, as asked, though test is not later than train", folds)
     share = f"{100 * len(later) / len(theirs.ticks):.4g} % of the test rows are later, by {name}, than all of train "
     share += f"(which ends at {ours.moment(last.item())}, test at {theirs.moment(later.max().item())})"
-    # the step between times: all differences are multiples of it; of fractions the smallest difference
+    # the time step: all differences are multiples of it; for fractions, the smallest difference
     steps = torch.unique(torch.unique(torch.cat([ours.ticks, later])).diff())
     grain = steps.min().item() if steps.is_floating_point() else int(np.gcd.reduce(steps.numpy()))
     gap = max((later.min() - last).item() - grain, 0)
     horizon = (later.max() - later.min()).item() + grain
-    room = int(((last - first).item() + grain - gap - horizon) // horizon)  # a horizon or more is left to train on
+    room = int(((last - first).item() + grain - gap - horizon) // horizon)  # at least one horizon is left to train on
     fits = min(folds, room)
     place = torch.div(last - ours.ticks, horizon, rounding_mode="floor").long()  # 0: the last horizon
     if fits < 1 or not bool((torch.bincount(place[place < fits], minlength=fits) > 0).all()):
@@ -117,7 +117,7 @@ def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
 
 
 def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tuple[str, str] | None:
-    """Find the coarsest key of which test has only new values though each is in several rows; return it, and why."""
+    """Find the coarsest key that repeats in train but has only new values in test; return it, and the reason."""
     candidates = []
     for name in names:
         column, other = _column(train, name).plain(), _column(test, name).plain()
@@ -126,13 +126,13 @@ def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tup
         ours, theirs = column.coded(), other.coded()
         rows, groups = int((ours.codes > 0).sum()), len(ours.keys)
         new = theirs.codes > 0
-        # Fewer groups may be apart by chance; with hardly a row each the column numbers rows.
+        # Fewer groups may be disjoint by chance; with about one row each, the column just numbers rows.
         if groups < max(20, 2 * folds) or rows < 1.5 * groups or int(new.sum()) < 20:
             continue
         try:
             known = (theirs.recode(ours.keys) > 0)[new].double().mean().item()
         except DataError:
-            continue  # values of another kind in test
+            continue  # test has values of another kind
         # A few known groups do not make the cut random.
         if known <= 0.01:
             why = f"{100 * (1 - known):.4g} % of the test rows have a {name} that train does not have, though a {name} "
@@ -163,7 +163,7 @@ class ColumnShift(NamedTuple):
 
     name: str  # the column
     gain: float  # its share of the trees' gain, among all columns
-    auc: float  # the area that the column has alone, out of fold, 0.5 or above: 0.5 = it tells nothing
+    auc: float  # AUC of this column alone, out of fold, at least 0.5; 0.5 = it tells nothing
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class AdversarialReport:
     """Report of how well a classifier tells train rows from test rows; ``str(report)`` is for reading."""
 
     auc: Interval  #: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all
-    columns: list[ColumnShift]  #: the columns, the one with the largest share of gain first
-    rows: tuple[int, int]  #: how many rows of train and of test were looked at
+    columns: list[ColumnShift]  #: the columns, largest share of gain first
+    rows: tuple[int, int]  #: how many rows of train and of test were used
     of: tuple[int, int]  #: how many there are
     left_out: list[str]  #: columns in both that no classifier takes (lists, vectors)
 
@@ -196,14 +196,14 @@ def adversarial_validation(
 ) -> AdversarialReport:
     """Measure how well cross-fitted trees tell train rows from test rows.
 
-    Every column goes in by the order of its values (text by the alphabet, dates by time), missing ones as missing. At
-    most 50,000 rows a side are looked at, drawn at random.
+    Columns are encoded by the order of their values (text alphabetically, dates by time); missing values stay missing.
+    At most 50,000 rows per side are used, sampled at random.
 
     Args:
         train: a table of any library, or a file.
         test: another.
-        columns: the columns to look at; None: all that both have.
-        seed: of the rows drawn, the folds and the trees.
+        columns: the columns to use; None: all that both have.
+        seed: the seed of the sample, the folds and the trees.
 
     Returns:
         The area under the ROC curve with its interval, and each column's share in it.
@@ -233,7 +233,7 @@ def adversarial_validation(
     codes = [both[n].coded().in_order().codes for n in names]
     scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
     rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
-    # What a fold lacks the others have: values that are in both sides alike come out below one half.
+    # Rates come from the other folds: values that are equally frequent on both sides come out below one half.
     alone = [max(auc(rate, from_test), 0.5) for rate in rates]
     shifts = sorted(map(ColumnShift, names, gains, alone), key=lambda c: (-c.gain, -c.auc))
     return AdversarialReport(_auc_interval(scores, from_test, seed=seed), shifts, rows, of, left_out)
@@ -250,7 +250,7 @@ def _cross_fitted(
 ) -> tuple[np.ndarray, list[float]]:
     """Return out-of-fold scores, and each column's share of the gain.
 
-    Ranks among some 100,000 values are exact in XGBoost's float32, which ids and times are not.
+    Columns are passed as ranks: XGBoost's float32 is exact for some 100,000 ranks, but not for ids and times.
     """
     values = torch.stack(list(codes), 1).float()
     values[values == 0] = torch.nan
@@ -259,7 +259,7 @@ def _cross_fitted(
     scores, gains = np.zeros(len(y)), np.zeros(len(codes))
     for k in range(limits.ADVERSARIAL_FOLDS):
         data = xgb.QuantileDMatrix(x[fold != k], y[fold != k], max_bin=_TREES["max_bin"], nthread=params["nthread"])
-        # Few large steps: how well rows are told apart matters, not the last digit.
+        # Few large steps: precise scores do not matter here.
         trees = xgb.train(params, data, 60)
         scores[fold == k] = trees.inplace_predict(x[fold == k])
         for name, gain in trees.get_score(importance_type="total_gain").items():
@@ -268,7 +268,7 @@ def _cross_fitted(
 
 
 def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor:
-    """Bin a column's values: a category's own, many numbers by quantile; 0 = missing."""
+    """Bin a column's values: one bin per category, quantile bins for many numbers; 0 = missing."""
     if column.kind == "category" or int(codes.max()) <= bins:
         return codes
     known = codes[codes > 0].sort().values
@@ -285,13 +285,13 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
     place = folds * shape[1] + bins
     rows = torch.bincount(place, minlength=shape[0] * shape[1]).view(shape).double()
     tests = torch.bincount(place, weights=labels, minlength=shape[0] * shape[1]).view(shape)
-    # Ten rows of the overall share keep small bins from extreme rates.
+    # Ten pseudo-rows with the overall share keep small bins from extreme rates.
     others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
     return others[place]
 
 
 def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
-    """Return the area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
+    """Return the area with its percentile bootstrap interval, resampling each side's rows; ties count half."""
     is_test = labels.numpy() > 0
     # Counting distinct scores makes a resample a sum, without a sort.
     distinct, place = np.unique(scores, return_inverse=True)

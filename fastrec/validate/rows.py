@@ -1,4 +1,4 @@
-"""``Rows``: rows of a table with what is to be learned from them, as estimators take them."""
+"""``Rows``: the rows of a table and their labels, in the form that estimators take."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fastrec.validate.target import Task, check_label, check_task
 
 @dataclass(frozen=True, eq=False)
 class ListEvents:
-    """A log of events, and for each list the stretch of it that came before the list.
+    """A log of events, and for each list the part of it that came before the list.
 
-    The log is stored once, whatever the number of lists and candidates: a list has two places in it.
+    The log is stored once, whatever the number of lists and candidates: a list only stores two positions in it.
 
     Args:
-        log: the events, a session's together and in their order.
-        lists: int64 ``[lists]``, ascending: the ids of the lists, as ``Lists.groups`` has them.
-        starts, ends: int64 ``[lists]``: where each list's session begins in the log, and where it stood when the list
-            was shown.
-        moments: float64 ``[lists]``: when each list was shown, in the unit of the log's ``time``; None: not known.
+        log: the events, sorted by session and in order.
+        lists: int64 ``[lists]``, ascending: the ids of the lists, as in ``Lists.groups``.
+        starts, ends: int64 ``[lists]``: where each list's session begins in the log, and its position when the list was
+            shown.
+        moments: float64 ``[lists]``: when each list was shown, in the unit of the log's ``time``; None: unknown.
         item: the column of items, in the log and among the candidates.
-        cats, conts: columns of the log that are categories and numbers.
+        cats, conts: categorical and numeric columns of the log.
         time: the log's column of times; None: it has none.
     """
 
@@ -60,17 +60,17 @@ class ListEvents:
         """Find the events of each list's session that are strictly before the list.
 
         Args:
-            candidates: the lists' rows, a frame of any library, with ``session`` and ``order``; the first row of a list
-                speaks for it.
+            candidates: the rows of the lists, a frame of any library, with ``session`` and ``order``; the first row of a
+                list represents it.
             log: the events, in any order.
             lists: the candidates' column with the list of each, int64.
             session: the column of sessions, in both tables.
-            order: the columns that events and lists are put in order by, in both tables.
+            order: the columns to sort events and lists by, in both tables.
             item, cats, conts: see ``ListEvents``.
-            time: a column of both tables; None: it is not known how long ago an event was.
+            time: a column of both tables; None: the age of events is unknown.
 
         Raises:
-            MissingColumnError: a column is not there.
+            MissingColumnError: a column is missing.
             DataError: there is no column to order by.
         """
         if not order:
@@ -84,11 +84,11 @@ class ListEvents:
                 remedy = f"There are {', '.join(table.names)}"
                 raise MissingColumnError(f"{where} lack it", column=absent, remedy=remedy)
         groups = candidates[lists].group_numbers().cpu()
-        # One row speaks for its list: the as-of join is over lists, not candidates.
+        # The first row represents its list: the as-of join is over lists, not candidates.
         first = torch.ones(len(groups), dtype=torch.bool)
         first[1:] = groups[1:] != groups[:-1]
         shown = candidates.select(list(dict.fromkeys([*shared, lists]))).take(first.to(candidates.device)).to("cpu")
-        # not of ``shown`` anew: numbers of what is no integer are codes, which hold within one table
+        # use the numbers from above: for non-integers they are codes, which are valid within one table only
         ids, by_id = groups[first].sort(stable=True)
         shown = shown.take(by_id)
         log = log.select(list(dict.fromkeys(of_log))).to("cpu")
@@ -104,18 +104,18 @@ class ListEvents:
         return cls(ordered, ids, starts, last + 1, moments, item, list(cats), list(conts), time)
 
     def log_rows(self, groups: torch.Tensor) -> torch.Tensor:
-        """Return the places in the log of events before some lists: int64 ``[events]``, ascending, each once."""
+        """Return the positions in the log of events before some lists: int64 ``[events]``, ascending, each once."""
         at = self.of(torch.unique(groups))
-        # Stretches overlap: marks at their ends and a running sum take each event once.
+        # Ranges overlap: marks at their ends and a running sum take each event once.
         seen, ones = torch.zeros(len(self.log) + 1, dtype=torch.int64), torch.ones_like(at)
         seen.index_add_(0, self.starts[at], ones).index_add_(0, self.ends[at], -ones)
         return (seen.cumsum(0)[:-1] > 0).nonzero().squeeze(1)
 
     def of(self, groups: torch.Tensor) -> torch.Tensor:
-        """Return the place of each list, by its id, among these: int64 ``[lists]``.
+        """Return the position of each list, by its id, in this object: int64 ``[lists]``.
 
         Raises:
-            DataError: of a list it is not known what was before.
+            DataError: the events before a list are unknown.
         """
         at = torch.searchsorted(self.lists, groups).clamp_max(max(len(self.lists) - 1, 0))
         unknown = (self.lists[at] != groups).nonzero() if len(self.lists) else torch.arange(len(groups))[:, None]
@@ -126,7 +126,7 @@ class ListEvents:
 
 
 def _key(table: Table, name: str) -> torch.Tensor:
-    """Return a column to order by; times, which may have two units, as seconds."""
+    """Return a column to order by; times, which may have two units, are converted to seconds."""
     column = table[name]
     whole = column.kind == "number" and not column.values.is_floating_point()
     return column.integer() if whole else column.number()
@@ -137,26 +137,26 @@ _ON_THE_CPU = ("label", "weight", "groups", "order", "guessed")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows with their features, and what is to be predicted of them.
+    """Rows with their features and labels.
 
-    Labels, weights, groups and order are kept on the CPU, wherever the table is: a few values per row, which metrics,
-    trees and blends read there.
+    Labels, weights, groups and order are kept on the CPU, wherever the table is: metrics, trees and blends read these
+    few values per row there.
 
     Args:
         table: ``[n]`` rows.
         task: ``'ranking'``, ``'binary'``, ``'multiclass'``, ``'regression'`` or ``'multilabel'``.
-        cats: the columns that are categories.
-        conts: the columns that are numbers.
-        label: what is to be predicted, None where it is not known. Ranking: float ``[n]``, how relevant a candidate is
-            (1 = clicked). Binary: 0 and 1, ``[n]``. Multiclass: codes from 0, ``[n]``. Regression: ``[n]``, or
-            ``[n, t]`` for several targets. Multilabel: 0 and 1, ``[n, k]``.
-        weight: float ``[n]``, 0 or above: how much a row (in a list: its list) counts; None: all alike.
-        groups: int64 ``[n]``: what must not be parted where an estimator holds rows out; in ranking the lists.
-        order: ``[n]``, a time: where it is given, the rows that an estimator holds out are the last ones.
-        n_outputs: how many classes a multiclass task has, how many columns one with several targets; else 1.
-        guessed: bool ``[n]``: the label was predicted. Such a row is learned from, and never held out to stop by; None:
-            none is.
-        events: of a ranking task what was in the session before each list; some of the rows have all of it.
+        cats: the categorical columns.
+        conts: the numeric columns.
+        label: the target; None if it is unknown. Ranking: float ``[n]``, the relevance of a candidate (1 = clicked).
+            Binary: 0 and 1, ``[n]``. Multiclass: codes from 0, ``[n]``. Regression: ``[n]``, or ``[n, t]`` for several
+            targets. Multilabel: 0 and 1, ``[n, k]``.
+        weight: float ``[n]``, 0 or above: the weight of a row (in ranking: of its list); None: equal weights.
+        groups: int64 ``[n]``: groups that must not be split by an estimator's hold-out; in ranking, the lists.
+        order: ``[n]``, a time: if given, an estimator holds out the last rows.
+        n_outputs: the number of classes (multiclass) or of target columns; otherwise 1.
+        guessed: bool ``[n]``: the label was predicted (pseudo-label). Such rows are used for training, but never for
+            the early-stopping hold-out; None: no such rows.
+        events: in ranking, the session's events before each list; a subset of rows has all of them.
 
     Raises:
         DataError: a label does not fit the task, a weight is below 0 or not a number, the lengths differ, or a column
@@ -211,12 +211,12 @@ class Rows:
 
     @property
     def n_scores(self) -> int:
-        """How many numbers are predicted for a row; 1: predictions are ``[n]``, else ``[n, n_scores]``."""
+        """How many numbers are predicted per row; 1: predictions are ``[n]``, else ``[n, n_scores]``."""
         return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
 
     @property
     def names(self) -> list[str]:
-        """The columns that are learned from."""
+        """The columns used for training."""
         return [*self.cats, *self.conts]
 
     def with_table(self, table: Table) -> Self:
@@ -227,7 +227,7 @@ class Rows:
         """Return some of the rows.
 
         Args:
-            rows: bool ``[n]``, or int64 ``[m]``; ascending where the rows are lists.
+            rows: bool ``[n]``, or int64 ``[m]``; ascending if the rows are lists.
         """
         rows = rows.cpu()
         rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
@@ -240,7 +240,7 @@ class Lists(Rows):
 
     Args:
         table, cats, conts, label, weight, order, events: see ``Rows``.
-        groups: int64 ``[n]``: the list of each candidate; a list's candidates stand together, lists in ascending order.
+        groups: int64 ``[n]``: the list of each candidate, in ascending order.
 
     Raises:
         DataError: the lists are not in order, a weight is below 0 or not a number, or the lengths differ.
@@ -261,7 +261,7 @@ class Lists(Rows):
         **as_replaced: Any,
     ) -> None:
         given = {"table": table, "groups": groups, "cats": cats, "conts": conts, "label": label, "weight": weight}
-        # ``dataclasses.replace`` hands over every field, these two as they are for every list
+        # ``dataclasses.replace`` passes every field; these two have fixed values for lists
         super().__init__(**given, order=order, events=events, **{"task": "ranking", **as_replaced})
         if len(self.groups) > 1 and bool((self.groups[1:] < self.groups[:-1]).any()):
             row = int((self.groups[1:] < self.groups[:-1]).nonzero()[0]) + 1
@@ -269,11 +269,11 @@ class Lists(Rows):
 
 
 def whole_lists(data: Lists, *, name: str = "the ranker") -> Lists:
-    """Return the lists that can teach a ranking: two candidates or more, one of them relevant, a weight above 0.
+    """Return the lists that a ranker can learn from: two candidates or more, one of them relevant, a weight above 0.
 
     Args:
         data: lists with labels.
-        name: who is to learn from them, for messages.
+        name: the learner's name, for messages.
 
     Raises:
         DataError: there are no labels, or no such list.
@@ -283,7 +283,7 @@ def whole_lists(data: Lists, *, name: str = "the ranker") -> Lists:
     _, codes, sizes = torch.unique_consecutive(data.groups, return_inverse=True, return_counts=True)
     label = data.label.double() if data.weight is None else data.label.double() * (data.weight > 0)
     relevant = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, codes, label)
-    chosen = ((sizes > 1) & (relevant > 0))[codes]  # not those where a label is NaN
+    chosen = ((sizes > 1) & (relevant > 0))[codes]  # excludes lists with a NaN label
     if not bool(chosen.any()):
         remedy = "Give lists of two candidates or more, one of them relevant, of a weight above 0"
         raise DataError(f"{name} has no list to learn from", remedy=remedy)

@@ -1,4 +1,4 @@
-"""``Target``: what makes labels of a target's raw values, and raw values of predictions."""
+"""``Target``: conversion of raw target values to labels, and of predictions back to raw values."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
 
 
 def check_task(task: str) -> Task:
-    """Return the task, if there is one of that name."""
+    """Return the task, if it exists."""
     if task not in TASKS:
         raise DataError(f"there is no task {task!r}", remedy=f"Give one of {', '.join(TASKS)}")
     return task  # type: ignore[return-value]
 
 
 def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
-    """Refuse targets ``[n]`` or ``[n, k]``, as ``Rows`` describes them, that do not fit their task.
+    """Refuse targets ``[n]`` or ``[n, k]``, as described in ``Rows``, that do not fit their task.
 
-    ``n_outputs`` are the classes of a multiclass task, the columns of one with several targets.
+    ``n_outputs``: the number of classes (multiclass) or of target columns.
     """
     wide = (task == "multilabel") or (task == "regression" and n_outputs > 1)
     if label.ndim != 1 + wide or (wide and label.shape[1] != n_outputs):
@@ -50,15 +50,15 @@ Scale = Literal["log", "log1p"]
 
 
 class Target(Saved):
-    """A table's target column or columns as a task needs them.
+    """A table's target column or columns in the form that a task needs.
 
-    Text, booleans and categories are classes: two are a binary task, more a multiclass one. Numbers with a fraction and
-    times are amounts. Whole numbers of few different values may be either: the task must be given then.
+    Text, booleans and categories are classes: two make a binary task, more a multiclass one. Numbers with fractions and
+    times mean regression. Whole numbers with few distinct values may be either, so the task must be given.
 
     Args:
         names: the target column, or several (``multilabel``; ``regression`` of several targets).
-        classes: the raw values of classes 0, 1, …; None where there are none.
-        scale: amounts are learned as their ``log`` or ``log1p``.
+        classes: the raw values of classes 0, 1, …; None if there are none.
+        scale: regression targets are learned as their ``log`` or ``log1p``.
     """
 
     learned = ()
@@ -82,25 +82,25 @@ class Target(Saved):
         positive: Any = None,
         scale: Scale | None = None,
     ) -> Target:
-        """Find the classes of training rows, and the task where it is not given.
+        """Find the classes of training rows, and the task if it is not given.
 
         Args:
-            table: training rows; rows whose target is missing are passed over.
+            table: training rows; rows with a missing target are ignored.
             names: the target column or columns.
-            task: the task; None: what the values say.
+            task: the task; None: inferred from the values.
             positive: a binary task's class 1; None: the later value in sorted order (1, True, 'Y', 'yes').
             scale: see ``Target``.
 
         Raises:
-            DataError: the values do not say which task it is, or do not fit the one given: no value at all, one class
-                only, more than two for a binary task.
+            DataError: the values do not determine the task, or do not fit the given one: no value at all, only one
+                class, or more than two for a binary task.
         """
         names = [names] if isinstance(names, str) else list(names)
         columns = [Table.read(table, [n])[n] for n in names]
         for column in columns:
             if not len(column) or bool(column.is_missing().all()):
                 raise DataError("the target has no value", column=column.name, remedy="Give rows with a target")
-        task = _task_of(columns) if task is None else check_task(task)  # what the values say, or as asked
+        task = _task_of(columns) if task is None else check_task(task)  # inferred from the values, or as given
         if len(names) > 1 and task not in ("multilabel", "regression"):
             remedy = "Give one column"
             raise DataError(f"a {task} task has one target, not {len(names)}", column=names[1], remedy=remedy)
@@ -109,35 +109,35 @@ class Target(Saved):
 
     @property
     def n_outputs(self) -> int:
-        """How many classes a multiclass task has, how many columns one with several targets; else 1."""
+        """The number of classes (multiclass) or of target columns; otherwise 1."""
         return len(self.classes) - 1 if self.task == "multiclass" and self.classes is not None else len(self.names)
 
     @property
     def outputs(self) -> list[str]:
-        """Names of what is predicted: a multiclass task's classes as text, or the target columns."""
+        """Names of the outputs: a multiclass task's classes as text, or the target columns."""
         if self.task == "multiclass":
             assert self.classes is not None
             return [str(v) for v in self.classes.values.to_pylist()]
         return list(self.names)
 
     def known(self, table: Any) -> torch.Tensor:
-        """Return the rows where no target is missing: bool ``[n]`` on the CPU."""
+        """Return the rows without a missing target: bool ``[n]`` on the CPU."""
         table = Table.read(table, self.names)
         return ~torch.stack([table[n].is_missing().cpu() for n in self.names]).any(0)
 
     def encode(self, table: Any) -> torch.Tensor:
-        """Return labels as ``Rows`` describes them: float64 or int64 ``[n]``, ``[n, k]`` for several targets.
+        """Return labels as described in ``Rows``: float64 or int64 ``[n]``, ``[n, k]`` for several targets.
 
         Raises:
-            MissingColumnError: a target column is not there.
-            DataError: a value is missing, is no class that training rows had, or has no logarithm.
+            MissingColumnError: a target column is missing.
+            DataError: a value is missing, is a class that training rows did not have, or has no logarithm.
         """
         table = Table.read(table, self.names)
         values = [self._encode_one(table[n]) for n in self.names]
         return values[0] if len(values) == 1 and self.task != "multilabel" else torch.stack(values, 1)
 
     def strata(self, table: Any) -> Column:
-        """Return the rows' classes as a column that folds can be stratified by, with the target's name and values."""
+        """Return the rows' classes as a column to stratify folds by, with the target's name and values."""
         codes, name = self.encode(table).long(), self.names[0]
         if self.classes is None or len(self.classes.values) > 50:
             return Column("number", codes, name=name)
@@ -146,7 +146,7 @@ class Target(Saved):
     def _encode_one(self, column: Column) -> torch.Tensor:
         refuse(column.is_missing(), column.name, "the target is missing", "Drop the row")
         if self.classes is not None:
-            # Code 0 of a Vocab is a missing or unseen value.
+            # Code 0 of a Vocab means a missing or unseen value.
             codes = self.classes.encode(column).cpu().long() - 1
             known = ", ".join(map(str, self.classes.values.to_pylist()[:5])) + ", …" * (len(self.classes) > 6)
             problem = "the target is of a class that no training row has"
@@ -168,7 +168,7 @@ class Target(Saved):
         return scaled
 
     def restore(self, values: torch.Tensor) -> torch.Tensor:
-        """Put labels or predictions of amounts on the target's own scale; those of other tasks stay as they are."""
+        """Convert regression labels or predictions to the target's own scale; other tasks' values are unchanged."""
         if self.scale is None:
             return values
         return values.exp() if self.scale == "log" else values.expm1()
@@ -200,7 +200,7 @@ def _task_of(columns: Sequence[Column]) -> Task:
         return "binary" if len(Vocab.fit(column).values) <= 2 else "multiclass"
     values = column.number()
     values = torch.unique(values[~values.isnan()])
-    # So many different values are amounts; fewer whole ones may be classes.
+    # More distinct values than this mean regression; fewer whole numbers may be classes.
     if bool((values != values.round()).any()) or len(values) > 20:
         return "regression"
     shown = ", ".join(f"{v:g}" for v in values[:5].tolist())
