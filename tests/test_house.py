@@ -86,8 +86,8 @@ def comments_per_100_lines() -> float:
 @pytest.mark.parametrize(
     ("what", "found", "ceiling"),
     [
-        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 83_400),
-        ("files", lambda: FILES, 320),
+        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 82_700),
+        ("files", lambda: FILES, 319),
         ("numeric constants outside limits.py", constants, 23),
         ("private functions called once", called_once, 276),
         ("class names with several homes", shared_names, 5),

@@ -60,8 +60,8 @@ class ListEvents:
         """Find the events of each list's session that are strictly before the list.
 
         Args:
-            candidates: the rows of the lists, a frame of any library, with ``session`` and ``order``; the first row of a
-                list represents it.
+            candidates: the rows of the lists, a frame of any library, with ``session`` and ``order``; the first row of
+                a list represents it.
             log: the events, in any order.
             lists: the candidates' column with the list of each, int64.
             session: the column of sessions, in both tables.

@@ -183,7 +183,7 @@ def size_of(model: Estimator) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_few_rows_are_all_learned_from_once_it_is_known_when_to_stop(kind, task, monkeypatch):
-    """As many trees as are best on the mean of four draws' curves, each made here by itself, and an eighth more."""
+    """As many trees as are best on the mean of four draws' curves, each made here by itself, and a seventh more."""
     rows, how = rows_of(frame_of(), task), {"rounds": 300, "early_stopping_rounds": 5, "eta": 0.3}
     made = kind("t", **how).fit(rows, seed=1)
     first = kind("t", **how)
