@@ -117,7 +117,8 @@ def script_run(data, tmp_path_factory):
 def test_the_command_is_there_without_its_script():
     command = [sys.executable, "-m", "fastrec", "--version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and __version__ in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert __version__ in done.stdout
 
 
 def test_help_version_and_a_command_that_is_not_there():
