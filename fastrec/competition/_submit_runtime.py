@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -68,7 +69,7 @@ def _pip(*arguments: str) -> None:
         sys.exit(f"error: pip could not install fastrec from the wheels\n{done.stderr.strip()}")
 
 
-def _end_at(began: float, minutes: float, folder: Path) -> None:
+def _end_at(ends: float, minutes: float, folder: Path) -> threading.Thread:
     """End the process when its time is up, whatever library is at work: a late submission is none."""
 
     def end() -> None:
@@ -76,11 +77,10 @@ def _end_at(began: float, minutes: float, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(3)
 
-    # A tenth above the minutes the process ends, whatever it is doing.
-    left = began + 60 * minutes * 1.1 - time.monotonic()
-    timer = threading.Timer(max(left, 0.0), end)
+    timer = threading.Timer(max(ends - time.monotonic(), 0.0), end)
     timer.daemon = True
     timer.start()
+    return timer
 
 
 def _submit(options: argparse.Namespace, folder: Path, began: float) -> None:
@@ -127,19 +127,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.out.absolute().parent.is_dir():
         parser.error(f"--out {options.out}: there is no such folder")
     with tempfile.TemporaryDirectory(prefix="fastrec-run-") as folder:
-        if options.minutes is not None:
-            _end_at(began, options.minutes, Path(folder))
-        _have_fastrec(options.wheels)
-        modules = Path(folder) / "modules"  # those above, to be imported from there
-        for name, source in MODULES.items():
-            file = modules.joinpath(*name.split("."), "__init__.py")
-            file = file if name in PACKAGES else file.parent.with_suffix(".py")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(source, encoding="utf-8")
-        for place in [p for p in modules.rglob("*") if p.is_dir()]:  # a package of that name elsewhere would go first
-            (place / "__init__.py").touch()
-        sys.path.insert(0, str(modules))
-        _submit(options, Path(folder), began)
+        # A tenth above the minutes the process ends, whatever it is doing.
+        ends = began + 66 * (options.minutes or math.inf)
+        timer = None if options.minutes is None else _end_at(ends, options.minutes, Path(folder))
+        try:
+            _have_fastrec(options.wheels)
+            modules = Path(folder) / "modules"  # those above, to be imported from there
+            for name, source in MODULES.items():
+                file = modules.joinpath(*name.split("."), "__init__.py")
+                file = file if name in PACKAGES else file.parent.with_suffix(".py")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(source, encoding="utf-8")
+            for place in [p for p in modules.rglob("*") if p.is_dir()]:  # a package of that name would go first
+                (place / "__init__.py").touch()
+            sys.path.insert(0, str(modules))
+            _submit(options, Path(folder), began)
+        except BaseException:
+            if timer is not None and time.monotonic() >= ends:
+                timer.join()  # it removes the folder, which may be the error here, and ends the process
+            raise
 
 
 if __name__ == "__main__":
