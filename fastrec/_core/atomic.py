@@ -84,7 +84,8 @@ def alone_at(path: Path, *, wait: bool = False) -> Iterator[None]:
             held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:  # such as another user's, who was killed before it was removed
             problem = f"could not be written: no lock can be had ({error.strerror})"
-            raise WriteError(problem, file=lock, remedy="Remove that file, or choose another place") from error
+            remedy = "Remove that file, or choose another place" if os.path.lexists(lock) else "Choose another place"
+            raise WriteError(problem, file=lock, remedy=remedy) from error
         try:
             fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

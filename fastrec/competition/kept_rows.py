@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +67,9 @@ def keep_rows(run: TableRun) -> str | None:
     content = [v for n in sorted(tensors) for v in (n, tensors[n])]
     events = [] if recipe.events is None else [recipe.events]
     key_of_all = digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
-    if (place := run.parts.folder_of("rows", key_of_all)).is_dir():  # what is whole already is not written again
+    place = run.parts.folder_of("rows", key_of_all)
+    with suppress(FastrecError):  # what is whole already is not written again
+        load_state(place / "state")
         return place.name
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     keys = [] if key is None else [key] if isinstance(key, str) else list(key)

@@ -107,10 +107,10 @@ def _pack(value: Any, kept: _Kept, path: str) -> Any:
         kept.objects.append(value)
         return packed
     if isinstance(value, dict):
-        odd = [k for k in value if not isinstance(k, str) or k.startswith("$")]
-        if odd:
-            raise DataError(f"{path} has the key {odd[0]!r}", remedy="Use text that does not begin with $ for keys")
-        return {k: _pack(v, kept, f"{path}.{k}") for k, v in value.items()}
+        if odd := [k for k in value if not isinstance(k, str)]:
+            raise DataError(f"{path} has the key {odd[0]!r}", remedy="Use text for keys")
+        packed = {k: _pack(v, kept, f"{path}.{k}") for k, v in value.items()}
+        return {"$dict": [*packed.items()]} if any(k.startswith("$") for k in packed) else packed
     if isinstance(value, list | tuple):
         return [_pack(v, kept, f"{path}.{i}") for i, v in enumerate(value)]
     value = value.item() if isinstance(value, np.generic) else value
@@ -138,6 +138,8 @@ def _unpack(value: Any, kept: _Kept) -> Any:
         return [_unpack(v, kept) for v in value]
     if not isinstance(value, dict):
         return value
+    if "$dict" in value:  # of keys such as those here
+        return {k: _unpack(v, kept) for k, v in value["$dict"]}
     if "$tensor" in value:
         return tensors[value["$tensor"]]
     if "$numbers" in value:

@@ -447,3 +447,9 @@ def test_one_process_alone_writes_to_a_place(tmp_path):
     (tmp_path / ".run.lock").mkdir()
     with pytest.raises(WriteError, match=r"run\.lock.*no lock can be had.*Remove that file"), atomic.alone_at(place):
         pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(WriteError, match=r"no lock can be had.*\. Choose another place"),
+        atomic.alone_at(tmp_path / "file" / "x"),
+    ):
+        pass

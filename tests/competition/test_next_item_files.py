@@ -209,6 +209,17 @@ def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_pat
         SubmissionFormat(prediction="a", keys=("a",))
 
 
+@pytest.mark.parametrize(
+    ("session", "row"), [(["a", "a", "b"], "'target', row 2: no answer"), (["a", "b", None], "'session', row 2: a row")]
+)
+def test_an_odd_row_of_a_truth_with_several_rows_a_session_is_named(tmp_path, session, row):
+    form = SubmissionFormat(keys=("session",), prediction="items", candidates=None, answer="target")
+    pd.DataFrame({"session": ["a", "b"], "items": ["x", "y"]}).to_csv(tmp_path / "s.csv", index=False)
+    pd.DataFrame({"session": session, "target": ["x", "y", None]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=row):
+        score_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
+
+
 def test_runs_are_listed_and_compared(run, near):
     listed = {r.name: r for r in list_runs(run.parent)}
     scores = scores_of(run)

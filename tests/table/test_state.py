@@ -151,8 +151,14 @@ def test_parts_come_back_and_what_stands_twice_is_one(tmp_path):
         load_state(tmp_path / "s")
 
 
-@pytest.mark.parametrize("key", [1, "$tensor", "$other", None])
-def test_keys_that_could_be_misread_are_refused(key, tmp_path):
+def test_any_text_is_a_key(tmp_path):  # such as a column's name
+    state = {"a": {"$price": 1.0, "$tensor": torch.arange(2), "plain": None}, "$b": []}
+    save_state(tmp_path / "s", state)
+    assert str(load_state(tmp_path / "s")) == str(state)
+
+
+@pytest.mark.parametrize("key", [1, None])
+def test_keys_that_are_no_text_are_refused(key, tmp_path):
     with pytest.raises(FastrecError, match="key"):
         save_state(tmp_path / "s", {"a": {key: 1}})
 

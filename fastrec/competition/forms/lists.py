@@ -27,7 +27,7 @@ from fastrec.competition.forms.rows import (
     refuse_nulls,
 )
 from fastrec.competition.forms.values import ValueForm, read_text, sample_form, separated
-from fastrec.errors import DataError, MissingColumnError, SubmissionError, UnreadableFileError
+from fastrec.errors import DataError, MissingColumnError, SubmissionError, UnreadableFileError, refuse_rows
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.keys import is_text
 from fastrec.table.read import read_file, read_text_csv
@@ -141,10 +141,8 @@ class SubmissionFormat(SubmissionForm):
         if not self.keys:
             return RowKeys(read_file(path), (), path)
         (session,) = self.keys
-        text = pc.unique(id_text(Table.read(path, [session], device="cpu")[session].to_arrow()))
-        if text.null_count:
-            raise DataError("a row belongs to no session", file=path, column=session, remedy="Fill the column")
-        return RowKeys(pa.table({session: text}), self.keys, path)
+        text = _sessions(Table.read(path, [session], device="cpu")[session].to_arrow(), session, path)
+        return RowKeys(pa.table({session: pc.unique(text)}), self.keys, path)
 
     def answers(self, path: Path) -> tuple[RowKeys, pa.Array | pa.ChunkedArray, str]:
         """Read the rows of a file with answers, their answers as text, and the answers' column.
@@ -174,14 +172,14 @@ class SubmissionFormat(SubmissionForm):
         table = Table.read(path, list(dict.fromkeys([*self.keys, *order, name])), device="cpu").to_arrow()
         if session is None:
             return RowKeys(table, (), path), id_text(table[name]), name
-        ids = id_text(table[session]).dictionary_encode()
+        ids = _sessions(table[session], session, path).dictionary_encode()
         rows = np.arange(len(table))
         if order:
             rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy()
         last = np.zeros(len(ids.dictionary), dtype=np.int64)
         last[ids.indices.to_numpy()[rows]] = rows  # of several rows of a session the last one stays
         found = id_text(table[name].take(pa.array(last)))
-        return RowKeys(pa.table({session: ids.dictionary}), self.keys, path), found, name
+        return RowKeys(pa.table({session: ids.dictionary}), self.keys, path, last), found, name
 
     def texts(self, items: Vocab) -> list[str]:
         """Return the items' ids as text.
@@ -215,6 +213,11 @@ class SubmissionFormat(SubmissionForm):
         ends = torch.nn.functional.pad(known.sum(1).cumsum(0), (1, 0))
         keys = {n: id_text(sessions.to_arrow()) for n in self.keys}
         write_submission(path, keys, pa.LargeListArray.from_arrays(pa.array(ends.numpy()), ids), self)
+
+
+def _sessions(ids: pa.Array | pa.ChunkedArray, column: str, path: str | Path) -> pa.Array:
+    refuse_rows(ids.is_null(), "a row belongs to no session", file=path, column=column, remedy="Fill the column")
+    return id_text(ids)
 
 
 def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
