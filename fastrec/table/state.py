@@ -87,7 +87,7 @@ def _pack(value: Any, kept: _Kept, path: str) -> Any:
     if isinstance(value, torch.Tensor):
         return {"$tensor": _keep(value, kept.tensors, path)}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return {"$numbers": _keep(torch.from_numpy(np.ascontiguousarray(value)), kept.tensors, path)}
+        return {"$numbers": _keep(torch.from_numpy(np.asarray(value, order="C")), kept.tensors, path)}
     if isinstance(value, Keys):
         columns = [_pack(c, kept, f"{path}.{i}") for i, c in enumerate(value.columns)]
         return {"$keys": columns, "names": list(value.names)}
@@ -151,7 +151,9 @@ def _unpack(value: Any, kept: _Kept) -> Any:
     if "$rows" in value:
         from scipy.sparse import csr_matrix
 
-        return csr_matrix(tuple(_unpack(value["$rows"], kept).values()), shape=tuple(value["shape"]))
+        rows = csr_matrix(tuple(_unpack(value["$rows"], kept).values()), shape=tuple(value["shape"]))
+        rows.check_format()  # damaged indices would be followed out of the memory
+        return rows
     if "$same" in value:
         return kept.objects[value["$same"]]
     if "$vocab" in value or "$saved" in value:
@@ -276,7 +278,7 @@ class Saved:
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Restore what ``_state`` returned."""
-        vars(self).update(state)
+        vars(self).update(state, **{name: state[name] for name in self.learned or ()})  # all of it, or an error
 
     def to_state(self) -> dict[str, Any]:
         """Return settings and the learned state, as ``save_state`` takes them.
@@ -288,13 +290,15 @@ class Saved:
         fitted_to = {name: getattr(self, name) for name in self.fitted_to}
         if any(value is None for value in fitted_to.values()):
             raise NotFittedError(f"{type(self).__name__} has not been trained", remedy="Call fit first")
-        settings = {n: v for n, v in self.settings().items() if n not in (self.learned or ())}
-        return {"settings": settings, "fitted_to": fitted_to, "learned": self._state()}
+        settings, learned = self.settings(), self.learned or ()
+        alone = {n: v for n, v in settings.items() if n not in learned}
+        given = [n for n in settings if n in learned]  # a subclass may take them by ``**``
+        return {"settings": alone, "given": given, "fitted_to": fitted_to, "learned": self._state()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild what ``to_state`` returned."""
-        learned = {n: state["learned"][n] for n in cls.learned or () if n in signature(cls).parameters}
+        learned = {n: state["learned"][n] for n in state["given"]}
         made = cls(**state["settings"], **learned) if cls.constructed else cls.__new__(cls)
         vars(made).update(state["fitted_to"])
         made._restore(state["learned"])
@@ -322,7 +326,7 @@ class Saved:
             return class_named(Saved, state["class"], cls).from_state(state)
         except DataError as error:
             raise DataError(error.problem, file=folder, remedy=error.remedy) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             first = str(error).partition("\n")[0]
             problem = f"it holds no {cls.__name__} that can be read ({type(error).__name__}: {first})"
             remedy = "Give the folder of a save, or save it again"

@@ -95,6 +95,8 @@ def test_the_structure_comes_back(tmp_path):
     again = load_state(tmp_path / "s")
     assert math.isnan(again["nan"])
     assert (again["np"], again["tuple"]) == (3, [1, 2])
+    save_state(tmp_path / "s", {"one": np.array(2.5)})
+    assert load_state(tmp_path / "s")["one"].shape == ()
     save_state(tmp_path / "s", {})
     assert load_state(tmp_path / "s") == {}
 
@@ -149,6 +151,52 @@ def test_parts_come_back_and_what_stands_twice_is_one(tmp_path):
     (tmp_path / "s" / "state.json").write_text(named)
     with pytest.raises(DataError, match="Other', which is not known here"):
         load_state(tmp_path / "s")
+
+
+class Widths(Saved):
+    learned = ("sums",)
+
+    def __init__(self):
+        self.sums = torch.zeros(2)
+
+    def _restore(self, state):
+        super()._restore({**state, "sums": torch.zeros(2).copy_(state["sums"])} if "sums" in state else state)
+
+
+class Sums(Saved):
+    learned = ("sums",)
+
+    def __init__(self, sums):
+        self.sums = sums
+
+
+class Named(Sums):
+    def __init__(self, name, **passed_on):
+        super().__init__(**passed_on)
+        self.name = name
+
+
+def test_an_argument_that_is_passed_on_may_be_learned(tmp_path):
+    Named("n", sums=[2.0]).save(tmp_path / "s")
+    again = Named.load(tmp_path / "s")
+    assert (again.name, again.sums) == ("n", [2.0])
+
+
+@pytest.mark.parametrize("learned", [{}, []])
+def test_a_part_that_lacks_what_it_learned_is_refused(learned, tmp_path):
+    Widths().save(tmp_path / "s")
+    state = load_state(tmp_path / "s")
+    save_state(tmp_path / "s", {**state, "learned": learned})
+    with pytest.raises(UnreadableFileError, match="no Widths that can be read"):
+        Widths.load(tmp_path / "s")
+
+
+def test_weights_of_another_shape_are_named(tmp_path):
+    Widths().save(tmp_path / "s")
+    state = load_state(tmp_path / "s")
+    save_state(tmp_path / "s", {**state, "learned": {"sums": torch.zeros(3)}})
+    with pytest.raises(UnreadableFileError, match="no Widths that can be read"):
+        Widths.load(tmp_path / "s")
 
 
 def test_any_text_is_a_key(tmp_path):  # such as a column's name
@@ -206,6 +254,11 @@ def test_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
     offsets, beyond = (np.array([0, 2, end], "<i8").tobytes() for end in (3, 10**6))
     assert whole.count(offsets) == 1
     (tmp_path / "s" / "state.safetensors").write_bytes(whole.replace(offsets, beyond))
+    with pytest.raises(UnreadableFileError):
+        load_state(tmp_path / "s")
+    rows = scipy.sparse.csr_matrix(np.eye(3))
+    rows.indices[1] = 10**8  # SciPy's loops would read beyond its memory
+    save_state(tmp_path / "s", {"rows": rows})
     with pytest.raises(UnreadableFileError):
         load_state(tmp_path / "s")
 
