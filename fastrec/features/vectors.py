@@ -102,7 +102,8 @@ class VectorColumns(OfColumns, Fitted):
         if self._is_number(column):
             numbers = number_of(table, names[0], wanted_by=self)
             return {"vector": Column("vector", numbers.unsqueeze(1), names[0], numbers.isnan()).vectors(width)}
-        return {"vector": list_of(table, names[0], wanted_by=self).vectors(width)}
+        column = column if column.kind in ("list", "vector") else list_of(table, names[0], wanted_by=self)
+        return {"vector": column.vectors(width)}
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         values = tensors["vector"]

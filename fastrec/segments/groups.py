@@ -242,9 +242,11 @@ def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor 
     if not len(place):
         return values
     longest = int(place.max()) + 1
-    inside = place % limits.RUNNING_BLOCK
-    total, product = _short_sum(values, inside, factor, min(longest, limits.RUNNING_BLOCK))
-    if longest <= limits.RUNNING_BLOCK:
+    # on a device every block waits for the host
+    block_rows = limits.RUNNING_BLOCK if on_host(values) else longest
+    inside = place % block_rows
+    total, product = _short_sum(values, inside, factor, min(longest, block_rows))
+    if longest <= block_rows:
         return total
     goes_on = torch.zeros_like(place, dtype=torch.bool)
     goes_on[:-1] = (inside[:-1] == limits.RUNNING_BLOCK - 1) & (place[1:] > 0)
