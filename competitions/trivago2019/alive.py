@@ -207,7 +207,7 @@ def stay_alive(
         serving = Path(registry.current.source)  # type: ignore[union-attr] - one was promoted
         scored += [_scored(day, name, run, found) for name, run in (("frozen", frozen), ("served", serving))]
         if refused is None and day >= change_day + 4:
-            refused = _wrong_labels(log, out, registry, _before(registry, day - 2, frozen), day, seed)
+            refused = _wrong_labels(log, out, _before(registry, day - 2, frozen), day, seed)
         since = first if serving == frozen else int(serving.name.removeprefix("day")) + 1
         data = log.write(out / "days" / f"{day:02d}", since, day)  # all that the serving model has not learned from
         made = retrain(
@@ -243,12 +243,12 @@ def _before(registry: Registry, day: int, frozen: Path) -> Path:
     return promoted[-1] if promoted else frozen
 
 
-def _wrong_labels(log: Days, out: Path, registry: Registry, serving: Path, day: int, seed: int) -> str:
+def _wrong_labels(log: Days, out: Path, serving: Path, day: int, seed: int) -> str:
     """Three days come at once, and on the first two clicks were noted at the wrong items: what the gate says."""
     data = log.write(out / "wrong_labels", day - 2, day, wrong=(day - 2, day - 1))
     made = retrain(
-        serving, data, out / "runs" / "wrong", registry=registry.folder, time="timestamp", scored=1, window=3,
-        margin=_MARGIN, seed=seed, stages=Stages(quiet=True),
+        serving, data, out / "runs" / "wrong", time="timestamp", scored=1, window=3, margin=_MARGIN, seed=seed,
+        stages=Stages(quiet=True),
     )  # fmt: skip
     return str(made.verdict)
 
