@@ -9,7 +9,11 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
+import grimp
+import numpy as np
 import pytest
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 import fastrec.all
 
@@ -51,6 +55,17 @@ def called_once() -> list[str]:
     ]
 
 
+def circles() -> list[list[str]]:
+    """Files that import one another, inside functions and for types alone, too."""
+    graph = grimp.build_graph("fastrec", cache_dir=None)
+    names = sorted(graph.modules)
+    place = {n: i for i, n in enumerate(names)}
+    pairs = np.array([(place[a], place[b]) for a in names for b in graph.find_modules_directly_imported_by(a)])
+    matrix = coo_matrix((np.ones(len(pairs)), pairs.T), shape=(len(names), len(names)))
+    _, part = connected_components(matrix, connection="strong")
+    return [[names[i] for i in np.flatnonzero(part == k)] for k in np.flatnonzero(np.bincount(part) > 1)]
+
+
 def shared_names() -> list[str]:
     homes = Counter(n.name for tree in TREES.values() for n in tree.body if isinstance(n, ast.ClassDef))
     return [name for name, count in homes.items() if count > 1]
@@ -90,6 +105,7 @@ def comments_per_100_lines() -> float:
         ("files", lambda: FILES, 319),
         ("numeric constants outside limits.py", constants, 23),
         ("private functions called once", called_once, 276),
+        ("circles", circles, 0),
         ("class names with several homes", shared_names, 5),
         ("public docstrings that begin with no verb", without_verb, 0),
         ("names in fastrec.all", lambda: fastrec.all.__all__, 100),

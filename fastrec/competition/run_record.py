@@ -13,10 +13,10 @@ import torch
 from fastrec._core.atomic import now
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
+from fastrec.competition.forms.lists import Form
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.resumable import Parts, RunFeatures
 from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
-from fastrec.competition.submit import Form
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.competition.forms.lists import SubmissionFormat, ranking_form, write_ranked
+from fastrec.competition.forms.lists import Form, SubmissionFormat, ranking_form, write_ranked
 from fastrec.competition.forms.rows import rank_lists
 from fastrec.competition.forms.values import ValueForm, class_columns, sample_form
 from fastrec.competition.reading import SAMPLES, table_files
@@ -21,8 +21,6 @@ from fastrec.validate import Rows, Target
 
 if TYPE_CHECKING:
     from fastrec.competition.run_record import TableRun
-
-Form = SubmissionFormat | ValueForm
 
 
 def form_of(run: TableRun) -> Form:

@@ -233,6 +233,8 @@ def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pc.replace_substring(text, " ", "T")
 
 
+Form = SubmissionFormat | ValueForm
+
 RECSYS2019 = SubmissionFormat(
     keys=("user_id", "session_id", "timestamp", "step"),
     prediction="item_recommendations",
