@@ -7,7 +7,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Hashable, Sequence
-from functools import cached_property, wraps
+from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
@@ -36,16 +36,6 @@ _FORMS = ("scores", "ranks", "items")  # how a ranking is predicted
 _WARNED = ("as_shown", "classes", "columns", "folds", "leak", "task", "test columns", "test target")
 Preset = Literal["quick", "good", "best"]
 _PRESETS: dict[str, float] = {"quick": 2.0, "good": 10.0, "best": 60.0}  # minutes
-
-
-def _of_run(name: str) -> Any:
-    """Return a method that is the saved run's own."""
-
-    @wraps(getattr(SavedRun, name))
-    def method(self: Fit, *given: Any, **options: Any) -> Any:
-        return getattr(self._saved, name)(*given, **options)
-
-    return method
 
 
 class Fit:
@@ -193,7 +183,23 @@ class Fit:
             shutil.copytree(self.folder, part, dirs_exist_ok=True)
         return folder
 
-    explain, predict_interval, predict_set = map(_of_run, ("explain", "predict_interval", "predict_set"))
+    def explain(self, df: Any, *, of: Any = None, background: Any = None) -> pd.DataFrame:
+        """Explain predictions by each raw column's contribution: see :meth:`fastrec.competition.SavedRun.explain`."""
+        return self._saved.explain(df, of=of, background=background)
+
+    def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict amounts with intervals that cover the true ones at ``level``: ``low``, ``prediction``, ``high``.
+
+        See :meth:`fastrec.competition.SavedRun.predict_interval`; the report has the coverage, out of fold.
+        """
+        return self._saved.predict_interval(df, level)
+
+    def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
+        """Predict sets of classes that hold the true one at ``level``: bools ``[n, classes]``.
+
+        See :meth:`fastrec.competition.SavedRun.predict_set`; the report has the coverage, out of fold.
+        """
+        return self._saved.predict_set(df, level)
 
     def report(self) -> Path:
         """Return the path of ``report.html``, to be opened in a browser."""

@@ -267,7 +267,9 @@ def _find_item(made: Problem, asked: str | None) -> None:
         refuse_rows(
             pairs.duplicated(),
             lambda r, i=items, g=groups: f"the item {i[r].as_py()!r} stands twice in the group {g[r].as_py()!r}",
-            **{"file": made.files.folder / made.files.names[role], "column": made.item, "remedy": remedy},
+            file=made.files.folder / made.files.names[role],
+            column=made.item,
+            remedy=remedy,
         )
     c = next((c for c in made.columns if c.name == made.item), None)
     why = "as was asked for" if asked is not None else "it names the candidates: hardly one is twice in a group"

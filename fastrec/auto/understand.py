@@ -172,7 +172,9 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     refuse_rows(
         known & ~((weight >= 0) & np.isfinite(weight)),
         lambda row: f"the weight is {column[row].as_py()!r}, no number of 0 or more",
-        **{"file": file, "column": asked.weight, "remedy": remedy},
+        file=file,
+        column=asked.weight,
+        remedy=remedy,
     )
     if not weight[known].any():
         raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")

@@ -236,7 +236,10 @@ class _FirstRun:
         refuse_rows(
             ((usual[0] != theirs) | (usual[1] != ours)).to_numpy(),
             lambda at: f"{problem}, {theirs[at]} here and {ours[at]} there",
-            **{"numbers": places, "file": path, "column": "fold", "remedy": remedy},
+            numbers=places,
+            file=path,
+            column="fold",
+            remedy=remedy,
         )
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:

@@ -24,7 +24,7 @@ from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import SavedRecipe
 from fastrec.competition.reading import files_of
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse_rows
 from fastrec.metrics import as_scored
 from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.over_time import Every, periods_of
@@ -160,27 +160,21 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | None = None) -> tuple[Table, torch.Tensor]:
     """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
-    refuse_absent(_needed(saved, old), new.names, "the new rows lack it")
+    refuse_absent(_needed(saved, old), new.names, "the new rows lack it", file=file)
     numbers = np.arange(len(new))
-
-    def refuse(odd: torch.Tensor, column: str, problem: str, remedy: str) -> None:
-        if bool(odd.any()):
-            row = int(numbers[int(odd.nonzero()[0])])
-            raise DataError(problem, file=file, column=column, row=row, remedy=remedy)
-
     if saved.target is not None:
         labelled = saved.target.known(new)
         numbers, new = numbers[labelled.cpu().numpy()], new.take(labelled.to(new.device))
         if saved.target.task == "binary" and saved.target.classes is not None:
             name, classes = saved.target.names[0], saved.target.classes
-            odd = classes.encode(new[name]).cpu() == 0
-            value = new[name].to_arrow()[int(odd.int().argmax())] if len(new) else None
-            problem = (
-                f"{value} is no class of the run, whose classes are {', '.join(map(str, classes.values.to_pylist()))}"
-            )
-            refuse(odd, name, problem, "Mend the label, or leave it empty")
+            odd, of = classes.encode(new[name]).cpu() == 0, ", ".join(map(str, classes.values.to_pylist()))
+            refuse_rows(
+                odd, lambda r: f"{new[name].to_arrow()[r]} is no class of the run, whose classes are {of}",
+                numbers=numbers, file=file, column=name, remedy="Mend the label, or leave it empty",
+            )  # fmt: skip
     if time is not None:
-        refuse(new[time].is_missing().cpu(), time, "a time is missing", "Fill it, or leave the row out")
+        gone, remedy = new[time].is_missing().cpu(), "Fill it, or leave the row out"
+        refuse_rows(gone, "a time is missing", numbers=numbers, file=file, column=time, remedy=remedy)
     if not len(new):
         raise DataError("there is no new row with a label", remedy="Give labelled rows")
     names = [n for n in old.names if n in new]
@@ -195,19 +189,16 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | Non
         # Rows that the run has learned from are refused before anything is trained. Ids that several old rows share
         # name users or shops, not rows: they may come again.
         if learned.max() == 1:
-            mine = codes[len(old) :]
-            learned_from = "the run has learned from this row already: {} ({} such rows in all)"
+            mine, again = codes[len(old) :], "the run has learned from this row already: {}"
             for odd, problem, remedy in (
-                (learned[mine] > 0, learned_from, "Give the rows that are new alone"),
-                (
-                    pd.Series(mine).duplicated().to_numpy(),
-                    "{} stands in an earlier row too ({} in all)",
-                    "Keep one each",
-                ),
+                (learned[mine] > 0, again, "Give the rows that are new alone"),
+                (pd.Series(mine).duplicated().to_numpy(), "{} stands in an earlier row too", "Keep one each"),
             ):
-                odd = torch.from_numpy(odd & (mine > 0))
-                value = ", ".join(f"{n} {new[n].to_arrow()[int(odd.int().argmax())]}" for n in ids)
-                refuse(odd, ", ".join(ids), problem.format(value, int(odd.sum())), remedy)
+                refuse_rows(
+                    odd & (mine > 0),
+                    lambda r, p=problem: p.format(", ".join(f"{n} {new[n].to_arrow()[r]}" for n in ids)),
+                    numbers=numbers, file=file, column=", ".join(ids), remedy=remedy,
+                )  # fmt: skip
         return rows, is_new
     name = saved.config["list_column"]
     lists = rows[name].group_numbers().cpu()
