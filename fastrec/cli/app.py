@@ -212,14 +212,12 @@ def score(
     """Score a submission by the competition's metric; the last line is its name and the score."""
     with readable_errors():
         from fastrec.competition.forms.check import score_submission
-        from fastrec.table import Table
-        from fastrec.table.read import read_file
 
         form, about = _form(submission, competition, run)
         task, target = about.pop("task", None), about.pop("target", None)
         if form.kind == "values" and task != "ranking":
             try:
-                about["target"] = target(Table.read(read_file(truth)))
+                about["target"] = target(truth)
             except FastrecError as error:
                 raise error.of_file(truth) from None
         typer.echo(str(score_submission(submission, truth, form, **about)))
@@ -234,15 +232,15 @@ elsewhere that of the RecSys Challenge 2019."""
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple[SubmissionForm, dict[str, Any]]:
-    """Return the form, and what else the recipe or the run says: task, metric, columns, and what makes the target.
+    """Return the form, and what else the recipe or the run says: task, metric, columns; the target by the truth's file.
 
     A recipe without a form has the submission's own columns, of which its ids name a row.
     """
     from fastrec._core.atomic import read_json
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
-    from fastrec.table import load_state
-    from fastrec.table.read import csv_header
+    from fastrec.table import Table, load_state
+    from fastrec.table.read import csv_header, read_file
     from fastrec.validate import Target
 
     if competition is not None and run is not None:
@@ -262,7 +260,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple
         return RECSYS2019, {}
     recipe = load_competition(competition)
     about = {"task": recipe.task, "metric": recipe.metric, "label": recipe.label, "lists": recipe.list_column}
-    about["target"] = recipe.find_target
+    about["target"] = lambda truth: recipe.find_target(Table.read(read_file(truth)))
     if recipe.submission is not None:
         return recipe.submission, about
     if recipe.task == "ranking":

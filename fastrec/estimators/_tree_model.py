@@ -369,6 +369,8 @@ class TreeModel(Estimator):
                 with self._refusals_as_errors():
                     trees, curve = self._stopped(parts, params, i)
                     if regrown:
+                        if i + 1 == len(outputs):
+                            parts.clear()  # the columns of all rows take their place in memory
                         trees, curve = self._regrown(train, params, i, trees, curve)
                     gains = dict(zip(self._inputs.names, map(float, self._gains(trees)), strict=True))
                     grown.append(Grown(trees, curve, gains))
