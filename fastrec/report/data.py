@@ -542,7 +542,7 @@ def run_summary(run: Path) -> RunSummary:
             config.get("finished"),
             noted_score(run),
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         problem = f"the run's files cannot be read ({error!r})"
         raise UnreadableFileError(problem, file=run, remedy="Run again") from error
 

@@ -242,12 +242,10 @@ def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor 
     if not len(place):
         return values
     longest = int(place.max()) + 1
-    # on a device every block waits for the host
-    block_rows = limits.RUNNING_BLOCK if on_host(values) else longest
-    inside = place % block_rows
-    total, product = _short_sum(values, inside, factor, min(longest, block_rows))
-    if longest <= block_rows:
-        return total
+    if longest <= limits.RUNNING_BLOCK or not on_host(values):  # on a device every level of blocks would be a wait
+        return _short_sum(values, place, factor, longest)[0]
+    inside = place % limits.RUNNING_BLOCK
+    total, product = _short_sum(values, inside, factor, limits.RUNNING_BLOCK)
     goes_on = torch.zeros_like(place, dtype=torch.bool)
     goes_on[:-1] = (inside[:-1] == limits.RUNNING_BLOCK - 1) & (place[1:] > 0)
     ends = goes_on.nonzero().squeeze(1)
@@ -264,7 +262,7 @@ def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor 
 def _short_sum(
     values: torch.Tensor, inside: torch.Tensor, factor: torch.Tensor | None, longest: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sum blocks of at most ``longest`` rows by doubling steps; also multiply the factors."""
+    """Sum runs of at most ``longest`` rows by doubling steps; also multiply the factors."""
     total, product = values.clone(), None if factor is None else factor.clone()
     step = 1
     while step < longest:

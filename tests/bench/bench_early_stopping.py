@@ -1,9 +1,9 @@
-"""What trees lose by the rows that they stop by: stopped trees beside trees that are grown again on all rows.
+"""Early-stopped trees beside trees that are trained again on all rows, the early-stopping hold-out included.
 
     python tests/bench/bench_early_stopping.py --data DIR --tables blood-transfusion-service-center,adult
 
 A third of each table is the test; five folds of the other rows each fit a model of default settings, and the test gets
-the mean of the five. A way of stopping is a number of draws of rows to stop by, 0 for trees that stay as they stopped;
+the mean of the five. A way of stopping is a number of random hold-outs, 0 for trees that stay as they stopped;
 ``0:4000`` and ``1:4000`` hold out 4,000 rows at most. The error is 1 - AUC, log loss or RMSE.
 """
 

@@ -92,10 +92,7 @@ _KEPT = ("started", "models", "done", "count", "tables", "counts", "features")
 
 
 def split(run: ListsRun) -> None:
-    """Cut the files into parts; read each and write its rows: those to learn from, those held out, the test's, others.
-
-    Other tables are written too.
-    """
+    """Cut the files into parts. Write the training, hold-out and test rows of each, and its other tables."""
     recipe, folder, said = run.recipe, run.folder, 0
     with run.stages.stage("parts") as advance:
         parts = recipe.split(run.data, folder / "split", rows=run.rows)
