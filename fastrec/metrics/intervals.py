@@ -176,6 +176,7 @@ def bootstrap_metric(
     *,
     groups: Any = None,
     clusters: Any = None,
+    parts: Any = None,
     repeats: int = 200,
     level: float = 0.95,
     seed: int = 0,
@@ -194,11 +195,14 @@ def bootstrap_metric(
         groups: ``[n]`` integers, the list of each row; None if there are no lists.
         clusters: ``[n]`` integers: the independent units (users, sessions); None: the lists, or the rows if there are
             no lists.
+        parts: ``[n]`` integers: the score is the mean of the metric in each part, weighted by rows. Use it where parts
+            are predicted by different models, whose predictions need not be on one scale. A part in which the metric is
+            undefined is left out, unless it is undefined in all. For means over lists it changes nothing.
         repeats, level, seed: as for :func:`bootstrap_interval`.
 
     Raises:
-        DataError: ``repeats`` or ``level`` is out of range, ``clusters`` differs in length from the rows, or the metric
-            itself raises it.
+        DataError: ``repeats`` or ``level`` is out of range, ``clusters`` or ``parts`` differ in length from the rows,
+            or the metric itself raises it.
     """
     metric = get_metric(metric)
     _check_range(repeats, level)
@@ -206,15 +210,21 @@ def bootstrap_metric(
     groups = None if groups is None else flat_tensor(groups, "groups").cpu()
     clusters = groups if clusters is None else flat_tensor(clusters, "clusters").cpu()
     size = len(next(iter(data.values()))[0]) if data else 0
-    if clusters is not None and len(clusters) != size:
-        raise DataError(f"{len(clusters)} clusters for {size} rows", remedy="Give one cluster for each row")
+    parts = None if parts is None else flat_tensor(parts, "parts").cpu()
+    for name, given in (("cluster", clusters), ("part", parts)):
+        if given is not None and len(given) != size:
+            raise DataError(f"{len(given)} {name}s for {size} rows", remedy=f"Give one {name} for each row")
     codes = torch.arange(size) if clusters is None else torch.unique(clusters, return_inverse=True)[1]
-    values = {n: metric(t, p, groups=groups) for n, (t, p) in data.items()}
+    once = torch.ones(size, dtype=torch.int64)
+    values = {
+        n: metric(t, p, groups=groups) if parts is None else _weighted(metric, t, p, groups, parts)(once)
+        for n, (t, p) in data.items()
+    }
     if metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None:
         draws = _by_blocks(metric, data, groups, codes, repeats, seed)
     else:
         share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
-        draws = _by_clusters(metric, data, groups, codes, repeats, seed)
+        draws = _by_clusters(metric, data, groups, codes, parts, repeats, seed)
         if share < 1:
             # Fewer draws have a spread that is wider by the root of the share.
             draws = {n: values[n] + share**0.5 * (d - values[n]) for n, d in draws.items()}
@@ -244,12 +254,13 @@ def _by_clusters(
     data: Mapping[str, tuple[Tensor, Tensor]],
     groups: Tensor | None,
     codes: Tensor,
+    parts: Tensor | None,
     repeats: int,
     seed: int,
 ) -> dict[str, np.ndarray]:
     rng, count = np.random.default_rng(seed), int(codes.max()) + 1
     size = min(count, limits.DRAWN_CLUSTERS)
-    whole = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()} if size == count else {}
+    whole = {n: _weighted(metric, t, p, groups, parts) for n, (t, p) in data.items()} if size == count else {}
     draws: dict[str, list[float]] = {n: [] for n in data}
     for _ in range(repeats):
         times = torch.from_numpy(np.bincount(rng.integers(0, count, size=size), minlength=count))[codes]
@@ -258,13 +269,26 @@ def _by_clusters(
             if size == count:
                 draws[name].append(whole[name](times))
             else:  # with many clusters, most are not drawn: compute the metric on the drawn rows
-                drawn = None if groups is None else groups[rows]
-                draws[name].append(_weighted(metric, y[rows], p[rows], drawn)(times[rows]))
+                drawn = (None if v is None else v[rows] for v in (groups, parts))
+                draws[name].append(_weighted(metric, y[rows], p[rows], *drawn)(times[rows]))
     return {n: np.array(d) for n, d in draws.items()}
 
 
-def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Callable[[Tensor], float]:
-    """Return the metric as a function of how often each row was drawn."""
+def _weighted(
+    metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None, parts: Tensor | None = None
+) -> Callable[[Tensor], float]:
+    """Return the metric, or its mean over parts, as a function of how often each row was drawn."""
+    if parts is not None:
+        pieces = [(parts == k).nonzero().squeeze(1) for k in parts.unique()]
+        own = [(r, _weighted(metric, y[r], p[r], None if groups is None else groups[r])) for r in pieces]
+        own = [(r, of) for r, of in own if not math.isnan(of(torch.ones_like(r)))]
+
+        def mean(times: Tensor) -> float:
+            count = [int(times[r].sum()) for r, _ in own]
+            return sum(n * of(times[r]) for n, (r, of) in zip(count, own) if n) / max(sum(count), 1)
+
+        if own:
+            return mean
     if metric.name == "auc" and y.ndim == p.ndim == 1:
         return _sorted_auc(y, p)
     # a user's own metric may take no weights: then rows are repeated as often as they were drawn

@@ -75,7 +75,8 @@ def judge(
         label: the truth, as the metric takes it.
         serving: the serving model's predictions.
         candidate: the candidate's predictions of the same rows.
-        periods: ``[n]`` names or numbers of periods, in order; None: one.
+        periods: ``[n]`` names or numbers of periods, in order; None: one. The metric is that of each period, weighted
+            by rows: models of different periods predict them, so that their scores need not be on one scale.
         groups: ``[n]`` integers, the list of each row, where there are lists.
         clusters: ``[n]`` integers: what is resampled as a whole (users, sessions); None: lists, or rows.
         classes: what a metric of classes scores: those of the serving model and of the candidate, by the thresholds of
@@ -105,10 +106,13 @@ def judge(
     if not all(checks.values()):
         nothing = Interval(float("nan"), float("nan"), float("nan"))
         return _verdict(metric, checks, nothing, {}, margin, pd.DataFrame(), units)
+    # A candidate's periods are predicted by models of their own, the serving run's by one: pooled, its scores would be
+    # compared across models.
+    parts = None if periods is None else np.unique(np.asarray(periods), return_inverse=True)[1]
     dealt = new[torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))]
     two = bool(((y == 0) | (y == 1)).all())
     loss = metric if classes is None else loss_of(metric, "binary" if two else "regression")
-    chance = bootstrap_metric(loss, y, {"candidate": new, "dealt": dealt}, **options)
+    chance = bootstrap_metric(loss, y, {"candidate": new, "dealt": dealt}, parts=parts, **options)
     over_chance = chance.difference("candidate", "dealt")
     if np.isnan(over_chance.mean):  # neither better than chance nor worse
         checks["its metric is defined"] = False
@@ -118,7 +122,7 @@ def judge(
     )
     if classes is not None:
         old, new = (torch.as_tensor(np.asarray(c)) for c in classes)
-    made = bootstrap_metric(metric, y, {"serving": old, "candidate": new}, **options)
+    made = bootstrap_metric(metric, y, {"serving": old, "candidate": new}, parts=parts, **options)
     by_period = _by_period(metric, y, old, new, periods, options)
     return _verdict(metric, checks, _gain(metric, made), made.values, margin, by_period, units)
 

@@ -503,13 +503,28 @@ def test_classes_are_judged_as_each_model_makes_them():
     cut = (far > 0.7).astype(int), (near > 0.2).astype(int)
     options = {"periods": np.arange(600) // 300, "repeats": 60}
     found = verdict("f1", y, far, near, classes=cut, **options)
-    assert (found.serving, found.candidate) == (f1_score(y, cut[0]), f1_score(y, cut[1]))
-    assert found.gain.mean == pytest.approx(f1_score(y, cut[1]) - f1_score(y, cut[0]))
+    halves = slice(300), slice(300, 600)
+    f1 = [[f1_score(y[h], c[h]) for h in halves] for c in cut]
+    assert [found.serving, found.candidate] == pytest.approx([np.mean(f) for f in f1])
+    assert found.gain.mean == pytest.approx(np.mean(f1[1]) - np.mean(f1[0]))
     assert found.promote
-    assert found.by_period["candidate"].tolist() == [f1_score(y[h], cut[1][h]) for h in (slice(300), slice(300, 600))]
+    assert found.by_period["candidate"].tolist() == f1[1]
     # one that never says 1 may say more than chance all the same
     never = verdict("accuracy", y, far, near, classes=(cut[0], np.zeros(600, dtype=int)), **options)
     assert all(never.checks.values())
+
+
+def test_periods_of_different_models_are_not_pooled():
+    # The candidate ranks every period as well as the serving model; its models' scores are not on one scale.
+    y, good, _ = labels()
+    period = np.arange(2000) % 5
+    shifted = good + 10 * period
+    assert roc_auc_score(y, shifted) < roc_auc_score(y, good) - 0.1
+    found = verdict("auc", y, good, shifted, periods=period)
+    assert found.promote
+    auc_of = [roc_auc_score(y[period == k], good[period == k]) for k in range(5)]
+    assert found.candidate == pytest.approx(np.mean(auc_of))
+    assert (found.gain.mean, found.gain.low) == pytest.approx((0, 0))
 
 
 def test_lists_are_judged_as_lists():
