@@ -9,7 +9,6 @@ import re
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
@@ -83,25 +82,6 @@ def test_what_is_kept(keep):
     assert again.columns.tolist() == [n for n in kept if n != "clicked"] + fs.outputs
     for train, valid in fs.cross_fit(data, np.arange(200) % 2):
         assert train.columns.tolist() == valid.columns.tolist() == kept + fs.outputs
-
-
-def test_only_outputs_of_every_library(tmp_path):
-    pl = pytest.importorskip("polars")
-    data = frame()
-    fs = features(keep="outputs")
-    expected = fs.fit_transform(data)
-    for other in (pl.from_pandas(data), pa.Table.from_pandas(data, preserve_index=False), data.to_dict("list")):
-        made = fs.fit_transform(other)
-        assert type(made) is type(other)
-        names = made.column_names if isinstance(made, pa.Table) else list(made)
-        if isinstance(made, pl.DataFrame):
-            names = made.columns
-        assert names == fs.outputs
-        first = made[fs.outputs[0]]
-        first = first.to_pylist() if isinstance(made, pa.Table) else list(first)
-        assert first == pytest.approx(expected[fs.outputs[0]].tolist())
-    fs.save(tmp_path / "f")
-    assert ff.FeatureSet.load(tmp_path / "f").keep == "outputs"
 
 
 def test_bad_things_to_keep_are_named():
