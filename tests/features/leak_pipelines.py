@@ -130,11 +130,6 @@ def means_of_two_keys(df):
     return lambda d: d.merge(rates, how="left", on=["city", "user"])["rate"].to_numpy()
 
 
-def group_stats(df):
-    features = [ff.GroupStats("y", by="item"), ff.CountEncode("item"), ff.GroupStats("size", by="item")]
-    return ff.FeatureSet(features), df, "y", {}
-
-
 def counts_with_unlabeled_rows(df):
     fs = ff.FeatureSet([ff.CountEncode(ff.Cross("item", "y"), scope="all"), ff.CountEncode("item", scope="all")])
     return fs, df, "y", {}
@@ -189,18 +184,13 @@ PLANTED = {
     "codes in the order of the means": adds(
         lambda d: d["item"].map(d.groupby("item")["y"].mean().rank(method="first"))
     ),
-    "statistics of a generator": group_stats,
     "counts of the target, unlabeled rows too": counts_with_unlabeled_rows,
-    "a lead": later(lambda d: d.groupby("user")["price"].shift(-1)),
     "a lead of the target": later(lambda d: d.groupby("user")["y"].shift(-1)),
-    "a centred window": later(lambda d: d["price"].rolling(3, center=True).mean()),
-    "the largest ever": later(lambda d: d.groupby("user")["price"].transform("max")),
 }
 GUILTY = {
     "a table of target means": "items_rate",
     "a table of smoothed target means": "items_rate",
     "a table of rounded target means": "users_rate",
-    "statistics of a generator": "mean_y__item",
     "counts of the target, unlabeled rows too": "count_item_x_y",
 }
 
@@ -288,9 +278,7 @@ CLEAN = {
         ff.GroupRank("size", by="user"),
         ff.NaNPattern(["age", "price"]),
     ),
-    "Lag": of_set(ff.Lag("price", by="user", order="t"), order="t"),
     "facts of another table": item_facts,
-    "lags": later(lambda d: d.groupby("user")["price"].shift(1)),
     "lags of the target": later(lambda d: d.groupby("user")["y"].shift(1)),
     "running target means, shifted": later(
         lambda d: d.groupby("item")["y"].transform(lambda s: s.shift().expanding().mean())

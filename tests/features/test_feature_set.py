@@ -157,17 +157,6 @@ def test_cross_fit_gives_back_the_library_that_came_in():
             assert len(train) == len(valid) == 6
 
 
-def test_keys_of_several_columns_and_row_numbers():
-    data = frame()
-    for key in (None, "id", ["session", "item"], ["id"]):
-        made = ff.FeatureSet([ff.TargetEncode("item", "clicked")], key=key, folds=4).fit_transform(data)
-        keys = [key] if isinstance(key, str) else key or []
-        fold = row_folds(Table.read(data), keys, 4, seed=INNER_SEED).cpu().numpy()
-        for f in range(4):
-            expected = by_hand(data[fold != f], data[fold == f])
-            assert made["te_item__clicked"][fold == f].tolist() == pytest.approx(expected)
-
-
 def test_a_clone_keeps_what_several_generators_share():
     te = ff.TargetEncode("item", "clicked")
     fs = ff.FeatureSet([te, ff.GroupRank(te, by="session"), ff.Combine(te, "-", "price")], key="session")

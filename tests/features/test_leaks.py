@@ -219,21 +219,12 @@ def test_a_fold_does_not_depend_on_place_neighbours_or_partition(keys, seed, fol
     assert all(0 <= f < folds for f in expected)
 
 
-KEYED = {
-    "int64": pd.Series([5, 6, 1_700_000_000]),
-    "int32": pd.Series([5, 6, 1_700_000_000], dtype="int32"),
-    "uint64": pd.Series([5, 6, 1_700_000_000], dtype="uint64"),
-    "float64": pd.Series([5.0, 6.0, 1_700_000_000.0]),
-    "Int64": pd.Series([5, 6, 1_700_000_000], dtype="Int64"),
-    "category": pd.Series([5, 6, 1_700_000_000]).astype("category"),
-}
-
-
-@pytest.mark.parametrize("kind", sorted(KEYED))
+@pytest.mark.parametrize("kind", ["int32", "uint64", "float64", "Int64", "category"])
 def test_a_key_has_one_fold_whatever_type_holds_it(kind):
-    expected = row_folds(Table({"k": KEYED["int64"]}), ["k"], 1000).tolist()
-    assert row_folds(Table({"k": KEYED[kind]}), ["k"], 1000).tolist() == expected
-    with_hole = pd.concat([KEYED[kind].astype(object), pd.Series([None], dtype=object)]).infer_objects()
+    keys = pd.Series([5, 6, 1_700_000_000])
+    expected = row_folds(Table({"k": keys}), ["k"], 1000).tolist()
+    assert row_folds(Table({"k": keys.astype(kind)}), ["k"], 1000).tolist() == expected
+    with_hole = pd.concat([keys.astype(kind).astype(object), pd.Series([None], dtype=object)]).infer_objects()
     assert row_folds(Table({"k": with_hole}), ["k"], 1000).tolist() == [*expected, 0]
 
 

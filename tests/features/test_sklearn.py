@@ -152,7 +152,7 @@ def test_the_docstring_says_what_its_arguments_are(name):
     thing = getattr(registry, name)
     text = thing.__doc__
     assert text.splitlines()[0].endswith(".")
-    if "Arguments as" not in text:
+    if "Arguments as" not in text and inspect.signature(thing).parameters:
         assert "Args:" in text
     if isinstance(thing, type):
         for word in list(inspect.signature(thing).parameters):

@@ -65,12 +65,6 @@ def test_integers_of_a_category_are_exact(make, held):
     assert made(make(), v=held(NUMBERS), t=held(order), **rest) == expected
 
 
-def test_digits_and_lags_by_hand():
-    assert made(ff.Digits("v"), v=dictionary([BIG + 3, None])) == {"last1_v": [5, None]}  # 2^53 + 3 = …995
-    lag = made(ff.Lag("x", order="t"), x=pa.array([1, 2, 3]), t=dictionary([BIG + 1, BIG, BIG + 2]))
-    assert lag == {"lag1_x": [2, None, 1]}
-
-
 @pytest.mark.parametrize(
     "held", [lambda v: pa.array(v, pa.uint64()), lambda v: pa.array(v, pa.uint64()).dictionary_encode()]
 )
