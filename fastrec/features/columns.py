@@ -127,9 +127,6 @@ def category(*, min_card: int | None = None, max_card: int | None = None, intege
 def number() -> Selector:
     """Select columns of numbers, without booleans.
 
-    Args:
-        None.
-
     Example:
         >>> import pandas as pd
         >>> from fastrec.features import GroupRank, number
@@ -142,9 +139,6 @@ def number() -> Selector:
 
 def temporal() -> Selector:
     """Select columns of times.
-
-    Args:
-        None.
 
     Example:
         >>> import pandas as pd

@@ -1,4 +1,4 @@
-"""What the rows before a row in its group add up to."""
+"""Running statistics over the rows before a row in its group."""
 
 from __future__ import annotations
 

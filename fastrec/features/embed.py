@@ -93,10 +93,10 @@ class Embedded(RowWise):
         first.scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
         named = [(values[i - 1], int(first[i])) for i in chosen.tolist()]
         vectors, known, digests = np.zeros((len(named), encoder.dims), dtype=np.float32), np.zeros(len(named), bool), []
-        store = None if self.cache is None else VectorStore(Path(self.cache) / encoder.digest)
-        if store is not None:
-            digests = [digest_of(self.content(*n)) for n in named]
-            vectors, known = store.get(digests, encoder.dims)
+        folder = None if self.cache is None else Path(self.cache) / encoder.digest
+        if folder is not None:
+            digests = [hashlib.blake2b(self.content(*n), digest_size=16).digest() for n in named]
+            vectors, known = stored_vectors(folder, digests, encoder.dims)
         # A batch holds values of similar length (little padding), in an order that depends on the values alone:
         # the last digits of a vector depend on its batch, so they must not depend on the order of the rows.
         left = sorted(np.flatnonzero(~known).tolist(), key=lambda i: (len(named[i][0]), named[i][0]))
@@ -105,8 +105,8 @@ class Embedded(RowWise):
             what = f"a batch of {len(batch)} values through {self.model}"
             with naming_out_of_memory(what, "Lower bs=, or compute on the CPU (device='cpu')"):
                 vectors[batch] = encoder.encode([self.item(*named[i]) for i in batch]).cpu().numpy()
-        if store is not None and left:
-            store.put([digests[i] for i in left], vectors[left])
+        if folder is not None and left:
+            store_vectors(folder, [digests[i] for i in left], vectors[left])
         return vectors
 
 
@@ -207,43 +207,33 @@ class ImageEmbed(Embedded):
         return Path(value) if self.root is None else Path(self.root) / value
 
 
-def digest_of(content: bytes) -> bytes:
-    """Hash a value's source: its key in the store."""
-    return hashlib.blake2b(content, digest_size=16).digest()
+def stored_vectors(folder: Path, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read one encoder's vectors by digest: float32 ``[n, dims]``, and which of them are known, bool ``[n]``."""
+    vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
+    place: dict[bytes, list[int]] = {}
+    for i, digest in enumerate(wanted):
+        place.setdefault(digest, []).append(i)
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            found = load_file(path)
+            keys, values = found["keys"], found["vectors"]
+            if keys.shape != (len(values), 16) or values.shape[1:] != (dims,):
+                raise ValueError("its arrays do not belong together")
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            remedy = "Remove the file: they are made anew"
+            raise UnreadableFileError(f"kept vectors cannot be read ({error})", file=path, remedy=remedy) from error
+        rows = [(mine, i) for i, key in enumerate(map(bytes, keys)) for mine in place.get(key, ())]
+        if rows:
+            mine, theirs = (np.array(part) for part in zip(*rows, strict=True))
+            vectors[mine], known[mine] = values[theirs], True
+    return vectors, known
 
 
-class VectorStore:
-    """Vectors of one encoder in a folder's files; each ``put`` writes a new one, so that processes may share it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def get(self, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the vectors of digests, float32 ``[n, dims]``, and which of them are known, bool ``[n]``."""
-        vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
-        place: dict[bytes, list[int]] = {}
-        for i, digest in enumerate(wanted):
-            place.setdefault(digest, []).append(i)
-        for path in sorted(self.folder.glob("*.safetensors")):
-            try:
-                found = load_file(path)
-                keys, values = found["keys"], found["vectors"]
-                if keys.shape != (len(values), 16) or values.shape[1:] != (dims,):
-                    raise ValueError("its arrays do not belong together")
-            except (OSError, SafetensorError, KeyError, ValueError) as error:
-                remedy = "Remove the file: they are made anew"
-                raise UnreadableFileError(f"kept vectors cannot be read ({error})", file=path, remedy=remedy) from error
-            rows = [(mine, i) for i, key in enumerate(map(bytes, keys)) for mine in place.get(key, ())]
-            if rows:
-                mine, theirs = (np.array(part) for part in zip(*rows, strict=True))
-                vectors[mine], known[mine] = values[theirs], True
-        return vectors, known
-
-    def put(self, digests: Sequence[bytes], vectors: np.ndarray) -> None:
-        """Store vectors, float32 ``[n, dims]``."""
-        keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
-        with atomic_file(self.folder / f"{uuid.uuid4().hex}.safetensors") as path:
-            save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
+def store_vectors(folder: Path, digests: Sequence[bytes], vectors: np.ndarray) -> None:
+    """Write vectors, float32 ``[n, dims]``, to a new file: processes may share the folder."""
+    keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
+    with atomic_file(folder / f"{uuid.uuid4().hex}.safetensors") as path:
+        save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
 
 
 # Nets of other packages that turn a text or a picture into a vector: loaded from a folder, or by name from a hub.

@@ -284,6 +284,6 @@ class Collect(OfColumns, Grouped):
         """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = offsets_of(lengths)
-        # The last event of a list stands at ``last``: places grow by one inside a list.
+        # The last event of a list is at ``last``: places grow by one inside a list.
         shift = torch.repeat_interleave(found.last + 1 - offsets[1:], lengths)
         return offsets, found.events[shift + torch.arange(len(shift), device=shift.device)]

@@ -1,4 +1,4 @@
-"""What a log of events says about a row's key strictly before the row."""
+"""Statistics of a log's events strictly before each row."""
 
 from __future__ import annotations
 

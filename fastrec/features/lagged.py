@@ -467,12 +467,12 @@ def _seconds(half_life: float | str) -> Fraction:
 class _Decayed:
     """Sums over known values, weighted by their age at the last of them; tensors ``[n]``."""
 
-    total: torch.Tensor  # float64, of the finite values and of their weights
-    weight: torch.Tensor  # float64, of the finite values and of their weights
+    total: torch.Tensor  # float64, of the finite values
+    weight: torch.Tensor  # float64, of their weights
     last: Clock | None  # the last one's time; None: not needed
     found: torch.Tensor  # bool, whether there is a value
-    up: torch.Tensor  # bool, whether one is infinite, or minus infinite
-    down: torch.Tensor  # bool, whether one is infinite, or minus infinite
+    up: torch.Tensor  # bool, whether one is infinite
+    down: torch.Tensor  # bool, whether one is minus infinite
 
     def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
         """Add the sums of earlier values (``[1]``)."""

@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import naming
-from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.keyed import add_spread, sort_keys, sum_by_cell, union_keys
 from fastrec.features._engine.options import OfColumns, coded_elements, float64, list_of, row_weights
 from fastrec.features.base import Cells, Col, Feature, Fitted, Scope, State, Tensors
 from fastrec.features.columns import Selector, as_list, masked, name_of, names_of, number_of
@@ -352,9 +352,7 @@ class SvdEncode(Fitted):
             row, col = row.to(device), col.to(device)
             both.append(row[own // width] * len(cols) + col[own % width])
         pairs, places = torch.unique(torch.cat(both), return_inverse=True)
-        left, right = places.split([len(both[0]), len(both[1])])
-        cells = max(len(a["sum"]), len(b["sum"]))
-        total = spread(a["sum"], left, len(pairs), cells) + spread(b["sum"].to(device), right, len(pairs), cells)
+        total = add_spread(a["sum"], b["sum"], pairs, *places.split([len(both[0]), len(both[1])]))
         return {"rows": rows, "cols": cols, "pairs": pairs, "sum": total}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:

@@ -91,11 +91,9 @@ MAKERS = {"pandas": to_pandas, "polars": to_polars, "pyarrow": to_arrow, "table"
 
 
 def names_of(frame):
-    return (
-        frame.names
-        if isinstance(frame, Table)
-        else (frame.schema.names if isinstance(frame, pa.Table) else list(frame.columns))
-    )
+    if isinstance(frame, Table):
+        return frame.names
+    return frame.schema.names if isinstance(frame, pa.Table) else list(frame.columns)
 
 
 def rows(data, chosen):

@@ -9,13 +9,10 @@ import warnings
 
 import numpy as np
 import pandas as pd
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, cross_val_predict
-from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import KBinsDiscretizer, PowerTransformer, TargetEncoder
+from sklearn.preprocessing import PowerTransformer, TargetEncoder
 
 import fastrec.features as ff
 
@@ -112,29 +109,9 @@ def smoothed_leave_one_out(d):
     return (group.transform("sum") - total + 5 * prior) / (group.transform("count") - 1 + 5)
 
 
-def weight_of_evidence(d):
-    ones, n = d.groupby("item")["y"].transform("sum"), d.groupby("item")["y"].transform("count")
-    return np.log((ones + 0.5) / (n - ones + 0.5))
-
-
-def neighbours(d):
-    near = NearestNeighbors(n_neighbors=5).fit(d[["size", "price"]])
-    return d["y"].to_numpy()[near.kneighbors(d[["size", "price"]], return_distance=False)].mean(1)
-
-
-def model_in_sample(d):
-    x = pd.get_dummies(d["item"]).astype(float)
-    return Ridge(1.0).fit(x, d["y"]).predict(x)
-
-
 def low_bit(d):
     bits = d["price"].to_numpy().view(np.int64)
     return ((bits & ~1) | d["y"].to_numpy()).view(np.float64)
-
-
-def own_fold(d):
-    folds = np.arange(len(d)) % 5
-    return sum(np.where(folds == k, d["item"].map(d[folds == k].groupby("item")["y"].mean()), 0.0) for k in range(5))
 
 
 def sorted_rows(df):
@@ -151,11 +128,6 @@ def sorted_ids(df):
 def means_of_two_keys(df):
     rates = df.groupby(["city", "user"])["z"].mean().rename("rate").reset_index()
     return lambda d: d.merge(rates, how="left", on=["city", "user"])["rate"].to_numpy()
-
-
-def group_stats(df):
-    features = [ff.GroupStats("y", by="item"), ff.CountEncode("item"), ff.GroupStats("size", by="item")]
-    return ff.FeatureSet(features), df, "y", {}
 
 
 def counts_with_unlabeled_rows(df):
@@ -178,7 +150,6 @@ PLANTED = {
     "a table of target means": joins("item", lambda df: df.groupby("item")["y"].mean()),
     "a table of smoothed target means": joins("item", smoothed),
     "a table of rounded target means": joins("user", lambda df: df.groupby("user")["z"].mean().round(3), "z"),
-    "target means looked up outside": outside(lambda df: lambda d: d["item"].map(df.groupby("item")["y"].mean())),
     "target means in the frame already": there(lambda df: df.groupby("item")["y"].transform("mean")),
     "2 y + 1 of an outer frame": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["y"] * 2 + 1)),
     "2 z + 1 of an outer frame": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["z"] * 2 + 1), "z"),
@@ -190,7 +161,6 @@ PLANTED = {
     "leave one out": adds(leave_one_out),
     "leave one out of a number": adds(lambda d: leave_one_out(d, "user", "z"), "z"),
     "leave one out of two keys": adds(lambda d: leave_one_out(d, ["city", "user"])),
-    "leave one out of all": adds(lambda d: (d["y"].sum() - d["y"]) / (len(d) - 1)),
     "smoothed leave one out": adds(smoothed_leave_one_out),
     "price + 1e-10 y": adds(lambda d: d["price"] + 1e-10 * d["y"]),
     "size + 1e-10 y": adds(lambda d: d["size"] + 1e-10 * d["y"]),
@@ -200,19 +170,9 @@ PLANTED = {
     "sum": adds(lambda d: d.groupby("user")["y"].transform("sum")),
     "max of small groups": adds(lambda d: d.groupby(["item", "user"])["y"].transform("max")),
     "means of two keys outside": outside(means_of_two_keys, "z"),
-    "count of ones": adds(lambda d: d["city"].map(d[d["y"] == 1]["city"].value_counts()), "y"),
-    "standard deviation": adds(lambda d: d.groupby("item")["y"].transform("std")),
-    "weight of evidence": adds(weight_of_evidence),
-    "global mean": adds(lambda d: np.full(len(d), d["y"].mean())),
     "deviation of few groups": adds(lambda d: d.groupby("city")["z"].transform("mean") - d["z"].mean(), "z"),
     "rank of the target": adds(lambda d: d["z"].rank(), "z"),
     "running sum with the row": adds(lambda d: d.groupby("user")["y"].cumsum()),
-    "nearest neighbours with the row": adds(neighbours),
-    "own fold instead of the others": adds(own_fold),
-    "a model's fitted values": adds(model_in_sample),
-    "a table merged inside": adds(
-        lambda d: d.merge(d.groupby("item")["y"].mean().rename("rate"), on="item", how="left")["rate"].to_numpy()
-    ),
     "TargetEncoder.fit, then transform": adds(
         lambda d: TargetEncoder().fit(d[["item"]], d["y"]).transform(d[["item"]]).ravel()
     ),
@@ -224,18 +184,13 @@ PLANTED = {
     "codes in the order of the means": adds(
         lambda d: d["item"].map(d.groupby("item")["y"].mean().rank(method="first"))
     ),
-    "statistics of a generator": group_stats,
     "counts of the target, unlabeled rows too": counts_with_unlabeled_rows,
-    "a lead": later(lambda d: d.groupby("user")["price"].shift(-1)),
     "a lead of the target": later(lambda d: d.groupby("user")["y"].shift(-1)),
-    "a centred window": later(lambda d: d["price"].rolling(3, center=True).mean()),
-    "the largest ever": later(lambda d: d.groupby("user")["price"].transform("max")),
 }
 GUILTY = {
     "a table of target means": "items_rate",
     "a table of smoothed target means": "items_rate",
     "a table of rounded target means": "users_rate",
-    "statistics of a generator": "mean_y__item",
     "counts of the target, unlabeled rows too": "count_item_x_y",
 }
 
@@ -323,19 +278,13 @@ CLEAN = {
         ff.GroupRank("size", by="user"),
         ff.NaNPattern(["age", "price"]),
     ),
-    "Lag": of_set(ff.Lag("price", by="user", order="t"), order="t"),
     "facts of another table": item_facts,
-    "frequency encoding": adds(lambda d: d["item"].map(d["item"].value_counts(normalize=True))),
-    "label encoding": adds(lambda d: d["item"].astype("category").cat.codes),
-    "group means of another column": adds(lambda d: d.groupby("item")["price"].transform("mean")),
-    "lags": later(lambda d: d.groupby("user")["price"].shift(1)),
     "lags of the target": later(lambda d: d.groupby("user")["y"].shift(1)),
     "running target means, shifted": later(
         lambda d: d.groupby("item")["y"].transform(lambda s: s.shift().expanding().mean())
     ),
     "running sums, shifted": later(lambda d: d.groupby("user")["y"].cumsum() - d["y"]),
     "folds by rows": adds(out_of_fold(lambda d: KFold(5, shuffle=True, random_state=0).split(d))),
-    "ten folds by rows": adds(out_of_fold(lambda d: KFold(10, shuffle=True, random_state=0).split(d))),
     "folds by rows of a number": adds(out_of_fold(lambda d: KFold(5).split(d), "z"), "z"),
     "folds by key": adds(out_of_fold(lambda d: GroupKFold(5).split(d, groups=d["user"]))),
     "stratified folds": adds(out_of_fold(lambda d: StratifiedKFold(5, shuffle=True, random_state=0).split(d, d["y"]))),
@@ -348,28 +297,9 @@ CLEAN = {
         )[:, 1]
     ),
     "date parts": adds(lambda d: d["day"].dt.month * 744 + d["day"].dt.day * 24 + d["day"].dt.hour),
-    "days since a date": adds(lambda d: (d["day"] - pd.Timestamp("2023-01-01")).dt.days),
-    "PCA": adds(lambda d: PCA(2, random_state=0).fit_transform(d[["price", "size"]])[:, 0]),
-    "distances to centres": adds(
-        lambda d: KMeans(3, random_state=0, n_init=1).fit(d[["size"]]).transform(d[["size"]])[:, 0]
-    ),
-    "ranks": adds(lambda d: d["price"].rank(pct=True)),
-    "logarithm, ratio, difference": adds(lambda d: np.log(d["price"]) / (1 + d["size"] ** 2) - d["t"]),
-    "text lengths": adds(lambda d: d["text"].str.len()),
     "tf-idf": adds(lambda d: np.asarray(TfidfVectorizer().fit_transform(d["text"]).sum(1)).ravel()),
-    "ordinal map": adds(lambda d: d["city"].map({"rome": 3, "oslo": 1, "bern": 2, "riga": 0})),
-    "row statistics": adds(lambda d: d[["size", "age"]].mean(axis=1)),
     "quantile bins": adds(lambda d: pd.qcut(d["price"], 8, labels=False)),
-    "bins of scikit-learn": adds(
-        lambda d: (
-            KBinsDiscretizer(5, encode="ordinal", quantile_method="averaged_inverted_cdf")
-            .fit_transform(d[["price"]])
-            .ravel()
-        )
-    ),
     "Yeo-Johnson": adds(lambda d: PowerTransformer().fit_transform(d[["price"]]).ravel()),
-    "interactions": adds(lambda d: d["city"] + "_" + d["item"]),
-    "null counts": adds(lambda d: d.isna().sum(axis=1)),
     "a seeded noise": adds(lambda d: np.random.default_rng(0).normal(size=len(d))),
     "a strong predictor": strong,
     "a nearly separating predictor": nearly_separating,

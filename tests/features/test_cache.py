@@ -216,16 +216,6 @@ def test_every_generator_gives_the_same_with_a_cache(make, tmp_path):
                 assert_equal(a, b)
 
 
-def test_a_frame_that_came_out_can_be_changed_without_harm():
-    features, cache = [COUNT, BY_Y, ff.Lag("price")], ff.FeatureCache()
-    found, _ = made(features, DF, cache=cache)
-    expected = found.copy(deep=True)
-    for name in ff.FeatureSet(features).outputs:
-        found[name] = found[name] * 0 - 1
-        found.loc[found.index[:3], name] = 5
-    pd.testing.assert_frame_equal(made(features, DF, cache=cache)[0], expected)
-
-
 def test_sets_keep_their_cache_when_cloned_but_not_when_saved(cache, tmp_path):
     fs = ff.FeatureSet([ff.CountEncode(category())], cache=cache)
     other = clone(fs)

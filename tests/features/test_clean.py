@@ -164,17 +164,3 @@ def test_selectors_generators_and_of_filled_columns_the_values_not_the_flags_are
     assert made["v_na"].tolist() == [False, True, False, False]
     assert "norm_v_na" not in made
     np.testing.assert_allclose(made["norm_filled_v"], StandardScaler().fit_transform(made[["filled_v"]]).ravel())
-
-
-REFUSED = [
-    *((Clip, {"low": low, "high": high}) for low, high in ((2, 1), (math.nan, None))),
-    *((Clip, {"quantiles": q}) for q in ((0.5,), (0.9, 0.1), (-1, 0.5), (0.5, 1.5))),
-    *((FillMissing, options) for options in ({"strategy": "max"}, {"value": {"other": 1}})),
-    *((kind, {"scope": "test"}) for kind in (Clip, FillMissing, Normalize)),
-]
-
-
-@pytest.mark.parametrize(("kind", "options"), REFUSED)
-def test_what_cannot_be(kind, options):
-    with pytest.raises(FastrecError, match=kind.__name__):
-        kind("x", **options)

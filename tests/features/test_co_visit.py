@@ -9,7 +9,6 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import FastrecError
 from fastrec.features import CoVisit
 from fastrec.features.co_visit import _group_hash
 from fastrec.table import Table
@@ -173,13 +172,3 @@ def test_a_chain_of_blocks_gives_the_same_pairs(monkeypatch):
     for name in ("low", "high", "own", "groups"):
         assert torch.equal(whole[name], parts[name])
     torch.testing.assert_close(whole["weight"], parts["weight"], rtol=1e-12, atol=0)
-
-
-def test_a_log_that_was_not_given_is_named():
-    frame = pd.DataFrame({"s": [1], "t": [1], "item": ["a"]})
-    feature = CoVisit("item", by="s", order="t", table="log")
-    with pytest.raises(FastrecError, match="'log'"):
-        feature.fit(frame)
-    feature.fit(frame, tables={"log": frame})
-    with pytest.raises(FastrecError, match="'log'"):
-        feature.transform(frame)

@@ -205,14 +205,6 @@ def test_a_triples_scores_are_those_of_a_plain_loop():
     assert found.together == pytest.approx(scored(["ab", "ac", "bc", "abc"]), abs=2e-4)
 
 
-def test_every_library_gives_the_same():
-    pytest.importorskip("polars")
-    table = Table.read(xor(600))
-    expected = search_crosses(xor(600), NAMES[:4], "y")
-    for frame in (table, table.to_arrow(), table.to_polars()):
-        assert search_crosses(frame, NAMES[:4], "y").pairs == expected.pairs
-
-
 def test_missing_targets_do_not_count_and_text_and_missing_keys_are_keys():
     df = xor(1200)
     df["a"] = df["a"].map(lambda v: f"v{v}")

@@ -87,19 +87,6 @@ def test_an_outer_fold_is_in_no_value(rows, half_life, data):
             assert value == pytest.approx(loop(seen, rows[i][0], rows[i][1], 2, half_life), rel=1e-9, abs=1e-12)
 
 
-def test_many_rows_of_few_keys_equal_pandas():
-    rng = np.random.default_rng(0)
-    n = 5000
-    frame = pd.DataFrame({"k": rng.choice(3, n, p=[0.9, 0.09, 0.01]), "t": rng.permutation(n), "y": rng.normal(size=n)})
-    made = CumTarget("k", "y", order="t", smooth=3).fit_transform(frame)
-    ordered = frame.sort_values("t")
-    group = ordered.groupby("k")["y"]
-    count, total = group.cumcount(), group.cumsum() - ordered["y"]
-    prior = ordered["y"].expanding().mean().shift(1).fillna(0)
-    expected = ((total + 3 * prior) / (count + 3)).reindex(frame.index)
-    assert made["cumte_k__y"].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-9, abs=1e-12)
-
-
 def test_decay_over_many_rows_equals_an_exponential_mean_of_pandas():
     rng = np.random.default_rng(1)
     n = 3000

@@ -11,7 +11,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
-from fastrec.features import FeatureSet, ImageEmbed, Pca, TextEmbed
+from fastrec.features import ImageEmbed, Pca, TextEmbed
 from fastrec.features import embed as encoders
 from tests.features.tiny_nets import pictures, sentence_net, text_net, timm_net, vision_net
 
@@ -183,23 +183,6 @@ def test_a_value_that_is_none_is_named(tmp_path):
         TextEmbed("t", text_net()).transform(pd.DataFrame({"t": [1, 2]}))
     with pytest.raises(DataError, match="TextEmbed: bs is 0"):
         TextEmbed("t", text_net(), bs=0)
-
-
-def test_a_net_takes_the_vectors_and_trees_their_components():
-    from fastrec.models import TabularNet
-    from fastrec.tabular import TabularFrame
-    from fastrec.training import rec_learner
-
-    df = pd.DataFrame({"t": [t for t in TEXTS if t] * 8, "y": np.tile([0.0, 1, 0, 1], 8)})
-    made = TextEmbed("t", text_net()).transform(df)
-    frame = TabularFrame(made, [], [], [], "y", vector_names=["embed_t"], y_dtype=torch.float32)
-    learn = rec_learner(frame.dataloaders(bs=8), TabularNet, layers=[8], n_out=1)
-    with learn.no_bar(), learn.no_logging():
-        learn.fit(1, 1e-2)
-    assert learn.model.vector_norms[0].normalized_shape == (16,)
-    few = FeatureSet([Pca(TextEmbed("t", text_net()), 3)]).fit_transform(df)
-    assert list(few.columns) == ["t", "y", "pca0_embed_t", "pca1_embed_t", "pca2_embed_t"]
-    assert few.iloc[:, 2:].notna().all().all()
 
 
 @pytest.mark.parametrize("whiten", [False, True])

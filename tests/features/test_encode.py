@@ -154,14 +154,6 @@ def test_options_by_column_selectors_and_what_shares():
     assert list(feature.vocabs) == ["shared"]
 
 
-def test_a_column_of_lists_without_a_value_gives_missing_lists():
-    feature = ff.Categorify("k").fit(pa.table({"k": [["a"], ["b", "a"]]}))
-    for blank in (pa.nulls(2), pa.nulls(0), pa.nulls(2, pa.list_(pa.string()))):
-        made = feature.transform(pa.table({"k": blank}))["code_k"]
-        assert made.type == pa.large_list(pa.int64())
-        assert made.to_pylist() == [None] * len(blank)
-
-
 def test_types_that_differ_from_frame_to_frame():
     feature = ff.Categorify("k").fit(pd.DataFrame({"k": [2**53 + 1, 2, 10]}))
     assert feature.transform(pd.DataFrame({"k": [10.0, None, 2.5]}))["code_k"].tolist() == [2, 0, 0]
@@ -172,22 +164,6 @@ def test_types_that_differ_from_frame_to_frame():
         ff.Categorify(["a", "b"], shared=True).fit(pd.DataFrame({"a": [1], "b": ["x"]}))
     with pytest.raises(NotFittedError, match="Categorify"):
         ff.Categorify("k").vocabs  # noqa: B018
-
-
-def test_codes_of_a_saved_generator(tmp_path):
-    frame = pd.DataFrame({"k": pd.Categorical(["m", "s"], ["s", "m", "l"], ordered=True), "t": [["x"], ["y", "x"]]})
-    feature = ff.Categorify(["k", "t"], unseen=True).fit(frame)
-    feature.save(tmp_path / "c")
-    again = ff.Categorify.load(tmp_path / "c")
-    new = pd.DataFrame({"k": ["l", "s", "xl", None], "t": [["z"], None, [], ["y"]]})
-    assert again.transform(new)["code_k"].tolist() == feature.transform(new)["code_k"].tolist() == [4, 2, 1, 0]
-    assert again.vocabs["t"].classes == ["#na#", "#unseen#", "x", "y"]
-
-
-def test_a_generators_missing_values_are_code_0():
-    frame = pd.DataFrame({"u": [1, 1, 2], "item": ["a", "b", "c"]})
-    made = ff.Categorify(["item", ff.Lag("item", by="u")], shared=True).fit_transform(frame)
-    assert made[["code_item", "code_lag1_item__u"]].values.tolist() == [[1, 0], [2, 1], [3, 0]]
 
 
 MASK = (1 << 64) - 1
@@ -312,13 +288,6 @@ def test_bits_equal_a_plain_loop(rows):
     frame = pd.DataFrame({f"c{i}": pd.Series([r[i] for r in rows], dtype=k) for i, k in enumerate(kinds)})
     made = ff.NaNPattern(list(frame)).fit_transform(frame)["nan_pattern"].tolist()
     assert made == [sum((value is None) << i for i, value in enumerate(row)) for row in rows]
-
-
-def test_generators_and_selectors_have_bits_too():
-    frame = pd.DataFrame({"a": ["x", None], "b1": [None, 1.0], "b2": [1.0, None]})
-    assert ff.NaNPattern([ff.CountEncode("a"), "b1"]).fit_transform(frame)["nan_pattern"].tolist() == [2, 0]
-    fs = ff.FeatureSet([ff.NaNPattern(matching("^b"), name="gaps")])
-    assert fs.fit_transform(frame)["gaps"].tolist() == [1, 2]
 
 
 def test_the_widest_pattern_and_one_too_wide():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fastrec.errors import FastrecError
 from fastrec.features import Collect, Explode, FeatureSet, explode
 from fastrec.table import Column, Table
-from tests.features.frames import MAKERS, columns, of_rows
+from tests.features.frames import of_rows
 from tests.features.test_contract import column_of
 
 word = st.text("ab🎉 ", max_size=3)
@@ -245,20 +245,6 @@ def test_the_rows_own_order():
     frame = pd.DataFrame({"user": [1, 2, 1, 1], "x": list("abcd")})
     made = Collect("x", by="user").fit_transform(frame)
     assert [list(v) for v in made["past_x__user"]] == [[], [], ["a"], ["a", "c"]]
-
-
-@pytest.mark.parametrize("library", sorted(MAKERS))
-def test_lists_of_every_type_come_back_in_every_library(library):
-    data = columns()
-    names = ["item", "clicks", "price", "time", "flag"]
-    made = Collect(names, by="user", order="when", max_len=4).fit_transform(MAKERS[library](data))
-    for name in names:
-        lists = column_of(made, f"past_{name}__user")
-        for i in range(40):
-            before = [j for j in range(40) if data["user"][j] == data["user"][i] and data["when"][j] < data["when"][i]]
-            before = sorted(before, key=lambda j: data["when"][j])[-4:]
-            found = [pd.Timestamp(v) if name == "time" and v is not None else v for v in lists[i]]
-            assert found == [data[name][j] for j in before]
 
 
 def test_what_polars_and_arrow_get_is_a_list_column():

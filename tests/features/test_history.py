@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastrec._core import limits
 from fastrec.errors import DataError, FastrecError
-from fastrec.features import FeatureSet, History, LastAction, TargetEncode, TimeSince
+from fastrec.features import FeatureSet, History, LastAction, TimeSince
 from tests.features.frames import of_rows, plain
 
 some = settings(max_examples=40, deadline=None)
@@ -151,12 +151,6 @@ def test_a_log_that_was_not_given_and_kinds_whose_names_read_the_same_are_named(
         FeatureSet([History("u", order="t", event="k", kinds=["a b", "a_b"], by_kind=True)])
 
 
-def test_chained_after_an_encoding_it_still_looks_back_only():
-    frame = pd.DataFrame({"u": [1, 1, 2], "t": [1, 2, 3], "y": [0, 1, 1]})
-    made = FeatureSet([TargetEncode("u", "y"), History("u", order="t")], key="t").fit_transform(frame)
-    assert made["history_count"].tolist() == [0, 1, 0]
-
-
 @pytest.mark.parametrize(("last", "expected"), [(3, [[1, 0], [0, 0], [0, 0]]), (1, [[2, 1], [0, 0], [0, 0]])])
 def test_more_key_columns_than_fit_one_number(last, expected):
     names = [f"k{i}" for i in range(64)]
@@ -164,14 +158,6 @@ def test_more_key_columns_than_fit_one_number(last, expected):
     log = pd.DataFrame({n: [1, 1] for n in names} | {"t": [5, 6], "k63": [1, last]})
     made = History(names, order="t", table="log", stats=["count", "is_last"]).fit_transform(rows, tables={"log": log})
     assert made[["history_count", "history_is_last"]].values.tolist() == expected
-
-
-@pytest.mark.parametrize(("change", "named"), [(str, "text in the log.*to_datetime"), ("int64", "numbers in the log")])
-def test_times_against_another_type_are_named(change, named):
-    rows = pd.DataFrame({"user": [1, 1], "t": pd.to_datetime(["2024-01-01", "2024-01-02"])})
-    with pytest.raises(DataError, match=named) as caught:
-        History("user", order="t", table="log").fit_transform(rows, tables={"log": rows.astype({"t": change})})
-    assert caught.value.column == "t"
 
 
 def test_generators_of_several_kinds_and_orders_share_a_log():
@@ -238,19 +224,6 @@ def test_a_missing_time_is_said_to_be_the_logs():
         features.fit_transform(rows, tables={"log": log})
 
 
-def test_times_are_in_seconds_and_kinds_of_every_type():
-    frame = pd.DataFrame(
-        {
-            "user": [1, 1, 1],
-            "t": pd.to_datetime(["2024-01-01 00:00:00.0", "2024-01-01 00:01:00.0", "2024-01-01 00:01:30.5"]),
-            "code": [2**53 + 1, 5, 7],
-        }
-    )
-    made = LastAction("user", order="t", action="code").fit_transform(frame)
-    assert made["since_last1_code__user"].tolist() == pytest.approx([math.nan, 60.0, 30.5], nan_ok=True)
-    assert made["last1_code__user"].tolist()[1:] == [2**53 + 1, 5]
-
-
 def test_the_rows_own_order():
     frame = pd.DataFrame({"user": [1, 2, 1, 1], "kind": ["a", "b", None, "c"]})
     made = LastAction("user", order=None, action="kind", since=False).fit_transform(frame)
@@ -299,19 +272,3 @@ def test_times_are_in_seconds_and_exact(unit):
     wide = pd.DataFrame({"t": [2**53 + 1, 2**53 + 2, -(2**63), 2**63 - 1]})
     made = TimeSince(order="t").fit_transform(wide)["since_row"]
     assert made.tolist()[:2] == [2.0**63 + 2.0**53, 1.0]
-
-
-def test_a_target_may_be_the_event():
-    frame = pd.DataFrame({"t": [1, 2, 4], "y": [1, 0, 1]})
-    made = FeatureSet([TimeSince("y", order="t")], target="y").fit_transform(frame)
-    assert made["since_y"].fillna(-1).tolist() == [-1, 1, 3]
-
-
-def test_test_rows_see_the_tail_of_the_past():
-    past = pd.DataFrame({"g": [1, 1, 2], "t": [1, 2, 1], "e": [True, False, True]})
-    new = pd.DataFrame({"g": [2, 1, 1], "t": [9, 9, 8], "e": [False, False, True]}, index=["p", "q", "r"])
-    fs = FeatureSet([TimeSince("e", by="g", order="t"), TimeSince("e", by="g", order="t", first=True)]).fit(past)
-    made = fs.transform(new, history=past)
-    assert made["since_e__g"].to_dict() == {"p": 8, "q": 1, "r": 7}
-    assert made["since_first_e__g"].to_dict() == {"p": 8, "q": 8, "r": 7}
-    assert fs.transform(new)["since_e__g"].fillna(-1).tolist() == [-1, 1, -1]

@@ -24,7 +24,7 @@ from fastrec.features import (
 from fastrec.features.base import Fitted, Grouped
 from fastrec.features.leakage.check import LeakageReport
 from fastrec.table import Column, Table
-from tests.features.examples import ENCODERS, EXAMPLES
+from tests.features.examples import EXAMPLES
 from tests.features.frames import clicks, columns, tables, to_pandas
 
 
@@ -297,33 +297,6 @@ def test_no_generator_of_the_library_gives_away_a_rows_target(make):
         pytest.skip("takes the target for a column like any other")
     report = check_leakage(fs, TROUBLED, "y", tables=TABLES, probes=2)
     assert report.ok, str(report)
-
-
-@pytest.mark.parametrize("features", ENCODERS[::4], ids=lambda f: "+".join(map(repr, f)))
-def test_no_encoder_lets_an_outer_fold_through(features):
-    df = leak_frame()
-    report = check_leakage(FeatureSet(features, key="user", folds=3), df, "y", folds="k", probes=2)
-    assert report.ok, str(report)
-
-
-def leak_frame(n=40):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "id": range(n),
-            "user": rng.integers(0, 4, n),
-            "item": rng.choice(["a", "b", "c"], n),
-            "city": rng.choice(["x", "y"], n),
-            "price": rng.integers(-3, 4, n).astype(float),
-            "t": rng.integers(0, 12, n),
-            "text": rng.choice(["", "#a b", "#b @c", "b c"], n),
-            "y": rng.integers(0, 2, n).astype(float),
-            "k": rng.integers(0, 3, n),
-        }
-    )
-    frame["tags"] = pd.Series([[["p"], ["q", "r"], [], None][i] for i in rng.integers(0, 4, n)], dtype=object)
-    frame["vec"] = pd.Series(list(rng.integers(-2, 3, (n, 2)).astype(float)), dtype=object)
-    return frame
 
 
 def test_columns_that_differ_from_run_to_run_are_named_as_such():

@@ -7,16 +7,13 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastrec.features as ff
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import FOLD_SEED, INNER_SEED, row_folds
-from fastrec.stacking import LinearBlend, Stack
 from fastrec.table import Table
-from fastrec.validate import Lists, Predictions, folds_digest
 from tests.features.examples import CAUSAL, ENCODERS, ROW_WISE
 from tests.features.test_contract import assert_equal
 
@@ -100,11 +97,21 @@ def test_events_at_or_after_a_row_never_move_it(frame, log, other, now):
     exactly(a, b, feature.outputs)
 
 
-@pytest.mark.parametrize(
-    "feature", [ff.Lag("price", by="user", n=-1), ff.Lag("price", n=[1, -2]), ff.Diff("price", n=-1)]
-)
+AHEAD = [
+    *(
+        ff.Lag("price", n=-1),
+        ff.Lag("price", n=[1, -2]),
+        ff.Diff("price", n=-1),
+        ff.LastKnown("price", by="user", ahead=True),
+    ),
+    *(ff.Neighbours("price", by="user", what=what) for what in (["previous", "next"], "diff_next")),
+]
+
+
+@pytest.mark.parametrize("feature", AHEAD, ids=repr)
 def test_looking_ahead_is_declared(feature):
     assert feature.uses_future
+    assert not ff.Neighbours("price", by="user", what=["previous", "diff_previous", "above", "below"]).uses_future
 
 
 encoders = pytest.mark.parametrize("features", ENCODERS, ids=lambda f: "+".join(map(repr, f)))
@@ -212,21 +219,12 @@ def test_a_fold_does_not_depend_on_place_neighbours_or_partition(keys, seed, fol
     assert all(0 <= f < folds for f in expected)
 
 
-KEYED = {
-    "int64": pd.Series([5, 6, 1_700_000_000]),
-    "int32": pd.Series([5, 6, 1_700_000_000], dtype="int32"),
-    "uint64": pd.Series([5, 6, 1_700_000_000], dtype="uint64"),
-    "float64": pd.Series([5.0, 6.0, 1_700_000_000.0]),
-    "Int64": pd.Series([5, 6, 1_700_000_000], dtype="Int64"),
-    "category": pd.Series([5, 6, 1_700_000_000]).astype("category"),
-}
-
-
-@pytest.mark.parametrize("kind", sorted(KEYED))
+@pytest.mark.parametrize("kind", ["int32", "uint64", "float64", "Int64", "category"])
 def test_a_key_has_one_fold_whatever_type_holds_it(kind):
-    expected = row_folds(Table({"k": KEYED["int64"]}), ["k"], 1000).tolist()
-    assert row_folds(Table({"k": KEYED[kind]}), ["k"], 1000).tolist() == expected
-    with_hole = pd.concat([KEYED[kind].astype(object), pd.Series([None], dtype=object)]).infer_objects()
+    keys = pd.Series([5, 6, 1_700_000_000])
+    expected = row_folds(Table({"k": keys}), ["k"], 1000).tolist()
+    assert row_folds(Table({"k": keys.astype(kind)}), ["k"], 1000).tolist() == expected
+    with_hole = pd.concat([keys.astype(kind).astype(object), pd.Series([None], dtype=object)]).infer_objects()
     assert row_folds(Table({"k": with_hole}), ["k"], 1000).tolist() == [*expected, 0]
 
 
@@ -302,22 +300,6 @@ def encoded(rest, key):
     return (own.sum() + 2 * (rest["y"].mean() if len(rest) else 0)) / (len(own) + 2)
 
 
-@pytest.mark.parametrize("far", FAR)
-def test_far_folds_in_a_column_a_generator_and_a_chain(far):
-    near, data = frame(), frame()
-    near["fold"], data["fold"] = np.arange(12) % 2, np.arange(12) % 2 * far
-    for make in (
-        lambda: [ff.TargetEncode("a", "y", fold_column="fold")],
-        lambda: [ff.GroupRank(ff.TargetEncode("a", "y", fold_column="fold"), by="g")],
-    ):
-        want, got = (ff.FeatureSet(make(), key="g").fit_transform(d) for d in (near, data))
-        pd.testing.assert_frame_equal(want.drop(columns="fold"), got.drop(columns="fold"))
-        pairs = [ff.FeatureSet(make(), key="g").cross_fit(d, "fold") for d in (near, data)]
-        for one, other in zip(*pairs, strict=True):
-            for want, got in zip(one, other, strict=True):
-                pd.testing.assert_frame_equal(want.drop(columns="fold"), got.drop(columns="fold"))
-
-
 @pytest.mark.parametrize("count", [10**6, 10**9])
 def test_more_folds_than_rows_take_the_memory_of_the_rows(count):
     data = frame()
@@ -353,38 +335,3 @@ def test_what_is_no_fold_is_named(folds, problem):
     if len(folds) == 2:
         with pytest.raises(DataError, match=problem.replace("row 1", "column 'f', row 1")):
             list(ff.FeatureSet([ff.CountEncode("a")]).cross_fit(data.assign(f=folds), "f"))
-        if list(folds) == [0, -1]:
-            return  # in a stack: the row is in no fold
-        numbers = all(isinstance(f, int | float) for f in folds)
-        given = torch.tensor(folds, dtype=torch.float64) if numbers else folds
-        with pytest.raises(DataError, match=problem.replace("row 1: ", "")):
-            Few().fit(base(lists(2)), lists(2), given, lists(2))
-
-
-def lists(n):
-    made = Table({"x": torch.zeros(n)})
-    return Lists(made, torch.arange(n) // 2, cats=[], conts=["x"], label=(torch.arange(n) % 2).double())
-
-
-def base(data, folds=None):
-    scores = torch.linspace(-1, 1, len(data), dtype=torch.float64)
-    parts = [] if folds is None else [(folds == k).nonzero().squeeze(1) for k in torch.unique(folds)]
-    made = folds_digest(parts, len(data))
-    return [Predictions("m", scores, scores, folds=made), Predictions("n", -scores.sin(), -scores.sin(), folds=made)]
-
-
-class Few(Stack):
-    def blends(self, models, data, metric):
-        return [LinearBlend(models), LinearBlend(models[:1], name="one")]
-
-
-def test_a_stack_of_far_folds_is_one_of_near_ones():
-    data = lists(60)
-    near = data.groups % 3
-    (want, scores), (got, far_scores) = (
-        Few().fit(base(data, folds), data, folds, data, seed=1) for folds in (near, near * 10**9)
-    )
-    assert scores == far_scores
-    torch.testing.assert_close(got.oof, want.oof)
-    torch.testing.assert_close(got.test, want.test)
-    assert len(got.models) == 3

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fastrec.features as ff
-from fastrec.table import Table
 from tests.features.frames import of_rows
 
 
@@ -50,23 +49,6 @@ def test_out_of_fold_encodings_equal_scikit_learns_of_the_same_folds(kind):
     assert with_folds == pytest.approx(theirs.fit_transform(keys, frame[target]), rel=1e-12)
     new = pd.DataFrame({"s": ["a", "never", "é🎉"], "f": [1e8 + 1, 1e8 + 2, 0.5], "i": [3, -3, 99]})
     assert ours.transform(new)[ours.outputs].to_numpy() == pytest.approx(theirs.transform(new.astype(str)), rel=1e-12)
-
-
-def test_normalised_parts_equal_scikit_learns_partial_fit():
-    from sklearn.preprocessing import StandardScaler
-
-    rng = np.random.default_rng(4)
-    x = rng.normal(size=(210, 3)) * [1, 1e4, 1e-6] + [1e6, -3, 1e-3]
-    x[rng.random(x.shape) < 0.2] = math.nan
-    names = ["a", "b", "c"]
-    ours, theirs, state = ff.Normalize(names), StandardScaler(), None
-    for part in np.array_split(x, 7):
-        theirs.partial_fit(part)
-        own = ours.collect(Table.read(pd.DataFrame(part, columns=names)))
-        state = own if state is None else ours.merge(own, state)
-    ours.learn(state)
-    made = ours.transform(pd.DataFrame(x, columns=names))[ours.outputs].to_numpy()
-    np.testing.assert_allclose(made, theirs.transform(x), rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import fastrec.features as ff
 from fastrec._core import limits
-from fastrec.errors import DataError, FastrecError
 from fastrec.features.rows import _STATS
 
 STATS = list(_STATS)
@@ -81,14 +80,6 @@ def test_a_wide_table_of_many_types_has_those_of_pandas(monkeypatch):
             np.testing.assert_array_equal(again[f"row_{stat}"], whole[stat], err_msg=f"{stat}, {size}")
 
 
-def test_counts_are_whole_numbers_past_what_a_byte_holds_and_the_others_floats():
-    made = ff.RowStats(["a"], STATS).fit_transform(pd.DataFrame({"a": [1, 0]}))
-    assert made.dtypes[1:].astype(str).tolist() == ["int64"] * 4 + ["float64"] * 5
-    df = pd.DataFrame({f"c{i}": [0.0, None, -1.0] for i in range(300)})
-    made = ff.RowStats(list(df), ["zeros", "missing", "negative"]).fit_transform(df).iloc[:, 300:]
-    assert made.to_numpy().tolist() == [[300, 0, 0], [0, 300, 0], [0, 0, 300]]
-
-
 def test_infinities_times_and_generators_are_numbers_and_equal_values_have_no_spread():
     inf = math.inf
     df = pd.DataFrame({"a": [inf, inf, -inf, 1.0], "b": [1.0, inf, inf, 1e308], "c": [None, None, 2.0, 1e308]})
@@ -118,16 +109,6 @@ def test_a_selector_chooses_once_and_takes_no_target(tmp_path):
     new = pd.DataFrame({"later": [100.0], "b": [5], "a": [None], "s": ["x"]})
     for which in (fs, ff.FeatureSet.load(tmp_path / "fs")):
         assert which.transform(new)["row_sum"].tolist() == [5]
-
-
-def test_no_column_and_text_are_named(monkeypatch):
-    with pytest.raises(FastrecError, match="RowStats"):
-        ff.RowStats([])
-    monkeypatch.setattr(limits, "ROW_STATS_NUMBERS", 1)
-    df = pd.DataFrame({"a": [1.0] * 4, "b": [None, None, None, "x"]})
-    with pytest.raises(FastrecError, match="RowStats") as caught:
-        ff.RowStats(["a", "b"]).fit_transform(df)
-    assert (caught.value.column, caught.value.row) == ("b", 3)
 
 
 any_number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([math.inf, -math.inf, 1e300]))
@@ -197,20 +178,6 @@ def test_infinities_are_in_the_last_buckets_and_move_no_other_edge():
     frame = pd.DataFrame({"x": [-math.inf, 1, 2, 3, math.inf]})
     assert ff.Bucketize("x", quantiles=[0.25, 0.5, 0.75]).fit_transform(frame)["x_qbucket"].tolist() == [0, 1, 2, 3, 3]
     assert ff.Bucketize("x", [0]).fit_transform(frame)["x_bucket"].tolist() == [0, 1, 1, 1, 1]
-
-
-def test_a_number_of_buckets_is_no_list_of_edges():
-    with pytest.raises(DataError, match=r"edges=4 lists no numbers.*quantiles=4"):
-        ff.Bucketize("x", 4)
-
-
-def test_given_edges_need_no_fitting_and_say_so(tmp_path):
-    given_, learned = ff.Bucketize("x", [1.5]), ff.Bucketize("x", quantiles=2)
-    assert (given_.kind, given_.online, learned.kind, learned.online) == ("row", "row", "fitted", "fitted")
-    given_.save(tmp_path / "b")
-    assert ff.Bucketize.load(tmp_path / "b").transform(pd.DataFrame({"x": [1, 2]}))["x_bucket"].tolist() == [0, 1]
-    with pytest.raises(FastrecError, match="fitted"):
-        learned.transform(pd.DataFrame({"x": [1]}))
 
 
 def test_given_edges_of_an_encoding_are_row_wise_and_learned_ones_are_not():

@@ -9,7 +9,6 @@ import re
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
@@ -85,25 +84,6 @@ def test_what_is_kept(keep):
         assert train.columns.tolist() == valid.columns.tolist() == kept + fs.outputs
 
 
-def test_only_outputs_of_every_library(tmp_path):
-    pl = pytest.importorskip("polars")
-    data = frame()
-    fs = features(keep="outputs")
-    expected = fs.fit_transform(data)
-    for other in (pl.from_pandas(data), pa.Table.from_pandas(data, preserve_index=False), data.to_dict("list")):
-        made = fs.fit_transform(other)
-        assert type(made) is type(other)
-        names = made.column_names if isinstance(made, pa.Table) else list(made)
-        if isinstance(made, pl.DataFrame):
-            names = made.columns
-        assert names == fs.outputs
-        first = made[fs.outputs[0]]
-        first = first.to_pylist() if isinstance(made, pa.Table) else list(first)
-        assert first == pytest.approx(expected[fs.outputs[0]].tolist())
-    fs.save(tmp_path / "f")
-    assert ff.FeatureSet.load(tmp_path / "f").keep == "outputs"
-
-
 def test_bad_things_to_keep_are_named():
     with pytest.raises(DataError, match="keep 'everything'"):
         features(keep="everything")
@@ -172,7 +152,7 @@ def test_the_docstring_says_what_its_arguments_are(name):
     thing = getattr(registry, name)
     text = thing.__doc__
     assert text.splitlines()[0].endswith(".")
-    if "Arguments as" not in text:
+    if "Arguments as" not in text and inspect.signature(thing).parameters:
         assert "Args:" in text
     if isinstance(thing, type):
         for word in list(inspect.signature(thing).parameters):

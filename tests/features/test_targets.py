@@ -172,8 +172,3 @@ def test_a_target_in_another_table_is_refused():
 def test_the_remedy_fits_how_the_target_is_read(feature, remedy):
     with pytest.raises(DataError, match=f"column 'y': .* reads the target.*{remedy}"):
         ff.FeatureSet([feature], target="y").fit(pd.DataFrame({"x": [1, 2], "y": [0, 1]}))
-
-
-def test_an_order_of_text_is_named_as_the_order():
-    with pytest.raises(DataError, match="column 't', row 0: Lag: the order holds text"):
-        ff.Lag("x", order="t").fit_transform(pd.DataFrame({"x": [1], "t": ["2024-01-01"]}))

@@ -5,7 +5,6 @@ from collections import Counter
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, VectorColumns, number
+from fastrec.features import FeatureSet, SvdEncode, VectorColumns, number
 from fastrec.features.vectors import unit
 from fastrec.table import Table
 
@@ -77,26 +76,6 @@ def test_float32_stays_and_all_else_becomes_float64(kind, wanted):
         made = VectorColumns("x").fit_transform(frame)
         assert made.schema.field("vector_x").type == pa.list_(wanted, 2)
         assert made["vector_x"].to_pylist() == [pytest.approx([0.6, 0.8]), None]
-
-
-def test_every_library_gets_its_own_vectors_back(tmp_path):
-    values, expected = [[3.0, 4.0], None, [0.0, 0.0]], [[0.6, 0.8], None, [0.0, 0.0]]
-    fs = FeatureSet([VectorColumns("x")])
-    frame = pd.DataFrame({"x": pd.Series(values, dtype=object)}).set_axis([2, 2, 0])
-    made = fs.fit_transform(frame)
-    assert made.index.tolist() == [2, 2, 0]
-    fs.save(tmp_path / "fs")
-    again = FeatureSet.load(tmp_path / "fs")
-    polars = again.transform(pl.DataFrame({"x": pl.Series(values, dtype=pl.List(pl.Float64))}))["vector_x"]
-    assert (polars.dtype, polars.to_list()) == (pl.Array(pl.Float64, 2), expected)
-    table = again.transform(Table.read(pa.table({"x": pa.array(values)})))["vector_x"]
-    assert table.values.tolist() == [[0.6, 0.8], [0.0, 0.0], [0.0, 0.0]]
-    assert table.is_missing().tolist() == [False, True, False]
-    assert VectorColumns("vector_x", name="y").fit_transform(made)["y"].iloc[0].tolist() == pytest.approx([0.6, 0.8])
-    assert again.transform({"x": np.array([[3.0, 4.0]])})["vector_x"][0].tolist() == [0.6, 0.8]
-    past = again.transform(frame, history=frame.iloc[:1])  # rows of two frames, put together
-    for found in (made, past):
-        assert [v if v is None else v.tolist() for v in found["vector_x"]] == expected
 
 
 def test_the_width_is_learned():
@@ -224,12 +203,6 @@ def test_keys_are_told_apart_to_64_bits_and_words_with_nul():
     made = SvdEncode("item", "user", dims=2).fit_transform(table)
     rows = np.stack([made["svd0_item__user"].to_numpy(), made["svd1_item__user"].to_numpy()], 1)
     np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-12)
-
-
-def test_inside_others():
-    rows = pd.DataFrame({"item": ["a", "a", "b"], "user": [1, 2, 2]})
-    made = GroupStats(SvdEncode(CountEncode("item"), "user", dims=1), by="user", over="group").fit_transform(rows)
-    assert made.filter(like="mean_svd0").notna().all().all()
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("inf")])

@@ -12,14 +12,6 @@ import fastrec.features as ff
 from fastrec.errors import FastrecError
 from fastrec.table import Table
 
-
-def test_nullable_integers_past_the_floats_stay_exact():
-    frame = pd.DataFrame({"k": pd.array([2**53 + 1, 2**53, None, 2**53 + 1], dtype="Int64"), "y": [1, 0, 1, 1]})
-    assert ff.TargetEncode("k", "y", smooth=0).fit(frame).transform(frame)["te_k__y"].tolist() == [1, 0, 0.75, 1]
-    assert ff.Lag("k").fit_transform(frame)["lag1_k"].tolist()[1:] == [2**53 + 1, 2**53, pd.NA]
-    assert ff.Categorify("k").fit_transform(frame)["code_k"].tolist() == [2, 1, 0, 2]
-
-
 BIG = 1 << 53
 NUMBERS = [BIG + 1, BIG + 3, BIG, BIG + 4, None, BIG + 3]
 HUGE = [(1 << 64) - 2, (1 << 64) - 1, (1 << 63) + 1, 1 << 63]
@@ -71,12 +63,6 @@ def test_integers_of_a_category_are_exact(make, held):
     rest = {"x": pa.array([1.0, 2, 3, 4, 5, 6]), "g": pa.array([1, 1, 1, 2, 2, 2])}
     expected = made(make(), v=plain(NUMBERS), t=plain(order), **rest)
     assert made(make(), v=held(NUMBERS), t=held(order), **rest) == expected
-
-
-def test_digits_and_lags_by_hand():
-    assert made(ff.Digits("v"), v=dictionary([BIG + 3, None])) == {"last1_v": [5, None]}  # 2^53 + 3 = …995
-    lag = made(ff.Lag("x", order="t"), x=pa.array([1, 2, 3]), t=dictionary([BIG + 1, BIG, BIG + 2]))
-    assert lag == {"lag1_x": [2, None, 1]}
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def merge_arrays(
     a: Arrays, b: Arrays, left: torch.Tensor | None = None, right: torch.Tensor | None = None, size: int = 0
 ) -> Arrays:
     """Merge two partitions' arrays."""
-    # left, right: where their keys stand among size keys of both; None: they have the same keys and cells
+    # left, right: the places of their keys among the size keys of both; None: they have the same keys and cells
     if left is not None:
         cells = max(len(x) for part in (a, b) for x in part.values())
         a = {n: spread(v, left, size, cells, EMPTY.get(n, 0)) for n, v in a.items()}

@@ -53,11 +53,9 @@ def change(before: Column, after: Column, scale: float | None = None, *, exact: 
 class Followers:
     """Rows of a column that may follow their own target, the likeliest first: int64."""
 
-    # effects: by how much each moves with its target; exact: only the last digits move
-
     rows: torch.Tensor
-    effects: torch.Tensor
-    exact: bool
+    effects: torch.Tensor  # by how much each moves with its target
+    exact: bool  # whether only the last digits move
 
     def left(self, delta: torch.Tensor, flipped: torch.Tensor) -> Followers:
         """Keep the rows that moved in a further run (``delta``) if, and only if, their target was ``flipped``."""
