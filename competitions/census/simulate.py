@@ -17,8 +17,6 @@ Run ``fastrec simulate competitions/census --sessions 20000 --out DIR``: session
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 from fastrec.metrics import auc
 
 FILES = ("train.parquet", "test.parquet")
@@ -203,23 +198,3 @@ def _amounts(wealth: np.ndarray, rate: float, size: int, rng: np.random.Generato
     amount = size * wealth
     amount = np.where(amount > 2000, np.round(amount / 1024) * 1024, np.round(amount))
     return np.where(has, np.clip(amount, 1, 99_999), 0).astype(np.int64)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --sessions N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate the files of the census.")
-    parser.add_argument("--sessions", type=int, default=20_000, help="number of persons (default 20000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(args.sessions, args.out, seed=args.seed)
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{done.out}: {done.train:,} + {done.test:,} persons, {done.share:.3f} of them rich")
-    print(f"oracle {done.oracle_auc:.5f}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -18,9 +18,7 @@ Run ``fastrec simulate competitions/criteo --rows 1000000 --out DIR``.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +28,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import torch
 
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 from fastrec.metrics import auc
 
 DAYS = 8
@@ -173,23 +168,3 @@ def _hex(rank: np.ndarray, column: int) -> np.ndarray:
     digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     nibbles = (value[:, None] >> np.arange(28, -1, -4, dtype=np.uint64)) & np.uint64(15)
     return np.ascontiguousarray(digits[nibbles.astype(np.intp)]).view("S8")[:, 0].astype("U8")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --rows N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate click logs in Criteo's form.")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="number of lines (default 1000000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(args.rows, args.out, seed=args.seed)
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{done.out}: {done.rows:,} lines in {done.days} files, {done.share:.3f} of them clicks")
-    print(f"oracle AUC {done.oracle_auc:.5f}, log loss {done.oracle_logloss:.5f}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

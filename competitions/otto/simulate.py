@@ -18,16 +18,12 @@ Run ``fastrec simulate competitions/otto --sessions 20000 --out DIR``.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError

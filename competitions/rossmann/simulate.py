@@ -8,14 +8,11 @@ week, in all stores.
 **Sales** of an open day are ``exp(size + weekday + promotion + season + school + drift + days beside a holiday + level
 + noise)`` with a normal noise of .1: no forecast has an RMSPE below about .1, and the level's wandering comes on top.
 
-Run ``python competitions/rossmann/simulate.py --stores 100 --out DIR``, or ``fastrec simulate competitions/rossmann
---sessions 100 --out DIR``.
+Run ``fastrec simulate competitions/rossmann --sessions 100 --out DIR``: sessions are stores here.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError
@@ -163,18 +157,3 @@ def _stores(rng: np.random.Generator, n: int) -> tuple[pa.Table, dict[str, np.nd
         "season": rng.normal(0.04, 0.03, n),
         "drift": rng.normal(0.02, 0.05, n),
     }
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--stores", type=int, default=100)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    for name, value in vars(simulate(args.stores, args.out, seed=args.seed)).items():
-        sys.stdout.write(f"{name} {value}\n")
-
-
-if __name__ == "__main__":
-    main()

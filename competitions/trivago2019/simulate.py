@@ -28,13 +28,11 @@ taste and what is hidden of the quality of rarely shown items.
 **Sources.** Shares and sizes: the challenge's published statistics and, where those are silent, counts over a public
 sample of its log (see ``Constants``, which were frozen before the competition's models were built).
 
-Run ``python competitions/trivago2019/simulate.py --sessions 20000 --out DIR``.
+Run ``fastrec simulate competitions/trivago2019 --sessions 20000 --out DIR``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,9 +43,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from competitions.trivago2019.simulated_sessions import Block
 from competitions.trivago2019.simulated_world import (
@@ -61,7 +56,7 @@ from competitions.trivago2019.simulated_world import (
     make_world,
 )
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 
 FILES = ("train.csv", "test.csv", "item_metadata.csv", "ground_truth.csv", "true_probabilities.parquet")
 LOG_HEADER = (
@@ -396,25 +391,3 @@ def _check(sessions: int, out: Path, seed: int, block_sessions: int) -> None:
             raise DataError(
                 f"holds {other[0]!r}, which no simulation wrote", file=out, remedy="Name an empty or new folder"
             )
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --sessions N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate the files of the RecSys Challenge 2019.")
-    parser.add_argument("--sessions", type=int, default=20_000, help="number of sessions (default 20000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(
-            args.sessions, args.out, seed=args.seed, progress=lambda k, n: print(f"{k:,} of {n:,} sessions")
-        )
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{done.out}: {done.train_rows:,} + {done.test_rows:,} actions, {done.candidates:,} candidates")
-    print(f"oracle {done.oracle_mrr:.5f}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

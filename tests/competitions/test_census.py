@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from competitions.census import simulate as simulator
 from competitions.census.competition import NUMBERS, RICH, TARGET, Census
 from competitions.census.simulate import FILES, simulate
 from fastrec.competition import check_submission, run_competition
@@ -136,6 +135,3 @@ def test_simulated_persons_are_as_the_law_says(tmp_path):
 def test_simulations_that_cannot_be_are_named(tmp_path):
     with pytest.raises(DataError, match="too few"):
         simulate(199, tmp_path / "data")
-    assert simulator.main(["--sessions", "300", "--out", str(tmp_path / "data")]) == 0
-    with pytest.raises(SystemExit):
-        simulator.main(["--sessions", "1", "--out", str(tmp_path / "data")])

@@ -124,17 +124,6 @@ def test_a_run_scores_what_a_loop_scores(run, data):
     assert (run / "report.html").stat().st_size > 1000
 
 
-def test_the_saved_ranker_recommends_what_was_submitted(run, data):
-    found = Quick().read(data, None)
-    asked = found.known.take(found.test)
-    best = ObjectiveRanker.load(run / "models" / "ranker").recommend(asked, 20)
-    rows = pd.read_csv(run / "submission.csv", dtype=str).set_index("session_type").labels
-    ids = asked.sessions.to_arrow().to_pylist()
-    for kind in KINDS:
-        said = [" ".join(map(str, asked.decode(row[row > 0]).to_pylist())) for row in best[kind]]
-        assert said == [rows[f"{i}_{kind}"] for i in ids]
-
-
 def test_heads_of_one_net_are_sources_if_asked(data, tmp_path):
     class WithNet(Quick):
         net = {"width": 8, "epochs": 1, "heads": "shared"}  # noqa: RUF012
