@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,16 +37,6 @@ GRIDS: dict[str, Sequence[Any]] = {
     "adamw": (0.01, 0.03, 0.1),
     "split": ((0.03, 0.03), (0.02, 0.04), (0.01, 0.04), (0.02, 0.08)),
     "lamb": (0.01, 0.03, 0.1),
-}
-PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
-ENDS = {
-    "before_batch": "loader",
-    "after_pred": "forward and loss",
-    "before_backward": "forward and loss",
-    "after_backward": "backward",
-    "before_step": "callbacks",
-    "after_step": "optimizer",
-    "after_batch": "callbacks",
 }
 EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
 
@@ -227,43 +218,27 @@ def faster_amp(to: Any, settings: Settings) -> str | None:
     """``bf16`` where batches of ``BATCH`` rows take less time with it than without, else None."""
     system = next(s for s in SYSTEMS if s.half and s.batch == "base")
     seconds = {
-        amp: min(sum(phases(system, to, replace(settings, amp=amp), batches=30).values()) for _ in range(3))
+        amp: min(seconds_of_batches(system, to, replace(settings, amp=amp), 30) for _ in range(3))
         for amp in (None, "bf16")
     }
     return min(seconds, key=seconds.__getitem__)
 
 
-class _Phases(Callback):
-    """Notes where the time of each training batch goes, one number a batch, and stops after some of them."""
-
-    order = -100
-
-    def __init__(self, batches: int) -> None:
-        self.batches, self.count = batches, 0
-        self.seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
-        self.here = dict.fromkeys(PHASES, 0.0)
-
-    def __call__(self, event: str) -> None:
-        if event != "before_train" and event not in ENDS:
-            return
-        now = time.perf_counter()
-        if event != "before_train" and self.training:
-            self.here[ENDS[event]] += now - self.since
-        self.since = now
-        if event == "after_batch":
-            for phase, seconds in self.here.items() if self.count else ():  # the first batch warms up
-                self.seconds[phase].append(seconds)
-            self.here = dict.fromkeys(PHASES, 0.0)
-            self.count += 1
-            if self.count > self.batches:
-                raise CancelFitException
-
-
-def phases(system: System, to: Any, settings: Settings, *, batches: int) -> dict[str, float]:
-    """Where the seconds of some training batches of a system go: phase → seconds of a batch.
-
-    Of the batches the median: it is not moved by one in which the machine did something else, as the mean is.
-    """
-    clock = _Phases(batches)
+def seconds_of_batches(system: System, to: Any, settings: Settings, batches: int) -> float:
+    """Train a system for so many batches after the first, which warms up; the median batch's seconds."""
+    clock = _Batches(batches, settings.device)
     _fitted(system, to, settings, 0, clock, _NoValidation())
-    return {phase: statistics.median(seconds) if seconds else 0.0 for phase, seconds in clock.seconds.items()}
+    return statistics.median(b - a for a, b in pairwise(clock.ends)) if len(clock.ends) > 1 else 0.0
+
+
+class _Batches(Callback):
+    """When each training batch has ended; the training then ends, too."""
+
+    def __init__(self, batches: int, device: str) -> None:
+        self.batches, self.device, self.ends = batches, device, []
+
+    def after_batch(self) -> None:
+        if self.training:
+            self.ends.append(_now(self.device))
+            if len(self.ends) > self.batches:
+                raise CancelFitException

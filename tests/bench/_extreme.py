@@ -1,27 +1,18 @@
-"""What ``bench_extreme.py`` trains: two sets of clicks, one net, and one stated way of setting each rule.
+"""Nets and rules that ``bench_extreme.py`` trains on two sets of clicks.
 
-A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are one of
-four pairs (``GRIDS``): that with the best AUC at the smallest batch, on a sample. From there on they follow the rule
-alone: no cell of the table is tuned by itself.
+A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are chosen
+from ``GRIDS`` at the smallest batch; from there on they follow the rule alone.
 
-  AdamW     weight decay .01; both rates ∝ √batch.
-  LAMB      weight decay .01 inside the trust ratio, one trust ratio per embedding table, none for biases and norms
-            (which start at 0 and would hardly leave it); both rates ∝ √batch.
-  scaled    AdamW whose running means reach back over as many rows whatever the batch: ``1 - momentum`` and ``1 - β2``
-            go with the batch (``scale_moms``), as far as to .5 and .1. Embeddings have no momentum: a rare id would be
-            moved on by a gradient of long ago. The embeddings' rate ∝ √(1 - β2), as a row that comes for the first time
-            in a long while goes by rate / √(1 - β2); the other rate ∝ √batch. ε ∝ 1 / batch, as a rare id's share of
-            the mean gradient does. The least β2 was chosen by nets of batch 204,800 on a table of another seed.
-  scaledLAMB
-            LAMB with momentum, β2, ε and the embeddings' rate as in *scaled*. Embeddings have no trust ratio, so
-            that their step is that of *scaled*; the dense layers have theirs, at a rate ∝ √batch. That embeddings have
-            none was chosen by nets of 195 steps on a table of another seed.
-  CowClip   AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
-            other rate ∝ √batch (arXiv 2204.06240, section 5).
+  AdamW       both rates ∝ √batch.
+  LAMB        the same, with one trust ratio per embedding table and none for biases and norms (which start at 0).
+  scaled      AdamW with ``1 - momentum`` and ``1 - β2`` ∝ batch (``scale_moms``), as far as to .5 and .1, and ε ∝ 1 /
+              batch. Embeddings have no momentum: a rare id would be moved on by a gradient of long ago. Their rate is
+              ∝ √(1 - β2), as a row that comes for the first time in a long while goes by rate / √(1 - β2).
+  scaledLAMB  LAMB with momentum, β2, ε and the embeddings' rate as in *scaled*; embeddings have no trust ratio.
+  CowClip     AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
+              other rate ∝ √batch (arXiv 2204.06240, section 5).
 
-The net (``NETS``) is a DCN-v2 of one cross layer beside an MLP, or the MLP alone. Of the planted clicks a fifth of the
-logit's variance is products of two columns' vectors, which the MLP finds or does not find by luck of its first weights.
-
+The least β2, and that embeddings have no trust ratio, were chosen by nets of some 195 steps on a table of another seed.
 All warm up over the first part of the steps and then cool down by half a cosine (``fit_one_cycle``).
 """
 
@@ -59,9 +50,8 @@ DECAY = 0.01
 MOMS, SQR_MOM, EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
 LEAST_MOM, LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
 WIDEST = 16  # floats of an embedding
-# A model, its layers, and the scale of the embeddings' first values (None: the model's own). A product of two columns'
-# vectors is found late or never where they start near 0: .6 was chosen by nets of 195 steps on a table of another seed,
-# where .01, .15 and .3 lost .0004 to .0015.
+# A model, its layers, and the scale of the embeddings' first values (None: the model's own). Products of two columns'
+# vectors that start near 0 are found late or never; .6 was chosen on a table of another seed.
 NETS: dict[str, tuple[type, dict[str, Any], float | None]] = {
     "dcn": (DCNv2, {"cross_layers": 1, "layers": [64, 32]}, 0.6),
     "mlp": (TabularNet, {"layers": [64, 32]}, None),
@@ -182,7 +172,7 @@ def train(
         seed: of first weights and order.
         epochs: how many.
         warm_up: share of the steps in which the rate rises.
-        grads: gradients of large embedding tables: ``rows`` holds the batch's rows only, ``dense`` all.
+        grads: of large embedding tables: ``rows`` (of the batch alone) or ``dense``.
         net: one of ``NETS``.
     """
     torch.manual_seed(seed)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from _frames import event_log, skewed, tabular, with_fastrec
+from _frames import event_log, skewed
 from _gpu_trace import At, seconds_of, share, synchronize
+from _gpu_training import frame, learner
 from _timing import Record, Timing, bare, record
 
 CPU = torch.device("cpu")
@@ -74,16 +75,12 @@ def _features(device: torch.device, rows: int) -> np.ndarray:
     return _values(bench_features.with_fastrec(_log(rows, device)), list(bench_features.NAMES))
 
 
-def _frame(device: torch.device, rows: int) -> Any:
-    return with_fastrec(tabular(rows, "int")).to_device(device)
-
-
 def _packed(device: torch.device, rows: int) -> np.ndarray:
-    return torch.cat([view.double() for view in _frame(device, rows).packed.views[:2]], 1).cpu().numpy()
+    return torch.cat([view.double() for view in frame(rows, device).packed.views[:2]], 1).cpu().numpy()
 
 
 def _batches(device: torch.device, rows: int) -> np.ndarray:
-    loader = _frame(device, rows).dataloaders(bs=256, device=device).train.new(shuffle=False)
+    loader = frame(rows, device).dataloaders(bs=256, device=device).train.new(shuffle=False)
     cats, conts, *_ = next(iter(loader))
     assert cats.device.type == device.type, f"the batch is on {cats.device}"
     return torch.cat([cats.double(), conts.double()], 1).cpu().numpy()
@@ -91,9 +88,7 @@ def _batches(device: torch.device, rows: int) -> np.ndarray:
 
 def _trained(way: str, device: torch.device, rows: int) -> np.ndarray:
     """The mean prediction of a net after an epoch, in one of the benchmark's ways."""
-    from _gpu_training import learner
-
-    learn = learner(_frame(device, rows), 256, device, way, [32])
+    learn = learner(frame(rows, device), 256, device, way, [32])
     with learn.no_bar(), learn.no_logging():
         learn.fit(1, 1e-3)
         said = learn.get_preds(dl=learn.dls.train.new(shuffle=False, drop_last=False))[0]
@@ -237,11 +232,8 @@ def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
     Seconds of a call are the median and the 99th percentile, copies to the device and back are in it. The net's size
     does not go by the rows to train on.
     """
-    from bench_serving import Planted, planted
+    from bench_serving import exported, planted
 
-    from fastrec._core.progress import Stages
-    from fastrec.competition import run_competition
-    from fastrec.serve import export_run
     from fastrec.serve.export import feeds_of
     from fastrec.serve.session import open_session
     from fastrec.serve.verify import read_about
@@ -253,12 +245,7 @@ def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
         return dict(zip(names, session.run(names, {n: v for n, v in feeds.items() if n in taken}), strict=True))
 
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
-        data.mkdir()
-        planted(rows, 0).to_parquet(data / "train.parquet")
-        planted(1_000, 1).drop(columns="y").to_parquet(data / "test.parquet")
-        run = run_competition(Planted(), data, Path(folder) / "run", device="cpu", stages=Stages(quiet=True))
-        export = export_run(run, Path(folder) / "export", fold=0, parts=True).folder
+        _, export = exported(folder, rows, parts=True)
         about = read_about(export)
         feeds = feeds_of(about, Table.read(planted(batch, 1).drop(columns="y")))
         parts = {p["name"]: p for p in about["parts"]}

@@ -1,13 +1,9 @@
-"""The whole check on an NVIDIA GPU, beside goals and floors: ``make gpu``, or this file.
+"""The whole check on an NVIDIA GPU, beside goals and floors: ``make gpu``, or this file; ``GPU.md`` says all of it.
 
-Parts (``--cases``), each in a process of its own, are the names in ``PARTS``; ``GPU.md`` says what each is.
-Records of parts that are not run stay in the file of results, and the report is of all of them. Fields besides those of
-``_timing.py``: ``part``; ``floor_s``, ``floor_share`` and ``floor_of``, the seconds below which it cannot be, the share
-of that speed that is reached, and what the floor is made of; ``error``, where a part failed.
-
-``--minutes 30`` runs the parts in the order of their worth, at middle sizes: a part is begun if its estimate fits into
-what is left, is ended on a limit, and is left out if an earlier call has its records. ``--device cpu --small`` runs the
-same code on a CPU at small sizes; it writes beside, never ``GPU.md``.
+Parts (``--cases``) are the names in ``PARTS``, each in a process of its own; records of parts that are not run stay in
+the file of results. Fields besides those of ``_timing.py``: ``part``; ``floor_s``, ``floor_share`` and ``floor_of``,
+the seconds below which it cannot be, the share of that speed that is reached, and the floor's work; ``error``, where a
+part failed. ``--device cpu --small`` runs the same code on a CPU and writes beside, never ``GPU.md``.
 """
 
 from __future__ import annotations
