@@ -75,21 +75,13 @@ check_equal = partial(check_same, "the two sides", rtol=1e-6, atol=1e-6)
 
 @dataclass
 class Prepared:
-    """What a side makes of the files.
+    """A side's candidates."""
 
-    Args:
-        frame: a row per candidate with ``USED``, in a library of the side's own.
-        splits: row numbers of training and of validation.
-        lists: int64 ``[n]``, the list that each candidate is in.
-        clicked: int64 ``[n]``, the target.
-        time: int64 ``[n]``, seconds: when a row's list was shown.
-    """
-
-    frame: Any
-    splits: tuple[Any, Any]
-    lists: np.ndarray
-    clicked: np.ndarray
-    time: np.ndarray
+    frame: Any  # with ``USED``, in a library of the side's own
+    splits: tuple[Any, Any]  # row numbers of training and of validation
+    lists: np.ndarray  # int64 ``[n]``, the list that each candidate is in
+    clicked: np.ndarray  # int64 ``[n]``, the target
+    time: np.ndarray  # int64 ``[n]``, seconds: when the list was shown
 
 
 def log_file(folder: Path) -> Path:

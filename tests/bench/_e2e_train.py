@@ -44,25 +44,17 @@ EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
 class System(NamedTuple):
     """A row of the table.
 
-    Args:
-        name: what it is called.
-        data: what it trains from: ``stock``, ``features``, ``frame`` or ``device`` (see ``bench_e2e``).
-        loader: whose batches, ``stock`` or ``fastrec``.
-        net: whose modules and optimizer.
-        rule: ``adamw`` (fastai's Adam is the same), ``lamb``, or ``split``: embeddings have a rate of their own and no
-            momentum, as a rare id would be moved on by a gradient of long ago; the others' momentum goes with the batch
-            (``scale_moms``).
-        half: in bfloat16, where that pays.
-        batch: ``base``: ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's.
+    By the rule ``split`` embeddings have a rate of their own and no momentum, as a rare id would be moved on by a
+    gradient of long ago; the others' momentum goes with the batch (``scale_moms``).
     """
 
     name: str
-    data: str
-    loader: str = "fastrec"
-    net: str = "fastrec"
-    rule: str = "adamw"
-    half: bool = False
-    batch: str = "base"
+    data: str  # what it trains from: ``stock``, ``features``, ``frame`` or ``device``
+    loader: str = "fastrec"  # or ``stock``
+    net: str = "fastrec"  # modules and optimizer
+    rule: str = "adamw"  # (fastai's Adam is the same), ``lamb`` or ``split``
+    half: bool = False  # in bfloat16, where that pays
+    batch: str = "base"  # ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's
 
 
 SYSTEMS = (
@@ -82,18 +74,11 @@ SYSTEMS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all systems.
+    """What is the same for all systems."""
 
-    Args:
-        lrs: learning rate at ``BATCH`` by rule.
-        extreme: the extreme batch.
-        amp: ``bf16`` where it pays, or None.
-        device: where nets train.
-    """
-
-    lrs: Mapping[str, Any]
-    extreme: int
-    amp: str | None = None
+    lrs: Mapping[str, Any]  # learning rate at ``BATCH`` by rule
+    extreme: int  # the extreme batch
+    amp: str | None = None  # ``bf16`` where it pays
     device: str = "cpu"
 
     def batch(self, system: System) -> int:
@@ -186,12 +171,8 @@ def tune(
 
     Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
 
-    Args:
-        frame: named columns of training rows, as ``TabularFrame`` takes them.
-        shown: int64 ``[n]``, seconds, when each row was; those of the last day before ``LAST_DAY`` are scored.
-        grids: rule → rates at ``BATCH`` to try; the best of them is returned.
-        extreme: the extreme batch.
-        device: where nets train.
+    ``frame`` has named columns of training rows, ``shown`` the seconds int64 ``[n]`` when each was; those of the last
+    day before ``LAST_DAY`` are scored. ``grids`` are the rates at ``BATCH`` to try, by rule.
     """
     inside = shown >= LAST_DAY - DAY
     splits = (np.flatnonzero(~inside), np.flatnonzero(inside))

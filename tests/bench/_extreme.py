@@ -60,23 +60,14 @@ VALID_BATCH = 65_536
 
 
 class Case(NamedTuple):
-    """Rows to train and to score on.
-
-    Args:
-        name: for the table.
-        frame: training rows and those that are scored.
-        sample: rows to choose a rate on, cut from the training rows of ``frame``.
-        batches: batch sizes, the smallest first; rates are chosen at that one.
-        seeds: how many nets in each cell.
-        bayes_auc: the most that can be reached; None: not known.
-    """
+    """Rows to train and to score on."""
 
     name: str
     frame: TabularFrame
-    sample: TabularFrame
-    batches: list[int]
-    seeds: int
-    bayes_auc: float | None = None
+    sample: TabularFrame  # rows to choose a rate on, cut from the training rows of ``frame``
+    batches: list[int]  # the smallest first; rates are chosen at that one
+    seeds: int  # nets in each cell
+    bayes_auc: float | None = None  # the most that can be reached, if it is known
 
 
 class Run(NamedTuple):
@@ -161,20 +152,7 @@ def train(
     grads: str = "rows",
     net: str = "dcn",
 ) -> Run:
-    """Train one net and score it.
-
-    Args:
-        frame: training and validation rows.
-        rule: one of ``GRIDS``.
-        lrs: the rates chosen at batch size ``base``, of embeddings and of all else.
-        bs: the batch size.
-        base: the smallest one.
-        seed: of first weights and order.
-        epochs: how many.
-        warm_up: share of the steps in which the rate rises.
-        grads: of large embedding tables: ``rows`` (of the batch alone) or ``dense``.
-        net: one of ``NETS``.
-    """
+    """Train one net by one of ``GRIDS`` and score it; ``lrs`` were chosen at batch size ``base``."""
     torch.manual_seed(seed)
     dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
     widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}

@@ -38,13 +38,8 @@ def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int 
 
     Users have sessions (2.5 on average) and sessions have events (10 on average), so that both grow with the rows;
     items (up to 100,000) and cities (1,000) do not. Their frequencies are skewed; four in five events are in the item's
-    own city. Times are whole seconds, no two of a user the same, so that every system sees one order.
-
-    Args:
-        rows: how many.
-        keys: user, session, item and city as int64 (``int``) or as text (``str``).
-        ordered: by user and time; else in random order.
-        seed: other seeds draw other logs.
+    own city. Times are whole seconds, no two of a user the same, so that every system sees one order. User, session,
+    item and city are int64 or, with keys of ``str``, text; rows are in the order of user and time, or in none.
     """
     rng = np.random.default_rng(seed)
 
@@ -87,13 +82,9 @@ def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int 
 
 
 def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
-    """A frame (see ``ABOUT``).
+    """A frame (see ``ABOUT``) of skewed categoricals whose order is not that of their codes.
 
-    Args:
-        rows: how many.
-        keys: what the categoricals hold: ``int``, ``str`` (text of eight characters) or ``words`` (of two to nine);
-            values are skewed, their order is not that of their codes.
-        seed: other seeds draw other frames.
+    They are integers (``int``), text of eight characters (``str``) or of two to nine (``words``).
     """
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {}

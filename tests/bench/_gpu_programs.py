@@ -26,20 +26,11 @@ ROOMS = ("device", "rapids", "segments", "table", "features", "tabular", "models
 def program(
     command: Sequence[str], *, device: str, limit: float, log: Path, folder: Path = ROOT, group: bool = False
 ) -> tuple[int, float]:
-    """Run a program of this repository; what it says goes to a file.
+    """Run a program of this repository with ``FASTREC_DEVICE`` set; what it says goes to the file ``log``.
 
-    It is interrupted in time to write what it has, then ended.
-
-    Args:
-        command: its arguments, after Python's own.
-        device: for ``FASTREC_DEVICE``.
-        limit: seconds after which it is stopped.
-        log: the file.
-        folder: where it runs.
-        group: it gets a process group of its own, of which nothing is left once it has ended.
-
-    Returns:
-        Its exit status, or ``OVER_LIMIT``, or ``INTERRUPTED`` where this process was; and the seconds that it ran.
+    It is interrupted in time to write what it has before ``limit`` seconds are over, then ended. With ``group`` it has
+    a process group of its own, of which nothing is left once it has ended. Returned are its exit status,
+    ``OVER_LIMIT`` or ``INTERRUPTED`` (where this process was), and the seconds that it ran.
     """
     env = {**os.environ, "FASTREC_DEVICE": device, "PYTHONUNBUFFERED": "1"}
     env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)

@@ -22,19 +22,12 @@ BEFORE = ("read", "features", "preprocess", "train")  # from the files to a trai
 
 
 class Found(NamedTuple):
-    """A figure.
-
-    Args:
-        value: in the goal's own unit.
-        notes: which system or batch it is of.
-        of: the record with the floor, if there is one.
-        full: whether it is of the size that the goal speaks of; of a smaller one nothing is judged.
-    """
+    """A figure in the goal's own unit, and which system or batch it is of."""
 
     value: float
     notes: str = ""
-    of: Record | None = None
-    full: bool = True
+    of: Record | None = None  # the record with the floor
+    full: bool = True  # of the size that the goal speaks of; of a smaller one nothing is judged
 
 
 Find = Callable[[Sequence[Record]], Found | None]

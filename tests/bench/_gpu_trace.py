@@ -23,20 +23,13 @@ _ON_CPU = ("cpu_op",)  # stands in for kernels where there is no GPU, so that th
 
 
 class Event(NamedTuple):
-    """One kernel or copy.
+    """One kernel or copy, on the trace's clock."""
 
-    Args:
-        kind: the profiler's category.
-        name: of the kernel, or ``Memcpy DtoH (Device -> Pageable)``.
-        start, seconds: on the trace's clock.
-        size: bytes that were copied; None: no copy, or not known.
-    """
-
-    kind: str
-    name: str
+    kind: str  # the profiler's category
+    name: str  # of the kernel, or ``Memcpy DtoH (Device -> Pageable)``
     start: float
     seconds: float
-    size: int | None = None
+    size: int | None = None  # bytes that were copied, if known
 
     @property
     def copies(self) -> bool:
@@ -164,17 +157,11 @@ def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e
 
 
 class Floors(NamedTuple):
-    """Measured speeds.
+    """Measured speeds."""
 
-    Args:
-        copy: bytes read and written a second by a copy on the device.
-        to_device: bytes a second from pinned memory of the host.
-        flops: operations a second of a large product of matrices, by dtype.
-    """
-
-    copy: float
-    to_device: float
-    flops: dict[str, float]
+    copy: float  # bytes read and written a second by a copy on the device
+    to_device: float  # bytes a second from pinned memory of the host
+    flops: dict[str, float]  # operations a second of a large product of matrices, by dtype
 
     @classmethod
     def of(cls, records: list[Record]) -> Floors | None:

@@ -32,16 +32,10 @@ CATS, CONTS, LIST = ["city", "item", "word"], ["price", "time"], "list_id"
 
 
 class Allowed(NamedTuple):
-    """What a stage may copy to the host.
+    """What a stage may copy to the host, and why."""
 
-    Args:
-        large: copies that hold a byte a row or more.
-        per_batch: copies of any size for each batch; None: any number of small ones.
-        why: the reason.
-    """
-
-    large: int
-    per_batch: float | None
+    large: int  # copies that hold a byte a row or more
+    per_batch: float | None  # copies of any size for each batch; None: any number of small ones
     why: str
 
 

@@ -290,11 +290,8 @@ def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 def arguments(doc: str | None, argv: Sequence[str] | None = None, **options: Any) -> Options:
     """Read the command line.
 
-    Args:
-        doc: of the program.
-        argv: its words; None: those that it was started with.
-        options: name → default and help, or what ``add_argument`` takes. A tuple as default is what there is to choose
-            from, with commas between.
+    ``options`` are name → default and help, or what ``add_argument`` takes. A tuple as default is what there is to
+    choose from, with commas between.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, how in options.items():
@@ -324,14 +321,9 @@ def run_cases(
 ) -> None:
     """A benchmark's whole command: read its options, run the cases, print the table, write the files.
 
-    Args:
-        doc: of the program.
-        cases: name → what yields the records; called with the options.
-        name: of the file of results.
-        title: of the table.
-        about: a line below the heading.
-        threads: that every system may use; None: as many as there are cores.
-        more: further options, see ``arguments``.
+    ``cases`` are called with the options and yield records; ``name`` is the file's, ``about`` a line below the heading,
+    ``threads`` how many every system may use (None: as many as there are cores), ``more`` further options, see
+    ``arguments``.
     """
     options = arguments(
         doc,
@@ -357,6 +349,7 @@ def run_cases(
         write(options.out, records, console.export_text())
 
 
+DATA = (Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets")
 NVTABULAR: dict[str, Any] = {
     "default": os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python")),
     "help": "the Python that has NVTabular (or NVTABULAR_PYTHON)",

@@ -12,7 +12,6 @@ of their rows is the test. Results in the file of ``--out`` are not run again: a
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import tempfile
 import warnings
@@ -25,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 from _auto_simulated import counts, flights, wide
-from _timing import Options, Record, arguments, cores, read, table, timed, write
+from _timing import DATA, Options, Record, arguments, cores, read, table, timed, write
 from rich.console import Console
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -203,7 +202,7 @@ def score(metric: str, truth: pd.Series, said: pd.DataFrame | np.ndarray) -> flo
 def main() -> None:
     a = arguments(
         __doc__,
-        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        data=DATA,
         tables=(",".join(TABLES), "names with commas between"),
         minutes=(5.0, "for each table"),
         seeds=(1, "splits"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from _timing import Record, arguments, bare, read, screen, table, timed, use_threads, write
+from _timing import DATA, Record, arguments, bare, read, screen, table, timed, use_threads, write
 from bench_auto import TABLES, listed
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -67,7 +67,7 @@ def cross_fitted(kind: type[_tree_model.TreeModel], way: str, train: Rows, test:
 def main() -> None:
     args = arguments(
         __doc__,
-        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        data=DATA,
         tables=("", "names in tables/index.json or of bench_auto, with commas; those of the index by default"),
         ways=("0,1,4", "draws, and after a colon rows to hold out at most; the first is what others are set beside"),
         kinds=(tuple(KINDS), "libraries"),

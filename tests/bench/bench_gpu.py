@@ -37,19 +37,15 @@ SIZES = ("small", "medium", "full")
 class Part(NamedTuple):
     """A part of the check.
 
-    Args:
-        run: its module and function.
-        wants: packages, with blanks between.
-        medium, small: seconds at these sizes. At the middle size smoke, floors, copies, loader, steps, embeddings,
-            memory and busy are as an H100 with 16 cores took them, rounded up; the others are guesses.
-        sizes: argument → its values at the three sizes; the last one given goes for those beyond.
+    At the middle size smoke, floors, copies, loader, steps, embeddings, memory and busy have the seconds that an H100
+    with 16 cores took, rounded up; the others' are guesses.
     """
 
-    run: str
-    wants: str
-    medium: float
+    run: str  # its module and function
+    wants: str  # packages, with blanks between
+    medium: float  # seconds at this size
     small: float
-    sizes: dict[str, tuple[Any, ...]]
+    sizes: dict[str, tuple[Any, ...]]  # argument → its values at the three sizes; the last one goes for those beyond
 
 
 _NET, _TREES, _SERVE = "fastai", "fastai xgboost", "fastai onnx onnxruntime onnxscript"
