@@ -55,7 +55,7 @@ NOT = "Not in universe"
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was written; ``oracle_auc``: the AUC of the true probabilities on the test rows."""
+    """A summary of the simulation; ``oracle_auc`` is the AUC of the true probabilities on the test rows."""
 
     out: Path
     train: int
@@ -100,7 +100,7 @@ def simulate(
 
 
 def _persons(n: int, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The columns, in the files' order, and the true probabilities ``[n]``."""
+    """Draw the columns, in the files' order, and the true probabilities ``[n]``."""
     age = np.minimum(rng.gamma(2.2, 16.0, n), 90).astype(np.int64)
     man = rng.random(n) < 0.48
     degree = _degrees(age, rng)
@@ -172,13 +172,13 @@ def _persons(n: int, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], n
 
 
 def _text(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
-    """Text as the publisher has it, in quotation marks after a space; missing where it is not known."""
+    """Format text as the publisher has it, in quotation marks after a space; missing where it is not known."""
     spelled = np.char.add(np.char.add("' ", values), "'")
     return pa.array(spelled, pa.string(), mask=None if known is None else ~known)
 
 
 def _degrees(age: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The number of each person's degree: one that the age allows, by how common it is."""
+    """Draw the number of each person's degree among those that the age allows, by how common it is."""
     since, common = (np.array([d[i] for d in DEGREES]) for i in (1, 2))
     share = common * (since <= age[:, None])
     share[age >= 15, 0] = 0
@@ -187,13 +187,13 @@ def _degrees(age: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _jobs(degree: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The number of a job, from 1: the higher the degree, the lower it tends to be."""
+    """Draw the number of a job, from 1: the higher the degree, the lower it tends to be."""
     place = OCCUPATIONS * rng.beta(1.2 + 0.25 * (len(DEGREES) - degree), 1.2 + 0.25 * degree)
     return 1 + np.minimum(place.astype(np.int64), OCCUPATIONS - 1)
 
 
 def _amounts(wealth: np.ndarray, rate: float, size: int, rng: np.random.Generator, *, adult: np.ndarray) -> np.ndarray:
-    """Amounts of money that few have; large ones recur, as sums in tax forms do."""
+    """Draw amounts of money that few have; large ones recur, as sums in tax forms do."""
     has = adult & (rng.random(len(wealth)) < rate * np.minimum(wealth / 4, 4))
     amount = size * wealth
     amount = np.where(amount > 2000, np.round(amount / 1024) * 1024, np.round(amount))

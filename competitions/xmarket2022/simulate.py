@@ -31,7 +31,7 @@ FILES = ("train.tsv", "train_5core.tsv", "valid_run.tsv", "valid_qrel.tsv", "tes
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was written."""
+    """A summary of the simulation."""
 
     out: Path
     users: int
@@ -80,7 +80,7 @@ def simulate(
 
 
 def _take(rng: np.random.Generator, taste: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """The items of one user, in the order in which they were taken."""
+    """Draw the items of one user, in order."""
     main, second = rng.choice(TASTES, size=2, replace=False)
     by_taste = np.where(taste == main, MAIN / (taste == main).sum(), 0.0)
     by_taste += np.where(taste == second, SECOND / max((taste == second).sum(), 1), 0.0)
@@ -90,7 +90,7 @@ def _take(rng: np.random.Generator, taste: np.ndarray, chance: np.ndarray) -> np
 
 
 def _lines(rng: np.random.Generator, taken: list[np.ndarray], chance: np.ndarray) -> list[list[str]]:
-    """The lines of each file."""
+    """Return the lines of each file."""
     rated, core, run, known, held = ([] for _ in FILES)
     for user, items in enumerate(taken):
         name = f"s1U{1_000_000 + user}"
