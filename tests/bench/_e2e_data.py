@@ -85,13 +85,13 @@ class Prepared:
 
 
 def log_file(folder: Path) -> Path:
-    """The log in a folder: Parquet where it has been made, else CSV."""
+    """Return the log in a folder: Parquet where it has been made, else CSV."""
     parquet = folder / "train.parquet"
     return parquet if parquet.exists() else folder / "train.csv"
 
 
 def files(rows: int, *, root: Path = Path("runs/e2e-data"), parquet: bool = False) -> Path:
-    """The folder of simulated files with at least so many candidates in ``train.csv``, simulated only once.
+    """Return the folder of simulated files with at least so many candidates in ``train.csv``, simulated only once.
 
     Its name says the number of sessions. With ``parquet`` the log is Parquet, in a folder of its own.
     """

@@ -74,7 +74,7 @@ SYSTEMS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all systems."""
+    """Settings that all systems share."""
 
     lrs: Mapping[str, Any]  # learning rate at ``BATCH`` by rule
     extreme: int  # the extreme batch
@@ -85,13 +85,13 @@ class Settings:
         return {"base": BATCH, "larger": 2 * BATCH, "extreme": self.extreme}[system.batch]
 
     def lr(self, system: System) -> Any:
-        """A system's learning rate, or rates: its rule's, by the square root of the batch."""
+        """Return a system's learning rate, or rates: its rule's, by the square root of the batch."""
         rates = np.asarray(self.lrs[system.rule]) * scale_lr(1.0, self.batch(system), BATCH)
         return rates if system.rule == "split" else float(rates)
 
 
 class Trained(NamedTuple):
-    """One training and what came of it: seconds, area under the ROC curve, mean reciprocal rank."""
+    """One training: seconds, area under the ROC curve, mean reciprocal rank."""
 
     train: float
     predict: float
@@ -100,14 +100,14 @@ class Trained(NamedTuple):
 
 
 class _NoValidation(Callback):
-    """The prediction that follows goes over the same rows."""
+    """Skips validation: the prediction that follows goes over the same rows."""
 
     def before_validate(self) -> None:
         raise CancelValidException
 
 
 def extreme_batch(rows: int) -> int:
-    """The batch that makes as many updates of an epoch of ``rows`` as the article's largest did of its own."""
+    """Return the batch that makes as many updates of an epoch of ``rows`` as the article's largest did of its own."""
     return max(BATCH, round(rows / UPDATES / BATCH) * BATCH)
 
 
@@ -167,7 +167,7 @@ def _now(device: str) -> float:
 def tune(
     frame: Any, *, shown: np.ndarray, grids: Mapping[str, Sequence[Any]], extreme: int, device: str
 ) -> dict[str, Any]:
-    """The learning rate of each rule: the best of a grid by the loss on the last of the training days.
+    """Choose the learning rate of each rule: the best of a grid by the loss on the last of the training days.
 
     Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
 
@@ -196,7 +196,7 @@ def _loss(system: System, to: Any, settings: Settings) -> float:
 
 
 def faster_amp(to: Any, settings: Settings) -> str | None:
-    """``bf16`` where batches of ``BATCH`` rows take less time with it than without, else None."""
+    """Return ``bf16`` if batches of ``BATCH`` rows take less time with it, else None."""
     system = next(s for s in SYSTEMS if s.half and s.batch == "base")
     seconds = {
         amp: min(seconds_of_batches(system, to, replace(settings, amp=amp), 30) for _ in range(3))
@@ -213,7 +213,7 @@ def seconds_of_batches(system: System, to: Any, settings: Settings, batches: int
 
 
 class _Batches(Callback):
-    """When each training batch has ended; the training then ends, too."""
+    """Notes when each training batch ends, and stops after some."""
 
     def __init__(self, batches: int, device: str) -> None:
         self.batches, self.device, self.ends = batches, device, []

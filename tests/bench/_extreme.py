@@ -71,7 +71,7 @@ class Case(NamedTuple):
 
 
 class Run(NamedTuple):
-    """How one net came out: on the validation rows, and the seconds and steps of training alone."""
+    """One net's scores on the validation rows, and the seconds and steps of its training."""
 
     auc: float
     loss: float
@@ -102,7 +102,6 @@ def movielens(folder: Path, batches: list[int], seeds: int) -> Case:
 
 
 def movielens_frame(folder: Path) -> pd.DataFrame:
-    """Ratings with what is known of users and movies, and ``click``."""
     columns = {
         "users.dat": ["user_id", "gender", "age", "occupation", "zip"],
         "movies.dat": ["movie_id", "title", "genres"],
@@ -119,7 +118,7 @@ def movielens_frame(folder: Path) -> pd.DataFrame:
 
 
 def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[float], list[float]]:
-    """Learning rates and weight decays of embeddings and of all else at a batch size; ``lrs`` are those at ``base``."""
+    """Return learning rates and weight decays of embeddings and of all else; ``lrs`` are those at ``base``."""
     embeddings, others = lrs
     scaled = scale_lr(others, bs, base, rule="sqrt")
     if rule in SCALED:
@@ -131,7 +130,7 @@ def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[floa
 
 
 def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, dict[str, float]]:
-    """Momentum of embeddings and of all else along the training (None: as ever), and other settings of it."""
+    """Return momentum of embeddings and of all else over the training (None: the default), and other settings."""
     if rule not in SCALED:
         return None, {}
     moms = scale_moms(MOMS, bs, base, floor=LEAST_MOM)

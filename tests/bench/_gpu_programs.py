@@ -56,7 +56,7 @@ def program(
 
 
 def last_lines(log: Path, count: int = 3) -> str:
-    """The end of a program's words, on one line, without this machine's folders."""
+    """Return the end of a program's output, on one line, without this machine's folders."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-count:]).replace(str(ROOT), ".").replace(str(Path.home()), "~")[-400:]
 
@@ -65,7 +65,7 @@ def last_lines(log: Path, count: int = 3) -> str:
 
 
 def suite(at: At, *, tests: Sequence[str] | None) -> Iterator[Record]:
-    """Tests with ``FASTREC_DEVICE`` set, those of ``ROOMS`` if None; how many passed, failed and were skipped."""
+    """Run tests with ``FASTREC_DEVICE`` set, those of ``ROOMS`` if None; how many passed, failed and were skipped."""
     o, log = at.options, at.options.out.parent / "gpu-tests.txt"
     if tests is None:
         tests = ["tests/_core/test_environment.py"]
@@ -82,7 +82,7 @@ def suite(at: At, *, tests: Sequence[str] | None) -> Iterator[Record]:
 
 
 def outcomes(log: Path) -> dict[str, str]:
-    """``passed``, ``failed`` or ``skipped`` by test, from the lines of ``pytest -v``, one for each that has ended."""
+    """Read ``passed``, ``failed`` or ``skipped`` of each ended test from the lines of ``pytest -v``."""
     kinds = {"PASSED": "passed", "XPASS": "passed", "FAILED": "failed", "ERROR": "failed"}
     kinds |= {"SKIPPED": "skipped", "XFAIL": "skipped"}
     any_kind = "|".join(kinds)
@@ -149,7 +149,7 @@ def placement(at: At, *, rows: int, bs: int) -> Iterator[Record]:
 
 
 def machine(device: torch.device, **more: str) -> Record:
-    """What everything ran on: the device, its driver and versions, besides command, date and host."""
+    """Describe the machine: the device, its driver and versions, besides command, date and host."""
     names = ("torch", "cudf-cu13", "dask-cudf-cu13", "cuml-cu13", "rmm-cu13", "cupy-cuda13x", "xgboost", "fastai")
     about = {"device": "CPU", "on_gpu": False, "driver": None, "cuda": torch.version.cuda}
     if device.type == "cuda":

@@ -62,7 +62,6 @@ def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, shar
 
 
 def adult(data: Path) -> pd.DataFrame:
-    """UCI Adult, its 32,561 training rows."""
     names = "age workclass fnlwgt education education_num marital occupation relationship race sex gain loss hours "
     names = (names + "country income").split()
     return pd.read_csv(data / "adult" / "adult.data", names=names, skipinitialspace=True, na_values="?")
@@ -148,7 +147,6 @@ def boosted(model: Any, train: pd.DataFrame, test: pd.DataFrame, target: str, me
 
 
 def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """LightGBM as most people first use it."""
     import lightgbm as lgb
 
     train, test = parts(folder, target)
@@ -177,7 +175,6 @@ def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarr
 
 
 def autogluon(folder: Path, target: str, metric: str, minutes: float, *, a: Options) -> np.ndarray:
-    """AutoGluon, without the column of row numbers."""
     with tempfile.TemporaryDirectory() as own:
         files = [Path(own) / f"{n}.csv" for n in ("train", "test", "out")]
         for path in files[:2]:

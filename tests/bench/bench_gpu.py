@@ -123,7 +123,6 @@ def _blank(name: str, seconds: float | None = None, **more: Any) -> Record:
 
 
 def _why_not(name: str, options: Options, left: float | None, estimate: float) -> str | None:
-    """Why a part is not begun."""
     wants, on_cuda = PARTS[name].wants.split(), options.device.startswith("cuda")
     gone = [n for n in (*wants, *["dask_cudf"] * (name == "dask" and on_cuda)) if importlib.util.find_spec(n) is None]
     if name == "serving" and on_cuda and not gone:

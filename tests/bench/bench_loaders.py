@@ -64,7 +64,6 @@ def epoch(options: Options) -> Iterator[Record]:
     data = torch.utils.data.TensorDataset(*(view[:few].clone() for view in ours.packed.views))
 
     def bare_loop(bs: int) -> int:
-        """The lines that anyone might write."""
         order = torch.randperm(len(ours.packed))
         places = (order[start : start + bs] for start in range(0, len(order) // bs * bs, bs))
         return count(ours.packed.layout.views(ours.packed.buffer.index_select(0, own)) for own in places)

@@ -96,7 +96,6 @@ SETS: dict[str, Callable[[Path], Set]] = {f.__name__: f for f in (trivago, xmark
 
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float) -> np.ndarray:
-    """``fastrec.fit``, told the group, the item and the metric."""
     import fastrec
 
     test = test.drop(columns=about["label"])
