@@ -144,8 +144,7 @@ def extreme(at: At, *, more: Sequence[str] = ()) -> Iterator[Record]:
 
 def placement(at: At, *, rows: int, bs: int) -> Iterator[Record]:
     words = ["--device", at.options.device, "--rows", rows, "--bs", bs, "--warm", 10, "--batches", 50]
-    for r in other("embeddings", at.options, *words):
-        yield {**r, "rows_per_s": round(r["batch"] / r["seconds"]), "ratio": None}
+    yield from other("embeddings", at.options, *words)
 
 
 def machine(device: torch.device, **more: str) -> Record:

@@ -121,7 +121,7 @@ def main() -> None:
         own = [r for r in runs if r["system"] == system]
         clocks = {n: np.median([r[n] for r in own]) for n in (*CLOCKS, "mean_seconds")}
         record = bare("train", system, args.rows, batch=args.bs) | {n: round(float(v), 5) for n, v in clocks.items()}
-        record["peak_bytes"] = own[0]["peak_bytes"]
+        record |= {"rows_per_s": round(args.bs / record["seconds"]), "peak_bytes": own[0]["peak_bytes"]}
         if base:
             record["speed"] = round(float(np.median([r["seconds"] for r in base])) / record["seconds"], 3)
             losses, wanted = np.array(own[0]["losses"]), np.array(base[0]["losses"])
