@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 from collections.abc import Iterator
@@ -76,39 +75,6 @@ def test_a_difference_between_the_sides_is_found(bench, sides, column):
         bench.data.check_equal(ours, {**theirs, column: changed})
     with pytest.raises(SystemExit, match=rf"{column}\[9\] is .* and 'nothing'"):
         bench.data.check_equal(ours, {**theirs, column: theirs[column][:9]})
-
-
-def test_columns_of_the_session_by_a_plain_loop(bench, folder, sides):
-    """What both sides say of touches, against a loop over the lines of the file."""
-    lists, found = sides["ours"].lists, bench.fastrec.columns(sides["ours"])
-    names = ("touch_count", "touch_since", "offset_touched", "session_since")
-    of_list = {int(i): {n: found[n][lists == i] for n in names} for i in np.unique(lists)}
-    first_valid = lists[sides["ours"].splits[1]].min()
-    session, seen = None, [0, 0]
-    with (folder / "train.csv").open(newline="") as file:
-        for line in csv.DictReader(file):
-            now = int(line["timestamp"])
-            if line["session_id"] != session:
-                session, past, before, held = line["session_id"], [], None, now >= bench.data.LAST_DAY
-            if line["action_type"] == bench.data.CLICK:
-                made = of_list[seen[held] + held * first_valid]  # training lists have the first numbers
-                seen[held] += 1
-                items = line["impressions"].split("|")
-                touches = [[t for t, touched in past if touched == item] for item in items]
-                listed = [items.index(touched) for _, touched in past if touched in items]
-                expected = (
-                    [len(own) for own in touches],
-                    [now - own[-1] if own else np.nan for own in touches],
-                    [place - listed[-1] if listed else np.nan for place in range(len(items))],
-                    [np.nan if before is None else now - before] * len(items),
-                )
-                for name, values in zip(names, expected, strict=True):
-                    np.testing.assert_array_equal(made[name], values, name)
-            if line["action_type"] in bench.data.ITEM_ACTIONS:
-                past.append((now, line["reference"]))
-            before = now
-    assert sum(seen) == len(of_list)
-    assert seen[0] == first_valid
 
 
 def test_sessions_of_the_last_day_validate(bench, sides):
@@ -186,19 +152,6 @@ def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench):
     assert records["+ loader"]["lr"] == 0.01
     assert records["+ batch of 8,192, momentum scaled"]["lr"] == pytest.approx([0.02 * 2**0.5, 0.08 * 2**0.5], abs=1e-6)
     assert records["+ data on the device"]["stages"] == records["+ extreme batch, LAMB"]["stages"]
-
-
-def test_a_batch_that_had_to_wait_does_not_move_the_phases(bench, sides, monkeypatch):
-    """Every look at the clock is a second after the last, but for one, which comes an hour later."""
-    looks = iter(range(10_000))
-    stall = 13 * 9  # some batches have passed
-    clock = SimpleNamespace(perf_counter=lambda: (look := next(looks)) + 3_600.0 * (look > stall))
-    monkeypatch.setattr(bench.train, "time", clock)
-    monkeypatch.setattr(bench.train, "BATCH", 256)
-    (system,) = (s for s in bench.train.SYSTEMS if s.name == "+ preprocessing")
-    to = bench.fastrec.preprocess(sides["ours"])
-    found = bench.train.phases(system, to, bench.train.Settings(LRS, 4_096), batches=25)
-    assert found == {"loader": 1, "forward and loss": 2, "backward": 1, "optimizer": 1, "callbacks": 2}
 
 
 def test_the_learning_rate_with_the_smallest_loss_is_taken(bench, sides, monkeypatch):

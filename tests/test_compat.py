@@ -18,7 +18,6 @@ import pytest
 import torch
 from fastai.callback import schedule  # noqa: F401  (gives learners fit_one_cycle and lr_find)
 from fastai.callback.fp16 import MixedPrecision  # noqa: F401  (gives learners to_fp16)
-from fastai.callback.mixup import MixUp
 from fastai.callback.tracker import EarlyStoppingCallback, SaveModelCallback
 from fastai.data.block import CategoryBlock, MultiCategoryBlock, RegressionBlock
 from fastai.data.transforms import RandomSplitter
@@ -36,8 +35,6 @@ from fastai.tabular.core import (
 from fastai.tabular.learner import tabular_learner
 from fastai.tabular.model import get_emb_sz
 from fastai.torch_core import set_seed
-from fasttransform import ItemTransform
-from torch import nn
 
 from fastrec.tabular import TabularFrame
 
@@ -325,49 +322,7 @@ def test_results_are_shown_decoded(case, pair):
             assert a[f"{name}_pred"].tolist() == [stock["vocab"][int(code)] for code in codes]
 
 
-# ---- what needs runs of its own
-
-
-class OnlyNumbers(ItemTransform):
-    """Leaves codes out of a batch: MixUp blends what goes in, and codes cannot be blended."""
-
-    order = 9
-
-    def encodes(self, b):
-        return b[1:]
-
-
-@pytest.mark.parametrize("name", ["numbers", "classes"])
-@pytest.mark.parametrize("cls", KINDS)
-def test_mixup_applies_where_it_does_in_fastai(cls, name):
-    case = CASES[name]()
-    options = {"y_dtype": torch.float32} if cls is TabularFrame else {}  # it blends with float32, and nothing else
-    dls = case.frame(cls, **options).dataloaders(bs=64, device="cpu")
-    set_seed(0)
-    learn = quiet(tabular_learner(dls, layers=[8], cbs=MixUp()))
-    loss = learn.loss_func
-    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'device'"):
-        learn.fit(1)
-    for dl in dls.loaders:
-        dl.after_batch.add(OnlyNumbers())
-        dl._n_inp = 1
-    learn = quiet(Learner(dls, nn.Linear(len(case.conts), dls.c), loss, lr=0.1, cbs=MixUp()))
-    learn.fit(6)
-    losses = [v[1] for v in learn.recorder.values]
-    assert losses[-1] < 0.9 * losses[0]
-
-
 # ---- deliberate differences that no other file tests
-
-
-def test_an_epoch_has_every_row_once_where_fastai_draws_with_replacement():
-    case = CASES["numbers"]()
-    seen = []
-    for cls in KINDS:
-        dls = case.frame(cls).dataloaders(bs=16, device="cpu")
-        seen.append(len({tuple(row) for b in dls.train for row in b[1].tolist()}))
-    assert seen[1] == len(case.splits[0]) == 256
-    assert seen[0] < 200
 
 
 def test_views_hold_named_columns_by_position_and_y_is_a_tensor():

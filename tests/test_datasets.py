@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fastrec import datasets
 from fastrec.datasets import CTRTruth, planted_ctr
 from fastrec.errors import DataError, NotFittedError
 from fastrec.losses import BCE
@@ -39,13 +38,6 @@ def test_frequencies_follow_the_power_law(exponent):
     rank = np.arange(8, 60)  # frequent enough to be counted, and past the first ranks
     slope = np.polyfit(np.log(rank + 1.5), np.log(counts[rank]), 1)[0]  # the middle of r to r + 1, shifted by 1
     assert slope == pytest.approx(-exponent, abs=0.08)
-
-
-def test_the_most_frequent_ids_come_as_often_as_the_integral_says(frame):
-    found = np.sort(np.bincount(frame.x_cat[:, 1].numpy()))[::-1][:5] / ROWS
-    edges = (1 + np.arange(SIZES[1] + 1)) ** -0.1
-    expected = (edges[:-1] - edges[1:]) / (edges[0] - edges[-1])
-    assert found == pytest.approx(expected[:5], abs=4 * np.sqrt(expected[0] / ROWS))
 
 
 def test_clicks_are_as_frequent_as_the_truth_says(frame):
@@ -103,12 +95,6 @@ def test_same_seed_same_rows_whatever_their_number_and_the_threads(set_threads):
     assert not torch.equal(short.y, planted_ctr(110_001, **{**options, "seed": 6}).y)
     again = pickle.loads(pickle.dumps(long.truth))
     assert torch.equal(again.logits(90_000, 120_000), long.truth.logits(0, 170_000)[90_000:120_000])
-
-
-def test_rows_of_different_blocks_are_independent():
-    frame = planted_ctr(4 * datasets._CHUNK, valid=0, cardinalities=[1_000], n_cont=1)
-    x = frame.x_cont[:, 0].view(4, -1)
-    assert (torch.corrcoef(x) - torch.eye(4)).abs().max() < 5 / datasets._CHUNK**0.5
 
 
 def test_memory_is_the_packed_rows(frame):

@@ -17,8 +17,6 @@ Run ``fastrec simulate competitions/census --sessions 20000 --out DIR``: session
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 from fastrec.metrics import auc
 
 FILES = ("train.parquet", "test.parquet")
@@ -60,7 +55,7 @@ NOT = "Not in universe"
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was written; ``oracle_auc``: the AUC of the true probabilities on the test rows."""
+    """A summary of the simulation; ``oracle_auc`` is the AUC of the true probabilities on the test rows."""
 
     out: Path
     train: int
@@ -105,7 +100,7 @@ def simulate(
 
 
 def _persons(n: int, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The columns, in the files' order, and the true probabilities ``[n]``."""
+    """Draw the columns, in the files' order, and the true probabilities ``[n]``."""
     age = np.minimum(rng.gamma(2.2, 16.0, n), 90).astype(np.int64)
     man = rng.random(n) < 0.48
     degree = _degrees(age, rng)
@@ -177,13 +172,13 @@ def _persons(n: int, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], n
 
 
 def _text(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
-    """Text as the publisher has it, in quotation marks after a space; missing where it is not known."""
+    """Format text as the publisher has it, in quotation marks after a space; missing where it is not known."""
     spelled = np.char.add(np.char.add("' ", values), "'")
     return pa.array(spelled, pa.string(), mask=None if known is None else ~known)
 
 
 def _degrees(age: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The number of each person's degree: one that the age allows, by how common it is."""
+    """Draw the number of each person's degree among those that the age allows, by how common it is."""
     since, common = (np.array([d[i] for d in DEGREES]) for i in (1, 2))
     share = common * (since <= age[:, None])
     share[age >= 15, 0] = 0
@@ -192,34 +187,14 @@ def _degrees(age: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _jobs(degree: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The number of a job, from 1: the higher the degree, the lower it tends to be."""
+    """Draw the number of a job, from 1: the higher the degree, the lower it tends to be."""
     place = OCCUPATIONS * rng.beta(1.2 + 0.25 * (len(DEGREES) - degree), 1.2 + 0.25 * degree)
     return 1 + np.minimum(place.astype(np.int64), OCCUPATIONS - 1)
 
 
 def _amounts(wealth: np.ndarray, rate: float, size: int, rng: np.random.Generator, *, adult: np.ndarray) -> np.ndarray:
-    """Amounts of money that few have; large ones recur, as sums in tax forms do."""
+    """Draw amounts of money that few have; large ones recur, as sums in tax forms do."""
     has = adult & (rng.random(len(wealth)) < rate * np.minimum(wealth / 4, 4))
     amount = size * wealth
     amount = np.where(amount > 2000, np.round(amount / 1024) * 1024, np.round(amount))
     return np.where(has, np.clip(amount, 1, 99_999), 0).astype(np.int64)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --sessions N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate the files of the census.")
-    parser.add_argument("--sessions", type=int, default=20_000, help="number of persons (default 20000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(args.sessions, args.out, seed=args.seed)
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{done.out}: {done.train:,} + {done.test:,} persons, {done.share:.3f} of them rich")
-    print(f"oracle {done.oracle_auc:.5f}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -19,7 +19,7 @@ _PROBE = 1 << 20  # bytes that the length of a line is judged by
 
 
 def days(data: Path) -> list[Path]:
-    """The files ``day_0``, ``day_1``, … (with or without ``.tsv`` or ``.txt``) in order; else ``train.txt`` alone.
+    """List the files ``day_0``, ``day_1``, … (with or without ``.tsv`` or ``.txt``) in order; else ``train.txt`` alone.
 
     Raises:
         MissingFileError: there are none.
@@ -39,7 +39,7 @@ def days(data: Path) -> list[Path]:
 
 
 def train_and_test(data: Path, rows: int | None) -> tuple[list[LogPart], list[LogPart]]:
-    """All days but the last, and the last; of a single file the last seventh is the test.
+    """Split into all days but the last, and the last; of a single file the last seventh is the test.
 
     Args:
         data: the folder.
@@ -55,7 +55,7 @@ def train_and_test(data: Path, rows: int | None) -> tuple[list[LogPart], list[Lo
 
 
 def _last(parts: list[LogPart], rows: int) -> list[LogPart]:
-    """The end of some parts, about so many lines."""
+    """Return the end of some parts, about so many lines."""
     with open(parts[-1].path, "rb") as file:
         probe = file.read(_PROBE)
     left = int(rows * len(probe) / max(probe.count(b"\n"), 1))
@@ -70,7 +70,7 @@ def _last(parts: list[LogPart], rows: int) -> list[LogPart]:
 
 
 def first_lines(parts: list[LogPart], rows: int) -> pa.Table:
-    """Some lines as a table: counts as numbers, categories as text."""
+    """Read the first lines as a table: counts as numbers, categories as text."""
     part = parts[0]
     start, stop = part.range()
     with open(part.path, "rb") as file:
@@ -88,6 +88,6 @@ def first_lines(parts: list[LogPart], rows: int) -> pa.Table:
 
 
 def true_auc(data: Path) -> float | None:
-    """The AUC of the true probabilities, which simulated files come with."""
+    """Return the AUC of the true probabilities, which simulated files come with."""
     path = data / "bayes.json"
     return float(json.loads(path.read_text())["auc"]) if path.is_file() else None

@@ -18,9 +18,7 @@ Run ``fastrec simulate competitions/criteo --rows 1000000 --out DIR``.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +28,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import torch
 
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 from fastrec.metrics import auc
 
 DAYS = 8
@@ -56,7 +51,7 @@ FILES = {"bayes.json", *(f"day_{day}.tsv" for day in range(DAYS))}
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was written; ``oracle_auc``, ``oracle_logloss``: of the true probabilities, on the last day."""
+    """A summary; ``oracle_auc`` and ``oracle_logloss`` are of the true probabilities, on the last day."""
 
     out: Path
     rows: int
@@ -117,7 +112,7 @@ def _write(file: object, table: pa.Table) -> None:
 
 
 def _lines(n: int, sizes: list[int], rng: np.random.Generator) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """Lines, the true probability of a click ``[n]`` and whether there was one."""
+    """Draw lines, the true probability of a click ``[n]`` and whether there was one."""
     odds = np.full(n, BASE)
     columns: dict[str, pa.Array] = {}
     for j, (gone, slope, scale) in enumerate(zip(COUNTS_MISSING, SLOPES, SCALES, strict=True)):
@@ -143,14 +138,14 @@ def _lines(n: int, sizes: list[int], rng: np.random.Generator) -> tuple[pa.Table
 
 
 def _power_law(size: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Ranks from 0, int64 ``[n]``: the inverse of a continuous power law's distribution, cut off at ``size``."""
+    """Draw ranks from 0, int64 ``[n]``, by the inverse of a continuous power law's distribution up to ``size``."""
     top = (size + 1.0) ** (1 - POWER)
     rank = (1 - rng.random(n) * (1 - top)) ** (1 / (1 - POWER))
     return np.minimum(rank.astype(np.int64) - 1, size - 1)
 
 
 def _mixed(rank: np.ndarray, column: int, draw: int) -> np.ndarray:
-    """64 bits that look random (splitmix64, Steele et al. 2014) of a value, its column and which draw it is."""
+    """Hash a value, its column and the number of the draw to 64 bits (splitmix64, Steele et al. 2014)."""
     x = rank.astype(np.uint64) + np.uint64((column * 64 + draw + 1) << 40)
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -159,37 +154,17 @@ def _mixed(rank: np.ndarray, column: int, draw: int) -> np.ndarray:
 
 
 def _normal(rank: np.ndarray, column: int, draw: int) -> np.ndarray:
-    """About standard normal, float64 ``[n]``: the sum of four uniform numbers of 16 bits."""
+    """Draw about standard normal float64 ``[n]``: the sum of four uniform numbers of 16 bits."""
     bits = _mixed(rank, column, draw)
     total = sum((bits >> np.uint64(16 * i)) & np.uint64(0xFFFF) for i in range(4))
     return (total.astype(np.float64) / 65_536 - 2) * 3**0.5
 
 
 def _hex(rank: np.ndarray, column: int) -> np.ndarray:
-    """8 hex digits ``[n]``, different for different values of a column: an odd multiple, a bit pattern over it."""
+    """Spell values as 8 hex digits ``[n]``, distinct within a column: an odd multiple, a bit pattern over it."""
     value = (rank.astype(np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)) ^ (
         _mixed(np.array([column]), 63, 0) & np.uint64(0xFFFFFFFF)
     )
     digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     nibbles = (value[:, None] >> np.arange(28, -1, -4, dtype=np.uint64)) & np.uint64(15)
     return np.ascontiguousarray(digits[nibbles.astype(np.intp)]).view("S8")[:, 0].astype("U8")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --rows N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate click logs in Criteo's form.")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="number of lines (default 1000000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(args.rows, args.out, seed=args.seed)
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{done.out}: {done.rows:,} lines in {done.days} files, {done.share:.3f} of them clicks")
-    print(f"oracle AUC {done.oracle_auc:.5f}, log loss {done.oracle_logloss:.5f}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -19,7 +19,7 @@ from fastrec.sequences import NextItemNet, SessionModel
 
 
 class Diginetica(NextItemCompetition):
-    """A session is a row of ``items``; ``target`` is what came next. Items come back: none is left out as seen."""
+    """A session is a row of ``items``; ``target`` is the next item. Items recur: none is left out as seen."""
 
     name = "Diginetica"
 

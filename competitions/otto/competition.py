@@ -30,7 +30,7 @@ _BLOCK = 1 << 26  # bytes of a file that are parsed at a time: a line must fit
 
 
 class Otto(ObjectiveCompetition):
-    """All events are known up to a moment of each test session; what comes after is asked for, by its kind."""
+    """Events are known up to a moment of each test session; the later ones are to be predicted, by kind."""
 
     name = "OTTO"
     objectives = {"clicks": 0.10, "carts": 0.30, "orders": 0.60}  # noqa: RUF012 - never changed
@@ -69,7 +69,7 @@ class Otto(ObjectiveCompetition):
 
 
 def _log(data: Path, name: str) -> pa.Table:
-    """A file's events: ``session``, ``aid``, ``ts`` (a time), ``type`` (text); of jsonl, or Parquet, an event a row."""
+    """Read a file's events, jsonl or Parquet: ``session``, ``aid``, ``ts`` (a time), ``type`` (text)."""
     path = next((p for p in (data / f"{name}.jsonl", data / f"{name}.parquet") if p.is_file()), None)
     if path is None:
         raise MissingFileError(
@@ -121,7 +121,7 @@ def _events(sessions: pa.Table, path: Path) -> pa.Table:
 
 
 def _labels(path: Path, test: SessionFrame) -> dict[str, SessionFrame]:
-    """What came after, for each test session: used for the final scores alone."""
+    """Read the later events of each test session, for the final scores alone."""
     table = _json(path)
     absent = next((n for n in ("session", "labels") if n not in table.column_names), None)
     if absent is not None:

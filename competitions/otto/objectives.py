@@ -27,7 +27,7 @@ from fastrec.sequences import GoalNet, SessionBlend, SessionFrame, SessionModel
 
 @dataclass
 class ObjectiveData:
-    """What a recipe of several goals has read.
+    """The data of a recipe of several goals.
 
     Args:
         known: all events that are known, those of the test's sessions as well; with times, ids and kinds of events.
@@ -41,7 +41,7 @@ class ObjectiveData:
 
 
 class ObjectiveCompetition(Competition):
-    """A recipe for sessions with several kinds of events: for each kind the items that it will come to.
+    """A recipe for sessions with several kinds of events: it ranks items for each kind.
 
     Where a source alone finds more than the trees on held-out sessions, for some kind, its order is submitted for that
     kind.
@@ -90,7 +90,7 @@ class ObjectiveCompetition(Competition):
 
 
 def run_objectives(run: Run) -> None:
-    """Carry a recipe of several goals out: candidates, trees, the submission, the scores and the report.
+    """Run a recipe of several goals: candidates, trees, the submission, the scores and the report.
 
     Raises:
         DataError: no training session can be cut, or no session is asked for.

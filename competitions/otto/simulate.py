@@ -18,16 +18,12 @@ Run ``fastrec simulate competitions/otto --sessions 20000 --out DIR``.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError
@@ -41,7 +37,7 @@ _BLOCK = 4096  # sessions that are written at a time
 
 @dataclass
 class Summary:
-    """What was written."""
+    """A summary of the simulation."""
 
     out: str
     sessions: int
@@ -101,14 +97,14 @@ def simulate(
 
 
 def _labels(aid: list[int], kinds: list[str]) -> dict[str, Any]:
-    """The next item clicked, and all that were put into the cart and ordered, each once."""
+    """Return the next item clicked, and all that were put into the cart and ordered, each once."""
     of = {kind: list(dict.fromkeys(a for a, k in zip(aid, kinds, strict=True) if k == kind)) for kind in TYPES}
     labels: dict[str, Any] = {kind: of[kind] for kind in TYPES[1:] if of[kind]}
     return {**({"clicks": of["clicks"][0]} if of["clicks"] else {}), **labels}
 
 
 def _events(rng: np.random.Generator, n: int, items: int) -> dict[str, np.ndarray]:
-    """All events by session and time, all sessions a step at a time."""
+    """Draw all events by session and time, a step of all sessions at once."""
     start = np.sort(BEGIN + (rng.random(n) * 5 * WEEK).astype(np.int64))
     length = np.clip(2 + rng.geometric(0.16, n), 3, STEPS)
     popular = [_popularity(np.random.default_rng((1, week)), items) for week in range(5)]
@@ -137,19 +133,19 @@ def _events(rng: np.random.Generator, n: int, items: int) -> dict[str, np.ndarra
 
 
 def _breaks(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Milliseconds until the next event: minutes, one in thirty times hours."""
+    """Draw milliseconds until the next event: minutes, one in thirty times hours."""
     return (1000 * rng.lognormal(3.5, 1.2, n) * np.where(rng.random(n) < 1 / 30, 500, 1)).astype(np.int64) + 1
 
 
 def _popularity(rng: np.random.Generator, items: int) -> np.ndarray:
-    """How popular the items are in a week, added up: a power law that is the same in every week, but for some noise."""
+    """Draw the items' cumulated popularity in a week: the same power law in every week, with some noise."""
     order = np.random.default_rng(0).permutation(items)
     weight = 1.0 / (1 + order) ** 0.8 * rng.lognormal(0, 0.4, items)
     return np.cumsum(weight / weight.sum())
 
 
 def _draw(rng: np.random.Generator, popular: list[np.ndarray], week: np.ndarray) -> np.ndarray:
-    """An item for each session, by the popularity of its week."""
+    """Draw an item for each session, by the popularity of its week."""
     found = np.zeros(len(week), dtype=np.int64)
     for w, table in enumerate(popular):
         here = week == w
@@ -166,7 +162,7 @@ def _next(
     week: np.ndarray,
     items: int,
 ) -> np.ndarray:
-    """The item that each session clicks next."""
+    """Draw the item that each session clicks next."""
     n, kind = len(current), current // KIN
     away = rng.geometric(0.4, n) * np.where(rng.random(n) < 0.7, 1, -1)
     near = kind * KIN + (current % KIN + away) % KIN

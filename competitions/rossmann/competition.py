@@ -24,7 +24,7 @@ from fastrec.validate import Folds, Target
 
 
 class Rossmann(Competition):
-    """The last six weeks of the file are the test; what is chosen is chosen on the three times six weeks before."""
+    """The last six weeks of the file are the test; models are chosen on the three times six weeks before."""
 
     name = "Rossmann Store Sales"
     task = "regression"
@@ -45,7 +45,7 @@ class Rossmann(Competition):
         return Folds.time_series(found.train, "day", 3, horizon=f"{HORIZON}D")
 
     def features(self) -> FeatureSet:
-        """What earlier sales say (``history.py``); the rest is known ahead (``data.py``)."""
+        """Return features of earlier sales (``history.py``); the others are known ahead (``data.py``)."""
         return FeatureSet([store_history], target=[])  # it reads sales that were known six weeks before
 
     @property
@@ -54,7 +54,7 @@ class Rossmann(Competition):
 
     @property
     def plain(self) -> Sequence[str]:
-        """What is known of each day before it comes; nothing to learn two years' seasons by heart from."""
+        """Columns known ahead of each day, without any that identify the season of one year."""
         known = ["Promo", "SchoolHoliday", "Promo2", "CompetitionDistance", "competition_months", "promo2_weeks"]
         when = ["ahead", "month_day", "region_school", "region_since", "region_until"]
         near = [f"{n}_{w}" for n in ("closed", "long_closed", "holiday") for w in ("since", "until")]

@@ -1,4 +1,4 @@
-"""The files of the Rossmann competition as rows: what is known ahead of each day, and when its sales are forecast."""
+"""The files of the Rossmann competition as rows: facts known ahead of each day, and when its sales are forecast."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Comp
 
 
 def with_calendar(table: Table) -> Table:
-    """The rows with what is known of each day before it comes: nothing here is made from sales.
+    """Add facts known ahead of each day: no column is made from sales.
 
     Sales are forecast for six weeks at once: ``origin`` is the first of the row's six weeks, which are counted back
     from the last day of the file; what is known of sales is those of days before it.
@@ -109,7 +109,7 @@ def with_calendar(table: Table) -> Table:
 
 
 def _of_store(table: Table, months: np.ndarray, day: np.ndarray) -> dict[str, np.ndarray]:
-    """How long there has been a competitor, and the store's own lasting promotion."""
+    """Return how long there has been a competitor, and the store's own lasting promotion."""
     rival_year, rival_month = (table[f"CompetitionOpenSince{part}"].number().numpy() for part in ("Year", "Month"))
     year, week = (table[f"Promo2Since{part}"].number().numpy() for part in ("Year", "Week"))
     weeks = np.clip((day - (year - 1970) * 365.25 - week * 7) // 7, -1, 200)
@@ -121,7 +121,7 @@ def _of_store(table: Table, months: np.ndarray, day: np.ndarray) -> dict[str, np
 
 
 def regions(school: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """The region of each store: stores whose school holidays are the same ones. (The files do not tell the states.)
+    """Group stores into regions of equal school holidays. (The files do not tell the states.)
 
     A store joins the first store of the region with which it agrees best, or begins a region of its own.
 
@@ -146,7 +146,7 @@ def regions(school: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def holidays_of(region: np.ndarray, school: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Where most stores of a region have school holidays, on days without any open store as on the last with one.
+    """Mark where most stores of a region have school holidays, on days without any open store as on the last with one.
 
     Returns:
         bool ``[regions, days]``.
@@ -158,7 +158,7 @@ def holidays_of(region: np.ndarray, school: np.ndarray, seen: np.ndarray) -> np.
 
 
 def _days_alike(marks: np.ndarray) -> np.ndarray:
-    """For how many days before each, up to 30, the mark has been what it is: float64. Since the first day: 30."""
+    """Count for how many days, up to 30, the mark has not changed: float64; 30 where it never did."""
     place = np.arange(marks.shape[1])
     changed = marks[:, 1:] != marks[:, :-1]
     begun = np.where(np.pad(changed, ((0, 0), (1, 0))), place, -_LONG)
@@ -166,12 +166,12 @@ def _days_alike(marks: np.ndarray) -> np.ndarray:
 
 
 def _spread(marks: np.ndarray, days: int) -> np.ndarray:
-    """Where at least ``days`` of the six days before and the six after are marked."""
+    """Mark where at least ``days`` of the six days before and the six after are marked."""
     return _count(marks, 7, back=True) + _count(marks, 7, back=False) >= days
 
 
 def _count(marks: np.ndarray, days: int, *, back: bool) -> np.ndarray:
-    """How many of the days before (or after) each are marked: float64 ``[stores, days]``."""
+    """Count the marked days before (or after) each: float64 ``[stores, days]``."""
     total = np.concatenate([np.zeros((len(marks), 1)), np.cumsum(marks, 1)], 1)
     place = np.arange(marks.shape[1])
     low, high = (place - days, place) if back else (place + 1, place + 1 + days)
@@ -179,7 +179,7 @@ def _count(marks: np.ndarray, days: int, *, back: bool) -> np.ndarray:
 
 
 def _days_to(marks: np.ndarray, *, back: bool) -> np.ndarray:
-    """Days since the last (or until the next) marked day: float64 ``[stores, days]``, 15 where it is farther."""
+    """Count days since the last (or until the next) marked day: float64 ``[stores, days]``, 15 where it is farther."""
     marks = marks if back else marks[:, ::-1]
     place = np.arange(marks.shape[1])
     last = np.maximum.accumulate(np.where(marks, place, -_FAR), 1)

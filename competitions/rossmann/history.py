@@ -1,4 +1,4 @@
-"""What a store's sales up to the origin say of the six weeks that follow: regressions, and where they were wrong."""
+"""Features of a store's sales up to the origin for the six weeks that follow: regressions and their errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN = 12.0  # how many days of its own a store needs to be believed half agains
 def store_history(
     day, origin, sales, weekday, promo, school, month_day, year_day, since, until, works, region, *, groups: Groups
 ):
-    """What is known at the origin of each row.
+    """Compute the features known at the origin of each row.
 
     ``forecast`` is a ridge regression of the store's log sales on the calendar, by days before the origin alone, where
     older days count less (``forecast_now``: much less) and a store's coefficients are drawn to those of all stores.
@@ -75,7 +75,7 @@ def store_history(
 
 
 def _inputs(weekday, promo, school, month_day, year_day, since, until, works) -> torch.Tensor:
-    """The regression's inputs ``[n, p]``, the constant first."""
+    """Return the regression's inputs ``[n, p]``, the constant first."""
     angle = 2 * torch.pi * year_day / 365.25
     days = torch.nn.functional.one_hot(weekday.long() - 1, 7).double()
     december = year_day - 333  # from the 1st
@@ -107,7 +107,7 @@ def _inputs(weekday, promo, school, month_day, year_day, since, until, works) ->
 
 
 def _forecast(x, y, known, half_life: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ridge regressions on the days before each block: predictions ``[stores, blocks, 42]`` and the stores' levels.
+    """Fit ridge regressions on the days before each block: predictions ``[stores, blocks, 42]`` and the stores' levels.
 
     All that they need are sums of products, which are carried from block to block and fade.
     """
@@ -140,7 +140,7 @@ def _forecast(x, y, known, half_life: float) -> tuple[torch.Tensor, torch.Tensor
 
 
 class _Misses:
-    """What forecasts missed, by store and day, and means of it over days before each block.
+    """Errors of forecasts, by store and day, and their means over days before each block.
 
     Args:
         miss: float64 ``[stores, blocks, 42]``, NaN where there was no forecast or nothing is known.
@@ -155,13 +155,13 @@ class _Misses:
         self.starts = torch.arange(self.shape[1]) * HORIZON
 
     def last(self, days: int, *, kind: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean miss of the last days before the origin, or of those of the same kind."""
+        """Return the mean miss of the last days before the origin, or of those of the same kind."""
         if kind is None:
             return _mean(self.miss, self.starts - days, self.starts)[:, :, None].expand(self.shape)
         return self._of_kind(self.miss, days, kind)
 
     def usual(self, days: int, kind: torch.Tensor) -> torch.Tensor:
-        """The mean log sales of those of the last days before the origin that are of the same kind."""
+        """Return the mean log sales of the last days of the same kind before the origin."""
         return self._of_kind(self.y, days, kind)
 
     def _of_kind(self, values: torch.Tensor, days: int, kind: torch.Tensor) -> torch.Tensor:
@@ -173,11 +173,11 @@ class _Misses:
         return made
 
     def spread(self, days: int) -> torch.Tensor:
-        """The root of the mean squared miss of the last days."""
+        """Return the root of the mean squared miss of the last days."""
         return _mean(self.miss.square(), self.starts - days, self.starts).sqrt()[:, :, None].expand(self.shape)
 
     def around(self, ago: int, reach: int, *, of: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean miss ``ago`` days before each day, give or take ``reach`` days, of the store.
+        """Return the mean miss ``ago`` days before each day, give or take ``reach`` days, of the store.
 
         With ``of`` (int64 ``[stores]``) the mean over days of the mean of all stores of its group.
         """
@@ -195,7 +195,7 @@ class _Misses:
 
 
 def _mean(values: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Means of known values over days from ``low`` up to ``high``: ``[stores, windows]``, NaN of fewer than three."""
+    """Average known values over days ``low`` up to ``high``: ``[stores, windows]``, NaN of fewer than three."""
     found = ~values.isnan()
     zero = values.new_zeros(len(values), 1)
     total = torch.cat([zero, values.nan_to_num(0.0).cumsum(1)], 1)

@@ -8,14 +8,11 @@ week, in all stores.
 **Sales** of an open day are ``exp(size + weekday + promotion + season + school + drift + days beside a holiday + level
 + noise)`` with a normal noise of .1: no forecast has an RMSPE below about .1, and the level's wandering comes on top.
 
-Run ``python competitions/rossmann/simulate.py --stores 100 --out DIR``, or ``fastrec simulate competitions/rossmann
---sessions 100 --out DIR``.
+Run ``fastrec simulate competitions/rossmann --sessions 100 --out DIR``: sessions are stores here.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError
@@ -42,7 +36,7 @@ _INTERVALS = ("Jan,Apr,Jul,Oct", "Feb,May,Aug,Nov", "Mar,Jun,Sept,Dec")
 
 @dataclass(frozen=True)
 class SimulationSummary:
-    """What was written: the folder, stores, days, rows, and the RMSPE of the best forecast of the noise alone."""
+    """A summary: the folder, stores, days, rows, and the RMSPE of the best forecast of the noise alone."""
 
     out: Path
     stores: int
@@ -117,7 +111,7 @@ def simulate(
 
 
 def _of_stores(facts: dict[str, np.ndarray], weekday, promo, school, season) -> np.ndarray:
-    """The log sales that a store's own habits make of a day: float64 ``[stores, days]``."""
+    """Draw each store's own part of a day's log sales: float64 ``[stores, days]``."""
     days = np.arange(len(weekday))
     own = {n: v[:, None] for n, v in facts.items() if v.ndim == 1}
     yearly = np.cos(2 * np.pi * (season - 340) / 365.25)
@@ -126,7 +120,7 @@ def _of_stores(facts: dict[str, np.ndarray], weekday, promo, school, season) -> 
 
 
 def _of_days(holiday: np.ndarray, season: np.ndarray) -> np.ndarray:
-    """What all stores sell more on days beside a holiday and before Christmas: float64 ``[days]``."""
+    """Return the additional log sales beside holidays and before Christmas: float64 ``[days]``."""
     more = np.where((season >= 335) & (season < 358), (season - 335) / 60, 0.0)
     more[:-1] += holiday[1:] * 0.15
     more[1:] += holiday[:-1] * 0.05
@@ -134,7 +128,7 @@ def _of_days(holiday: np.ndarray, season: np.ndarray) -> np.ndarray:
 
 
 def _stores(rng: np.random.Generator, n: int) -> tuple[pa.Table, dict[str, np.ndarray]]:
-    """``store.csv``, and what is behind it."""
+    """Draw ``store.csv`` and the stores' hidden parameters."""
     kind, stock = rng.choice(4, n, p=[0.54, 0.02, 0.13, 0.31]), rng.choice(3, n, p=[0.53, 0.01, 0.46])
     rival, lasting = rng.random(n) < 0.68, rng.random(n) < 0.51
     year = rng.integers(2004, 2016, n)
@@ -163,18 +157,3 @@ def _stores(rng: np.random.Generator, n: int) -> tuple[pa.Table, dict[str, np.nd
         "season": rng.normal(0.04, 0.03, n),
         "drift": rng.normal(0.02, 0.05, n),
     }
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--stores", type=int, default=100)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    for name, value in vars(simulate(args.stores, args.out, seed=args.seed)).items():
-        sys.stdout.write(f"{name} {value}\n")
-
-
-if __name__ == "__main__":
-    main()

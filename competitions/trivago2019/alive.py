@@ -1,4 +1,4 @@
-"""A model that stays good: days of simulated logs in which tastes change, and what is done about it.
+"""A model that stays good: it is retrained over days of simulated logs in which tastes change.
 
 Every day is first scored by a model that was trained once and by the one that serves. Then its clicks are known: the
 model is trained again on the newest days, and takes over if the gate lets it. Once labels go wrong, and the gate
@@ -51,7 +51,7 @@ MODELS = {"frozen": "trained once", "served": "trained again every day, behind t
 
 
 class AliveTrivago(Trivago2019):
-    """The competition's recipe with few features and one model, of rows that are there already."""
+    """The competition's recipe with few features and one model, of rows that are in memory already."""
 
     refit = True
 
@@ -125,14 +125,14 @@ class Days:
         return cls(found.train.take(torch.from_numpy(some)), found.tables["touches"], day[some])
 
     def of(self, first: int, last: int) -> CompetitionData:
-        """The rows of days ``first`` to ``last``, and all events until then."""
+        """Return the rows of days ``first`` to ``last``, and all events until then."""
         some = torch.from_numpy((self.day >= first) & (self.day <= last))
         rows = self.rows.take(some)
         end = int(rows["timestamp"].integer().max())
         return CompetitionData(rows, tables={"touches": self.touches.take(self.touches["timestamp"].integer() <= end)})
 
     def write(self, folder: Path, first: int, last: int, *, wrong: Sequence[int] = ()) -> Path:
-        """The same as files that ``fastrec retrain`` takes; on ``wrong`` days clicks are noted at other items."""
+        """Write them as files that ``fastrec retrain`` takes; on ``wrong`` days clicks are noted at other items."""
         found = self.of(first, last)
         folder.mkdir(parents=True)
         rows = found.train
@@ -154,14 +154,14 @@ def _starts(lists: torch.Tensor) -> tuple[list[int], list[int]]:
 
 @dataclass
 class Alive:
-    """What has happened.
+    """The outcome of all days.
 
     Args:
         by_day: one row for each day and model: ``day``, ``model``, ``rows``, ``value``, ``low``, ``high`` (MRR).
         decisions: one row for each retraining: ``day``, ``promoted``, ``gain``, ``low``, ``high``, ``why``.
-        refused: what the gate said of the model of wrong labels.
+        refused: the gate's verdict on the model of wrong labels.
         rolled_back: whether the predictions after the rollback are those of before, to the byte.
-        found: what ``monitor`` says of the last day beside the frozen model's rows.
+        found: the findings of ``monitor`` on the last day beside the frozen model's rows.
         change_day: when tastes changed.
         seconds: wall time.
     """
@@ -178,7 +178,7 @@ class Alive:
 def stay_alive(
     out: Path, *, sessions: int = 6000, days: int = 14, first: int = 5, change_day: int = 7, seed: int = 0
 ) -> Alive:
-    """Live through the days.
+    """Simulate the days, and score, monitor and retrain on each.
 
     Args:
         out: the folder to make; one that an earlier call has made is replaced.
@@ -228,7 +228,7 @@ def stay_alive(
 
 
 def _clear(out: Path) -> None:
-    """Make the folder, in the place of what an earlier call has made; its mark tells that from a folder of others."""
+    """Make the folder anew; only one with the mark of an earlier call is replaced."""
     if out.exists():
         if not out.is_dir() or (any(out.iterdir()) and not (out / _MARK).is_file()):
             raise DataError("the folder holds other things", file=out, remedy="Choose a new or empty folder")
@@ -238,13 +238,13 @@ def _clear(out: Path) -> None:
 
 
 def _before(registry: Registry, day: int, frozen: Path) -> Path:
-    """The newest promoted run that has not seen a day: that of the day before, or an earlier one."""
+    """Return the newest promoted run that was not trained on the day."""
     promoted = [Path(v.source) for v in registry.versions if Path(v.source).name < f"day{day:02d}"]
     return promoted[-1] if promoted else frozen
 
 
 def _wrong_labels(log: Days, out: Path, serving: Path, day: int, seed: int) -> str:
-    """Three days come at once, and on the first two clicks were noted at the wrong items: what the gate says."""
+    """Retrain on three days, two of them with clicks at the wrong items, and return the gate's verdict."""
     data = log.write(out / "wrong_labels", day - 2, day, wrong=(day - 2, day - 1))
     made = retrain(
         serving, data, out / "runs" / "wrong", time="timestamp", scored=1, window=3, margin=_MARGIN, seed=seed,
@@ -254,7 +254,7 @@ def _wrong_labels(log: Days, out: Path, serving: Path, day: int, seed: int) -> s
 
 
 def _scored(day: int, model: str, run: Path, found: CompetitionData) -> pd.DataFrame:
-    """The predictions of a day's rows that scores are about: the last click of every session."""
+    """Predict the rows of a day that are scored: the last click of every session."""
     saved = SavedRun(run)
     rows = found.train
     scores = saved.predict_rows(saved.rows(rows.drop(["clicked"]), dict(found.tables)))
@@ -279,7 +279,7 @@ def _decision(day: int, made: Retrained) -> dict[str, object]:
 
 
 def _rolled_back(registry: Registry, out: Path, log: Days, day: int) -> bool:
-    """Whether a rollback, and another, give the predictions of before."""
+    """Return whether a rollback, and another, restore the earlier predictions."""
     data = log.write(out / "rows", day, day)
     (data / "train.parquet").rename(data / "test.parquet")
 
@@ -295,7 +295,7 @@ def _rolled_back(registry: Registry, out: Path, log: Days, day: int) -> bool:
 
 
 def plot(alive: Alive, path: Path | None = None) -> object:
-    """MRR by day of the frozen model and the one that is trained again, with 95 % intervals."""
+    """Plot MRR by day of the frozen model and the one that is trained again, with 95 % intervals."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")

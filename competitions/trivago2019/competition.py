@@ -119,7 +119,7 @@ class Trivago2019(Competition):
 
     @property
     def plain(self) -> Sequence[str]:
-        """Columns of the files that are features as they are."""
+        """Return columns of the files that are features as they are."""
         return ["list_length", "price", "filters", "is_last"]
 
     def baselines(self) -> Sequence[Ranker]:

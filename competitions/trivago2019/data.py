@@ -49,7 +49,7 @@ _LONGEST_DWELL = 1800.0  # seconds; a longer gap is a person who left
 
 
 def read(folder: Path, *, rows: int | None = None, device: torch.device, part: bool = False) -> CompetitionData:
-    """Read the official files and lay out the candidates.
+    """Read the official files into a table of candidates.
 
     Args:
         folder: holds ``train.csv`` and ``test.csv``; ``item_metadata.csv``, ``ground_truth.csv`` and
@@ -144,7 +144,7 @@ def _first_sessions(log: Table, rows: int | None) -> Table:
 
 
 def _in_order(log: Table, train_rows: int, folder: Path) -> Table:
-    """The log by session and time, with each event's place in its session and the seconds until the next."""
+    """Sort the log by session and time, with each event's place in its session and the seconds until the next."""
     session = log["session_id"].coded().codes
     groups = Groups.of(session, log["timestamp"].integer(), log["step"].integer())
     following = shift_in_group(groups, -1)
@@ -166,7 +166,7 @@ def _in_order(log: Table, train_rows: int, folder: Path) -> Table:
 
 
 def _at_origin(error: DataError, log: Table, folder: Path) -> DataError:
-    """The error about a row of ``log`` as one about the file that the row comes from."""
+    """Return an error about a row of ``log`` as one about the file that the row comes from."""
     file, row = None, None
     if error.row is not None:
         file = folder / ("test.csv" if bool(log["in_test"].values[error.row]) else "train.csv")
@@ -175,7 +175,7 @@ def _at_origin(error: DataError, log: Table, folder: Path) -> DataError:
 
 
 def _listed(log: Table, folder: Path) -> Table:
-    """One row per listed item of every click: the candidates, those to rank among them."""
+    """Return one row per listed item of every click: the candidates, those to rank among them."""
     clicks = log.take(_is(log, "action_type", CLICK))
     session, place = clicks["session_id"].coded(), clicks["place"].integer()
     is_last = place == segment_max(place, session.codes, session.size)[session.codes]
@@ -210,7 +210,7 @@ def _count_parts(column: Column) -> torch.Tensor:
 
 
 def _touches(log: Table) -> Table:
-    """The events about an item, by the item's id."""
+    """Return the events about an item, by the item's id."""
     about_item = torch.zeros(len(log), dtype=torch.bool)
     for action in ITEM_ACTIONS:
         about_item |= _is(log, "action_type", action)
@@ -228,7 +228,7 @@ def _touches(log: Table) -> Table:
 
 
 def _clicked(candidates: Table) -> Table:
-    """The clicked candidates, with their price over their list's mean."""
+    """Return the clicked candidates, with their price over their list's mean."""
     lists = candidates["list_id"].integer()
     price = candidates["price"].number()
     mean = segment_mean(price, lists, int(lists.max()) + 1 if len(lists) else 0)[lists]
@@ -269,7 +269,7 @@ def _first_of_lists(candidates: Table) -> Table:
 
 
 def _read_items(path: Path, seen: Sequence[Table]) -> Table:
-    """The properties of the items that are listed or touched: a small part of the official file."""
+    """Read the properties of the items that are listed or touched: a small part of the official file."""
     table = Table.read(
         path, ["item_id", "properties"], device="cpu", types={"item_id": pa.string(), "properties": pa.string()}
     )
@@ -278,13 +278,13 @@ def _read_items(path: Path, seen: Sequence[Table]) -> Table:
 
 
 def properties_apart(items: Table) -> Table:
-    """Items with their properties as lists."""
+    """Split the items' properties into lists."""
     split = pc.split_pattern(items["properties"].to_arrow().cast(pa.string()), "|")
     return items.with_columns({"properties": split})
 
 
 def _labels(path: Path, targets: Table, keys: Table) -> torch.Tensor:
-    """The withheld clicks, for the final score only."""
+    """Read the withheld clicks, for the final score only."""
     types = {"reference": pa.string(), **{k: _TYPES[k] for k in KEYS}}
     truth = Table.read(path, [*KEYS, "reference"], device="cpu", types=types)
     answer = truth.coded(KEYS).recode(keys.coded(KEYS).keys)
@@ -304,7 +304,7 @@ def _labels(path: Path, targets: Table, keys: Table) -> torch.Tensor:
 
 
 def oracle_mrr(path: Path) -> float:
-    """The expected score of ranking the test targets by the probabilities that their clicks were drawn from."""
+    """Return the expected score of ranking the test targets by the probabilities that their clicks were drawn from."""
     table = read_file(path, ["target", "probabilities"])
     try:
         return expected_mrr(table.filter(table["target"])["probabilities"])

@@ -28,13 +28,11 @@ taste and what is hidden of the quality of rarely shown items.
 **Sources.** Shares and sizes: the challenge's published statistics and, where those are silent, counts over a public
 sample of its log (see ``Constants``, which were frozen before the competition's models were built).
 
-Run ``python competitions/trivago2019/simulate.py --sessions 20000 --out DIR``.
+Run ``fastrec simulate competitions/trivago2019 --sessions 20000 --out DIR``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,9 +43,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from competitions.trivago2019.simulated_sessions import Block
 from competitions.trivago2019.simulated_world import (
@@ -61,7 +56,7 @@ from competitions.trivago2019.simulated_world import (
     make_world,
 )
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 
 FILES = ("train.csv", "test.csv", "item_metadata.csv", "ground_truth.csv", "true_probabilities.parquet")
 LOG_HEADER = (
@@ -75,7 +70,7 @@ ITEMS_AT_A_TIME = 100_000
 
 @dataclass(frozen=True)
 class SimulationSummary:
-    """What was written.
+    """A summary of the simulation.
 
     Args:
         out: the folder.
@@ -101,7 +96,7 @@ class SimulationSummary:
 
 
 def expected_mrr(probabilities: pa.ListArray | np.ndarray, offsets: np.ndarray | None = None) -> float:
-    """Expected MRR of ranking every list by its true probabilities: the mean of sum_k p_(k) / k, p_(1) ≥ p_(2) ≥ ….
+    """Return the expected MRR of ranking lists by true probabilities: the mean of sum_k p_(k) / k, p_(1) ≥ p_(2) ≥ ….
 
     Args:
         probabilities: a list column, one list of probabilities per target; or the values of all lists, float ``[n]``.
@@ -131,14 +126,14 @@ def expected_mrr(probabilities: pa.ListArray | np.ndarray, offsets: np.ndarray |
 
 
 def _strings(codes: np.ndarray, letters: str) -> pa.Array:
-    """Strings of equal length from letter codes ``[n, length]``."""
+    """Make strings of equal length from letter codes ``[n, length]``."""
     data = np.frombuffer(letters.encode(), np.uint8)[codes]
     offsets = np.arange(len(codes) + 1, dtype=np.int32) * codes.shape[1]
     return pa.StringArray.from_buffers(len(codes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
 
 
 def _names(number: np.ndarray, *, bits: int, length: int, letters: str, salt: int) -> pa.Array:
-    """Distinct scrambled names of distinct numbers: odd multiples and shifted xors are one to one modulo 2^bits."""
+    """Scramble distinct numbers to distinct names: odd multiples and shifted xors are one to one modulo 2^bits."""
     mask = np.uint64(2**bits - 1)
     x = number.astype(np.uint64) + np.uint64(salt % 2**20 << 30)
     for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9):
@@ -154,7 +149,7 @@ def _lists(values: pa.Array, sizes: np.ndarray) -> pa.ListArray:
 
 
 def _csv(columns: list[pa.Array]) -> memoryview:
-    """CSV lines of string columns; what needs quotes has them already."""
+    """Join string columns, quoted already, to CSV lines."""
     columns = [pc.fill_null(column, "") for column in columns]
     columns[-1] = pc.binary_join_element_wise(columns[-1], "\n", "")
     lines = pc.binary_join_element_wise(*columns, ",")
@@ -163,7 +158,7 @@ def _csv(columns: list[pa.Array]) -> memoryview:
 
 
 def _waits(c: Constants, action: np.ndarray, repeat: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Seconds before every action, int64 ``[n]``."""
+    """Draw the seconds before every action, int64 ``[n]``."""
     spread, median, zero = (np.asarray(value) for value in (c.wait_spread, c.wait_median, c.wait_zero))
     wait = np.exp(spread[action] * rng.standard_normal(len(action))) * median[action]
     none = rng.random(len(action)) < np.where(repeat, c.wait_zero_within, zero[action])
@@ -204,7 +199,7 @@ class _Rows:
 
 
 def _filter_strings(world: World, codes: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """Texts of the active filters, and for every event which text it has, -1 = none."""
+    """Return texts of the active filters, and for every event which text it has, -1 = none."""
     some = np.flatnonzero((codes >= 0).any(1))
     active = codes[some] >= 0
     words = world.words.take(pa.array(world.filter_at + codes[some][active]))
@@ -228,7 +223,7 @@ class _Texts:
         self.filters, self.filter_of = _filter_strings(world, rows.events["filters"])
 
     def columns(self, keep: np.ndarray) -> dict[str, pa.Array]:
-        """The columns of some rows by name; the references with those of the targets still in them."""
+        """Return the columns of some rows by name; the references of targets are still there."""
 
         def at(values: pa.Array, index: np.ndarray) -> pa.Array:
             return values.take(pa.array(index, mask=index < 0))
@@ -295,7 +290,7 @@ class _Writer:
                 file.write(_csv([words, pc.binary_join(_lists(names, has.sum(1)), "|")]))
 
     def block(self, block: Block) -> None:
-        """Write what one block of sessions did."""
+        """Write the actions of one block of sessions."""
         rows, test = _Rows.of(block), block.sessions.test
         texts = _Texts(self.world, block, rows, self.seed)
         for split, mask in (("train", ~test), ("test", test)):
@@ -396,25 +391,3 @@ def _check(sessions: int, out: Path, seed: int, block_sessions: int) -> None:
             raise DataError(
                 f"holds {other[0]!r}, which no simulation wrote", file=out, remedy="Name an empty or new folder"
             )
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --sessions N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate the files of the RecSys Challenge 2019.")
-    parser.add_argument("--sessions", type=int, default=20_000, help="number of sessions (default 20000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(
-            args.sessions, args.out, seed=args.seed, progress=lambda k, n: print(f"{k:,} of {n:,} sessions")
-        )
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{done.out}: {done.train_rows:,} + {done.test_rows:,} actions, {done.candidates:,} candidates")
-    print(f"oracle {done.oracle_mrr:.5f}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""Simulated sessions, episode by episode over many sessions at once; the model is told in ``simulate.py``."""
+"""Simulated sessions, episode by episode over many sessions at once; ``simulate.py`` states the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sessions:
 
 
 def _draw_sessions(c: Constants, first: int, n: int, tastes: int, rng: np.random.Generator) -> Sessions:
-    """Users, start times, devices, numbers of clickouts: all that a session has before its first action."""
+    """Draw users, start times, devices and numbers of clickouts: all that a session has before its first action."""
     new = rng.random(n) < c.new_user
     new[0] = True
     who = np.cumsum(new) - 1
@@ -72,7 +72,7 @@ def _draw_sessions(c: Constants, first: int, n: int, tastes: int, rng: np.random
 
 @dataclass
 class _State:
-    """What is known of the sessions that are still going on, one row each; W is the size of the largest district."""
+    """The state of the sessions that have not ended, one row each; W is the size of the largest district."""
 
     row: np.ndarray  # [n], the session
     district: np.ndarray  # [n]
@@ -162,7 +162,7 @@ class Block:
         )  # fmt: skip
 
     def _search(self, st: _State, episode: int) -> None:
-        """Searches, sort orders and filters of an episode; new lists for those who did any."""
+        """Log an episode's searches, sort orders and filters; sessions with any get new lists."""
         c, rng, world, late = self.c, self.rng, self.world, int(episode > 0)
         n = len(st.row)
         to, poi, sort, chosen = (rng.random(n) < p[late] for p in (c.destination, c.poi, c.sort, c.filter))
@@ -236,7 +236,7 @@ class Block:
         st.memory[who] *= c.memory_relist
 
     def _list_value(self, st: _State) -> np.ndarray:
-        """The part of U that touches and clicks share, float32 ``[n, LIST]``; -inf beyond the end of the list."""
+        """Return the part of U common to touches and clicks, float32 ``[n, LIST]``; -inf beyond the end of the list."""
         c = self.c
         seen = np.arange(LIST) < st.length[:, None]
         price = np.where(seen, np.log(_round_price(np.take_along_axis(st.log_price, st.order, 1))), 0)
@@ -252,14 +252,14 @@ class Block:
         return value
 
     def _has_changed(self, st: _State) -> np.ndarray:
-        """Which of the sessions are after the change of tastes, bool ``[n]``."""
+        """Mark the sessions after the change of tastes, bool ``[n]``."""
         c = self.c
         if c.change_day is None:
             return np.zeros(len(st.row), bool)
         return self.sessions.start[st.row] >= c.start + c.change_day * 86_400
 
     def _touch(self, st: _State, episode: int, value: np.ndarray) -> None:
-        """Draw what is touched before the click, log it, and bring the memory up to date."""
+        """Draw and log the touches before the click, and update the memory."""
         c, rng, n, late = self.c, self.rng, len(st.row), int(episode > 0)
         searched = rng.random(n) < c.search_item[late]
         runs = np.minimum(1 + rng.poisson(self.sessions.rate[st.row]), c.max_runs)
@@ -333,7 +333,7 @@ def _softmax(utility: np.ndarray) -> np.ndarray:
 
 
 def _draw(p: np.ndarray, row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One place for every entry of ``row`` (sorted), drawn from that row's probabilities, int64."""
+    """Draw one place for every entry of ``row`` (sorted) from that row's probabilities, int64."""
     cut = np.cumsum(p, axis=1)
     cut += np.arange(len(p))[:, None]
     last = p.shape[1] - 1 - (p[:, ::-1] > 0).argmax(1)  # rounding must never choose a place of probability 0

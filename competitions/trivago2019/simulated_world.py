@@ -150,7 +150,7 @@ class Constants:
 
 @dataclass
 class World:
-    """Items, numbered from 0 and district by district, and what can be said of them."""
+    """Items, numbered from 0 district by district, and their properties."""
 
     first: np.ndarray  # int64 [districts], the district's first item
     size: np.ndarray  # int64 [districts]
@@ -170,7 +170,7 @@ class World:
     filter_at: int
 
     def items(self, district: np.ndarray, width: int) -> np.ndarray:
-        """Items of the districts, int64 ``[n, width]``; a smaller district repeats its last."""
+        """Return the items of the districts, int64 ``[n, width]``; a smaller district repeats its last."""
         last = self.first[district] + self.size[district] - 1
         return np.minimum(self.first[district][:, None] + np.arange(width), last[:, None])
 
@@ -224,7 +224,7 @@ def make_world(c: Constants, sessions: int, rng: np.random.Generator) -> World:
 
 
 def _draw_properties(stars: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Properties of every item, bool ``[items, properties]``: one star class, one kind, more with more stars."""
+    """Draw properties of every item, bool ``[items, properties]``: one star class, one kind, more with more stars."""
     share = np.clip(rng.beta(0.9, 2.5, len(PROPERTIES)), 0.03, 0.9).astype(np.float32)
     pull = np.linspace(0.6, 1.4, 5, dtype=np.float32)[stars][:, None]
     has = rng.random((len(stars), len(PROPERTIES)), dtype=np.float32) < share * pull
@@ -238,7 +238,7 @@ def _draw_properties(stars: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _city_names(count: int, rng: np.random.Generator) -> list[str]:
-    """Invented names with a country, quoted for CSV as the official files do."""
+    """Invent names with a country, quoted for CSV as the official files do."""
     n, parts = len(SYLLABLES), 3 if count < len(SYLLABLES) ** 3 // 2 else 5
     codes = rng.choice(n**parts, count, replace=False)
     names = ["".join(SYLLABLES[code // n**k % n] for k in range(parts)).capitalize() for code in codes.tolist()]

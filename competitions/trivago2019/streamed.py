@@ -72,7 +72,7 @@ class StreamedTrivago(StreamedRanking, Trivago2019):
 
 
 def _split_by_user(log: Path, parts: list[Path], rows: int | None) -> None:
-    """The lines of a log, as the text that they are, into the parts' files of the same name."""
+    """Copy the lines of a log, unparsed, to the parts' files of the same name."""
     text = pa_csv.ConvertOptions(
         include_columns=COLUMNS, column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=False
     )

@@ -27,14 +27,14 @@ _TYPES = {"userId": pa.string(), "itemId": pa.string(), "rating": pa.float64()}
 
 @dataclass(frozen=True)
 class Interactions:
-    """Who took what, by number: int64 ``[n]`` users and items, float64 ``[n]`` ratings."""
+    """Users and items, int64 ``[n]`` numbers, and float64 ``[n]`` ratings."""
 
     users: np.ndarray
     items: np.ndarray
     ratings: np.ndarray
 
     def take(self, rows: np.ndarray) -> Interactions:
-        """Those at ``rows`` (bool ``[n]`` or int64)."""
+        """Select ``rows`` (bool ``[n]`` or int64)."""
         return Interactions(self.users[rows], self.items[rows], self.ratings[rows])
 
 
@@ -59,7 +59,7 @@ class Market:
 
 
 def read(folder: Path, *, rows: int | None = None, device: torch.device) -> CompetitionData:
-    """Read the files and lay out the candidates, described by their scores.
+    """Read the files into a table of candidates, described by their scores.
 
     Lists whose user has a line in ``valid_qrel.tsv`` are for training, the others are the test.
 
@@ -97,7 +97,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Comp
 
 
 def read_market(folder: Path) -> Market:
-    """The files, checked, by number."""
+    """Read and check the files, users and items by number."""
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy=f"Give the folder of {RUN} with --data")
     rated, core = (_read_ratings(folder / name) for name in (RATED, CORE))
@@ -129,7 +129,7 @@ def _read_ratings(path: Path) -> Table:
 
 
 def _read_run(path: Path) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Users, their candidates end to end, and how many each has. The file has no header."""
+    """Read users, their concatenated candidates, and how many each has. The file has no header."""
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Put the market's run file there")
     try:
@@ -171,7 +171,7 @@ def _refuse_repeats(lists: Lists, path: Path) -> None:
 
 
 def _answers(qrel: Table, path: Path, user_ids: Vocab, item_ids: Vocab, lists: Lists) -> np.ndarray:
-    """The answer of each list; 0: not known. One that is no candidate teaches nothing, and counts as not found."""
+    """Return the answer of each list; 0: not known. One that is no candidate is not used, and counts as not found."""
     users, items = user_ids.encode(qrel["userId"]).numpy(), item_ids.encode(qrel["itemId"]).numpy()
     line = np.full(len(user_ids), -1)
     line[lists.users] = np.arange(len(lists.users))
@@ -204,7 +204,7 @@ def _by_number(table: Table, user_ids: Vocab, item_ids: Vocab) -> Interactions:
 
 
 def _without_candidates(known: Interactions, lists: Lists, path: Path) -> Interactions:
-    """Interactions that are candidates too would tell the answers: all are left out, whatever the answer is."""
+    """Drop interactions that are candidates too, as they would tell the answers."""
     asked = np.isin(_pairs(known.users, known.items), _pairs(lists.users[lists.of], lists.items))
     if asked.any():
         warnings.warn(
@@ -226,7 +226,7 @@ def _truth(path: Path, market: Market, asked: np.ndarray) -> torch.Tensor:
 
 
 def _hidden(market: Market, known: np.ndarray, turn: int) -> Table:
-    """Lists like the real ones: of every training user one interaction is hidden, and takes the answer's place.
+    """Make lists like the real ones: of every training user one interaction is hidden, and takes the answer's place.
 
     Scores are learned anew without the hidden interactions. Other candidates are the user's own of the run file.
     """
@@ -252,7 +252,7 @@ def _hidden(market: Market, known: np.ndarray, turn: int) -> Table:
 
 
 def hidden_rows(core: Interactions, users: np.ndarray, turn: int) -> np.ndarray:
-    """Rows of the interactions to hide: of each user the one in place ``turn`` of an order drawn once, or none.
+    """Return rows to hide: of each user the one in place ``turn`` of an order drawn once, or none.
 
     Args:
         core: the interactions to choose from.
@@ -282,7 +282,7 @@ def _table(
     *,
     weight: float = 1.0,
 ) -> Table:
-    """Candidates as a table: ids, the list, what describes them, and the label where answers are known."""
+    """Return candidates as a table: ids, the list, descriptions, and the label where answers are known."""
     columns = {
         "list_id": lists.of,
         "userId": market.user_ids.decode(torch.from_numpy(lists.users[lists.of])),
@@ -297,7 +297,7 @@ def _table(
 
 
 def _numbered(tables: list[Table]) -> list[Table]:
-    """Tables whose lists are numbered on from one to the next."""
+    """Concatenate tables; the numbers of lists continue from one to the next."""
     made, start = [], 0
     for table in tables:
         numbers = table["list_id"].integer()
@@ -311,6 +311,6 @@ def _codes(vocab: Vocab, values: pa.Array) -> np.ndarray:
 
 
 def _whole(column: object) -> pa.Array:
-    """A column of text as one Arrow array."""
+    """Return a column of text as one Arrow array."""
     array = column.to_arrow() if hasattr(column, "to_arrow") else column.combine_chunks()
     return array.cast(pa.string())

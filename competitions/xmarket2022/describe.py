@@ -1,4 +1,4 @@
-"""What is known of a user and a candidate: scores of collaborative filters, counts, and their place in the list."""
+"""Descriptions of a user and a candidate: scores of collaborative filters, counts, and places in the list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEAREST = 2
 
 
 class Pairs(Protocol):
-    """Who took what, by number."""
+    """Users and items by number."""
 
     users: np.ndarray
     items: np.ndarray
@@ -23,7 +23,7 @@ class Pairs(Protocol):
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of candidates, end to end.
+    """Concatenated lists of candidates.
 
     Args:
         users: int64 ``[lists]``.
@@ -37,20 +37,20 @@ class Lists:
 
     @property
     def of(self) -> np.ndarray:
-        """The list of each candidate: int64 ``[n]``."""
+        """Return the list of each candidate: int64 ``[n]``."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def rows(self, chosen: np.ndarray) -> np.ndarray:
-        """The candidates of chosen lists (bool ``[lists]``): bool ``[n]``."""
+        """Mark the candidates of chosen lists (bool ``[lists]``): bool ``[n]``."""
         return np.repeat(chosen, self.sizes)
 
     def take(self, chosen: np.ndarray) -> Lists:
-        """Chosen lists (bool ``[lists]``)."""
+        """Select lists (bool ``[lists]``)."""
         return Lists(self.users[chosen], self.items[self.rows(chosen)], self.sizes[chosen])
 
 
 def filters() -> dict[str, tuple[str, CollaborativeFilter]]:
-    """The collaborative filters, by name: which interactions they learn from, and what they are."""
+    """Return the collaborative filters by name, each with the interactions that it learns from."""
     return {
         "knn": ("all", ItemKNN(shrink=5)),
         "knn_users": ("all", ItemKNN(shrink=2, user_power=0.25)),
@@ -84,7 +84,7 @@ COUNTED = ("all", "rated", "core")
 
 
 def columns() -> list[str]:
-    """The names of what ``describe`` gives."""
+    """Name the columns of ``describe``."""
     near = [f"near{k + 1}_{part}" for part in ("all", "core") for k in range(NEAREST)]
     counts = [f"{side}_count_{part}" for part in COUNTED for side in ("item", "user")]
     placed = [f"{name}_{how}" for name in PLACED for how in ("place", "gap", "z")]
@@ -93,7 +93,7 @@ def columns() -> list[str]:
 
 
 def describe(rated: Pairs, core: Pairs, lists: Lists) -> dict[str, np.ndarray]:
-    """Columns about every candidate, from the interactions given and nothing else.
+    """Describe every candidate by the given interactions alone.
 
     How often an item is a candidate is not counted: the run file is no sample of what users take.
 
@@ -129,7 +129,7 @@ def describe(rated: Pairs, core: Pairs, lists: Lists) -> dict[str, np.ndarray]:
 
 
 def _parts(rated: Pairs, core: Pairs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Distinct pairs of users and items, by part."""
+    """Return distinct pairs of users and items, by part."""
     liked = rated.ratings >= LIKED
     both = np.concatenate([rated.users, core.users]), np.concatenate([rated.items, core.items])
     given = {
@@ -143,14 +143,14 @@ def _parts(rated: Pairs, core: Pairs) -> dict[str, tuple[np.ndarray, np.ndarray]
 
 
 def _mean(ids: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Mean value of each id asked for; NaN where it has none."""
+    """Return the mean value of each id asked for; NaN where it has none."""
     size = max(ids.max(initial=0), asked.max(initial=0)) + 1
     counts, sums = np.bincount(ids, minlength=size), np.bincount(ids, values, minlength=size)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[asked]
 
 
 def _in_list(name: str, values: np.ndarray, lists: Lists) -> dict[str, np.ndarray]:
-    """The place in the list (from 0, the highest first), and how far the value is from the list's best and mean."""
+    """Return places in the list (from 0, the highest first), and distances from the list's best and mean."""
     of, starts = lists.of, np.cumsum(lists.sizes) - lists.sizes
     order = np.lexsort([-values, of])
     place = np.empty(len(values))

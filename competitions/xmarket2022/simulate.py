@@ -10,24 +10,19 @@ is held out: it stands among 99 others, by popularity, that the user did not tak
 ``valid_qrel.tsv``, or for every fifth user in ``test_qrel.tsv``. ``train.tsv`` has the other interactions with stars,
 those of users with few items too, but lacks some users of the core file, as the real one does.
 
-Run ``python competitions/xmarket2022/simulate.py --sessions 2000 --out DIR``.
+Run ``fastrec simulate competitions/xmarket2022 --sessions 2000 --out DIR``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-if __package__ in (None, ""):  # run as a script: the workspace is two folders up
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from fastrec._core.atomic import atomic_folder
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError
 
 TASTES, POWER, MAIN, SECOND, CORE, OTHERS = 12, 0.7, 0.6, 0.2, 4, 99
 ITEMS_PER_USER = 0.4
@@ -36,7 +31,7 @@ FILES = ("train.tsv", "train_5core.tsv", "valid_run.tsv", "valid_qrel.tsv", "tes
 
 @dataclass(frozen=True)
 class Simulated:
-    """What was written."""
+    """A summary of the simulation."""
 
     out: Path
     users: int
@@ -85,7 +80,7 @@ def simulate(
 
 
 def _take(rng: np.random.Generator, taste: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """The items of one user, in the order in which they were taken."""
+    """Draw the items of one user, in order."""
     main, second = rng.choice(TASTES, size=2, replace=False)
     by_taste = np.where(taste == main, MAIN / (taste == main).sum(), 0.0)
     by_taste += np.where(taste == second, SECOND / max((taste == second).sum(), 1), 0.0)
@@ -95,7 +90,7 @@ def _take(rng: np.random.Generator, taste: np.ndarray, chance: np.ndarray) -> np
 
 
 def _lines(rng: np.random.Generator, taken: list[np.ndarray], chance: np.ndarray) -> list[list[str]]:
-    """The lines of each file."""
+    """Return the lines of each file."""
     rated, core, run, known, held = ([] for _ in FILES)
     for user, items in enumerate(taken):
         name = f"s1U{1_000_000 + user}"
@@ -117,24 +112,3 @@ def _lines(rng: np.random.Generator, taken: list[np.ndarray], chance: np.ndarray
 
 def _id(item: int) -> str:
     return f"P{1_000_000 + item}"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line: ``simulate.py --sessions N --out DIR [--seed S]``."""
-    parser = argparse.ArgumentParser(description="Simulate the files of a market of the WSDM Cup 2022.")
-    parser.add_argument("--sessions", type=int, default=2_000, help="number of users (default 2000)")
-    parser.add_argument("--out", type=Path, required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default 0)")
-    args = parser.parse_args(argv)
-    try:
-        done = simulate(args.sessions, args.out, seed=args.seed)
-    except FastrecError as error:
-        parser.exit(2, f"{error}\n")
-    print(
-        f"{done.out}: {done.interactions:,} interactions, {done.lists:,} lists, {done.test_lists:,} without an answer"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

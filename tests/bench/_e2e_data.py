@@ -75,31 +75,23 @@ check_equal = partial(check_same, "the two sides", rtol=1e-6, atol=1e-6)
 
 @dataclass
 class Prepared:
-    """What a side makes of the files.
+    """A side's candidates."""
 
-    Args:
-        frame: a row per candidate with ``USED``, in a library of the side's own.
-        splits: row numbers of training and of validation.
-        lists: int64 ``[n]``, the list that each candidate is in.
-        clicked: int64 ``[n]``, the target.
-        time: int64 ``[n]``, seconds: when a row's list was shown.
-    """
-
-    frame: Any
-    splits: tuple[Any, Any]
-    lists: np.ndarray
-    clicked: np.ndarray
-    time: np.ndarray
+    frame: Any  # with ``USED``, in a library of the side's own
+    splits: tuple[Any, Any]  # row numbers of training and of validation
+    lists: np.ndarray  # int64 ``[n]``, the list that each candidate is in
+    clicked: np.ndarray  # int64 ``[n]``, the target
+    time: np.ndarray  # int64 ``[n]``, seconds: when the list was shown
 
 
 def log_file(folder: Path) -> Path:
-    """The log in a folder: Parquet where it has been made, else CSV."""
+    """Return the log in a folder: Parquet where it has been made, else CSV."""
     parquet = folder / "train.parquet"
     return parquet if parquet.exists() else folder / "train.csv"
 
 
 def files(rows: int, *, root: Path = Path("runs/e2e-data"), parquet: bool = False) -> Path:
-    """The folder of simulated files with at least so many candidates in ``train.csv``, simulated only once.
+    """Return the folder of simulated files with at least so many candidates in ``train.csv``, simulated only once.
 
     Its name says the number of sessions. With ``parquet`` the log is Parquet, in a folder of its own.
     """

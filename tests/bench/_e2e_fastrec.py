@@ -31,7 +31,7 @@ from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 
 
 def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
-    """The log, and a row for every candidate, those of training sessions first."""
+    """Return the log, and a row per candidate, those of training sessions first."""
     file = data.log_file(folder)
     if file.suffix == ".parquet" and device != "cpu" and find_spec("cudf") is not None:
         import cudf  # straight to the GPU
@@ -52,14 +52,14 @@ def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
 
 
 def _clicks(log: Table) -> Table:
-    """The log's clicks, those of training sessions first: the rows of either then stand together."""
+    """Return the clicks, those of training sessions first."""
     clicks = log.take(_is(log, [data.CLICK]))
     held = clicks["is_valid"].values
     return clicks.take(torch.cat([(~held).nonzero(), held.nonzero()]).squeeze(1))
 
 
 def _is(table: Table, words: Sequence[str]) -> torch.Tensor:
-    """Bool ``[n]``: the rows whose action is one of the words."""
+    """Mark the rows, bool ``[n]``, whose action is one of the words."""
     actions = table["action_type"]
     chosen = [False, *(w in words for w in actions.distinct.to_pylist())]
     return torch.tensor(chosen, device=table.device)[actions.values.long()]
@@ -84,7 +84,6 @@ def features(log: Table, rows: Table) -> data.Prepared:
 
 
 def feature_set() -> FeatureSet:
-    """The features of a candidate, not yet fitted."""
     by = ["session_id", "item_id"]
     stats = {"stats": ["count", "steps"], "values": ["timestamp"]}
     touched = GroupPick("position", by="list_id", order="touch_steps", name="touched")
@@ -104,7 +103,7 @@ def feature_set() -> FeatureSet:
 
 
 def as_pandas(made: data.Prepared) -> data.Prepared:
-    """The same as a pandas frame, text as categories: what fastai's ``TabularPandas`` is handed."""
+    """Convert to a pandas frame for fastai's ``TabularPandas``, text as categories."""
     import pandas as pd
 
     frame = {}
@@ -125,6 +124,5 @@ def preprocess(made: data.Prepared, *, device: str = "cpu") -> Any:
 
 
 def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:
-    """The columns as numpy, training rows first, every ``step``-th row: to be compared with the other side's."""
     frame = made.frame.take(torch.arange(0, len(made.frame), step)).to_pandas().astype(dict.fromkeys(data.CATS, object))
     return {n: frame[n].to_numpy() for n in data.USED}

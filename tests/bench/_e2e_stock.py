@@ -21,7 +21,7 @@ _KEPT = ["session", "step", "timestamp", "user_id", "city", "current_filters", "
 
 
 def read(folder: Path, *, tuned: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The log, and a row for every candidate."""
+    """Return the log, and a row per candidate."""
     types = dict.fromkeys(data.TEXTS, "category")
     file = data.log_file(folder)
     if file.suffix == ".parquet":
@@ -78,7 +78,7 @@ def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> d
 
 
 def target_by_fold(rows: pd.DataFrame, known: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """Means of ``clicked`` as mostly written: learned from known rows of the other folds, joined to the fold's."""
+    """Compute means of ``clicked`` as mostly written: from known rows of the other folds, joined to the fold's."""
     made = pd.Series(0.0, index=rows.index)
     for fold in sorted(rows["fold"].unique()):
         others = known[known["fold"] != fold]
@@ -91,7 +91,7 @@ def target_by_fold(rows: pd.DataFrame, known: pd.DataFrame, keys: list[str]) -> 
 
 
 def target_by_difference(rows: pd.DataFrame, known: pd.Series, keys: list[str]) -> pd.Series:
-    """The same as what all folds hold less what the own one does, which is exact for clicks."""
+    """Compute the same as sums of all folds less those of the own one, which is exact for clicks."""
     whole = known.groupby([rows[k] for k in keys], sort=False, observed=True)
     own = known.groupby([*(rows[k] for k in keys), rows["fold"]], sort=False, observed=True)
     of_fold = known.groupby(rows["fold"]).agg(["sum", "count"])
@@ -103,7 +103,7 @@ def target_by_difference(rows: pd.DataFrame, known: pd.Series, keys: list[str]) 
 
 
 def _of_touches(log: pd.DataFrame, rows: pd.DataFrame) -> None:
-    """What the session did with the item before the click."""
+    """Add the session's earlier actions on the item."""
     touches = log.loc[log["action_type"].isin(data.ITEM_ACTIONS), ["session", "step", "timestamp", "reference"]]
     touches = touches.assign(item_id=touches.pop("reference").astype("int64"))
     here = rows[["session", "item_id", "step"]].reset_index(names="at")
@@ -133,7 +133,7 @@ def preprocess(made: data.Prepared) -> Any:
 
 
 def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:
-    """The columns as numpy, training rows first, every ``step``-th row: to be compared with the other side's."""
+    """Return every ``step``-th row of the columns, training rows first, to compare the sides."""
     order = np.concatenate([np.asarray(s) for s in made.splits])[::step]
     frame = made.frame.iloc[order].astype(dict.fromkeys(data.CATS, object))
     return {n: frame[n].to_numpy() for n in data.USED}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,41 +38,23 @@ GRIDS: dict[str, Sequence[Any]] = {
     "split": ((0.03, 0.03), (0.02, 0.04), (0.01, 0.04), (0.02, 0.08)),
     "lamb": (0.01, 0.03, 0.1),
 }
-PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
-ENDS = {
-    "before_batch": "loader",
-    "after_pred": "forward and loss",
-    "before_backward": "forward and loss",
-    "after_backward": "backward",
-    "before_step": "callbacks",
-    "after_step": "optimizer",
-    "after_batch": "callbacks",
-}
 EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
 
 
 class System(NamedTuple):
     """A row of the table.
 
-    Args:
-        name: what it is called.
-        data: what it trains from: ``stock``, ``features``, ``frame`` or ``device`` (see ``bench_e2e``).
-        loader: whose batches, ``stock`` or ``fastrec``.
-        net: whose modules and optimizer.
-        rule: ``adamw`` (fastai's Adam is the same), ``lamb``, or ``split``: embeddings have a rate of their own and no
-            momentum, as a rare id would be moved on by a gradient of long ago; the others' momentum goes with the batch
-            (``scale_moms``).
-        half: in bfloat16, where that pays.
-        batch: ``base``: ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's.
+    By the rule ``split`` embeddings have a rate of their own and no momentum, as a rare id would be moved on by a
+    gradient of long ago; the others' momentum goes with the batch (``scale_moms``).
     """
 
     name: str
-    data: str
-    loader: str = "fastrec"
-    net: str = "fastrec"
-    rule: str = "adamw"
-    half: bool = False
-    batch: str = "base"
+    data: str  # what it trains from: ``stock``, ``features``, ``frame`` or ``device``
+    loader: str = "fastrec"  # or ``stock``
+    net: str = "fastrec"  # modules and optimizer
+    rule: str = "adamw"  # (fastai's Adam is the same), ``lamb`` or ``split``
+    half: bool = False  # in bfloat16, where that pays
+    batch: str = "base"  # ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's
 
 
 SYSTEMS = (
@@ -91,31 +74,24 @@ SYSTEMS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all systems.
+    """Settings that all systems share."""
 
-    Args:
-        lrs: learning rate at ``BATCH`` by rule.
-        extreme: the extreme batch.
-        amp: ``bf16`` where it pays, or None.
-        device: where nets train.
-    """
-
-    lrs: Mapping[str, Any]
-    extreme: int
-    amp: str | None = None
+    lrs: Mapping[str, Any]  # learning rate at ``BATCH`` by rule
+    extreme: int  # the extreme batch
+    amp: str | None = None  # ``bf16`` where it pays
     device: str = "cpu"
 
     def batch(self, system: System) -> int:
         return {"base": BATCH, "larger": 2 * BATCH, "extreme": self.extreme}[system.batch]
 
     def lr(self, system: System) -> Any:
-        """A system's learning rate, or rates: its rule's, by the square root of the batch."""
+        """Return a system's learning rate, or rates: its rule's, by the square root of the batch."""
         rates = np.asarray(self.lrs[system.rule]) * scale_lr(1.0, self.batch(system), BATCH)
         return rates if system.rule == "split" else float(rates)
 
 
 class Trained(NamedTuple):
-    """One training and what came of it: seconds, area under the ROC curve, mean reciprocal rank."""
+    """One training: seconds, area under the ROC curve, mean reciprocal rank."""
 
     train: float
     predict: float
@@ -124,14 +100,14 @@ class Trained(NamedTuple):
 
 
 class _NoValidation(Callback):
-    """The prediction that follows goes over the same rows."""
+    """Skips validation: the prediction that follows goes over the same rows."""
 
     def before_validate(self) -> None:
         raise CancelValidException
 
 
 def extreme_batch(rows: int) -> int:
-    """The batch that makes as many updates of an epoch of ``rows`` as the article's largest did of its own."""
+    """Return the batch that makes as many updates of an epoch of ``rows`` as the article's largest did of its own."""
     return max(BATCH, round(rows / UPDATES / BATCH) * BATCH)
 
 
@@ -191,16 +167,12 @@ def _now(device: str) -> float:
 def tune(
     frame: Any, *, shown: np.ndarray, grids: Mapping[str, Sequence[Any]], extreme: int, device: str
 ) -> dict[str, Any]:
-    """The learning rate of each rule: the best of a grid by the loss on the last of the training days.
+    """Choose the learning rate of each rule: the best of a grid by the loss on the last of the training days.
 
     Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
 
-    Args:
-        frame: named columns of training rows, as ``TabularFrame`` takes them.
-        shown: int64 ``[n]``, seconds, when each row was; those of the last day before ``LAST_DAY`` are scored.
-        grids: rule → rates at ``BATCH`` to try; the best of them is returned.
-        extreme: the extreme batch.
-        device: where nets train.
+    ``frame`` has named columns of training rows, ``shown`` the seconds int64 ``[n]`` when each was; those of the last
+    day before ``LAST_DAY`` are scored. ``grids`` are the rates at ``BATCH`` to try, by rule.
     """
     inside = shown >= LAST_DAY - DAY
     splits = (np.flatnonzero(~inside), np.flatnonzero(inside))
@@ -224,46 +196,30 @@ def _loss(system: System, to: Any, settings: Settings) -> float:
 
 
 def faster_amp(to: Any, settings: Settings) -> str | None:
-    """``bf16`` where batches of ``BATCH`` rows take less time with it than without, else None."""
+    """Return ``bf16`` if batches of ``BATCH`` rows take less time with it, else None."""
     system = next(s for s in SYSTEMS if s.half and s.batch == "base")
     seconds = {
-        amp: min(sum(phases(system, to, replace(settings, amp=amp), batches=30).values()) for _ in range(3))
+        amp: min(seconds_of_batches(system, to, replace(settings, amp=amp), 30) for _ in range(3))
         for amp in (None, "bf16")
     }
     return min(seconds, key=seconds.__getitem__)
 
 
-class _Phases(Callback):
-    """Notes where the time of each training batch goes, one number a batch, and stops after some of them."""
-
-    order = -100
-
-    def __init__(self, batches: int) -> None:
-        self.batches, self.count = batches, 0
-        self.seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
-        self.here = dict.fromkeys(PHASES, 0.0)
-
-    def __call__(self, event: str) -> None:
-        if event != "before_train" and event not in ENDS:
-            return
-        now = time.perf_counter()
-        if event != "before_train" and self.training:
-            self.here[ENDS[event]] += now - self.since
-        self.since = now
-        if event == "after_batch":
-            for phase, seconds in self.here.items() if self.count else ():  # the first batch warms up
-                self.seconds[phase].append(seconds)
-            self.here = dict.fromkeys(PHASES, 0.0)
-            self.count += 1
-            if self.count > self.batches:
-                raise CancelFitException
-
-
-def phases(system: System, to: Any, settings: Settings, *, batches: int) -> dict[str, float]:
-    """Where the seconds of some training batches of a system go: phase → seconds of a batch.
-
-    Of the batches the median: it is not moved by one in which the machine did something else, as the mean is.
-    """
-    clock = _Phases(batches)
+def seconds_of_batches(system: System, to: Any, settings: Settings, batches: int) -> float:
+    """Train a system for so many batches after the first, which warms up; the median batch's seconds."""
+    clock = _Batches(batches, settings.device)
     _fitted(system, to, settings, 0, clock, _NoValidation())
-    return {phase: statistics.median(seconds) if seconds else 0.0 for phase, seconds in clock.seconds.items()}
+    return statistics.median(b - a for a, b in pairwise(clock.ends)) if len(clock.ends) > 1 else 0.0
+
+
+class _Batches(Callback):
+    """Notes when each training batch ends, and stops after some."""
+
+    def __init__(self, batches: int, device: str) -> None:
+        self.batches, self.device, self.ends = batches, device, []
+
+    def after_batch(self) -> None:
+        if self.training:
+            self.ends.append(_now(self.device))
+            if len(self.ends) > self.batches:
+                raise CancelFitException

@@ -1,27 +1,18 @@
-"""What ``bench_extreme.py`` trains: two sets of clicks, one net, and one stated way of setting each rule.
+"""Nets and rules that ``bench_extreme.py`` trains on two sets of clicks.
 
-A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are one of
-four pairs (``GRIDS``): that with the best AUC at the smallest batch, on a sample. From there on they follow the rule
-alone: no cell of the table is tuned by itself.
+A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are chosen
+from ``GRIDS`` at the smallest batch; from there on they follow the rule alone.
 
-  AdamW     weight decay .01; both rates ∝ √batch.
-  LAMB      weight decay .01 inside the trust ratio, one trust ratio per embedding table, none for biases and norms
-            (which start at 0 and would hardly leave it); both rates ∝ √batch.
-  scaled    AdamW whose running means reach back over as many rows whatever the batch: ``1 - momentum`` and ``1 - β2``
-            go with the batch (``scale_moms``), as far as to .5 and .1. Embeddings have no momentum: a rare id would be
-            moved on by a gradient of long ago. The embeddings' rate ∝ √(1 - β2), as a row that comes for the first time
-            in a long while goes by rate / √(1 - β2); the other rate ∝ √batch. ε ∝ 1 / batch, as a rare id's share of
-            the mean gradient does. The least β2 was chosen by nets of batch 204,800 on a table of another seed.
-  scaledLAMB
-            LAMB with momentum, β2, ε and the embeddings' rate as in *scaled*. Embeddings have no trust ratio, so
-            that their step is that of *scaled*; the dense layers have theirs, at a rate ∝ √batch. That embeddings have
-            none was chosen by nets of 195 steps on a table of another seed.
-  CowClip   AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
-            other rate ∝ √batch (arXiv 2204.06240, section 5).
+  AdamW       both rates ∝ √batch.
+  LAMB        the same, with one trust ratio per embedding table and none for biases and norms (which start at 0).
+  scaled      AdamW with ``1 - momentum`` and ``1 - β2`` ∝ batch (``scale_moms``), as far as to .5 and .1, and ε ∝ 1 /
+              batch. Embeddings have no momentum: a rare id would be moved on by a gradient of long ago. Their rate is
+              ∝ √(1 - β2), as a row that comes for the first time in a long while goes by rate / √(1 - β2).
+  scaledLAMB  LAMB with momentum, β2, ε and the embeddings' rate as in *scaled*; embeddings have no trust ratio.
+  CowClip     AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
+              other rate ∝ √batch (arXiv 2204.06240, section 5).
 
-The net (``NETS``) is a DCN-v2 of one cross layer beside an MLP, or the MLP alone. Of the planted clicks a fifth of the
-logit's variance is products of two columns' vectors, which the MLP finds or does not find by luck of its first weights.
-
+The least β2, and that embeddings have no trust ratio, were chosen by nets of some 195 steps on a table of another seed.
 All warm up over the first part of the steps and then cool down by half a cosine (``fit_one_cycle``).
 """
 
@@ -59,9 +50,8 @@ DECAY = 0.01
 MOMS, SQR_MOM, EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
 LEAST_MOM, LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
 WIDEST = 16  # floats of an embedding
-# A model, its layers, and the scale of the embeddings' first values (None: the model's own). A product of two columns'
-# vectors is found late or never where they start near 0: .6 was chosen by nets of 195 steps on a table of another seed,
-# where .01, .15 and .3 lost .0004 to .0015.
+# A model, its layers, and the scale of the embeddings' first values (None: the model's own). Products of two columns'
+# vectors that start near 0 are found late or never; .6 was chosen on a table of another seed.
 NETS: dict[str, tuple[type, dict[str, Any], float | None]] = {
     "dcn": (DCNv2, {"cross_layers": 1, "layers": [64, 32]}, 0.6),
     "mlp": (TabularNet, {"layers": [64, 32]}, None),
@@ -70,27 +60,18 @@ VALID_BATCH = 65_536
 
 
 class Case(NamedTuple):
-    """Rows to train and to score on.
-
-    Args:
-        name: for the table.
-        frame: training rows and those that are scored.
-        sample: rows to choose a rate on, cut from the training rows of ``frame``.
-        batches: batch sizes, the smallest first; rates are chosen at that one.
-        seeds: how many nets in each cell.
-        bayes_auc: the most that can be reached; None: not known.
-    """
+    """Rows to train and to score on."""
 
     name: str
     frame: TabularFrame
-    sample: TabularFrame
-    batches: list[int]
-    seeds: int
-    bayes_auc: float | None = None
+    sample: TabularFrame  # rows to choose a rate on, cut from the training rows of ``frame``
+    batches: list[int]  # the smallest first; rates are chosen at that one
+    seeds: int  # nets in each cell
+    bayes_auc: float | None = None  # the most that can be reached, if it is known
 
 
 class Run(NamedTuple):
-    """How one net came out: on the validation rows, and the seconds and steps of training alone."""
+    """One net's scores on the validation rows, and the seconds and steps of its training."""
 
     auc: float
     loss: float
@@ -121,7 +102,6 @@ def movielens(folder: Path, batches: list[int], seeds: int) -> Case:
 
 
 def movielens_frame(folder: Path) -> pd.DataFrame:
-    """Ratings with what is known of users and movies, and ``click``."""
     columns = {
         "users.dat": ["user_id", "gender", "age", "occupation", "zip"],
         "movies.dat": ["movie_id", "title", "genres"],
@@ -138,7 +118,7 @@ def movielens_frame(folder: Path) -> pd.DataFrame:
 
 
 def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[float], list[float]]:
-    """Learning rates and weight decays of embeddings and of all else at a batch size; ``lrs`` are those at ``base``."""
+    """Return learning rates and weight decays of embeddings and of all else; ``lrs`` are those at ``base``."""
     embeddings, others = lrs
     scaled = scale_lr(others, bs, base, rule="sqrt")
     if rule in SCALED:
@@ -150,7 +130,7 @@ def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[floa
 
 
 def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, dict[str, float]]:
-    """Momentum of embeddings and of all else along the training (None: as ever), and other settings of it."""
+    """Return momentum of embeddings and of all else over the training (None: the default), and other settings."""
     if rule not in SCALED:
         return None, {}
     moms = scale_moms(MOMS, bs, base, floor=LEAST_MOM)
@@ -171,20 +151,7 @@ def train(
     grads: str = "rows",
     net: str = "dcn",
 ) -> Run:
-    """Train one net and score it.
-
-    Args:
-        frame: training and validation rows.
-        rule: one of ``GRIDS``.
-        lrs: the rates chosen at batch size ``base``, of embeddings and of all else.
-        bs: the batch size.
-        base: the smallest one.
-        seed: of first weights and order.
-        epochs: how many.
-        warm_up: share of the steps in which the rate rises.
-        grads: gradients of large embedding tables: ``rows`` holds the batch's rows only, ``dense`` all.
-        net: one of ``NETS``.
-    """
+    """Train one net by one of ``GRIDS`` and score it; ``lrs`` were chosen at batch size ``base``."""
     torch.manual_seed(seed)
     dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
     widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}

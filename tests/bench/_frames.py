@@ -28,23 +28,18 @@ ABOUT = (
 
 
 def skewed(rng: np.random.Generator, size: int, rows: int) -> np.ndarray:
-    """Numbers below ``size``, number k in proportion to 1 / (k + 10)."""
+    """Draw numbers below ``size``, number k in proportion to 1 / (k + 10)."""
     share = np.cumsum(1 / (np.arange(size) + 10))
     return np.searchsorted(share, rng.random(rows) * share[-1]).clip(0, size - 1)
 
 
 def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int = 0) -> pa.Table:
-    """A log as that of a travel site, nothing missing.
+    """Draw a log like a travel site's, without missing values.
 
     Users have sessions (2.5 on average) and sessions have events (10 on average), so that both grow with the rows;
     items (up to 100,000) and cities (1,000) do not. Their frequencies are skewed; four in five events are in the item's
-    own city. Times are whole seconds, no two of a user the same, so that every system sees one order.
-
-    Args:
-        rows: how many.
-        keys: user, session, item and city as int64 (``int``) or as text (``str``).
-        ordered: by user and time; else in random order.
-        seed: other seeds draw other logs.
+    own city. Times are whole seconds, no two of a user the same, so that every system sees one order. User, session,
+    item and city are int64 or, with keys of ``str``, text; rows are in the order of user and time, or in none.
     """
     rng = np.random.default_rng(seed)
 
@@ -54,7 +49,7 @@ def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int 
         return np.repeat(np.arange(len(lengths)), lengths)[:count]
 
     def ids(codes: np.ndarray, name: str) -> np.ndarray | pa.Array:
-        """With gaps between them, in the order of the codes."""
+        """Make increasing ids with gaps."""
         numbers = np.cumsum(rng.integers(1, 1_000, int(codes.max()) + 1))
         if keys == "int":
             return numbers[codes]
@@ -87,13 +82,9 @@ def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int 
 
 
 def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
-    """A frame (see ``ABOUT``).
+    """Draw a frame (see ``ABOUT``) of skewed categoricals whose order is not that of their codes.
 
-    Args:
-        rows: how many.
-        keys: what the categoricals hold: ``int``, ``str`` (text of eight characters) or ``words`` (of two to nine);
-            values are skewed, their order is not that of their codes.
-        seed: other seeds draw other frames.
+    They are integers (``int``), text of eight characters (``str``) or of two to nine (``words``).
     """
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {}
@@ -113,7 +104,7 @@ def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
 
 
 def wide(rows: int, count: int) -> pd.DataFrame:
-    """A frame of numbers alone: ``count`` counts that are mostly 0; beyond 100, decimals and flags among them."""
+    """Draw a frame of numbers alone: ``count`` counts that are mostly 0; beyond 100, decimals and flags among them."""
     rng = np.random.default_rng(0)
     columns: dict[str, Any] = {}
     for i in range(count):
@@ -146,7 +137,7 @@ def with_fastai(df: pd.DataFrame, splits: Any = None) -> Any:
 
 
 def check_equal(ours: Any, theirs: Any, *, split: bool = False) -> None:
-    """Stop where two prepared frames are not the same: codes exactly, numbers to what float32 leaves of them.
+    """Stop if two prepared frames differ: codes exactly, numbers to what float32 leaves of them.
 
     With ``split`` there are validation rows: fastai counts their text among the classes, so only columns of the same
     classes are compared.

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from _frames import event_log, skewed, tabular, with_fastrec
+from _frames import event_log, skewed
 from _gpu_trace import At, seconds_of, share, synchronize
+from _gpu_training import frame, learner
 from _timing import Record, Timing, bare, record
 
 CPU = torch.device("cpu")
@@ -23,7 +24,7 @@ PARTITIONS = 8
 
 
 def smoke(at: At, *, rows: int) -> Iterator[Record]:
-    """One record for each stage, on few rows: it runs on the device, and gives what the CPU gives."""
+    """Run each stage on few rows, on the device and on the CPU, and compare."""
     warnings.simplefilter("ignore")
     for name, stage in STAGES.items():
         begun, wrong = time.perf_counter(), ""
@@ -50,7 +51,7 @@ def _differs(here: np.ndarray, there: np.ndarray, tolerance: float) -> str:
 
 
 def _values(table: Any, names: list[str]) -> np.ndarray:
-    """Float64 ``[rows, columns]`` on the host, keys by their code."""
+    """Return float64 ``[rows, columns]`` on the host, keys by their code."""
     columns = [table[n] for n in names]
     found = [c.number() if c.kind in ("number", "datetime") else c.coded().codes.double() for c in columns]
     return torch.stack(found, 1).cpu().numpy()
@@ -74,26 +75,20 @@ def _features(device: torch.device, rows: int) -> np.ndarray:
     return _values(bench_features.with_fastrec(_log(rows, device)), list(bench_features.NAMES))
 
 
-def _frame(device: torch.device, rows: int) -> Any:
-    return with_fastrec(tabular(rows, "int")).to_device(device)
-
-
 def _packed(device: torch.device, rows: int) -> np.ndarray:
-    return torch.cat([view.double() for view in _frame(device, rows).packed.views[:2]], 1).cpu().numpy()
+    return torch.cat([view.double() for view in frame(rows, device).packed.views[:2]], 1).cpu().numpy()
 
 
 def _batches(device: torch.device, rows: int) -> np.ndarray:
-    loader = _frame(device, rows).dataloaders(bs=256, device=device).train.new(shuffle=False)
+    loader = frame(rows, device).dataloaders(bs=256, device=device).train.new(shuffle=False)
     cats, conts, *_ = next(iter(loader))
     assert cats.device.type == device.type, f"the batch is on {cats.device}"
     return torch.cat([cats.double(), conts.double()], 1).cpu().numpy()
 
 
 def _trained(way: str, device: torch.device, rows: int) -> np.ndarray:
-    """The mean prediction of a net after an epoch, in one of the benchmark's ways."""
-    from _gpu_training import learner
-
-    learn = learner(_frame(device, rows), 256, device, way, [32])
+    """Return the mean prediction of a net after an epoch, in one of the benchmark's ways."""
+    learn = learner(frame(rows, device), 256, device, way, [32])
     with learn.no_bar(), learn.no_logging():
         learn.fit(1, 1e-3)
         said = learn.get_preds(dl=learn.dls.train.new(shuffle=False, drop_last=False))[0]
@@ -126,7 +121,7 @@ def _sessions(device: torch.device, rows: int) -> np.ndarray:
 
 
 def _saved(device: torch.device, rows: int) -> np.ndarray:
-    """A net that is saved where it was trained says the same when it is loaded on a CPU."""
+    """Check that a net saved on the device predicts the same on the CPU."""
     from fastrec.estimators import NetModel
     from fastrec.estimators.base import Estimator
 
@@ -165,7 +160,7 @@ def trees(at: At, *, rows: int, rounds: int) -> Iterator[Record]:
 
 
 def session_log(count: int, items: int) -> Any:
-    """Sessions of geometric lengths, 6 events on average, items' frequencies in proportion to 1 / (rank + 10)."""
+    """Draw sessions of geometric lengths, 6 events on average, items' frequencies in proportion to 1 / (rank + 10)."""
     from fastrec.sequences import SessionFrame
 
     rng = np.random.default_rng(0)
@@ -174,7 +169,7 @@ def session_log(count: int, items: int) -> Any:
 
 
 def sessions(at: At, *, count: int, items: int) -> Iterator[Record]:
-    """An epoch of nets over every event, and the best items of every session, after a run that warms up."""
+    """Time an epoch over every event, and the best items of every session, after a warm-up."""
     from fastrec.sequences import NextItemNet
 
     log = session_log(count, items)
@@ -196,7 +191,7 @@ def sessions(at: At, *, count: int, items: int) -> Iterator[Record]:
 
 
 def dask(at: At, *, rows: int) -> Iterator[Record]:
-    """Features of a dask-cuDF frame beside those of a cuDF frame; off CUDA pandas and Dask stand for the two."""
+    """Compare features of a dask-cuDF frame with those of a cuDF frame; off CUDA pandas and Dask stand for the two."""
     from fastrec.features import CountEncode, FeatureSet, GroupStats, Lag, TargetEncode
 
     frame = event_log(rows, ordered=True).to_pandas()
@@ -214,7 +209,6 @@ def dask(at: At, *, rows: int) -> Iterator[Record]:
     made: dict[str, np.ndarray] = {}
 
     def values(system: str, df: Any) -> None:
-        """Float64 ``[rows, features]``, on the host."""
         fs = FeatureSet([CountEncode("item"), TargetEncode("item", "clicked"), GroupStats("price", by="user"), lag])
         found = fs.fit_transform(df)
         found = (found.compute() if hasattr(found, "compute") else found)[list(fs.outputs)]
@@ -232,16 +226,13 @@ def dask(at: At, *, rows: int) -> Iterator[Record]:
 
 
 def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
-    """An exported run by onnxruntime on the device: raw columns to score, and the net alone from codes to score.
+    """Time an exported run by onnxruntime on the device: raw columns to score, and the net alone from codes to score.
 
     Seconds of a call are the median and the 99th percentile, copies to the device and back are in it. The net's size
     does not go by the rows to train on.
     """
-    from bench_serving import Planted, planted
+    from bench_serving import exported, planted
 
-    from fastrec._core.progress import Stages
-    from fastrec.competition import run_competition
-    from fastrec.serve import export_run
     from fastrec.serve.export import feeds_of
     from fastrec.serve.session import open_session
     from fastrec.serve.verify import read_about
@@ -253,12 +244,7 @@ def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
         return dict(zip(names, session.run(names, {n: v for n, v in feeds.items() if n in taken}), strict=True))
 
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
-        data.mkdir()
-        planted(rows, 0).to_parquet(data / "train.parquet")
-        planted(1_000, 1).drop(columns="y").to_parquet(data / "test.parquet")
-        run = run_competition(Planted(), data, Path(folder) / "run", device="cpu", stages=Stages(quiet=True))
-        export = export_run(run, Path(folder) / "export", fold=0, parts=True).folder
+        _, export = exported(folder, rows, parts=True)
         about = read_about(export)
         feeds = feeds_of(about, Table.read(planted(batch, 1).drop(columns="y")))
         parts = {p["name"]: p for p in about["parts"]}

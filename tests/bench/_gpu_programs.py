@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ET
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,30 +17,20 @@ import torch
 from _gpu_trace import At, share
 from _timing import ROOT, Options, Record, bare, read, versions
 
-_LISTED = 20  # failures, and messages of them, that a record names
+_LISTED = 20  # failures that a record names
 OVER_LIMIT, INTERRUPTED = STOPPED = 124, 130  # as timeout(1) and a shell have it
 _GRACE = 20.0  # seconds that an interrupted program has to write what it has
-Outcomes = list[tuple[str, str, str]]  # kind, name and message of every test
 ROOMS = ("device", "rapids", "segments", "table", "features", "tabular", "models", "losses", "optim", "training")
 
 
 def program(
     command: Sequence[str], *, device: str, limit: float, log: Path, folder: Path = ROOT, group: bool = False
 ) -> tuple[int, float]:
-    """Run a program of this repository; what it says goes to a file.
+    """Run a program of this repository with ``FASTREC_DEVICE`` set; what it says goes to the file ``log``.
 
-    It is interrupted in time to write what it has, then ended.
-
-    Args:
-        command: its arguments, after Python's own.
-        device: for ``FASTREC_DEVICE``.
-        limit: seconds after which it is stopped.
-        log: the file.
-        folder: where it runs.
-        group: it gets a process group of its own, of which nothing is left once it has ended.
-
-    Returns:
-        Its exit status, or ``OVER_LIMIT``, or ``INTERRUPTED`` where this process was; and the seconds that it ran.
+    It is interrupted in time to write what it has before ``limit`` seconds are over, then ended. With ``group`` it has
+    a process group of its own, of which nothing is left once it has ended. Returned are its exit status,
+    ``OVER_LIMIT`` or ``INTERRUPTED`` (where this process was), and the seconds that it ran.
     """
     env = {**os.environ, "FASTREC_DEVICE": device, "PYTHONUNBUFFERED": "1"}
     env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)
@@ -67,7 +56,7 @@ def program(
 
 
 def last_lines(log: Path, count: int = 3) -> str:
-    """The end of a program's words, on one line, without this machine's folders."""
+    """Return the end of a program's output, on one line, without this machine's folders."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " | ".join(lines[-count:]).replace(str(ROOT), ".").replace(str(Path.home()), "~")[-400:]
 
@@ -76,54 +65,37 @@ def last_lines(log: Path, count: int = 3) -> str:
 
 
 def suite(at: At, *, tests: Sequence[str] | None) -> Iterator[Record]:
-    """Tests with ``FASTREC_DEVICE`` set, those of ``ROOMS`` if None; how many passed, failed and were skipped."""
-    o, folder = at.options, at.options.out.parent
+    """Run tests with ``FASTREC_DEVICE`` set, those of ``ROOMS`` if None; how many passed, failed and were skipped."""
+    o, log = at.options, at.options.out.parent / "gpu-tests.txt"
     if tests is None:
         tests = ["tests/_core/test_environment.py"]
         tests += [f"tests/{room}" for room in ROOMS if (ROOT / "tests" / room).is_dir()]
-    report, log = folder / "gpu-tests.xml", folder / "gpu-tests.txt"
-    report.unlink(missing_ok=True)
-    parallel = ["-n", str(o.jobs), "--dist", "worksteal"] if o.jobs > 1 else []
+    more = ["-n", str(o.jobs), "--dist", "worksteal"] if o.jobs > 1 else []
     if importlib.util.find_spec("pytest_timeout"):  # one test that hangs is not to take all of the time
-        parallel += ["--timeout", "120", "--timeout-method", "thread"]
-    command = ["-m", "pytest", "-v", *parallel, "--tb=short", f"--junitxml={report.resolve()}"]
-    status, seconds = program([*command, *(o.tests.split() or tests)], device=o.device, limit=o.limit, log=log)
-    found = outcomes(report) if report.exists() else told(log)  # pytest may not end in time to write its report
+        more += ["--timeout", "120", "--timeout-method", "thread"]
+    command = ["-m", "pytest", "-v", *more, "--tb=short", *(o.tests.split() or tests)]
+    status, seconds = program(command, device=o.device, limit=o.limit, log=log)
+    found = outcomes(log)
     if not found:
         raise RuntimeError(f"the test-suite ended with {status} before a test had ended: {last_lines(log)}")
     yield suite_record(found, o.device, status, seconds)
 
 
-def outcomes(report: Path) -> Outcomes:
-    """The outcomes in pytest's report in JUnit's form."""
-    tags = {"failure": "failed", "error": "failed", "skipped": "skipped"}
-    found = []
-    for case in ET.parse(report).iter("testcase"):
-        if case.get("name"):  # one that was interrupted has none
-            own = next((one for one in case if one.tag in tags), None)
-            kind, message = ("passed", "") if own is None else (tags[own.tag], own.get("message") or "")
-            found.append((kind, f"{case.get('classname', '')}::{case.get('name')}", message))
-    return found
-
-
-def told(log: Path) -> Outcomes:
-    """The same from the words of ``pytest -v``, without messages: a line for each test that has ended."""
+def outcomes(log: Path) -> dict[str, str]:
+    """Read ``passed``, ``failed`` or ``skipped`` of each ended test from the lines of ``pytest -v``."""
     kinds = {"PASSED": "passed", "XPASS": "passed", "FAILED": "failed", "ERROR": "failed"}
     kinds |= {"SKIPPED": "skipped", "XFAIL": "skipped"}
-    found = {}
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        name = next((word for word in line.split() if "::" in word), None)
-        kind = next((word for word in line.split() if word in kinds), None)
-        if name and kind and line.rstrip().endswith(("]", name)):
-            found[name] = kinds[kind]
-    return [(kind, name, "") for name, kind in found.items()]
+    any_kind = "|".join(kinds)
+    of_worker = re.compile(rf"\[gw\d+\] \[ *\d+%\] (?P<kind>{any_kind}) (?P<name>\S+::.+)")
+    of_one = re.compile(rf"(?P<name>\S+::.+?) (?P<kind>{any_kind})\b.*\[ *\d+%\]")
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = filter(None, (of_worker.fullmatch(line.strip()) or of_one.fullmatch(line.strip()) for line in lines))
+    return {match["name"]: kinds[match["kind"]] for match in found}
 
 
-def suite_record(found: Outcomes, device: str, status: int, seconds: float) -> Record:
-    failed = [(name, message) for kind, name, message in found if kind == "failed"]
-    counts = {kind: sum(one[0] == kind for one in found) for kind in ("passed", "failed", "skipped")}
-    why = Counter(message.splitlines()[0][:160] for _, message in failed if message)
-    more = {"status": status, "failures": [n for n, _ in failed[:_LISTED]], "messages": dict(why.most_common(_LISTED))}
+def suite_record(found: dict[str, str], device: str, status: int, seconds: float) -> Record:
+    counts = {kind: sum(one == kind for one in found.values()) for kind in ("passed", "failed", "skipped")}
+    more = {"status": status, "failures": [name for name, kind in found.items() if kind == "failed"][:_LISTED]}
     more["cudf"] = importlib.util.find_spec("cudf") is not None
     more["notes"] = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     return bare("test-suite", f"FASTREC_DEVICE={device}", len(found), round(seconds, 1), **counts, **more)
@@ -172,12 +144,11 @@ def extreme(at: At, *, more: Sequence[str] = ()) -> Iterator[Record]:
 
 def placement(at: At, *, rows: int, bs: int) -> Iterator[Record]:
     words = ["--device", at.options.device, "--rows", rows, "--bs", bs, "--warm", 10, "--batches", 50]
-    for r in other("embeddings", at.options, *words):
-        yield {**r, "rows_per_s": round(r["batch"] / r["seconds"]), "ratio": None}
+    yield from other("embeddings", at.options, *words)
 
 
 def machine(device: torch.device, **more: str) -> Record:
-    """What everything ran on: the device, its driver and versions, besides command, date and host."""
+    """Describe the machine: the device, its driver and versions, besides command, date and host."""
     names = ("torch", "cudf-cu13", "dask-cudf-cu13", "cuml-cu13", "rmm-cu13", "cupy-cuda13x", "xgboost", "fastai")
     about = {"device": "CPU", "on_gpu": False, "driver": None, "cuda": torch.version.cuda}
     if device.type == "cuda":

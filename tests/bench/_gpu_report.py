@@ -22,19 +22,12 @@ BEFORE = ("read", "features", "preprocess", "train")  # from the files to a trai
 
 
 class Found(NamedTuple):
-    """A figure.
-
-    Args:
-        value: in the goal's own unit.
-        notes: which system or batch it is of.
-        of: the record with the floor, if there is one.
-        full: whether it is of the size that the goal speaks of; of a smaller one nothing is judged.
-    """
+    """A figure in the goal's own unit, and which system or batch it is of."""
 
     value: float
     notes: str = ""
-    of: Record | None = None
-    full: bool = True
+    of: Record | None = None  # the record with the floor
+    full: bool = True  # of the size that the goal speaks of; of a smaller one nothing is judged
 
 
 Find = Callable[[Sequence[Record]], Found | None]
@@ -58,7 +51,7 @@ class Goal(NamedTuple):
 
 
 def _of(start: str, **wanted: object) -> Callable[[Callable[[list[Record]], Found | None]], Find]:
-    """A figure of the records of a case, where there are any."""
+    """Decorate a finder: it gets the records of a case, if there are any."""
 
     def decorate(find: Callable[[list[Record]], Found | None]) -> Find:
         def first(records: Sequence[Record]) -> Found | None:
@@ -117,7 +110,7 @@ def _busy(found: list[Record]) -> Found:
 
 
 def _faster(half: bool) -> Find:
-    """The least that 16 bits or graphs gain, over the batch sizes: of each the best.
+    """Find the smallest gain of 16 bits or graphs over the batch sizes, of each the best.
 
     Launches bound a step of nets as narrow as this one, and autocast adds launches: 16 bits are compared graph with
     graph.
@@ -148,7 +141,7 @@ def _placed(found: list[Record]) -> Found | None:
 
 
 def _served(field: str, scale: float) -> Find:
-    """A figure of the net from codes; what raw columns take is said beside."""
+    """Find a figure of the net from codes; the notes have that of raw columns."""
 
     @_of("serving")
     def find(found: list[Record]) -> Found | None:
@@ -174,7 +167,7 @@ def _e2e(
     key: Callable[[Record], float] = lambda r: r["ratio"],
     notes: Callable[[Record, Record], str] | None = None,
 ) -> Find:
-    """A figure of stock and of the best system by ``key``."""
+    """Find a figure of stock and of the best system by ``key``."""
 
     @_of("end to end")
     def find(found: list[Record]) -> Found | None:
@@ -200,7 +193,7 @@ def _mrrs(*systems: Record) -> str:
 
 
 def _stage(stage: str) -> Find:
-    """How many times as fast as stock a stage is, in the fastest system."""
+    """Find how many times as fast as stock a stage is in the fastest system."""
     return _e2e(
         lambda stock, best: stock["stages"][stage] / max(best["stages"][stage], 1e-9),
         lambda r: -r["stages"][stage],
@@ -270,7 +263,7 @@ _FORMS = (
 
 
 def report(records: Sequence[Record], image: str | None = None) -> str:
-    """The whole file, of all parts that have run, with the pictures' file, if there are any."""
+    """Return the whole file, of all parts that have run."""
     about = next((r for r in records if r["case"] == "machine"), None)
     on_gpu = about is not None and about["on_gpu"]
     parts = [
@@ -298,7 +291,7 @@ def _machine(one: Record) -> str:
 
 
 def verdict(goal: Goal, records: Sequence[Record], *, judged: bool) -> str:
-    """``met``, ``missed``, or why neither can be said."""
+    """Return ``met``, ``missed``, or why it is not judged."""
     found = goal.figure(records)
     if found is None:
         failed = any(r.get("error") for r in records if r.get("part") == goal.part)
@@ -350,7 +343,7 @@ def _cell(text: str) -> str:
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Write the report, unless a crash comes between: then the old one stays. Sections by hand go to its end."""
+    """Write the report in one step, sections by hand at its end."""
     image = path.with_name(f"{path.stem}-profile.png")
     old = re.split("^(?=## )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:] if path.exists() else []
     by_hand = [section.strip() for section in old if section.partition("\n")[0].removeprefix("## ") not in _OWN]

@@ -23,20 +23,13 @@ _ON_CPU = ("cpu_op",)  # stands in for kernels where there is no GPU, so that th
 
 
 class Event(NamedTuple):
-    """One kernel or copy.
+    """One kernel or copy, on the trace's clock."""
 
-    Args:
-        kind: the profiler's category.
-        name: of the kernel, or ``Memcpy DtoH (Device -> Pageable)``.
-        start, seconds: on the trace's clock.
-        size: bytes that were copied; None: no copy, or not known.
-    """
-
-    kind: str
-    name: str
+    kind: str  # the profiler's category
+    name: str  # of the kernel, or ``Memcpy DtoH (Device -> Pageable)``
     start: float
     seconds: float
-    size: int | None = None
+    size: int | None = None  # bytes that were copied, if known
 
     @property
     def copies(self) -> bool:
@@ -49,7 +42,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = 1, *, inner: int = 1) -> float:
-    """The shortest wall time of a run, the device waited for; it runs once before to warm up."""
+    """Return the shortest wall time of a run with its device's work, after a warm-up."""
     run()
     synchronize(device)
     best = float("inf")
@@ -92,7 +85,7 @@ class Profile:
         self.events = read(trace, WORK if self.on_gpu else _ON_CPU)
 
     def backward(self, names: Callable[[str], Any]) -> dict[str, float]:
-        """Seconds on the device of each kind of node of the backward pass whose name is asked for."""
+        """Return the seconds on the device of each kind of node of the backward pass whose name is asked for."""
         prefix, found = "autograd::engine::evaluate_function: ", {}
         field = "device_time_total" if self.on_gpu else "cpu_time_total"
         for e in self.profiler.key_averages():
@@ -110,7 +103,7 @@ def profiled(run: Callable[[], Any], device: torch.device) -> list[Event]:
 
 
 def read(trace: dict[str, Any], kinds: Sequence[str] = WORK) -> list[Event]:
-    """The events of some categories in a trace in Chrome's form, by their beginning."""
+    """Read the events of some categories in a trace in Chrome's form, by their beginning."""
     found = []
     for e in trace.get("traceEvents", []):
         if e.get("cat") in kinds and "ts" in e:
@@ -125,7 +118,7 @@ def to_host(events: Iterable[Event]) -> list[Event]:
 
 
 def busy(events: Sequence[Event]) -> float:
-    """Seconds in which at least one of the events went on (they are in the order of time)."""
+    """Return the seconds covered by at least one of the events, which are ordered by time."""
     total, until = 0.0, float("-inf")
     for e in events:
         stop = e.start + e.seconds
@@ -164,21 +157,15 @@ def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e
 
 
 class Floors(NamedTuple):
-    """Measured speeds.
+    """Measured speeds."""
 
-    Args:
-        copy: bytes read and written a second by a copy on the device.
-        to_device: bytes a second from pinned memory of the host.
-        flops: operations a second of a large product of matrices, by dtype.
-    """
-
-    copy: float
-    to_device: float
-    flops: dict[str, float]
+    copy: float  # bytes read and written a second by a copy on the device
+    to_device: float  # bytes a second from pinned memory of the host
+    flops: dict[str, float]  # operations a second of a large product of matrices, by dtype
 
     @classmethod
     def of(cls, records: list[Record]) -> Floors | None:
-        """The floors that some records hold; None where they hold none."""
+        """Read the floors from records; None if they have none."""
         found = {r["system"]: r["per_second"] for r in records if r.get("part") == "floors" and "per_second" in r}
         if not {"copy on the device", "host to device", "product, float32"} <= set(found):
             return None
@@ -195,7 +182,7 @@ class At(NamedTuple):
 
 
 def floors(at: At, *, size: int, side: int, repeats: int) -> Iterator[Record]:
-    """Speeds of copies of so many bytes, of products of square matrices and of kernels of nothing."""
+    """Measure speeds of copies of ``size`` bytes, of products of square matrices and of kernels of nothing."""
     device = at.device
 
     def speed(system: str, count: int, unit: str, run: Callable[[], Any], *often: int, inner: int = 1) -> Record:
@@ -218,7 +205,7 @@ def floors(at: At, *, size: int, side: int, repeats: int) -> Iterator[Record]:
 
 
 def share(record: Record, floor: float | None, what: str) -> Record:
-    """A record with the seconds below which it cannot be, the share of that speed that is reached, and its reason."""
+    """Add to a record its floor in seconds, the share of that speed that is reached, and the floor's work."""
     if floor is None or not record["seconds"]:
         return record
     return {**record, "floor_s": floor, "floor_share": round(floor / record["seconds"], 4), "floor_of": what}

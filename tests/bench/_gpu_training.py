@@ -61,7 +61,7 @@ def frame(rows: int, device: torch.device) -> Any:
 
 
 def learner(to: Any, bs: int, device: torch.device, way: str, layers: list[int]) -> Any:
-    """A learner in ``float32``, ``bf16`` or ``fp16``, with ``, graph`` where steps are replayed."""
+    """Make a learner in ``float32``, ``bf16`` or ``fp16``, with ``, graph`` where steps are replayed."""
     set_seed(0)
     dtype, _, graph = way.partition(", ")
     # off CUDA a graph's code runs with steps that are simply done again
@@ -74,7 +74,7 @@ def learner(to: Any, bs: int, device: torch.device, way: str, layers: list[int])
 def train(
     to: Any, bs: int, device: torch.device, batches: int, way: str = "float32", profile: Profile | None = None
 ) -> tuple[float, str | None]:
-    """Seconds of a batch, of so many; and why no graph was used where one was asked for (else None)."""
+    """Return the seconds of a batch, and why no graph was used if one was asked for."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no graph is said in the record
         learn = learner(to, bs, device, way, LAYERS)
@@ -86,7 +86,7 @@ def train(
 
 
 def loader(at: At, *, rows: int, batches: Sequence[int]) -> Iterator[Record]:
-    """Shuffled epochs of rows that are on the device, beside a bare loop of ``index_select``."""
+    """Time shuffled epochs of rows on the device, beside a bare loop of ``index_select``."""
     to, device = frame(rows, at.device), at.device
     packed, rows = to.packed, len(to)
     row = 4 * packed.layout.words
@@ -107,7 +107,7 @@ def loader(at: At, *, rows: int, batches: Sequence[int]) -> Iterator[Record]:
 
 
 def steps(at: At, *, rows: int, batches: Sequence[int], count: int, repeats: int) -> Iterator[Record]:
-    """float32, 16 bits and CUDA graphs by turns, at every batch size."""
+    """Time float32, 16 bits and CUDA graphs by turns, at every batch size."""
     to = frame(rows, at.device)
     ways = ["float32", "bf16", *(["fp16"] if at.device.type == "cuda" else []), "float32, graph", "bf16, graph"]
     for bs in batches:
@@ -125,7 +125,7 @@ def steps(at: At, *, rows: int, batches: Sequence[int], count: int, repeats: int
 
 
 def _with_floor(one: Record, to: Any, bs: int, way: str, at: At) -> Record:
-    """The floor of a step: its products at the speed of a large one, or its bytes at the copy's, whichever is more."""
+    """Add the floor of a step: its products at a large one's speed, or its bytes at the copy's, whichever is more."""
     tables = [(len(to.classes[n]), emb_sz_rule(len(to.classes[n]))) for n in to.cat_names]
     sizes = [sum(width for _, width in tables) + len(to.cont_names), *LAYERS, 2]
     weights = sum(a * b for a, b in pairwise(sizes))
@@ -140,7 +140,7 @@ def _with_floor(one: Record, to: Any, bs: int, way: str, at: At) -> Record:
 
 
 def embeddings(at: At, *, rows: int, batches: Sequence[int], count: int) -> Iterator[Record]:
-    """The share of a step that the backward pass of the embeddings takes, on the device.
+    """Measure the embeddings' backward pass on the device as a share of a step.
 
     The profiler slows the host down, so the nodes' time on the device is set beside the wall time of a step that was
     not profiled.
@@ -159,7 +159,7 @@ def embeddings(at: At, *, rows: int, batches: Sequence[int], count: int) -> Iter
 
 
 def business(at: At, *, rows: int, batches: Sequence[int], count: int, image: Path | None = None) -> Iterator[Record]:
-    """How much of a step's wall time the device works (see ``embeddings``), with a picture beside the report."""
+    """Measure for how much of a step the device is busy (see ``embeddings``), with a picture beside the report."""
     to, lanes = frame(rows, at.device), {}
     for bs in batches:
         for way in ("float32", "bf16, graph"):

@@ -32,16 +32,10 @@ CATS, CONTS, LIST = ["city", "item", "word"], ["price", "time"], "list_id"
 
 
 class Allowed(NamedTuple):
-    """What a stage may copy to the host.
+    """The copies to the host that a stage may make, and why."""
 
-    Args:
-        large: copies that hold a byte a row or more.
-        per_batch: copies of any size for each batch; None: any number of small ones.
-        why: the reason.
-    """
-
-    large: int
-    per_batch: float | None
+    large: int  # copies that hold a byte a row or more
+    per_batch: float | None  # copies of any size for each batch; None: any number of small ones
     why: str
 
 
@@ -56,7 +50,7 @@ ALLOWED = {
 
 
 def source(rows: int) -> pd.DataFrame:
-    """Rows of integers, text, numbers with missing values, lists of twenty and a target."""
+    """Draw rows of integers, text, numbers with missing values, lists of twenty and a target."""
     rng = np.random.default_rng(0)
     words = np.array([f"word {i}" for i in range(200)], dtype=object)
     price = rng.lognormal(4, 1, rows)
@@ -75,7 +69,7 @@ def source(rows: int) -> pd.DataFrame:
 
 
 class Path:
-    """The stages, each of which takes up what the one before it made, all of it on a device; ``df`` is a ``source``."""
+    """The stages on a device, each on the result of the one before; ``df`` is a ``source``."""
 
     def __init__(self, df: pd.DataFrame, device: torch.device, *, bs: int, batches: int) -> None:
         self.device, self.bs, self.batches = device, bs, min(batches, max(1, len(df) // bs))
@@ -128,7 +122,7 @@ def copies(at: At, *, rows: int, bs: int, batches: int) -> Iterator[Record]:
 
 
 def counted(stage: str, events: list[Event], *, rows: int, batches: int, seconds: float) -> Record:
-    """What the copies of a stage come to, beside what is allowed for so many rows and batches."""
+    """Count the copies of a stage, and those beyond what is allowed."""
     found, allowed = to_host(events), ALLOWED[stage]
     large = [e for e in found if e.size is None or e.size >= rows]  # of unknown size: taken for large
     beyond = max(0, len(large) - allowed.large)

@@ -37,7 +37,7 @@ WIDE = [f"c{i}" for i in range(8)], [f"x{i}" for i in range(10)]
 
 
 def epochs(options: Options) -> dict[str, Any]:
-    """Seconds of each epoch, one after the other in a fresh process."""
+    """Time each epoch, one after the other in a fresh process."""
     files = sorted(Path(options.files).glob("*.parquet"))
     frame = ParquetFrame(files, None, CATS, CONTS, "label", cache=options.cache)
     loader = frame.dataloaders(options.batch, buffer_rows=options.buffer, drop_last=False).train
@@ -51,7 +51,7 @@ def epochs(options: Options) -> dict[str, Any]:
 
 
 def memory(options: Options) -> dict[str, Any]:
-    """Bytes that the process grew by, and those of the buffer."""
+    """Measure by how many bytes the process grows, and the buffer's size."""
     procs = [Categorify, FillMissing, Normalize]
     before = resident()
     frame = ParquetFrame(options.files, procs, *WIDE, "y", CategoryBlock, cache=options.cache)
@@ -63,7 +63,7 @@ def memory(options: Options) -> dict[str, Any]:
 
 
 def write_wide(folder: Path, rows: int, group: int) -> None:
-    """Eight categoricals (half of them text) and ten numbers, a tenth of these missing, in Parquet."""
+    """Write eight categoricals (half of them text) and ten numbers, a tenth of these missing, in Parquet."""
     rng = np.random.default_rng(0)
     for part, start in enumerate(range(0, rows, 1_000_000)):
         n = min(1_000_000, rows - start)
@@ -78,7 +78,7 @@ def write_wide(folder: Path, rows: int, group: int) -> None:
 
 
 def converge(options: Options) -> dict[str, Any]:
-    """AUC of training in memory and of streaming a sorted file through a buffer of a tenth of it."""
+    """Compare the AUC of training in memory and of streaming a sorted file through a buffer of a tenth of it."""
     import pandas as pd
     from fastai.tabular.learner import tabular_learner
     from sklearn.metrics import roc_auc_score
@@ -113,7 +113,7 @@ def converge(options: Options) -> dict[str, Any]:
 def compare(
     rows: int, repeats: int, threads: int, peer: Sequence[str], *, batch: int, buffer: int
 ) -> Iterator[tuple[str, str, Timing]]:
-    """Case, system and medians of shuffled epochs by turns; of each process the better of two epochs counts."""
+    """Yield case, system and medians of shuffled epochs by turns; of each process the better of two epochs counts."""
     with tempfile.TemporaryDirectory() as folder:
         theirs: list[float] = []
         ours: dict[str, list[float]] = {"stream, Parquet": [], "stream, packed cache": []}

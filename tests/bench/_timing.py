@@ -1,4 +1,4 @@
-"""What benchmarks share: their command lines, systems timed by turns in one run, tables of the results, and files.
+"""Shared parts of benchmarks: their command lines, systems timed by turns in one run, tables of the results, and files.
 
 A file of results is a list of records. Each has ``case``, ``system``, ``rows``, ``seconds`` (median wall time),
 ``rows_per_s`` and ``ratio``: the system's seconds over fastrec's on the same input, so that 3.0 says that fastrec is
@@ -55,7 +55,7 @@ def cores() -> int:
 
 
 def cpu_time() -> float:
-    """User and system seconds of this process and of its children that have ended."""
+    """Return user and system seconds of this process and of its children that have ended."""
     return sum(
         r.ru_utime + r.ru_stime for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     )
@@ -69,7 +69,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def by_turns(names: Iterable[Any], repeats: int) -> Iterator[tuple[int, Any]]:
-    """Every name once a turn, each turn beginning with another: what else the machine does falls on all alike."""
+    """Yield every name once a turn; each turn begins with another, so that other load falls on all alike."""
     names = list(names)
     for turn in range(repeats):
         shift = turn % len(names)
@@ -86,13 +86,13 @@ def race(systems: Mapping[str, Callable[[], Any]], repeats: int) -> tuple[dict[s
 
 
 def bare(case: str, system: str, rows: int, seconds: float | None = None, **more: Any) -> Record:
-    """A record of what no other system is set beside."""
+    """Make a record without a system to compare with."""
     about = {"case": case, "system": system, "rows": rows, "seconds": seconds}
     return about | {"rows_per_s": round(rows / seconds) if rows and seconds else None, "ratio": None, **more}
 
 
 def record(case: str, system: str, rows: int, timing: Timing, own: Timing, **more: Any) -> Record:
-    """A record beside ``own``, fastrec's time for the same: ``timing`` itself where this is fastrec."""
+    """Make a record compared with ``own``, fastrec's time for the same."""
     known = timing.cpu_seconds is not None and bool(own.cpu_seconds)
     return bare(case, system, rows, timing.seconds) | {
         "seconds": round(timing.seconds, 4),
@@ -110,7 +110,7 @@ def check_same(
     rtol: float = 1e-9,
     atol: float = 1e-12,
 ) -> None:
-    """Stop the benchmark where two systems did not do the same work: numbers alike, missing too, all else equal.
+    """Stop the benchmark if two systems' columns differ: numbers must be close, all else equal.
 
     Columns are name → values ``[n]``; others of ``found`` are not looked at.
     """
@@ -128,7 +128,7 @@ def check_same(
 
 
 def use_threads(count: int) -> None:
-    """Let every system use so many threads. To be called before polars is imported."""
+    """Let every system use so many threads; call it before polars is imported."""
     import pyarrow as pa
     import torch
 
@@ -154,7 +154,7 @@ def child(command: Sequence[str], folder: str, threads: int, *, own: bool = True
 
 
 def product_speed(rows: int, inputs: int, outputs: int) -> float:
-    """Operations a second that a layer's product of float32 matrices reaches here, the fastest of fifty."""
+    """Measure a layer's float32 product: operations a second, the fastest of fifty."""
     import torch
 
     x, w = torch.randn(rows, inputs), torch.randn(outputs, inputs)
@@ -163,13 +163,13 @@ def product_speed(rows: int, inputs: int, outputs: int) -> float:
 
 
 def resident(peak: bool = False) -> int:
-    """Bytes of memory that this process holds now, or at most since ``forget_peak`` (Linux only)."""
+    """Return the bytes of memory that this process holds now, or at most since ``forget_peak`` (Linux only)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:" if peak else "VmRSS:"))
 
 
 def forget_peak() -> None:
-    """Give freed memory back to the system, and let the peak start from what is held now (Linux only)."""
+    """Return freed memory to the system and reset the peak (Linux only)."""
     import pyarrow as pa
 
     gc.collect()
@@ -200,13 +200,13 @@ def now() -> str:
 
 
 def command_line() -> str:
-    """How this program was started, without this machine's folders."""
+    """Return how this program was started, without this machine's folders."""
     words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
     return " ".join([Path(sys.executable).name, os.path.relpath(sys.argv[0]), *words])
 
 
 def heading() -> str:
-    """Date, machine, versions and command, one a line."""
+    """Return date, machine, versions and command, one a line."""
     there = versions(LIBRARIES)
     libraries = [
         f"Python {platform.python_version()}",
@@ -217,14 +217,14 @@ def heading() -> str:
 
 
 def screen(width: int = 180, about: str = "") -> Console:
-    """A console that keeps what it prints, with the heading on it."""
+    """Make a console that records its output, and print the heading."""
     console = Console(record=True, width=width)
     console.print(heading() + (f"\n{about}" if about else ""), highlight=False)
     return console
 
 
 def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str] | None], *, left: int = 1) -> Grid:
-    """A table to print: so many columns of words, then numbers; a row of None is a line."""
+    """Make a table: ``left`` columns of words, then numbers; a row of None is a line."""
     grid = Grid(title=title, title_justify="left")
     for i, name in enumerate(columns):
         grid.add_column(name, justify="left" if i < left else "right", no_wrap=True)
@@ -248,12 +248,12 @@ _COLUMNS = {  # of the table: field and form
 
 
 def cells(one: Mapping[str, Any], forms: Iterable[tuple[str, str]]) -> list[str]:
-    """Fields of a record in their forms; empty where it has none."""
+    """Format fields of a record; missing ones are empty."""
     return ["" if one.get(field) is None else format(one[field], form) for field, form in forms]
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file, so that a crash leaves the old one or the new."""
+    """Write a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")
@@ -261,7 +261,7 @@ def put(path: Path, text: str) -> None:
 
 
 def write(path: Path, records: Sequence[Record], text: str | None = None) -> None:
-    """Write the records as JSON at ``path``, and what was printed beside it as text."""
+    """Write the records as JSON, and the printed text beside them."""
     put(path, json.dumps(list(records), indent=1) + "\n")
     if text is not None:
         put(path.with_suffix(".txt"), text)
@@ -276,7 +276,7 @@ def read(path: Path) -> list[Record]:
 
 
 def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """A reader of names with commas between."""
+    """Make a reader of names with commas between."""
 
     def split(text: str) -> list[str]:
         found = [name for name in text.split(",") if name]
@@ -290,11 +290,8 @@ def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 def arguments(doc: str | None, argv: Sequence[str] | None = None, **options: Any) -> Options:
     """Read the command line.
 
-    Args:
-        doc: of the program.
-        argv: its words; None: those that it was started with.
-        options: name → default and help, or what ``add_argument`` takes. A tuple as default is what there is to choose
-            from, with commas between.
+    ``options`` are name → default and help, or what ``add_argument`` takes. A tuple as default is what there is to
+    choose from, with commas between.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, how in options.items():
@@ -322,16 +319,11 @@ def run_cases(
     threads: int | None = None,
     **more: Any,
 ) -> None:
-    """A benchmark's whole command: read its options, run the cases, print the table, write the files.
+    """Run a benchmark: read its options, run the cases, print the table, write the files.
 
-    Args:
-        doc: of the program.
-        cases: name → what yields the records; called with the options.
-        name: of the file of results.
-        title: of the table.
-        about: a line below the heading.
-        threads: that every system may use; None: as many as there are cores.
-        more: further options, see ``arguments``.
+    ``cases`` are called with the options and yield records; ``name`` is the file's, ``about`` a line below the heading,
+    ``threads`` how many every system may use (None: as many as there are cores), ``more`` further options, see
+    ``arguments``.
     """
     options = arguments(
         doc,
@@ -357,6 +349,7 @@ def run_cases(
         write(options.out, records, console.export_text())
 
 
+DATA = (Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets")
 NVTABULAR: dict[str, Any] = {
     "default": os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python")),
     "help": "the Python that has NVTabular (or NVTABULAR_PYTHON)",
@@ -364,7 +357,7 @@ NVTABULAR: dict[str, Any] = {
 
 
 def nvtabular(python: str) -> list[str] | None:
-    """The command that starts NVTabular's peer script; None, and a message, where it or its Python is not there."""
+    """Return the command of NVTabular's peer script; None, with a message, if it or its Python is missing."""
     script = Path(os.environ.get("FASTREC_PEERS", ROOT.parent / "shared" / "peers")) / "nvtabular" / "run.py"
     command = [Path(python).absolute(), script.absolute()]
     absent = next((path for path in command if not path.exists()), None)

@@ -3,18 +3,15 @@
     python tests/bench/bench_auto.py --data DIR --minutes 5 --seeds 1 --peer AUTOGLUON/bin/python --peer-script run.py
 
 Each system gets the same training file, in the same minutes of wall time on all cores; scored are the same test rows.
-LightGBM and CatBoost are stopped early on an eighth of the rows, fastai's stock learner trains for five epochs: they
-take what they take. AutoGluon lives in an environment of its own. On one core (``taskset -c 1``, ``OMP_NUM_THREADS=1``,
-``--cpus 1``) ten minutes of wall time are 600 seconds of CPU time for all. ``--tables`` takes the names in
-``tables/index.json`` of ``--data``, too: a third of their rows is the test. Results in the file of ``--out`` are not
-run again: a long comparison can be gone on with.
+LightGBM and CatBoost are stopped early on an eighth of the rows: they take what they take. AutoGluon lives in an
+environment of its own. On one core (``taskset -c 1``, ``OMP_NUM_THREADS=1``, ``--cpus 1``) ten minutes of wall time
+are 600 seconds of CPU time for all. ``--tables`` takes the names in ``tables/index.json`` of ``--data``, too: a third
+of their rows is the test. Results in the file of ``--out`` are not run again: a long comparison can be gone on with.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import subprocess
 import tempfile
 import warnings
@@ -27,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 from _auto_simulated import counts, flights, wide
-from _timing import Options, Record, arguments, cores, read, table, timed, write
+from _timing import DATA, Options, Record, arguments, cores, read, table, timed, write
 from rich.console import Console
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -65,7 +62,6 @@ def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, shar
 
 
 def adult(data: Path) -> pd.DataFrame:
-    """UCI Adult, its 32,561 training rows."""
     names = "age workclass fnlwgt education education_num marital occupation relationship race sex gain loss hours "
     names = (names + "country income").split()
     return pd.read_csv(data / "adult" / "adult.data", names=names, skipinitialspace=True, na_values="?")
@@ -107,9 +103,6 @@ def texts(frame: pd.DataFrame) -> list[str]:
 
 def folder_of(a: Options, name: str, seed: int, place: Path) -> tuple[Path, Path, str, str]:
     """A table's folder, the file of the truth, target and metric."""
-    if a.folders:
-        about = json.loads((a.folders / name / "about.json").read_text())
-        return a.folders / name / "data", a.folders / name / "truth.csv", about["target"], about["metric"]
     index = read(a.data / "tables" / "index.json")
     own: dict[str, Table] = {t["name"]: (partial(listed, t["name"]), t["target"], t["metric"]) for t in index}
     make, target, metric = (own | TABLES)[name]
@@ -154,7 +147,6 @@ def boosted(model: Any, train: pd.DataFrame, test: pd.DataFrame, target: str, me
 
 
 def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """LightGBM as most people first use it."""
     import lightgbm as lgb
 
     train, test = parts(folder, target)
@@ -182,25 +174,7 @@ def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarr
     return boosted(model, train, test, target, metric, cat_features=names, early_stopping_rounds=50)
 
 
-def fastai(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """fastai's ``tabular_learner`` as its tutorial has it: two layers, one cycle of five epochs."""
-    import fastai.tabular.all as fa
-
-    train, test = parts(folder, target)
-    amounts = metric == "rmse"
-    conts, cats = fa.cont_cat_split(train, dep_var=target)
-    block = fa.RegressionBlock() if amounts else fa.CategoryBlock()
-    about = {"procs": [fa.Categorify, fa.FillMissing, fa.Normalize], "cat_names": cats, "cont_names": conts}
-    loaders = fa.TabularDataLoaders.from_df(train, **about, y_names=target, y_block=block, bs=64)
-    learner = fa.tabular_learner(loaders)
-    with learner.no_bar(), learner.no_logging():
-        learner.fit_one_cycle(5, 1e-2 if not amounts else 1e-3)
-        said = learner.get_preds(dl=loaders.test_dl(test))[0].numpy()
-    return said[:, 0] if amounts else said
-
-
 def autogluon(folder: Path, target: str, metric: str, minutes: float, *, a: Options) -> np.ndarray:
-    """AutoGluon, without the column of row numbers."""
     with tempfile.TemporaryDirectory() as own:
         files = [Path(own) / f"{n}.csv" for n in ("train", "test", "out")]
         for path in files[:2]:
@@ -225,12 +199,10 @@ def score(metric: str, truth: pd.Series, said: pd.DataFrame | np.ndarray) -> flo
 def main() -> None:
     a = arguments(
         __doc__,
-        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
-        folders={"type": Path, "help": "tables made beforehand: NAME/data, NAME/truth.csv, NAME/about.json"},
+        data=DATA,
         tables=(",".join(TABLES), "names with commas between"),
         minutes=(5.0, "for each table"),
-        seeds=(1, "splits, up to this one"),
-        from_seed=(0, "the first split, where others are in another file"),
+        seeds=(1, "splits"),
         systems=("lightgbm,catboost,fastrec,autogluon", "names with commas between"),
         peer=(None, "AutoGluon's Python; without it AutoGluon is left out"),
         peer_script=(None, "what it runs"),
@@ -238,7 +210,7 @@ def main() -> None:
         cpus=(cores(), "that AutoGluon may use"),
         out=(Path("runs/bench/auto.json"), "the file of results"),
     )
-    systems = {"fastrec": ours, "untried": untried, "lightgbm": lightgbm, "catboost": catboost, "fastai": fastai}
+    systems = {"fastrec": ours, "untried": untried, "lightgbm": lightgbm, "catboost": catboost}
     if a.peer:
         systems["autogluon" if a.preset == "medium_quality" else a.preset] = partial(autogluon, a=a)
     found: list[Record] = read(a.out)
@@ -246,7 +218,7 @@ def main() -> None:
     asked = [s for s in a.systems.split(",") if a.peer or s != "autogluon"]
     if odd := [s for s in asked if s not in systems]:
         raise SystemExit(f"there is no system {odd[0]!r} here: there are {', '.join(systems)}")
-    for seed, name in itertools.product(range(a.from_seed, a.seeds), a.tables.split(",")):
+    for seed, name in itertools.product(range(a.seeds), a.tables.split(",")):
         left = [s for s in asked if (name, seed, s) not in there]
         with tempfile.TemporaryDirectory() as place:
             folder, truth_file, target, metric = folder_of(a, name, seed, Path(place)) if left else (None,) * 4

@@ -1,29 +1,19 @@
 """From the raw files to validation scores, one improvement after the other: ``make bench-e2e``, or this file.
 
 The task is that of "Accelerating recommender system training 15x with RAPIDS" (RecSys Challenge 2019) on simulated
-files in the challenge's form, simulated once for a number of rows. Rows of the table, each on top of the one before:
+files in the challenge's form, simulated once for a number of rows. The rows of the table are ``SYSTEMS`` of
+``_e2e_train.py``, each on top of the one before: reading and features by fastrec, handed to ``TabularPandas``; then
+``TabularFrame``; the loader; ``TabularNet`` with the fused AdamW; embeddings with a rate of their own and without
+momentum; bfloat16 where that is faster; larger batches; rows in the device's memory. ``stock, tuned pandas`` is stock
+with three steps of its pandas in the fastest way that was found (``_e2e_stock.py``).
 
-  stock                             pandas, TabularPandas, fastai's loader and tabular_learner, Adam, batch 4,096
-  + features                        reading and features by fastrec, handed to TabularPandas
-  + preprocessing                   TabularFrame in place of TabularPandas, under fastai's loader
-  + loader                          TabularLoader
-  + fused embeddings and optimizer  TabularNet, with compiled loops where numba is installed, and the fused AdamW
-  + embeddings without momentum     and with a rate of their own; row-sparse
-  + bf16                            products of matrices in bfloat16, where that is faster
-  + batch of 8,192                  momentum scaled with the batch
-  + extreme batch                   with LAMB; with AdamW, momentum scaled, beside it
-  + data on the device              rows in the GPU's memory; on a CPU the host is the device already
+The net is the same throughout. Both sides' columns are compared first. Reading, features and preprocessing are timed
+``--repeats`` times by turns, training and prediction once for each of ``--seeds`` by turns; the table has medians.
+Learning rates are the best of a grid by the loss on the last training day (``tune``); no system's time has the search
+in it.
 
-``stock, tuned pandas`` is stock with three steps of its pandas in the fastest way that was found (see
-``_e2e_stock.py``). The net is the same throughout. Both sides' columns are compared first. Reading, features and
-preprocessing are timed ``--repeats`` times by turns, training and prediction once for each of ``--seeds`` by turns;
-medians stand in the table. Learning rates, one for Adam, two for Adam with embeddings apart and one for LAMB, are the
-best of a grid by the loss on the last training day, each at the batch that the rule enters the table with,
-and go with the square root of the batch (``scale_lr``); the search is part of no system's times.
-
-Each record has ``case``, ``system``, ``rows`` (training and validation), ``seconds`` (all stages), ``rows_per_s``,
-``ratio`` (stock's seconds over the system's), ``stages`` (seconds by stage), means and standard deviations over seeds
-``auc_mean auc_sd mrr_mean mrr_sd``, ``batch`` and ``lr``.
+A record has, besides the fields of ``_timing.py``: ``stages`` (seconds by stage), means and standard deviations over
+seeds ``auc_mean auc_sd mrr_mean mrr_sd``, ``batch`` and ``lr``. ``ratio`` is stock's seconds over the system's.
 """
 
 from __future__ import annotations
@@ -47,7 +37,7 @@ import _e2e_train as training
 import numpy as np
 import torch
 from _e2e_data import CONTS, LAYERS
-from _e2e_train import BATCH, EMB_SZS, PHASES, SYSTEMS, UPDATES, Settings, System, Trained
+from _e2e_train import BATCH, EMB_SZS, SYSTEMS, UPDATES, Settings, System, Trained
 from _timing import (
     Options,
     Record,
@@ -224,18 +214,13 @@ def warm_up(options: Options) -> None:
 # The report ----------------------------------------------------------------------------------------------------------
 
 
-Phases = Mapping[str, Mapping[str, float]]  # system → phase → seconds of a training batch
-
-
 def cells(one: Record) -> list[str]:
     stages = [f"{one['stages'][s]:.2f}" for s in STAGES]
     scores = [f"{one[f'{s}_mean']:.4f} ± {one[f'{s}_sd']:.4f}" for s in ("auc", "mrr")]
     return [one["system"], *stages, f"{one['seconds']:.2f}", f"{one['ratio']:.2f}", *scores]
 
 
-def write_report(
-    path: Path, records: Sequence[Record], sizes: tuple[int, int], settings: Settings, phases: Phases
-) -> None:
+def write_report(path: Path, records: Sequence[Record], sizes: tuple[int, int], settings: Settings) -> None:
     """Write the report, and its chart beside it; of a file with other sections only this one is replaced.
 
     ``sizes`` are the rows of training and of validation.
@@ -245,11 +230,11 @@ def write_report(
     old = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n\n"
     before, begin, rest = old.partition(_BEGIN)
     after = rest.partition(_END)[2].lstrip("\n") if begin else ""
-    section = f"{_BEGIN}\n{_section(records, image.name, *sizes, settings, phases)}{_END}\n"
+    section = f"{_BEGIN}\n{_section(records, image.name, *sizes, settings)}{_END}\n"
     put(path, f"{before.rstrip()}\n\n{section}" + (f"\n{after}" if after else ""))
 
 
-def _section(records: Sequence[Record], image: str, train: int, valid: int, settings: Settings, phases: Phases) -> str:
+def _section(records: Sequence[Record], image: str, train: int, valid: int, settings: Settings) -> str:
     lrs = ", ".join(f"{rule} {np.asarray(rates).tolist()}" for rule, rates in settings.lrs.items())
     lines = [
         "## End to end",
@@ -275,17 +260,7 @@ def _section(records: Sequence[Record], image: str, train: int, valid: int, sett
         "",
         f"![Seconds by stage]({image})",
         "",
-        "Where a training batch's time goes, milliseconds, medians of batches:",
-        "",
-        "| system | " + " | ".join(PHASES) + " | all | rows/s |",
-        "|:---|" + "---:|" * (len(PHASES) + 2),
     ]
-    for one in records:
-        if own := phases.get(one["system"]):
-            total = sum(own.values())
-            times = " | ".join(f"{s * 1e3:.2f}" for s in (*(own[p] for p in PHASES), total))
-            # an epoch of one batch, which warms up, has no phases
-            lines.append(f"| {one['system']} | {times} | {one['batch'] / total if total else 0:,.0f} |")
     # what bounds the figure: the products of the dense layers at the speed that this machine reaches with them
     sizes = [sum(EMB_SZS.values()) + len(CONTS), *LAYERS, 2]
     flop, rate = 6 * train * sum(a * b for a, b in pairwise(sizes)), product_speed(BATCH, *sizes[:2])
@@ -350,12 +325,11 @@ def main(argv: Sequence[str] | None = None) -> list[Record]:
     settings = settings_of(options, made)
     trained = train(made, settings, options.seeds)
     records = records_of(seconds, trained, settings, len(made["stock"][1].clicked))
-    where = {s.name: training.phases(s, made[s.data][0], settings, batches=40) for s in SYSTEMS if s.data in made}
     console.print(table("From raw files to validation scores", HEAD, map(cells, records)))
     for one in records:
         if "notes" in one:
             console.print(f"{one['system']}: {one['notes']}", highlight=False)
-    write_report(options.report, records, tuple(map(len, made["frame"][1].splits)), settings, where)
+    write_report(options.report, records, tuple(map(len, made["frame"][1].splits)), settings)
     write(options.out, records, console.export_text())
     return records
 

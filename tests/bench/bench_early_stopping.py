@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from _timing import Record, arguments, bare, heading, read, table, timed, use_threads, write
+from _timing import DATA, Record, arguments, bare, read, screen, table, timed, use_threads, write
 from bench_auto import TABLES, listed
-from rich.console import Console
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
@@ -68,7 +67,7 @@ def cross_fitted(kind: type[_tree_model.TreeModel], way: str, train: Rows, test:
 def main() -> None:
     args = arguments(
         __doc__,
-        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        data=DATA,
         tables=("", "names in tables/index.json or of bench_auto, with commas; those of the index by default"),
         ways=("0,1,4", "draws, and after a colon rows to hold out at most; the first is what others are set beside"),
         kinds=(tuple(KINDS), "libraries"),
@@ -101,30 +100,19 @@ def main() -> None:
                     one = bare(f"{name}, {seed}", f"{kind}, {way}", len(train), seconds, error=error, cpu_seconds=cpu)
                     first = first or one
                     one["change"] = 100 * (error / first["error"] - 1)
-                    print(
-                        f"{name:30s} {seed} {kind:9s} {way:8s} {error:.5f} {one['change']:+6.2f} % {cpu:7.1f} s",
-                        flush=True,
-                    )
+                    said = f"{error:.5f} {one['change']:+6.2f} % {cpu:7.1f} s"
+                    print(f"{name:30s} {seed} {kind:9s} {way:8s} {said}", flush=True)
                     changes.setdefault((kind, way), []).append(one["change"])
                     times.setdefault((kind, way), []).append(cpu / first["cpu_seconds"])
                     records.append(one)
                     write(args.out, records)
-    lines = [
-        [
-            kind,
-            way,
-            f"{np.mean(c):+.2f}",
-            f"{np.std(c) / max(len(c) - 1, 1) ** 0.5:.2f}",
-            f"{np.mean(times[kind, way]):.1f}",
-        ]
-        for (kind, way), c in changes.items()
-    ]
-    grid = table(
-        "error, and time", ["library", "way", "change, %", "standard error", "times the seconds"], lines, left=2
-    )
-    console = Console(record=True, width=120)
-    console.print(heading(), highlight=False)
-    console.print(grid)
+    lines = []
+    for (kind, way), own in changes.items():
+        error = np.std(own) / max(len(own) - 1, 1) ** 0.5
+        lines.append([kind, way, f"{np.mean(own):+.2f}", f"{error:.2f}", f"{np.mean(times[kind, way]):.1f}"])
+    head = ("library", "way", "change, %", "standard error", "times the seconds")
+    console = screen(120)
+    console.print(table("error, and time", head, lines, left=2))
     write(args.out, records, console.export_text())
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _timing import ROOT, Options, Record, arguments, child, cores, forget_peak, heading, resident, write
+from _timing import ROOT, Options, Record, arguments, bare, child, cores, forget_peak, heading, resident, write
 
 from fastrec.errors import DeviceMemoryError
 from fastrec.models import Embeddings, TabularNet, plan_embeddings
@@ -119,10 +119,9 @@ def main() -> None:
     records, base = [], [r for r in runs if r["system"] == SYSTEMS[0]]
     for system in args.systems:
         own = [r for r in runs if r["system"] == system]
-        record: Record = {"case": "train", "system": system, "rows": args.rows, "batch": args.bs}
-        for name in ("seconds", "mean_seconds", "cpu_seconds", "thread_seconds"):
-            record[name] = round(float(np.median([r[name] for r in own])), 5)
-        record["peak_bytes"] = own[0]["peak_bytes"]
+        clocks = {n: np.median([r[n] for r in own]) for n in (*CLOCKS, "mean_seconds")}
+        record = bare("train", system, args.rows, batch=args.bs) | {n: round(float(v), 5) for n, v in clocks.items()}
+        record |= {"rows_per_s": round(args.bs / record["seconds"]), "peak_bytes": own[0]["peak_bytes"]}
         if base:
             record["speed"] = round(float(np.median([r["seconds"] for r in base])) / record["seconds"], 3)
             losses, wanted = np.array(own[0]["losses"]), np.array(base[0]["losses"])

@@ -103,22 +103,6 @@ def lines(records: list[Record]) -> Iterator[list[str] | None]:
         yield None
 
 
-def best(records: list[Record]) -> Iterator[str]:
-    """Of each batch size, the rule with the best AUC, beside the best at the smallest batch and that rule's own."""
-    aucs: dict[int, dict[str, list[float]]] = {}
-    for r in records:
-        aucs.setdefault(r["batch"], {}).setdefault(r["system"], []).append(r["auc"])
-    means = {bs: {rule: statistics.mean(own) for rule, own in aucs[bs].items()} for bs in sorted(aucs)}
-    (base, first), *others = means.items()
-    top = max(first, key=first.get)
-    for bs, own in others:
-        rule = max(own, key=own.get)
-        yield (
-            f"best at batch {bs:,}: {rule}, AUC {own[rule]:.5f}; lost from the best at {base:,} "
-            f"({top}, {first[top]:.5f}): {first[top] - own[rule]:+.5f}, from its own: {first[rule] - own[rule]:+.5f}"
-        )
-
-
 def numbers(text: str) -> list[int]:
     return sorted(int(word.replace("_", "")) for word in text.split(","))
 
@@ -170,8 +154,6 @@ def main() -> None:
         bayes = "" if case.bayes_auc is None else f", Bayes AUC {case.bayes_auc:.5f}"
         title = f"{case.name}, {case.frame.split:,} training rows{bayes}"
         console.print(table(title, head, lines(found)))
-        for line in best(found):
-            console.print(line, highlight=False)
         write(options.out, results.records, console.export_text(clear=False))
         del case  # gigabytes
 

@@ -6,17 +6,13 @@ Cases:
   eight      one FeatureSet of eight features on shared keys, fit_transform, beside pandas, polars (lazy) and DuckDB;
              integer and text keys, sorted and unsorted input.
 
-Systems are timed by turns, from their own frames in memory and with all cores; what they make is compared once, before
-the clock starts. The table goes to the screen and beside the JSON file, whose fields ``_timing.py`` explains: ``ratio``
-is a peer's seconds over fastrec's on the same frame (DuckDB's: over fastrec's on an Arrow table).
+Systems start from their own frames in memory and have all cores; what they make is compared once, before the clock
+starts. ``ratio`` is a peer's seconds over fastrec's on the same frame (DuckDB's: over fastrec's on an Arrow table).
 
-Every peer is written as one who knows it well would write it, and in the fastest of the ways that were tried. In pandas
-that is ``transform``, out-of-fold sums as a difference, which is exact for clicks; the loop over folds that most people
-write stands beside it. In polars windows beat group-by and join, and a shift beats ``diff``; in DuckDB group-by and
-join beat windows for sums. Where the input is known to be sorted, pandas and polars are told so and sort nothing.
-
-Cases of single generators, of ten times the rows and of peak memory are in the history:
-``git show cbd11c7:tests/bench/bench_features.py``.
+Every peer is written in the fastest of the ways that were tried. In pandas that is ``transform``, with out-of-fold sums
+as a difference, which is exact for clicks; the loop over folds that most people write stands beside it. In polars
+windows beat group-by and join, and a shift beats ``diff``; in DuckDB group-by and join beat windows for sums. Where the
+input is known to be sorted, pandas and polars are told so and sort nothing.
 """
 
 from __future__ import annotations

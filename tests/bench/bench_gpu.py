@@ -1,13 +1,9 @@
-"""The whole check on an NVIDIA GPU, beside goals and floors: ``make gpu``, or this file.
+"""The whole check on an NVIDIA GPU, beside goals and floors: ``make gpu``, or this file; ``GPU.md`` says all of it.
 
-Parts (``--cases``), each in a process of its own, are the names in ``PARTS``; ``GPU.md`` says what each is.
-Records of parts that are not run stay in the file of results, and the report is of all of them. Fields besides those of
-``_timing.py``: ``part``; ``floor_s``, ``floor_share`` and ``floor_of``, the seconds below which it cannot be, the share
-of that speed that is reached, and what the floor is made of; ``error``, where a part failed.
-
-``--minutes 30`` runs the parts in the order of their worth, at middle sizes: a part is begun if its estimate fits into
-what is left, is ended on a limit, and is left out if an earlier call has its records. ``--device cpu --small`` runs the
-same code on a CPU at small sizes; it writes beside, never ``GPU.md``.
+Parts (``--cases``) are the names in ``PARTS``, each in a process of its own; records of parts that are not run stay in
+the file of results. Fields besides those of ``_timing.py``: ``part``; ``floor_s``, ``floor_share`` and ``floor_of``,
+the seconds below which it cannot be, the share of that speed that is reached, and the floor's work; ``error``, where a
+part failed. ``--device cpu --small`` runs the same code on a CPU and writes beside, never ``GPU.md``.
 """
 
 from __future__ import annotations
@@ -41,19 +37,15 @@ SIZES = ("small", "medium", "full")
 class Part(NamedTuple):
     """A part of the check.
 
-    Args:
-        run: its module and function.
-        wants: packages, with blanks between.
-        medium, small: seconds at these sizes. At the middle size smoke, floors, copies, loader, steps, embeddings,
-            memory and busy are as an H100 with 16 cores took them, rounded up; the others are guesses.
-        sizes: argument → its values at the three sizes; the last one given goes for those beyond.
+    At the middle size smoke, floors, copies, loader, steps, embeddings, memory and busy have the seconds that an H100
+    with 16 cores took, rounded up; the others' are guesses.
     """
 
-    run: str
-    wants: str
-    medium: float
+    run: str  # its module and function
+    wants: str  # packages, with blanks between
+    medium: float  # seconds at this size
     small: float
-    sizes: dict[str, tuple[Any, ...]]
+    sizes: dict[str, tuple[Any, ...]]  # argument → its values at the three sizes; the last one goes for those beyond
 
 
 _NET, _TREES, _SERVE = "fastai", "fastai xgboost", "fastai onnx onnxruntime onnxscript"
@@ -131,7 +123,6 @@ def _blank(name: str, seconds: float | None = None, **more: Any) -> Record:
 
 
 def _why_not(name: str, options: Options, left: float | None, estimate: float) -> str | None:
-    """Why a part is not begun."""
     wants, on_cuda = PARTS[name].wants.split(), options.device.startswith("cuda")
     gone = [n for n in (*wants, *["dask_cudf"] * (name == "dask" and on_cuda)) if importlib.util.find_spec(n) is None]
     if name == "serving" and on_cuda and not gone:

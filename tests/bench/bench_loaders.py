@@ -8,12 +8,8 @@ Cases:
             a quarter of the rows) and a bare loop of index_select over the same packed bytes.
   stream    shuffled epochs from Parquet files and from the packed cache, beside NVTabular's loader on the same files;
             the better of two epochs in a process of its own (needs the peer script and its environment).
-  memory    how far a process grows: making a TabularFrame, over the packed bytes; streaming a file of ten times the
-            buffer, beyond the buffer.
+  memory    how far a process grows: making a TabularFrame, over the packed bytes; streaming, beyond the buffer.
   converge  AUC of a net trained in memory and from a sorted file through a buffer of a tenth of it.
-
-Systems are timed by turns in one run. The table goes to the screen and beside the JSON file, whose fields
-``_timing.py`` explains; ``ratio`` is a system's seconds over fastrec's for the same rows.
 """
 
 from __future__ import annotations
@@ -68,7 +64,6 @@ def epoch(options: Options) -> Iterator[Record]:
     data = torch.utils.data.TensorDataset(*(view[:few].clone() for view in ours.packed.views))
 
     def bare_loop(bs: int) -> int:
-        """The lines that anyone might write."""
         order = torch.randperm(len(ours.packed))
         places = (order[start : start + bs] for start in range(0, len(order) // bs * bs, bs))
         return count(ours.packed.layout.views(ours.packed.buffer.index_select(0, own)) for own in places)

@@ -12,7 +12,6 @@ The difference has a bootstrap interval over lists.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from _timing import arguments, bare, cores, table, timed, write
+from _timing import DATA, arguments, bare, cores, table, timed, write
 from rich.console import Console
 
 from fastrec.metrics import bootstrap_metric, get_metric
@@ -97,7 +96,6 @@ SETS: dict[str, Callable[[Path], Set]] = {f.__name__: f for f in (trivago, xmark
 
 
 def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float) -> np.ndarray:
-    """``fastrec.fit``, told the group, the item and the metric."""
     import fastrec
 
     test = test.drop(columns=about["label"])
@@ -155,7 +153,7 @@ def main() -> None:
     peers = ("lightgbm", "xgboost", "catboost")
     args = arguments(
         __doc__,
-        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        data=DATA,
         minutes=(5.0, "of fastrec, for each set"),
         sets={"nargs": "*", "default": list(SETS), "choices": list(SETS)},
         peers={"nargs": "*", "default": peers, "choices": peers},

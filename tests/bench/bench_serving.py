@@ -84,13 +84,14 @@ def planted(rows: int, seed: int) -> pd.DataFrame:
 
 
 @cache
-def exported(folder: str, rows: int) -> tuple[Path, Path]:
+def exported(folder: str, rows: int, *, parts: bool = False) -> tuple[Path, Path]:
+    """Train on the planted rows, on the host, and export; return the folders of the run and of the export."""
     data = Path(folder) / "data"
     data.mkdir(parents=True)
     planted(rows, 0).to_parquet(data / "train.parquet")
     planted(4_096, 1).drop(columns="y").to_parquet(data / "test.parquet")
-    run = run_competition(Planted(), data, Path(folder) / "run")
-    return run, export_run(run, Path(folder) / "export", fold=0).folder
+    run = run_competition(Planted(), data, Path(folder) / "run", device="cpu")
+    return run, export_run(run, Path(folder) / "export", fold=0, parts=parts).folder
 
 
 def score(options: Options) -> Iterator[Record]:

@@ -10,7 +10,6 @@ taken away, and its CPU time. Predictions in the folder of ``--out`` are not mad
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 import warnings
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _timing import arguments, cores, read, table
+from _timing import DATA, arguments, cores, read, table
 from rich.console import Console
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
@@ -131,7 +130,7 @@ def error(metric: str, label: np.ndarray, truth: np.ndarray, parts: Sequence[Map
 def main() -> None:
     args = arguments(
         __doc__,
-        data=(Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets"),
+        data=DATA,
         tables=("", "names in tables/index.json, with commas; all by default"),
         out=(Path("runs/portfolio"), "folder of predictions"),
         seconds=(60.0, "for a fold's model"),

@@ -31,36 +31,25 @@ FIELDS = ("rate", "answered", "p50", "p90", "p99", "slowest", "failed")
 def measure(
     url: str,
     *,
-    path: str = "/v1/score",
     rows: int = 1,
-    body: Path | None = None,
     arrow: bool = False,
     rates: list[float] | None = None,
     seconds: float = 5.0,
     connections: int = 256,
     token: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Send requests at one rate after the other; return the figures of each, times in milliseconds.
+    """Send requests at one rate after the other to a server here; return each rate's figures, times in milliseconds.
 
-    Args:
-        url: a server on this machine.
-        path: the address there.
-        rows: rows of a request with made-up values, sent as Arrow with ``arrow``.
-        body: a file to send instead: ``.json``, else a stream of Arrow.
-        rates: requests a second; None: doubled until the server answers fewer than 90 % of them.
-        seconds: how long each rate lasts.
-        connections: open connections at most, each with one request on its way.
-        token: the server's token.
+    A request has ``rows`` of made-up values. Without ``rates`` (requests a second) the rate is doubled until the server
+    answers fewer than 90 % of them. Each lasts ``seconds``; a connection has one request on its way.
     """
     parts = urlsplit(url)
     host, port = ("127.0.0.1" if parts.hostname == "localhost" else parts.hostname), parts.port or 80
     if parts.scheme != "http" or host is None or not ipaddress.ip_address(host).is_loopback:
         raise SystemExit(f"{url!r} is not a server on this machine, and load is sent to no other")
-    if body is not None:
-        content, kind = body.read_bytes(), "application/json" if body.suffix == ".json" else ARROW
-    else:
-        content, kind = made_up_body(url, token, rows, arrow=arrow)
-    head = [f"POST {path} HTTP/1.1", f"Host: {host}:{port}", f"Content-Type: {kind}", f"Content-Length: {len(content)}"]
+    content, kind = made_up_body(url, token, rows, arrow=arrow)
+    head = ["POST /v1/score HTTP/1.1", f"Host: {host}:{port}", f"Content-Type: {kind}"]
+    head.append(f"Content-Length: {len(content)}")
     head += [] if token is None else [f"Authorization: Bearer {token}"]
     request = "\r\n".join([*head, "", ""]).encode("latin-1") + content
 
@@ -171,16 +160,14 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("url", help="a server on this machine: http://127.0.0.1:8000")
     p.add_argument("--rows", type=int, default=1, help="rows of a request; their values are made up")
-    p.add_argument("--body", type=Path, help="a body to send instead: .json, else a stream of Arrow")
     p.add_argument("--arrow", action="store_true", help="send made-up rows as Arrow, not as JSON")
-    p.add_argument("--path", default="/v1/score", help="address to send to")
     p.add_argument("--rates", help="requests a second, `50,100,200`; doubled until it is too much if not given")
     p.add_argument("--seconds", type=float, default=5, help="how long each rate lasts")
     p.add_argument("--connections", type=int, default=256, help="requests that may be on their way")
     p.add_argument("--out", type=Path, help="file for the figures, JSON")
     a = p.parse_args()
     rates = None if a.rates is None else [float(r) for r in a.rates.split(",")]
-    options = {n: getattr(a, n) for n in ("path", "rows", "body", "arrow", "seconds", "connections")}
+    options = {n: getattr(a, n) for n in ("rows", "arrow", "seconds", "connections")}
     rounds = measure(a.url, rates=rates, token=os.environ.get("FASTREC_TOKEN"), **options)
     print(*(f"{n:>10}" for n in FIELDS))
     for one in rounds:

@@ -1,7 +1,6 @@
 """The census's recipe and simulator: what is in the files, what nothing may learn from, and a run on small ones."""
 
 import json
-import os
 from pathlib import Path
 
 import pandas as pd
@@ -9,16 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from competitions.census import simulate as simulator
 from competitions.census.competition import NUMBERS, RICH, TARGET, Census
 from competitions.census.simulate import FILES, simulate
 from fastrec.competition import check_submission, run_competition
 from fastrec.competition.forms.lists import form_of_run
 from fastrec.errors import DataError
 from fastrec.estimators import NetModel, XGBModel
-
-ROOT = Path(__file__).resolve().parents[2]
-REAL = Path(os.environ.get("FASTREC_DATA") or ROOT.parent / "shared" / "data") / "census-income"
 
 
 class Quick(Census):
@@ -104,14 +99,14 @@ def test_the_recipes_own_models_see_all_that_they_name():
     assert all(m.bs == 512 for m in recipe.models(bs=512) if isinstance(m, NetModel))
 
 
-def test_simulated_files_have_the_form_of_the_real_ones(data):
-    if not REAL.is_dir():
-        pytest.skip(f"the census is not in {REAL}: set FASTREC_DATA to the folder of the data")
+def test_simulated_files_have_the_form_of_the_real_ones(data, data_dir):
+    if not (real_folder := data_dir / "census-income").is_dir():
+        pytest.skip(f"no census-income in {data_dir}")
     for name in FILES:
-        made, real = ({f.name: _kind(f.type) for f in pq.read_schema(folder / name)} for folder in (data, REAL))
+        made, real = ({f.name: _kind(f.type) for f in pq.read_schema(folder / name)} for folder in (data, real_folder))
         real.pop("__index_level_0__", None)  # where pandas kept the rows' numbers in the publisher's file
         assert list(made.items()) == list(real.items())
-    made, real = (set(pd.read_parquet(folder / FILES[0], columns=[TARGET])[TARGET]) for folder in (data, REAL))
+    made, real = (set(pd.read_parquet(f / FILES[0], columns=[TARGET])[TARGET]) for f in (data, real_folder))
     assert made == real
 
 
@@ -136,6 +131,3 @@ def test_simulated_persons_are_as_the_law_says(tmp_path):
 def test_simulations_that_cannot_be_are_named(tmp_path):
     with pytest.raises(DataError, match="too few"):
         simulate(199, tmp_path / "data")
-    assert simulator.main(["--sessions", "300", "--out", str(tmp_path / "data")]) == 0
-    with pytest.raises(SystemExit):
-        simulator.main(["--sessions", "1", "--out", str(tmp_path / "data")])

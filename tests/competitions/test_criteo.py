@@ -107,11 +107,6 @@ def test_a_value_has_the_same_worth_and_spelling_for_every_seed_and_size():
     assert np.corrcoef(drawn, simulator._normal(rank, 5, 0))[0, 1] == pytest.approx(0, abs=0.02)
 
 
-def test_too_few_rows_are_refused(tmp_path):
-    with pytest.raises(DataError, match="too few"):
-        simulate(10, tmp_path / "new")
-
-
 def test_a_run_learns_and_is_scored_on_the_last_day(run, data):
     scores = json.loads((run / "scores.json").read_text())
     label = _table(data, DAYS - 1)["label"]

@@ -124,17 +124,6 @@ def test_a_run_scores_what_a_loop_scores(run, data):
     assert (run / "report.html").stat().st_size > 1000
 
 
-def test_the_saved_ranker_recommends_what_was_submitted(run, data):
-    found = Quick().read(data, None)
-    asked = found.known.take(found.test)
-    best = ObjectiveRanker.load(run / "models" / "ranker").recommend(asked, 20)
-    rows = pd.read_csv(run / "submission.csv", dtype=str).set_index("session_type").labels
-    ids = asked.sessions.to_arrow().to_pylist()
-    for kind in KINDS:
-        said = [" ".join(map(str, asked.decode(row[row > 0]).to_pylist())) for row in best[kind]]
-        assert said == [rows[f"{i}_{kind}"] for i in ids]
-
-
 def test_heads_of_one_net_are_sources_if_asked(data, tmp_path):
     class WithNet(Quick):
         net = {"width": 8, "epochs": 1, "heads": "shared"}  # noqa: RUF012
@@ -222,39 +211,39 @@ def test_parquet_files_are_read_alike(data, tmp_path):
     assert other.wanted is None
 
 
-def test_errors_name_the_file(data, tmp_path):
-    with pytest.raises(MissingFileError, match=r"train\.jsonl"):
+SEEN = '{"session": 1, "events": [{"aid": 1, "ts": 5, "type": "%s"}]}\n'
+UNREADABLE = [
+    ("train.jsonl", None, MissingFileError, r"train\.jsonl"),
+    ("train.jsonl", "no json\n", UnreadableFileError, r"train\.jsonl"),
+    ("train.jsonl", '{"session": 1, "things": []}\n', MissingColumnError, "events"),
+    ("train.jsonl", SEEN % "views", DataError, "views"),
+    ("test_labels.jsonl", '{"session": 1}\n', MissingColumnError, r"test_labels\.jsonl.*labels"),
+    ("test_labels.jsonl", '{"labels": {"clicks": 1}}\n', MissingColumnError, r"test_labels\.jsonl.*session"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "error", "words"), UNREADABLE)
+def test_errors_name_the_file(data, tmp_path, name, text, error, words):
+    for file in FILES:
+        (tmp_path / file).write_bytes((data / file).read_bytes())
+    (tmp_path / name).unlink()
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(error, match=words):
         Quick().read(tmp_path, None)
-    (tmp_path / "test.jsonl").write_bytes((data / FILES[1]).read_bytes())
-    (tmp_path / "train.jsonl").write_text("no json\n")
-    with pytest.raises(UnreadableFileError, match=r"train\.jsonl"):
-        Quick().read(tmp_path, None)
-    (tmp_path / "train.jsonl").write_text('{"session": 1, "things": []}\n')
-    with pytest.raises(MissingColumnError, match="events"):
-        Quick().read(tmp_path, None)
-    event = {"aid": 1, "ts": 5, "type": "views"}
-    (tmp_path / "train.jsonl").write_text(json.dumps({"session": 1, "events": [event]}) + "\n")
-    with pytest.raises(DataError, match="views"):
-        Quick().read(tmp_path, None)
-    (tmp_path / "train.jsonl").write_bytes((data / FILES[1]).read_bytes())
+
+
+def test_sessions_in_both_files_unknown_kinds_and_too_few_sessions_are_refused(data, tmp_path):
+    for name in FILES[:2]:
+        (tmp_path / name).write_bytes((data / FILES[1]).read_bytes())
     with pytest.raises(DataError, match="in both files"):
         Quick().read(tmp_path, None)
-    with pytest.raises(DataError, match="too few"):
-        simulate(10, tmp_path / "out")
-
-
-def test_errors_of_kinds_as_numbers_and_of_labels(data, tmp_path):
-    for name in FILES[:2]:
-        (tmp_path / name).write_bytes((data / name).read_bytes())
-    for text, absent in (('{"session": 1}', "labels"), ('{"labels": {"clicks": 1}}', "session")):
-        (tmp_path / FILES[2]).write_text(text + "\n")
-        with pytest.raises(MissingColumnError, match=rf"test_labels\.jsonl.*{absent}"):
-            Quick().read(tmp_path, None)
-    folder = tmp_path / "parquet"
-    folder.mkdir()
+    (folder := tmp_path / "parquet").mkdir()
     for kind in (3, -1):
         for i, name in enumerate(("train", "test")):
             rows = {"session": [i], "aid": [1], "ts": [5], "type": [kind]}
             pd.DataFrame(rows).to_parquet(folder / f"{name}.parquet")
         with pytest.raises(DataError, match=rf"kinds of events: \[{kind}\]"):
             Quick().read(folder, None)
+    with pytest.raises(DataError, match="too few"):
+        simulate(10, tmp_path / "out")

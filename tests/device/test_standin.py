@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from copy import deepcopy
-
 import pytest
 import torch
 from torch import nn
@@ -153,56 +150,6 @@ def test_the_line_of_fastrec_that_asked_is_told():
     assert "nonzero" in trips.table()
 
 
-@pytest.mark.parametrize("cell", [nn.GRU, nn.LSTM, nn.RNN])
-def test_recurrent_cells_and_their_gradients(cell):
-    torch.manual_seed(0)
-    here = cell(3, 4, 2, batch_first=True)
-    there = deepcopy(here).to(DEVICE)
-    x = torch.randn(2, 5, 3, requires_grad=True)
-    y = x.detach().to(DEVICE).requires_grad_()
-    for net, given in ((here, x), (there, y)):
-        net(given)[0].square().sum().backward()
-    torch.testing.assert_close(y.grad.cpu(), x.grad)
-    for p, q in zip(here.parameters(), there.parameters(), strict=True):
-        torch.testing.assert_close(q.grad.cpu(), p.grad)
-
-
-def test_a_model_that_moves_keeps_the_parameters_of_its_optimizer():
-    net = nn.Linear(2, 1)
-    opt = torch.optim.SGD(net.parameters(), 1.0)
-    net.to(DEVICE)(torch.ones(3, 2, device=DEVICE)).sum().backward()
-    before = net.bias.item()
-    opt.step()
-    assert net.bias.item() == pytest.approx(before - 3)
-
-
-def test_sparse_gradients():
-    ids = torch.tensor([1, 1, 3])
-    grads = []
-    for device in ("cpu", DEVICE):
-        torch.manual_seed(0)
-        table = nn.Embedding(5, 2, sparse=True).to(device)
-        (table(ids.to(device)).sum() + table(ids[:1].to(device)).square().sum()).backward()
-        assert table.weight.grad.is_sparse
-        assert table.weight.grad.device.type == device
-        grads.append(table.weight.grad.coalesce().cpu())
-        torch.optim.SparseAdam(table.parameters(), 1.0).step()
-        grads.append(table.weight.detach().cpu())
-    torch.testing.assert_close(grads[2].to_dense(), grads[0].to_dense())
-    torch.testing.assert_close(grads[3], grads[1])
-
-
-def test_16_bits_where_torch_has_them():
-    net = nn.Linear(3, 4).to(DEVICE)
-    x = torch.ones(2, 3, device=DEVICE)
-    with torch.autocast(DEVICE, torch.bfloat16):
-        out = net(x)
-        assert out.dtype == torch.bfloat16
-        assert out.softmax(1).dtype == torch.float32
-        assert torch.cat([out, torch.ones(2, 4, device=DEVICE)]).dtype == torch.float32
-    assert net(x).dtype == torch.float32
-
-
 def test_generators():
     torch.manual_seed(3)
     first = torch.rand(4, device=DEVICE)
@@ -221,13 +168,3 @@ def test_pinned_memory():
     assert x[3:].is_pinned()
     assert not torch.arange(9).is_pinned()
     assert x.to(DEVICE, non_blocking=True).tolist() == list(range(9))
-
-
-def test_saving():
-    file = io.BytesIO()
-    torch.save({"x": torch.arange(3, device=DEVICE)}, file)
-    for place, device in ((None, DEVICE), ("cpu", "cpu")):
-        file.seek(0)
-        x = torch.load(file, map_location=place)["x"]
-        assert x.device.type == device
-        assert x.tolist() == [0, 1, 2]

@@ -22,51 +22,6 @@ def test_what_is_recorded_is_what_is_installed() -> None:
     assert found == {owner: recorded[owner] for owner in found}
 
 
-def test_packages_that_are_not_installed_are_as_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rmm").mkdir()  # cuDF's wheel without cuML's is often what there is
-    (tmp_path / "rmm" / "rmm.py").write_text("def reinitialize(pool):\n    pass\n")
-    (tmp_path / "rmm" / "allocators").mkdir()
-    (tmp_path / "rmm" / "allocators" / "cupy.py").write_text("def rmm_cupy_allocator(n):\n    pass\n")
-    monkeypatch.setattr(signatures, "installed", lambda: tmp_path)
-    found, recorded = signatures.offered(), json.loads(signatures.RECORDED.read_text())["names"]
-    assert found["rmm"] == {"reinitialize": "pool"}
-    assert found["cuml.svm.SVC"] == recorded["cuml.svm.SVC"]
-    assert found.keys() == recorded.keys()
-
-
-SOURCE = """
-class FrameOfAnother:
-    def take(self, wrong):
-        pass
-
-class Frame(Base):
-    @property
-    def columns(self) -> int:
-        return 1
-
-    @classmethod
-    def from_arrow(
-        cls, array: pa.Array,  # of any type
-        *, deep: bool = True,
-    ) -> Self:
-        pass
-
-    def isna(self):
-        pass
-
-    isnull = isna
-"""
-
-
-def test_arguments_are_read_from_sources(tmp_path: Path) -> None:
-    (tmp_path / "a.pyx").write_text("cdef extern from 'x.h':\n    int f()\n" + SOURCE)
-    places = ("a.pyx:Frame", "a.pyx:FrameOfAnother")
-    found = {n: signatures._found(tmp_path, "x", places, n) for n in ("columns", "from_arrow", "isnull", "take")}
-    assert found == {"columns": "property", "from_arrow": "array, *, deep=True", "isnull": "", "take": "wrong"}
-    with pytest.raises(LookupError, match="x has no 'melt'"):
-        signatures._found(tmp_path, "x", places, "melt")
-
-
 def test_a_method_or_an_argument_that_cudf_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     cudf = rehearsal.bring(monkeypatch)
     series = cudf.Series([1, None])
