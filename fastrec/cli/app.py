@@ -197,10 +197,7 @@ elsewhere that of the RecSys Challenge 2019."""
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple[SubmissionForm, dict[str, Any]]:
-    """Return the form, and what else the recipe or the run says: task, metric, columns; the target by the truth's file.
-
-    A recipe without a form has the submission's own columns, of which its ids name a row.
-    """
+    """Return the form, and the task, metric and columns of the recipe or the run; the target by the truth's file."""
     from fastrec._core.atomic import read_json
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
@@ -283,10 +280,7 @@ def trusted(modules: list[str] | None) -> tuple[str, ...]:
 
 @contextmanager
 def readable_errors(stopped: str | Callable[[], str] = "nothing was written") -> Iterator[Any]:
-    """Show errors as one line (exit code 1), data warnings as lines, Ctrl-C as a word (exit code 130).
-
-    SIGTERM ends as Ctrl-C does, with exit code 143: what lies in files for the time of the work is removed.
-    """
+    """Show errors as one line (exit code 1), data warnings as lines, Ctrl-C (130) and SIGTERM (143) as a word."""
     from fastrec._core.progress import Stages
 
     stages = Stages()
@@ -337,7 +331,7 @@ def _stopping_at_sigterm() -> Iterator[None]:
 
 
 def _out_of_memory(error: Exception) -> str | None:
-    """Say in one line what ran out of memory: the innermost stage, and the error's own text; None: nothing has."""
+    """Describe an error of memory in one line: the innermost stage, and its own text; None: it is another error."""
     if not isinstance(error, MemoryError):
         if "torch" not in sys.modules:  # no library is loaded where there is no room
             return None

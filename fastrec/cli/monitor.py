@@ -122,8 +122,8 @@ def retrain(
 ) -> None:
     """Train a run again with new rows; exit with 3 where the gate keeps what serves.
 
-    Each of the newest periods is scored by a model of the rows before it, and by the run that serves: the new run
-    passes where the interval of the difference leaves out a loss of more than the margin, and all checks hold.
+    Each of the newest periods is scored by a model of earlier rows, and by the run that serves. The new run passes
+    if the interval of the difference excludes a loss of more than the margin, and all checks hold.
     """
     with readable_errors("what serves goes on") as stages:
         from fastrec.monitor import retrain as make

@@ -47,8 +47,7 @@ def predict(
     """Predict rows (or sessions) with what a run holds, without the recipe's code.
 
     The file has the form of the run's submission: its id columns, then predictions, in the order of the data. Of a
-    ranking the rows of a list stand together: join the file by its ids. Lists are in ascending order if their ids are
-    numbers, else as they first appear.
+    ranking the rows of a list stand together, lists by their ids if these are numbers: join the file by its ids.
     """
     with readable_errors() as stages:
         from fastrec._core.memory import keep_memory
@@ -376,9 +375,8 @@ def tune(
 ) -> None:
     """Search for better settings of a run's model, on its folds, and print the best as a line for the recipe.
 
-    A trial trains the model on every fold. The first one, of the run's settings, is timed, and the command says how
-    many fit in its minutes. What was tried is kept in `RUN.tune.db`: the same command goes on from there. (It wants
-    the extra `tune`.)
+    The first trial, of the run's settings, is timed, and the command says how many fit in its minutes. Trials are kept
+    in `RUN.tune.db`: the same command continues from there. (It needs the extra `tune`.)
     """
     with readable_errors("the trials so far are kept, the same command goes on") as stages:
         from fastrec.tuning import tune_run
