@@ -39,17 +39,13 @@ _PRESETS: dict[str, float] = {"quick": 2.0, "good": 10.0, "best": 60.0}  # minut
 
 
 class Fit:
-    """What ``fastrec.fit`` has learned; ``fastrec.load(folder)`` opens what :meth:`save` or ``folder=`` left there.
+    """The result of ``fastrec.fit``; ``fastrec.load(folder)`` opens a saved one.
 
-    Args:
-        folder: holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``.
-        temporary: the folder goes when this does.
+    ``folder`` holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``; with
+    ``temporary`` it is removed with this object. ``run`` is the run directory, for ``fastrec predict`` and so on.
 
     Raises:
         MissingFileError: there is no fit in the folder.
-
-    Attributes:
-        run: the run directory: scores, models, report; what ``fastrec predict``, ``try`` and ``report`` take.
     """
 
     def __init__(self, folder: str | Path, *, temporary: bool = False) -> None:
@@ -67,7 +63,7 @@ class Fit:
 
     @property
     def scores(self) -> dict[str, Any]:
-        """What ``scores.json`` says."""
+        """The content of ``scores.json``."""
         return read_json(self.run / "scores.json")
 
     @property
@@ -76,9 +72,9 @@ class Fit:
         return float(self.scores["oof"]["stack"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """Return the models' out-of-fold scores, the best first; the stack and its best part with an interval.
+        """Return the models' out-of-fold scores, the best first; the stack and its best part have an interval.
 
-        Models that were left out come last, and why: the column ``left_out`` is there if there are some.
+        Models that were left out come last, with the reason in the column ``left_out``.
         """
         scores = self.scores
         metric, intervals = scores["metric"], scores["intervals"]
@@ -94,14 +90,14 @@ class Fit:
     ) -> Any:
         """Predict rows: classes (their probabilities: ``predict_proba``), amounts, or the order within groups.
 
-        Of two classes it is ``positive`` from a probability of .5 on. With a metric of classes, such as ``f1``, the
-        threshold is the one that was best by this metric out of fold.
+        Of two classes it is ``positive`` from a probability of .5 on, or with a metric of classes, such as ``f1``, from
+        the threshold that was best out of fold.
 
         Args:
             df: rows of any library, with the columns that were learned from, in any order.
             form: of a ranking: ``'scores'`` (None, too): a number for each row, the higher the better; ``'ranks'``: its
                 place in its group, 1 = the best; ``'items'``: the ordered items of each group.
-            log: of a ranking with a log the events so far, a file or a frame; None: those that ``fit`` was given.
+            log: of a ranking with a log the events so far, a file or a frame; None: those of ``fit``.
 
         Returns:
             An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. With
@@ -188,17 +184,11 @@ class Fit:
         return self._saved.explain(df, of=of, background=background)
 
     def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
-        """Predict amounts with intervals that cover the true ones at ``level``: ``low``, ``prediction``, ``high``.
-
-        See :meth:`fastrec.competition.SavedRun.predict_interval`; the report has the coverage, out of fold.
-        """
+        """Predict amounts with intervals: see :meth:`fastrec.competition.SavedRun.predict_interval`."""
         return self._saved.predict_interval(df, level)
 
     def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
-        """Predict sets of classes that hold the true one at ``level``: bools ``[n, classes]``.
-
-        See :meth:`fastrec.competition.SavedRun.predict_set`; the report has the coverage, out of fold.
-        """
+        """Predict sets of classes: see :meth:`fastrec.competition.SavedRun.predict_set`."""
         return self._saved.predict_set(df, level)
 
     def report(self) -> Path:
@@ -244,36 +234,34 @@ def fit(
 ) -> Fit:
     """Learn to predict a column of a frame: features, models and a stack, chosen and scored out of fold.
 
-    It is ``fastrec new`` and ``fastrec run`` in one: the recipe that it makes lies in ``fit.folder``, in
-    ``competitions/mine``. Class weights, further metrics, features and settings of your own are attributes and methods
-    of a recipe (:class:`fastrec.competition.Competition`): edit that file, then call ``run_competition`` or
-    ``fastrec run``.
+    It is ``fastrec new`` and ``fastrec run`` in one; the recipe is ``fit.folder / "competitions/mine"``. For class
+    weights, further metrics or features of your own edit that file (:class:`fastrec.competition.Competition`), then
+    call ``run_competition`` or ``fastrec run``.
 
     Args:
         df: the rows: a frame of pandas, polars, Arrow, cuDF, or a dict of columns. Rows without a target are passed
-            over where ``test`` is given, else they are predicted. A pandas index is not learned from: call
-            ``reset_index()`` where it should be.
+            over where ``test`` is given, else they are predicted. A pandas index is not learned from.
         target: the column to predict; several are multilabel if each is 0 or 1, else a regression.
-        metric: what to be good at; None: the task's usual one.
+        metric: the metric to optimize; None: the task's usual one.
         minutes: wall time for all, .05 at least; None: 5, or what ``preset`` says.
         preset: minutes by name: ``'quick'`` 2, ``'good'`` 10, ``'best'`` 60.
-        test: rows to predict, from which it is seen how they were cut (by time, by group, at random). Without them
-            rows are taken to come at random, and a warning names columns that say otherwise.
-        task: None: what the target's values say; one row of each group is a 1: a ranking.
+        test: rows to predict; folds are cut as they were: by time, by group, or at random. Without them folds are at
+            random, and a warning names columns that suggest another cut.
+        task: None: derived from the target's values; if one row of each group is a 1, a ranking.
         group: the column whose value several rows share. Rows of a session or the like are candidates, and the task is
-            a ranking, if one of them at most has label 1, the others 0; or if the label is 0, 1 or a grade, and
-            candidates are named, or groups are (``session_id``, ``query``). Else no fold splits a group (a patient, a
-            user), and each row is predicted by itself. ``task`` decides; a doubtful choice is warned of.
+            a ranking, if at most one of them has label 1, or if labels are grades and the candidates or the groups
+            (``session_id``, ``query``) are named so. Else each row is predicted by itself, and no fold splits a group
+            (a patient, a user). ``task`` decides; a doubtful choice is warned of.
         item: of a ranking the column that names the candidates; None: it is looked for, else rows are items.
         time: the column of times that folds go by: each learns from earlier rows alone; None: as ``test`` is cut.
             Without ``test`` later rows of a table are predicted by models of all rows (``refit``).
-        log: of a ranking the events of sessions or users, a file or a frame, from which features of what was before
-            each group are made. Item, time and session (or user) have the candidates' names and types; another column
-            may say what kind an event is. Events at or after the time of a group are no part of its features.
-        owner: the column of ``log`` and candidates that says whose an event is; None: it is looked for.
-        weight: the column that says how much a row counts in training, 0 or more. It is not learned from, and need not
-            be in rows to predict. Trials of features learn by it, too; scores count all rows alike.
-        positive: of a binary task the class that probabilities and thresholds are of; None: the later in sorted order.
+        log: of a ranking the events of sessions or users, a file or a frame, for features of what was before each
+            group. Item, time and session (or user) have the candidates' names and types; another column may hold the
+            kind of an event. Events at or after the time of a group are not used for it.
+        owner: the column of ``log`` and candidates with the session or user of an event; None: it is looked for.
+        weight: the column of the rows' weights in training, 0 or more. It is not learned from, and rows to predict may
+            lack it. Scores count all rows alike.
+        positive: of a binary task the class that probabilities are for; None: the later in sorted order.
         ids: columns that are not learned from.
         refit: predict by models of all training rows, not by the mean of the folds' models; None: if folds go by time.
         memory: how much the process may hold, such as ``"4GB"``; models that would take more are left out, and
@@ -284,22 +272,14 @@ def fit(
         device: where to compute.
         quiet: show nothing.
 
-    Returns:
-        ``.leaderboard()``, ``.predict(df)``, ``.predict_proba(df)``, ``.report()``; of a ranking also
-        ``.predict(df, form="ranks")`` (each row's place in its group) and ``.predict(df, form="items")`` (each group's
-        items in order).
-
     Raises:
         MissingColumnError: the frame lacks the target.
         FastrecError: there is nothing to learn from, too little time, or an earlier fit in the folder.
 
     Example:
-        >>> import fastrec
-        >>> fitted = fastrec.fit(df, "income", metric="auc", minutes=5)  # doctest: +SKIP
-        >>> fitted.leaderboard()  # doctest: +SKIP
+        >>> fastrec.fit(df, "income", metric="auc", minutes=5).leaderboard()  # doctest: +SKIP
         >>> fitted = fastrec.fit(clicks, "clicked", group="session_id", metric="mrr")  # doctest: +SKIP
         >>> fitted.predict(new_sessions, form="items")  # doctest: +SKIP
-        >>> fitted = fastrec.fit(visits, "readmitted", group="patient", weight="stays")  # doctest: +SKIP
     """
     if preset is not None and (preset not in _PRESETS or minutes is not None):
         told = "a name of minutes, and minutes are given, too" if preset in _PRESETS else "no name of minutes"

@@ -114,12 +114,10 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
     counted = [[str(i + start) for i in range(len(first))] for start in (0, 1)]
     if len(first) >= 4 and [v.strip() for v in first] in counted:
         return True  # a frame's columns that were never named
-    numbers = [
-        i for i in range(len(first)) if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)
-    ]
+    below = [[r[i] for r in others if i < len(r)] for i in range(len(first))]
+    numbers = [i for i, values in enumerate(below) if sum(map(bool, map(_NUMBER.match, values))) > 0.8 * len(others)]
     if not numbers:
-        seen = [{r[i] for r in others if i < len(r)} for i in range(len(first))]
-        return not any(v in some and len(some) < 0.5 * len(others) for v, some in zip(first, seen, strict=True))
+        return not any(v in some and len({*some}) < 0.5 * len(others) for v, some in zip(first, below, strict=True))
     return sum(bool(_NUMBER.match(first[i])) or first[i].strip() in _MARKS for i in numbers) <= 0.5 * len(numbers)
 
 
@@ -135,8 +133,7 @@ def _marks(rows: Sequence[Sequence[str]]) -> list[str]:
 Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
 
 _ID_NAME = re.compile(
-    r"(^|[_\W])(id|uuid|guid|key|index|row|rownum|rowid|rowname)s?\d*$|(Id|ID)$|^Unnamed|^__index_level_|^rownames$",
-    re.I,
+    r"(^|[_\W])(id|uuid|guid|key|index|row(num|id|name)?)s?\d*$|(Id|ID)$|^Unnamed|^__index_level_", re.IGNORECASE
 )
 _TIME_NAME = re.compile(
     r"(?<![a-z])(date|time|timestamp|day|dt|ts|when|datetime)(?![a-z])|(Date|Time)$|_at$", re.IGNORECASE
@@ -156,12 +153,11 @@ _COMMA_DECIMALS = re.compile(r",(?:\d{1,2}|\d{4,})(?:\D|$)|\.\d{3},|(?:^|\D)0,\d
 
 @dataclass
 class ColumnInfo:
-    """What a column is.
+    """The kind of a column, and its properties.
 
-    ``missing``: the share of missing values; ``form``: of ``time`` in text its format, of ``list`` in text its
-    separator; ``whole``: its numbers are whole; ``key``: its values come again often enough for what is known of one
-    value to be known of the next row with it; ``numeric_text``: its numbers stand in text, with signs around them;
-    ``decimal_comma``: a comma parts their decimals; ``parse``: its times stand in text or whole numbers.
+    ``missing``: the share of missing values; ``form``: the format of times in text, or the separator of lists in text;
+    ``whole``: whole numbers; ``key``: values repeat often enough to learn something about each; ``numeric_text``:
+    numbers in text; ``decimal_comma``: with decimal commas; ``parse``: times in text or whole numbers.
     """
 
     name: str
@@ -187,7 +183,7 @@ def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = N
         column = table[name]
         if test is not None and name in test.column_names:
             column = pa.chunked_array([*column.cast(pa.string()).chunks, *test[name].cast(pa.string()).chunks])
-        info = _look(name, column)
+        info = look_at_column(name, column)
         if info.kind not in ("constant", "other", "list"):
             # A few values tell most different columns apart.
             own, n = table[name], len(table)
@@ -199,7 +195,8 @@ def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = N
     return made
 
 
-def _look(name: str, column: pa.ChunkedArray) -> ColumnInfo:
+def look_at_column(name: str, column: pa.ChunkedArray) -> ColumnInfo:
+    """Find out what a column is."""
     kind, n = column.type, len(column)
     missing = column.null_count / max(n, 1)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -229,9 +226,7 @@ def _look(name: str, column: pa.ChunkedArray) -> ColumnInfo:
 
 def _look_at_numbers(name: str, column: pa.ChunkedArray, distinct: int, missing: float, n: int) -> ColumnInfo:
     values = column.cast(pa.float64(), safe=False).drop_null()
-    whole = bool(pa.types.is_integer(column.type)) or bool(
-        pc.all(pc.equal(values, pc.floor(values))).as_py() and pc.all(pc.is_finite(values)).as_py()
-    )
+    whole = bool(pc.all(pc.and_(pc.equal(values, pc.floor(values)), pc.is_finite(values))).as_py())
     low, high = (v.as_py() for v in pc.min_max(values).values())
     filled = n * (1 - missing)
     if whole and missing == 0 and distinct == n and n > 20 and (_ID_NAME.search(name) or high - low == n - 1):
@@ -289,15 +284,11 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
 
 
 def names_something(values: np.ndarray, label: np.ndarray) -> bool:
-    """Tell whether whole numbers name something: a value says of a row what the values next to it do not.
+    """Tell whether whole numbers (float64 ``[n]``) name something: a value predicts more than the values next to it.
 
-    A row is predicted by the mean of the other rows of its value, and by that of the rows with the nearest other
-    values, both shrunk towards the mean of all. They name something if the first is better by two standard errors,
-    and the second says less than a quarter of it.
-
-    Args:
-        values: float64 ``[n]``.
-        label: float64 ``[n, k]``: flags of classes, or an amount.
+    A row is predicted by the mean label (float64 ``[n, k]``: flags of classes, or an amount) of the other rows of its
+    value, and by that of the rows with the nearest other values, both shrunk towards the mean of all. Numbers are names
+    if the first is better by two standard errors, and the second gains less than a quarter of it.
     """
     _, code, count = np.unique(values, return_inverse=True, return_counts=True)
     y, smooth = label - label.mean(0), limits.NAMES_SMOOTH
@@ -313,17 +304,8 @@ def names_something(values: np.ndarray, label: np.ndarray) -> bool:
     return bool(better.mean() > 2 * better.std() / len(y) ** 0.5 and by_near.sum() < by_own.sum() / 4)
 
 
-def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
-    """Describe a column of numbers in text; None: it has none."""
-    info = _look(name, column)
-    return info if info.numeric_text else None
-
-
 def _are_numbers(texts: pd.Series, rows: pd.Series, pattern: str, padded: bool) -> bool:
-    """Return whether the different texts of nearly all rows are numbers, of three values or more.
-
-    ``padded``: numbers may begin with zeros; else such texts are codes (of places, telephones).
-    """
+    """Return whether the texts of nearly all rows are numbers; ``padded``: numbers may begin with zeros."""
     fit = texts.str.fullmatch(pattern)
     if not padded:
         fit &= ~texts.str.fullmatch(CODE_TEXT)
@@ -369,10 +351,7 @@ _TRUTH = re.compile(r"truth|solution", re.IGNORECASE)
 
 @dataclass
 class Files:
-    """A folder's tables: role (``train``, ``test``, ``sample``) → file, table and reason; other tables by name.
-
-    ``log``: the file of the side table that holds a ranking's events.
-    """
+    """A folder's tables by role (``train``, ``test``, ``sample``), side tables by name; ``log``: the file of events."""
 
     folder: Path
     names: dict[str, str]
@@ -386,11 +365,7 @@ class Files:
 def read_files(data: Path, log: str | Path | None = None) -> Files:
     """Read a folder in Kaggle's manner (train, test, sample submission), with other names, or one file.
 
-    ``log``: the file in that folder that holds the events of a ranking.
-
-    Raises:
-        MissingFileError: there is nothing to read.
-        DataError: no file can be told to hold the training rows.
+    ``log``: the file in that folder with the events of a ranking. Refuse a folder without plain training rows.
     """
     paths = _paths(data)
     folder = data if data.is_dir() else data.parent
@@ -510,9 +485,8 @@ def _test_of(tables: dict[Path, pa.Table], train: Path) -> Path | None:
         named = bool(_TEST.search(_stem(p)))
         if p != train and _stem(p).lower() == "test":  # a run reads it as the test, whatever it holds
             if not names & own:
-                problem = (
-                    f"the test has none of the training rows' columns: it has {', '.join(table.column_names[:12])}"
-                )
+                there = ", ".join(table.column_names[:12])
+                problem = f"the test has none of the training rows' columns: it has {there}"
                 raise DataError(problem, file=p, remedy="Give rows with the columns that are learned from")
             return p
         shared = 0.5 * len(names) if named else max(0.8 * (len(own) - 1), 1)

@@ -42,15 +42,13 @@ from fastrec.features import (
 )
 from fastrec.features.base import Feature
 
-# ``Chosen``: which features a recipe gets, and what each was found to be worth.
-
 
 @dataclass
 class Chosen:
-    """The features of a recipe.
+    """The features of a recipe, and what trials found.
 
-    ``hurried``: the trials' models had too little time to learn all they could; ``trees``: the size of trees that
-    learned most, a name of ``SIZES``; empty: sizes were not tried; ``rows``: how many rows a trial is made on.
+    ``rows``: of a trial; ``hurried``: its models had too little time; ``trees``: the best size of trees, a name of
+    ``SIZES``, empty if sizes were not tried.
     """
 
     families: list[Family] = field(default_factory=list)
@@ -74,8 +72,6 @@ class Chosen:
             return ""
         return "Trials were hurried and no gain is 5 standard errors: most trees learn from the files' own columns."
 
-
-# Features that kinds of columns ask for: without them nothing is learned from times, lists, texts, side tables.
 
 _MONTH = re.compile(r"(month|mnth|mon)$")
 _DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # after what stands before the month
@@ -195,15 +191,12 @@ def _has_clock(problem: Problem, name: str) -> bool:
     return bool(len(some) and ((some.dt.hour != 0) | (some.dt.minute != 0)).any())
 
 
-# Which features a table gets: those that its kinds of columns ask for, and of the others what pays out of fold.
-
-
 def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[str], None] | None = None) -> Chosen:
-    """Choose features; what does not fit into ``seconds`` is left out.
+    """Choose features, in ``seconds``.
 
-    Dates are taken apart, lists and texts made into numbers, side tables joined: without that nothing could be learned
-    from them. Counts, target means, crosses, row statistics and deviations are tried one after the other on some tens
-    of thousands of training rows: a model with and without them, cross-fitted, on the same folds.
+    Dates are taken apart, lists and texts made into numbers, side tables joined: models need that. Counts, target
+    means, crosses, row statistics and deviations are tried one after the other on some of the training rows: a model
+    with and without them, cross-fitted, on the same folds.
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
@@ -249,9 +242,6 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     if chosen.doubt and problem.log is None:
         say(chosen.doubt)
     return chosen
-
-
-# What is tried
 
 
 def _keys(problem: Problem, least: int) -> list[str]:
@@ -339,19 +329,15 @@ def _row_stats(problem: Problem, trial: QuickTrial) -> list[Feature]:
 
 
 def _deviations(problem: Problem, trial: QuickTrial) -> list[Feature]:
-    groups = [
-        c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")
-    ]
+    groups = [c for c in problem.kinds("category", "number") if c.key or c.kind == "category"]
+    groups = [c for c in groups if 5 <= c.distinct <= 5_000]
     numbers = [c for c in problem.kinds("number") if c.distinct > 50]
     if not groups or not numbers or len(numbers) > limits.WIDE_TABLE:
         return []
     groups = sorted(groups, key=lambda c: -trial.told_by(c))[:2]
     numbers = sorted(numbers, key=lambda c: -trial.told_by(c))[:4]
-    return [
-        DeviationFromGroup([c.name for c in numbers if c.name != g.name], by=g.name, over="train")
-        for g in groups
-        if any(c.name != g.name for c in numbers)
-    ]
+    pairs = [([c.name for c in numbers if c.name != g.name], g.name) for g in groups]
+    return [DeviationFromGroup(names, by=by, over="train") for names, by in pairs if names]
 
 
 _IDEAS: tuple[tuple[str, Callable[[Problem, QuickTrial], list[Feature]]], ...] = (

@@ -35,6 +35,16 @@ def words(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+def codes_of(column: pa.ChunkedArray) -> np.ndarray:
+    """Return each row's number of its value, in order of appearance from 0; -1 for missing ones."""
+    return pd.factorize(column.to_pandas())[0]
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values of a type are numbers or flags."""
+    return any(f(kind) for f in (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
+
+
 def named_as_groups(name: str) -> bool:
     """Return whether a column's name says that its values are groups, as ``searchId`` does."""
     return _GROUPS.search(words(name)) is not None
@@ -53,7 +63,7 @@ def find_groups(known: pa.Table, columns: list[ColumnInfo], chosen: np.ndarray) 
         # A group has two candidates or more on average.
         if not limits.FEW_CLASSES < c.distinct <= len(known) / 2:
             continue
-        codes = pd.factorize(known[c.name].to_pandas())[0]
+        codes = codes_of(known[c.name])
         rows, positives = np.bincount(codes), np.bincount(codes, chosen)
         one = bool((positives == 1).all())
         mixed = float(((positives > 0) & (positives < rows)).mean())
@@ -69,16 +79,15 @@ def are_candidates(
 ) -> AutoDecision | None:
     """Decide whether rows that share a value of ``group`` are candidates; None: each row is predicted by itself.
 
-    They are where one row of each group is chosen, or one at most though chance would choose two of some group. With
-    several positives in a group they are if candidates are named, or the group is (a session, a query). A label that is
-    one for a group, an amount or one of many texts ranks nothing. ``known``: the rows whose target is known; ``look``:
-    says what their columns are.
+    They are if one row of each group is chosen, or at most one though by chance some groups would have two. With more
+    positives in a group they are if the candidates or the groups (session, query) are named so. Labels that are equal
+    in a group, amounts and texts rank nothing. ``known``: rows with a target; ``look`` describes their columns.
     """
     column = known[target]
     codes = pd.factorize(known[group].to_pandas(), use_na_sentinel=False)[0]
     rows = np.bincount(codes)
     sure = AutoDecision("task", "ranking", f"rows of one {group} are candidates, one of which is chosen")
-    number = pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    number = is_number(column.type)
     distinct = 0 if pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
     # A ranking says why it cannot be learned: one value, or candidates in one row.
     if not distinct or (distinct == 1 and number):
@@ -108,14 +117,7 @@ def are_candidates(
 def refuse_absent(
     files: Files, name: str, what: str, roles: Sequence[str] = ("train", "test"), *, filled: bool = True
 ) -> None:
-    """Refuse tables (``roles``) without a column that was asked for, or (``filled``) with a row without its value.
-
-    ``what``: what its values are, for messages.
-
-    Raises:
-        DataError: a row has no value.
-        MissingColumnError: a table lacks the column.
-    """
+    """Refuse tables (``roles``) without a column, or (``filled``) without a value of it; ``what`` is for messages."""
     for role in (r for r in roles if r in files.tables):
         table, file = files.tables[role], files.folder / files.names.get(role, role)
         messages.refuse_absent([name], table.column_names, f"the {role} rows lack it", file=file)
@@ -127,28 +129,21 @@ def refuse_absent(
 
 def _offers(lists: pa.ChunkedArray, chosen: pa.ChunkedArray) -> bool:
     """Return whether what was chosen stands in lists of candidates, each in one row."""
-    some = [
-        [
-            v if isinstance(v, list) else _SIGNS.split(v) if isinstance(v, str) else []
-            for v in c.slice(0, 50).to_pylist()
-        ]
-        for c in (lists, chosen)
-    ]
-    return all(c and len(o) > 1 and set(c) <= set(o) for o, c in zip(*some, strict=True))
+    for pair in zip(lists.slice(0, 50).to_pylist(), chosen.slice(0, 50).to_pylist(), strict=True):
+        offered, taken = (_SIGNS.split(v) if isinstance(v, str) else v if isinstance(v, list) else [] for v in pair)
+        if not taken or len(offered) < 2 or not set(taken) <= set(offered):
+            return False
+    return True
 
 
 def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
-    """Return how relevant each training row is: float64 ``[n]``, 0 = it was not chosen, NaN where there is no label.
+    """Return each training row's label: float64 ``[n]``, 0 = not chosen, NaN = missing; refuse labels of other forms.
 
-    ``lists``: the column of groups: those without any label leave the training rows, and all others must have one.
-
-    Raises:
-        DataError: the label is no whole number of 0 or more, is missing in part of a group, or is above 0 nowhere.
+    ``lists``: the column of groups: groups without any label are dropped, all others must be labelled completely.
     """
     name, file = made.target[0], made.files.folder / made.files.names["train"]
     column = made.train[name]
-    number = pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    if not number:
+    if not is_number(column.type):
         remedy = "Make it 1 for what was chosen and 0 for the others, or a grade from 0"
         offered = next((n for n in made.train.column_names if n != name and _offers(made.train[n], column)), None)
         if offered is not None:
@@ -169,32 +164,23 @@ def relevance(made: Problem, lists: str | None = None) -> np.ndarray:
         raise DataError("no row is a positive: the label is 0 in every row", file=file, column=name, remedy=remedy)
     if lists is None or not missing.any():
         return values
-    codes = pd.factorize(made.train[lists].to_pandas())[0]
+    codes = codes_of(made.train[lists])
     remedy = "Give 0 to what was not chosen; the rows of a group to predict have no label at all"
-    refuse_rows(
-        missing & (np.bincount(codes, ~missing) > 0)[codes],
-        lambda r: f"the label is missing, and other rows of the group {made.train[lists][r].as_py()!r} have one",
-        remedy=remedy,
-        **about,
-    )
+    said = "the label is missing, and other rows of the group {!r} have one"
+    wrong = missing & (np.bincount(codes, ~missing) > 0)[codes]
+    refuse_rows(wrong, lambda r: said.format(made.train[lists][r].as_py()), remedy=remedy, **about)
     made.files.tables["train"] = made.train.filter(pa.array(~missing))
     return values[~missing]
 
 
 def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why: str, sure: bool) -> None:
-    """Bring the rows of each group together, and find the column of the items.
+    """Bring the rows of each group together, and find the column of the items (``item``, if it was asked for).
 
-    Args:
-        made: the problem, whose column of groups is known; its item is filled in.
-        label: float64 ``[n]``, of the training rows.
-        item: the column of items; None: it is looked for.
-        why, sure: of the column of groups.
-
-    Raises:
-        DataError: nothing can be learned from the groups, or an item is twice in one; it names column and row.
+    ``label``: float64 ``[n]``; ``why``, ``sure``: about the column of groups. Groups from which nothing can be learned,
+    or with an item twice, are refused.
     """
     lists, file = str(made.lists), made.files.folder / made.files.names["train"]
-    codes = pd.factorize(made.train[lists].to_pandas())[0]
+    codes = codes_of(made.train[lists])
     rows, positives = np.bincount(codes), np.bincount(codes, label > 0)
     if rows.max() == 1:
         remedy = "Name the column whose value the candidates of one group share"
@@ -239,13 +225,13 @@ def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None
 
 def _like_items(rows: pa.Table, columns: Sequence[ColumnInfo], lists: str) -> list[tuple[tuple[Any, ...], str]]:
     """Return the columns that may name the candidates; the first of a key: its name says so."""
-    like, groups = [], pd.factorize(rows[lists].to_pandas())[0]
+    like, groups = [], codes_of(rows[lists])
     for c in (c for c in columns if c.name != lists):
         whole = c.kind in ("category", "id", "text") or (c.kind == "number" and c.whole)
         named = _ITEMS.search(words(c.name)) is not None
         if not whole or c.missing or c.distinct < 2 or not (named or _ID_NAME.search(c.name)):
             continue
-        twice = pd.DataFrame({"g": groups, "v": pd.factorize(rows[c.name].to_pandas())[0]}).duplicated().mean()
+        twice = pd.DataFrame({"g": groups, "v": codes_of(rows[c.name])}).duplicated().mean()
         # Of a column that is one for a group, nearly every row has a value again; items come again in other groups.
         if twice <= limits.TWICE_IN_GROUP:
             like.append(((named, c.distinct < len(rows), -twice), c.name))
@@ -261,16 +247,13 @@ def _find_item(made: Problem, asked: str | None) -> None:
     made.item = found
     for role in (r for r in ("train", "test") if r in made.files.tables):
         rows = made.files.tables[role]
-        pairs = pd.DataFrame({n: pd.factorize(rows[n].to_pandas())[0] for n in (str(made.lists), made.item)})
+        pairs = pd.DataFrame({n: codes_of(rows[n]) for n in (str(made.lists), made.item)})
         items, groups = (rows[n] for n in (made.item, made.lists))
-        remedy = "Keep one row for each item of a group, or name another column of items"
-        refuse_rows(
-            pairs.duplicated(),
-            lambda r, i=items, g=groups: f"the item {i[r].as_py()!r} stands twice in the group {g[r].as_py()!r}",
-            file=made.files.folder / made.files.names[role],
-            column=made.item,
-            remedy=remedy,
-        )
+        about = {"file": made.files.folder / made.files.names[role], "column": made.item}
+        about["remedy"] = "Keep one row for each item of a group, or name another column of items"
+        said = "the item {!r} stands twice in the group {!r}"
+        twice = pairs.duplicated()
+        refuse_rows(twice, lambda r, i=items, g=groups, s=said: s.format(i[r].as_py(), g[r].as_py()), **about)
     c = next((c for c in made.columns if c.name == made.item), None)
     why = "as was asked for" if asked is not None else "it names the candidates: hardly one is twice in a group"
     distinct = f", {c.distinct:,} different ones" if c is not None else ""
@@ -279,8 +262,8 @@ def _find_item(made: Problem, asked: str | None) -> None:
 
 def shared_in_groups(made: Problem) -> list[str]:
     """Return the learned columns that have one value in all rows of a group: the context."""
-    groups = pd.factorize(made.train[made.lists].to_pandas())[0]
+    groups = codes_of(made.train[made.lists])
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     first = np.repeat(starts, np.diff([*starts, len(groups)]))
-    columns = ((c.name, pd.factorize(made.train[c.name].to_pandas())[0]) for c in made.learned if c.kind != "list")
+    columns = ((c.name, codes_of(made.train[c.name])) for c in made.learned if c.kind != "list")
     return [name for name, values in columns if (values == values[first]).all()]

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
 from fastrec._core.messages import nearest
 from fastrec.auto.columns import _TIME_NAME, _stem
-from fastrec.auto.lists import named_as_groups, refuse_absent, words
+from fastrec.auto.lists import codes_of, named_as_groups, refuse_absent, words
 from fastrec.auto.problem import AutoDecision, LogColumns, Problem
 from fastrec.auto.rankings import IDEAS, Idea, _numbers
 from fastrec.auto.trial import QuickTrial
@@ -33,16 +32,10 @@ _KINDS = re.compile(r"kind|type|event|action|behaviou?r|activity|operation")
 
 
 def find_log(made: Problem, *, owner: str | None = None, time: str | None = None) -> LogColumns:
-    """Find the columns of the log that say whose, of which item, when and of what kind an event is.
+    """Find the log's columns of owners, items, times and kinds; ``owner``, ``time``: as asked for, None: look for them.
 
-    Args:
-        made: a ranking that is understood but for its log, ``made.files.log``.
-        owner: the column whose events are a list's past; None: found by name and by values in both.
-        time: the column of times; None: found by name and type.
-
-    Raises:
-        DataError: a column is not of one type or unit in both, no value is in both, or no event is before a list.
-        MissingColumnError: the candidates or the log lack the items or the times.
+    Refuse a log without items or times, with other types or units than the candidates, without a common value, or
+    without an event before a list.
     """
     files, rows = made.files, made.train
     assert files.log is not None
@@ -51,11 +44,11 @@ def find_log(made: Problem, *, owner: str | None = None, time: str | None = None
     if made.item is None:
         raise DataError("a log needs a column that names the candidates", remedy="Name it: item= (--item)")
     _check(made, log, made.item, "item")
-    groups = pd.factorize(rows[made.lists].to_pandas())[0]
+    groups = codes_of(rows[made.lists])
     first = np.unique(groups, return_index=True)[1]
     both = []
     for n in (n for n in rows.column_names if n in log.column_names and n not in (made.item, *made.target)):
-        values = pd.factorize(rows[n].to_pandas())[0]
+        values = codes_of(rows[n])
         both += [n] if (values == values[first][groups]).all() else []
     times = [n for n in both if pa.types.is_temporal(rows[n].type)]
     times += [n for n in both if _whole(rows[n]) and _TIME_NAME.search(n)]
@@ -82,10 +75,8 @@ def find_log(made: Problem, *, owner: str | None = None, time: str | None = None
     found.kind = _kind(made, log, {*found.order, *owners})
     said = f"{past:.0%} of the lists have an event of their {owners[0]} before them; order {', '.join(found.order)}"
     if found.kind is not None:
-        kinds = pd.DataFrame(
-            {"kind": log[found.kind].cast(pa.string()).to_pandas(), "item": log[made.item].to_pandas()}
-        )
-        counts = kinds.groupby("kind")["item"].agg(["size", "count"])
+        kinds = log[found.kind].cast(pa.string()).to_pandas()
+        counts = log[made.item].to_pandas().groupby(kinds).agg(["size", "count"])
         counts = counts.sort_values("size", ascending=False)
         named = {slug(k): str(k) for k in reversed(counts.index) if slug(k)}  # of two with one name the commoner
         found.kinds = [str(k) for k in counts.index if str(k) in named.values()][: limits.LOG_KINDS]
@@ -127,11 +118,10 @@ def _check(made: Problem, log: pa.Table, name: str, what: str) -> None:
     if what == "time" and row >= 0:
         raise DataError("the event has no time", file=file, column=name, row=row, remedy="Drop such rows")
     if what != "time" and not _meet(here, there):
-        told = (
-            f"{here[0].as_py()!r} among the candidates, {(there.drop_null()[:1].to_pylist() or [None])[0]!r} in the log"
-        )
+        one, other = here[0].as_py(), next(iter(there.drop_null()[:1].to_pylist()), None)
         remedy = "Write the ids in both as they are written in one"
-        raise DataError(f"no value is in both: {told}", file=file, column=name, remedy=remedy)
+        problem = f"no value is in both: {one!r} among the candidates, {other!r} in the log"
+        raise DataError(problem, file=file, column=name, remedy=remedy)
 
 
 def _owners(made: Problem, log: pa.Table, both: Sequence[str], asked: str | None) -> list[str]:

@@ -1,7 +1,7 @@
-"""How large trees should be: some sizes are tried on the table itself.
+"""The models of a recipe, and how large their trees are: some sizes are tried on the table itself.
 
-Where what comes of a row hangs on several columns at once, such as the hours of one day at one airport, trees of
-hundreds of leaves learn in a third of the time what small ones never do; on noise they learn the noise.
+If the target depends on several columns at once, such as the hours of one day at one airport, trees of hundreds of
+leaves learn in a third of the time what small ones never do; on noise they overfit.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {  # size → library → its para
 def choose_trees(
     problem: Problem, chosen: Chosen, *, seconds: float, say: Callable[[str], None] | None = None
 ) -> Chosen:
-    """Try sizes of trees with the chosen features on a fifth of the rows, and note the one that learned most.
+    """Try sizes of trees with the chosen features, each in the same time, and note the best.
 
-    Each learns from the other rows in the same time. While there is time, the best is tried on other fifths. Another
-    size than the usual one is taken where it is better by more than chance may give.
+    A fifth of the rows is scored; while there is time, the best size is tried on other fifths. Another size than the
+    usual one is taken if it is better by more than chance.
     """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     outputs = len(problem.classes) if problem.task == "multiclass" else 1
@@ -201,8 +201,8 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
 def _rankers(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """Choose the models of a ranking: trees and a net by row and by list, whose errors differ.
 
-    Few rows are chosen: small trees learn more, and lists of the context's categories less. A model row by row comes
-    first: it stops by a loss, which is smoother than an order, and is the best alone more often than not.
+    Few rows are positive: small trees learn more. A model row by row comes first: it stops by a loss, which is smoother
+    than an order, and is the best alone more often than not.
     """
     small, made = {"num_leaves": 15, "min_data_in_leaf": 50}, []
     # What is in a log no model finds in the files' own columns, however long it learns.

@@ -20,10 +20,7 @@ ALONE = "it alone"  # so begins the reason for leaving out a column that gives t
 
 @dataclass(frozen=True)
 class Asked:
-    """A person's words about a competition; None: it is found out. ``fastrec.fit`` has the fields as arguments.
-
-    ``log``: a file beside the candidates. ``minutes``: of ``fastrec.fit``, for all.
-    """
+    """The user's settings of a competition, as arguments of ``fastrec.fit``; None: to be found out."""
 
     target: str | Sequence[str] | None = None
     metric: str | None = None
@@ -42,7 +39,7 @@ class Asked:
 
 @dataclass
 class AutoDecision:
-    """A recipe's attribute that was decided, and why; not ``sure``: a person may know better."""
+    """A decision about a recipe, with its reason; not ``sure``: the user may know better."""
 
     what: str
     value: Any
@@ -71,15 +68,13 @@ class LogColumns:
 class Problem:
     """A competition as it is understood.
 
-    ``columns``: what each column but the target is; ``ids``, ``drop``: columns that are not learned from, the latter
-    with the reason; ``mirror``: how the test was cut from the rows, or how folds were asked for; ``time``, ``group``:
-    what the folds go by; ``scale``: how amounts are learned; ``refit``: as of a recipe.
+    ``columns``: all but the target; ``ids``, ``drop``: columns that are not learned from, the latter with the reason;
+    ``mirror``: how the test was cut from the rows, or how folds were asked for; ``time``, ``group``: the columns of
+    the folds; ``scale``, ``refit``: as of a recipe.
 
-    Of a ranking: ``target[0]`` is the label, ``lists`` the column of groups, by which the rows of ``train`` stand
-    together; ``item``: the column that names the candidates, where there is one; ``shared``: learned columns that have
-    one value in all rows of a group; ``as_shown``: rows of a group stand in an order that rows to predict have, too;
-    ``log``: the events beside the candidates, where they were given.
-    ``last_of``: what the groups to predict are the last ones of, in order of ``time``.
+    Of a ranking: ``target[0]`` is the label, ``lists`` the column of groups, in whose order ``train`` is; ``item`` the
+    column of candidates; ``shared`` the learned columns with one value per group; ``as_shown``: the order of the rows
+    in a group may be learned from; ``last_of``: groups to predict are the last ones of this column by ``time``.
     """
 
     files: Files
@@ -153,10 +148,10 @@ def shared_columns(problem: Problem) -> list[ColumnInfo]:
 
 
 def feature_key(problem: Problem) -> str | None:
-    """Return the column whose rows a ranking's target means do not cut; None: the task is no ranking.
+    """Return the column whose values target means of a ranking keep in one fold; None: the task is no ranking.
 
-    Rows of one group know of each other: where one was clicked, others were not. So do a user's groups: what was
-    clicked in one is seldom new in the next. Of users whom the test does not know nothing is to be learned.
+    Rows of a group depend on each other: if one was clicked, others were not. The groups of a user do, too, which
+    helps only if the test has the user.
     """
     if problem.lists is None:
         return None

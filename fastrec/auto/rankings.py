@@ -83,11 +83,9 @@ def _usual(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Compare a row with other rows of its item: a price with the item's usual one, a place with its usual place."""
     if problem.item is None:
         return []
-    items, table = trial.table[problem.item].coded(), trial.table
-    # A number that is one for all rows of an item is no news about a row.
-    moving: list[str | Feature] = [
-        n for n in _numbers(problem, trial) if len(table.coded([problem.item, n]).keys) > 1.05 * len(items.keys)
-    ]
+    item, table = problem.item, trial.table
+    least = 1.05 * len(table[item].coded().keys)  # a number that is one for all rows of an item is no news about a row
+    moving: list[str | Feature] = [n for n in _numbers(problem, trial) if len(table.coded([item, n]).keys) > least]
     if problem.as_shown:
         moving.append(CumCount(str(problem.lists)))
     if not moving:
@@ -119,8 +117,7 @@ def _rates(problem: Problem, trial: QuickTrial) -> list[Feature]:
 def _owners(problem: Problem, trial: QuickTrial) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Return the columns whose values have several groups at different times, such as users.
 
-    Each with the arguments of a ``CumTarget`` of its earlier groups, and of one in which the last of them counts most:
-    what is older than an owner's usual pause counts half.
+    Each comes with the arguments of a ``CumTarget`` of earlier groups, and of one whose half-life is their usual pause.
     """
     time, found = _time(problem, trial), []
     # A time that differs within a group would show a row the labels of others of its group.
@@ -155,9 +152,8 @@ def _owned_choices(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Compare a row's numbers with those of what the group's owner chose in earlier groups."""
     lists, rows = str(problem.lists), problem.train
     # A mean of infinite numbers is none, and is refused.
-    endless = {
-        n for n in rows.column_names if pa.types.is_floating(rows[n].type) and pc.any(pc.is_inf(rows[n])).as_py()
-    }
+    floats = [n for n in rows.column_names if pa.types.is_floating(rows[n].type)]
+    endless = {n for n in floats if pc.any(pc.is_inf(rows[n])).as_py()}
     numbers = [n for n in _numbers(problem, trial) if n not in endless][:4]
     ranks = {n for f in trial.base for n in f.outputs} & {f"rank_{n}__{lists}" for n in numbers[:2]}
     compared: list[str | Feature] = [*numbers, *sorted(ranks), *([CumCount(lists)] if problem.as_shown else [])]

@@ -27,10 +27,7 @@ from fastrec.validate.cuts import stratified_folds
 
 @dataclass
 class Family:
-    """Features of one idea.
-
-    ``gain``: by how much the trial's score got better; None: not tried, their columns ask for them.
-    """
+    """Features of one idea; ``gain``: of the trial's score, None: they are needed anyway and were not tried."""
 
     name: str
     features: list[Feature]
@@ -156,16 +153,11 @@ class QuickTrial:
         return float((between - (k - 1) * (whole - between) / max(n - k, 1)) / max(whole, 1e-12))
 
     def left_over(self, features: FeatureSet, columns: Sequence[str]) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """Return the gain of quick trees that learn, from features of one row, what the score's model has not found.
+        """Return row-wise features' gains in quick trees of the model's residuals, and their values, float64 ``[n]``.
 
-        Of several classes one after the other is learned, the one with the largest errors first, while there is time.
-
-        Args:
-            features: none of which looks at the target or at other rows.
-            columns: numbers that the trees see, too: a feature that tells only what they tell gains nothing.
-
-        Returns:
-            Feature → its gain, and feature → its values, float64 ``[n]``, of at most ``limits.LEFT_OVER_ROWS`` rows.
+        ``columns``: numbers that the trees see, too: a feature that repeats them gains nothing. Several classes are
+        learned one after the other while there is time, the one with the largest errors first; at most
+        ``limits.LEFT_OVER_ROWS`` rows are used.
         """
         said, _ = self._base_score()
         label = self._scored(self.rows.label)
@@ -206,9 +198,8 @@ class QuickTrial:
         """Try features, or further columns; if the score gains more than ``times`` its error, they join the base."""
         before, _ = self._base_score()
         own = self.cats, self.conts
-        self.cats, self.conts = (
-            [*had, *(c.name for c in columns if c.kind == k)] for had, k in zip(own, ("category", "number"))
-        )
+        self.cats = [*self.cats, *(c.name for c in columns if c.kind == "category")]
+        self.conts = [*self.conts, *(c.name for c in columns if c.kind == "number")]
         after, new = self._cross_fitted([*self.base, *features])
         label, groups = self._scored(self.rows.label), self._scored(self.rows.groups)
         gain, error = self.gain(label, after, before, groups)
@@ -222,10 +213,7 @@ class QuickTrial:
     def gain(
         self, label: torch.Tensor | None, after: torch.Tensor, before: torch.Tensor, groups: torch.Tensor | None = None
     ) -> tuple[float, float]:
-        """Return the gain of predictions over others of the same rows, and its standard error.
-
-        ``groups``: of a ranking; what is independent are the groups that folds do not split.
-        """
+        """Return the gain of predictions over others of the same rows, and its standard error."""
         options: dict[str, Any] = {"groups": groups, "clusters": self.clusters if groups is not None else None}
         if groups is None:  # means over lists are resampled by blocks, in no time
             options["repeats"] = limits.TRIAL_REPEATS

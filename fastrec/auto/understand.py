@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec._core import limits
-from fastrec.auto.columns import ColumnInfo, Files, look_at, names_something, numbers_in_text
+from fastrec.auto.columns import ColumnInfo, Files, look_at, look_at_column, names_something
 from fastrec.auto.lists import (
     are_candidates,
+    codes_of,
     find_groups,
+    is_number,
     named_as_groups,
     refuse_absent,
     relevance,
@@ -48,16 +50,10 @@ _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month firs
 
 
 def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem:
-    """Find out what is to be predicted, and what a person has not said of it.
-
-    Args:
-        files: the tables; with a log among them the task is a ranking.
-        asked: what a person says of them.
-        more: fields of ``asked`` by their names.
+    """Find out what is to be predicted, and all that the user has not ``asked`` for (``more``: its fields by name).
 
     Raises:
-        DataError: there is no target, or it cannot be one; of a ranking it is not plain what the groups are; what was
-            asked for does not fit the rows.
+        DataError: there is no usable target, the groups of a ranking are not plain, or a setting does not fit the rows.
         MissingColumnError: the training rows lack a column that was named.
     """
     asked = replace(asked or Asked(), **more)
@@ -87,9 +83,8 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
                 remedy = f"{error.remedy}. To predict each row by itself, with folds that split no {asked.group}, give "
                 about = {"file": error.file, "column": error.column, "row": error.row}
                 raise DataError(error.problem, **about, remedy=f"{remedy}task= (--task)") from None
-    amounts = [numbers_in_text(n, files.tables["train"][n]) for n in names]
-    amounts = [c for c in amounts if c is not None and c.distinct > limits.FEW_CLASSES]
-    if amounts:
+    targets = [look_at_column(n, files.tables["train"][n]) for n in names]
+    if amounts := [c for c in targets if c.numeric_text and c.distinct > limits.FEW_CLASSES]:
         _read_numbers(files, amounts)
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, asked.task, asked.metric)
@@ -97,8 +92,8 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     sample = files.tables.get("sample")
     usual = None
     if sample is not None and found_task in ("binary", "multiclass") and names[0] in sample.column_names:
-        values, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
-        usual = "accuracy" if len(values) > 1 and values <= classes else None  # it holds classes, not probabilities
+        shown, classes = (set(map(str, pc.unique(t[names[0]]).to_pylist())) for t in (sample, known))
+        usual = "accuracy" if len(shown) > 1 and shown <= classes else None  # it holds classes, not probabilities
     columns = _look(files, known, names, asked)
     lists = None
     # One row of each group may have the rarer class: it was chosen.
@@ -116,17 +111,17 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         chosen += "" if flag else " (make the label 1 for it, and 0 for the others)"
         why_task.why += f"; {chosen}: to rank them, ask for task = 'ranking'"
         why_task.sure = False
-    amounts = np.zeros((0, len(names)))
+    values = np.zeros((0, len(names)))
     if found_task == "regression":
         scored_by, train = asked.metric or default_metric("regression"), files.tables["train"]
-        amounts = np.stack([train[n].cast(pa.float64(), safe=False).to_numpy() for n in names], axis=1)
-        if (bad := _unscored(scored_by, amounts)).any():
+        values = np.stack([train[n].cast(pa.float64(), safe=False).to_numpy() for n in names], axis=1)
+        if (bad := _unscored(scored_by, values)).any():
             row, at = np.argwhere(bad)[0].tolist()
-            problem, file = f"{scored_by} does not score {amounts[row, at]:g}", files.folder / files.names["train"]
-            remedy = "Give another metric, or drop such rows" if np.isfinite(amounts[row, at]) else "Drop such rows"
-            remedy = "Give the target in a larger unit" if _LARGEST < abs(amounts[row, at]) < np.inf else remedy
+            problem, file = f"{scored_by} does not score {values[row, at]:g}", files.folder / files.names["train"]
+            remedy = "Give another metric, or drop such rows" if np.isfinite(values[row, at]) else "Drop such rows"
+            remedy = "Give the target in a larger unit" if _LARGEST < abs(values[row, at]) < np.inf else remedy
             raise DataError(problem, file=file, column=names[at], row=row, remedy=remedy)
-    metric = _metric(decisions, found_task, asked.metric, usual, amounts)
+    metric = _metric(decisions, found_task, asked.metric, usual, values)
     made = Problem(files, columns, names, found_task, metric, decisions=decisions, asked=asked, refit=asked.refit)
     if found_task in ("binary", "multiclass"):
         made.classes = sorted(pc.unique(known[names[0]]).drop_null().to_pylist())
@@ -166,16 +161,12 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     column, known = train[asked.weight], np.ones(len(train), dtype=bool)
     for n in names:  # rows to predict have no weight
         known &= train[n].is_valid().to_numpy()
-    number = _is_number(column.type) or pa.types.is_boolean(column.type)
-    weight = column.to_pandas().to_numpy(dtype="float64", na_value=np.nan) if number else np.full(len(train), np.nan)
-    remedy = "Give a finite number, 0 for rows that are not to count"
-    refuse_rows(
-        known & ~((weight >= 0) & np.isfinite(weight)),
-        lambda row: f"the weight is {column[row].as_py()!r}, no number of 0 or more",
-        file=file,
-        column=asked.weight,
-        remedy=remedy,
-    )
+    weight = np.full(len(train), np.nan)
+    if is_number(column.type):
+        weight = column.to_pandas().to_numpy(dtype="float64", na_value=np.nan)
+    about = {"file": file, "column": asked.weight, "remedy": "Give a finite number, 0 for rows that are not to count"}
+    wrong = known & ~((weight >= 0) & np.isfinite(weight))
+    refuse_rows(wrong, lambda row: f"the weight is {column[row].as_py()!r}, no number of 0 or more", **about)
     if not weight[known].any():
         raise DataError("no row has a weight above 0", file=file, column=asked.weight, remedy="Name another column")
 
@@ -269,7 +260,7 @@ def _group(made: Problem, asked: str | None, chosen: np.ndarray) -> tuple[str, s
         may = []
         full = [c for c in made.columns if c.kind != "list" and not c.missing]
         for c in (c for c in full if limits.FEW_CLASSES < c.distinct <= most):
-            codes = pd.factorize(made.train[c.name].to_pandas())[0]
+            codes = codes_of(made.train[c.name])
             if ((np.bincount(codes) > 1) & (np.bincount(codes, chosen) > 0)).any():
                 may.append(c.name)
         if not may:
@@ -304,12 +295,8 @@ def _split_groups(made: Problem, asked: str | None) -> None:
         made.decisions.append(AutoDecision("folds", "time" if asked else "random", said, sure=sure))
         return
     try:  # one row says all of a group
-        rows = [
-            Table.read(
-                t.select(shared).take(np.unique(pd.factorize(t[made.lists].to_pandas())[0], return_index=True)[1])
-            )
-            for t in (made.train, test)
-        ]
+        first = (np.unique(codes_of(t[made.lists]), return_index=True)[1] for t in (made.train, test))
+        rows = [Table.read(t.select(shared).take(at)) for t, at in zip((made.train, test), first, strict=True)]
         found = mirror(*rows, target=None, time=asked or AUTO, group=AUTO, folds=5)
     except FastrecError as error:
         why = f"whole groups at random ({error.problem})"
@@ -401,23 +388,24 @@ def _task(
         if pa.types.is_nested(c.type):
             remedy = "Name another target; to say which item follows a list of items, run competitions/diginetica"
             raise DataError("the target is a list, no single value", column=n, remedy=remedy)
-    numbers = [_is_number(c.type) for c in columns]
+    flags = [pa.types.is_boolean(c.type) for c in columns]
+    numbers = [is_number(c.type) and not flag for c, flag in zip(columns, flags, strict=True)]
     if asked is not None:
-        if asked == "regression" and not all(n or pa.types.is_boolean(c.type) for n, c in zip(numbers, columns)):
+        if asked == "regression" and not all(map(any, zip(numbers, flags, strict=True))):
             odd = numbers.index(False)
             problem = f"the target is of type {columns[odd].type}, and a regression learns numbers"
             remedy = "Make it a number, such as days since a date, or ask for another task"
             raise DataError(problem, column=names[odd], remedy=remedy)
         return asked, AutoDecision("task", asked, "as was asked for")
     if len(names) > 1:
-        odd = next((i for i, n in enumerate(numbers) if not n and not pa.types.is_boolean(columns[i].type)), None)
+        odd = next((i for i, both in enumerate(zip(numbers, flags, strict=True)) if not any(both)), None)
         if odd is not None:
             problem = f"several targets are numbers, or each 0 or 1, and this is of type {columns[odd].type}"
             remedy = "Fit it by itself, or make 0 and 1 of each of its classes"
             raise DataError(problem, column=names[odd], remedy=remedy)
-        flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
-        task: Task = "multilabel" if flags else "regression"
-        return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
+        each = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
+        task: Task = "multilabel" if each else "regression"
+        return task, AutoDecision("task", task, f"{len(names)} targets{', each 0 or 1' * each}")
     column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
     if metric is not None:
         fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
@@ -454,15 +442,10 @@ def _task(
     return "regression", AutoDecision("task", "regression", f"{names[0]} has {distinct} different numbers")
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
 def _names(made: Problem, known: pa.Table) -> None:
-    """Note which columns of whole numbers name something.
+    """Make keys of columns of whole numbers that name something, and categories of those in text, or if most do so.
 
-    Text of few values does if other columns are numbers by type; of all others the target decides. Such columns are
-    categories if they are text, or if most columns are such; others stay numbers, and are keys.
+    Text of few values names something if other columns are numbers by type; of all others the target decides.
     """
     typed = any(c.kind == "number" and not c.numeric_text for c in made.columns)
     if len(known) > limits.NAMES_ROWS:

@@ -36,10 +36,7 @@ from fastrec.features.base import Feature
 
 
 def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
-    """Return the expression that makes a value, broken into lines if it is long.
-
-    ``indent``: of its line, in spaces; ``used``: how much of its first line is taken by what stands before it.
-    """
+    """Return the source of a value, broken into lines if it is long; ``used``: characters before it on its line."""
     return _node(ast.parse(repr(value), mode="eval").body, indent, indent + used)
 
 
@@ -78,10 +75,8 @@ def _node(node: ast.expr, indent: int, used: int) -> str:
             return _filled(node.elts, marks, indent)
         return _block(marks[0], [("", e) for e in node.elts], marks[1], indent)
     if isinstance(node, ast.Dict):
-        parts = [
-            (f"{_quoted(ast.unparse(k))}: ", v) for k, v in zip(node.keys, node.values, strict=True) if k is not None
-        ]
-        return _block("{", parts, "}", indent)
+        pairs = zip(node.keys, node.values, strict=True)
+        return _block("{", [(f"{_quoted(ast.unparse(k))}: ", v) for k, v in pairs if k is not None], "}", indent)
     return flat
 
 
@@ -115,13 +110,7 @@ WHICH_GROUP = "Which column do the candidates of one group share?"
 
 @dataclass
 class Workspace:
-    """A competition's folder that has just been written.
-
-    Args:
-        folder: where it is.
-        problem: how the data were understood.
-        chosen: its features.
-    """
+    """A competition's folder that was written, with the problem as it was understood, and the chosen features."""
 
     folder: Path
     problem: Problem
@@ -148,18 +137,14 @@ def new_competition(
     Args:
         folder: the folder to make, such as ``competitions/flights``.
         data: a folder in Kaggle's manner (train, test, sample submission), one with other names, or one file.
-        asked: what a person says of the data.
-        ask: asked (question, answer that would be taken) what the files cannot say; None: nothing is asked.
+        asked: the user's settings.
+        ask: called with (question, default answer) where the files leave a doubt; None: nothing is asked.
         seconds: time for trying features.
-        say: told of what is found.
-        more: fields of ``asked`` by their names, as arguments of ``fastrec.fit`` have them.
-
-    Returns:
-        The workspace: the folder, what was decided and why, and which features paid.
+        say: called with each finding.
+        more: fields of ``asked`` by name, as arguments of ``fastrec.fit``.
 
     Raises:
-        FastrecError: the files cannot be read, or there is nothing to predict in them.
-        DataError: the folder holds something else.
+        FastrecError: the files cannot be read, there is nothing to predict, or the folder holds something else.
     """
     folder, say = Path(folder), say or (lambda text: None)
     if (folder / "competition.py").is_file():
@@ -244,11 +229,8 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         {**vars(c), "missing": f"{c.missing:.1%}" if c.missing else "", "name": as_code(c.name)}
         for c in problem.columns
     ]
-    tried = [
-        {"name": f.name, "gain": f.figures, "kept": "yes" if f.kept else "no"}
-        for f in chosen.families
-        if f.gain is not None
-    ]
+    families = [f for f in chosen.families if f.gain is not None]
+    tried = [{"name": f.name, "gain": f.figures, "kept": "yes" if f.kept else "no"} for f in families]
     decisions = []
     for d in problem.decisions:
         values = d.value if isinstance(d.value, list) else [d.value]
@@ -263,14 +245,10 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
 
 def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
     models, cats = choose_models(problem, chosen), problem.kinds("category")
-    features = [
-        {
-            "why": f.name if f.gain is None else f"{f.name}: a trial's {chosen.metric} {f.figures}",
-            "lines": [laid_out(g, 16) for g in f.features],
-        }
-        for f in chosen.families
-        if f.kept and f.features
-    ]
+    features = []
+    for f in (f for f in chosen.families if f.kept and f.features):
+        why = f.name if f.gain is None else f"{f.name}: a trial's {chosen.metric} {f.figures}"
+        features.append({"why": why, "lines": [laid_out(g, 16) for g in f.features]})
     classes = {n for f in chosen.features for n in _classes_in(f)}
     generators = ", ".join(sorted({"FeatureSet", *classes})) if features else ""
     estimators = ", ".join(sorted({"Estimator", *(m.cls for m in models)}, key=str.lower))

@@ -17,11 +17,9 @@ _PANELS = {
     "Serving": "export verify serve promote rollback versions monitor event-metrics",
     "Machine": "doctor",
 }
-# Typer shows panels in the order of their first command.
+# Typer shows panels, and their commands, in the order of registration.
 _by_name = {c.name or c.callback.__name__: c for c in app.registered_commands if c.callback is not None}
-app.registered_commands = [_by_name.pop(n) for names in _PANELS.values() for n in names.split()]
-app.registered_commands += _by_name.values()
+app.registered_commands = [_by_name[name] for names in _PANELS.values() for name in names.split()]
 for _panel, _names in _PANELS.items():
-    for _command in app.registered_commands:
-        if (_command.name or _command.callback.__name__) in _names.split():
-            _command.rich_help_panel = _panel
+    for _name in _names.split():
+        _by_name[_name].rich_help_panel = _panel

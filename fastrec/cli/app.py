@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from fastrec._core.fresh_process import owns_process
 from fastrec._core.messages import TableColumn, plain, terminal_table
@@ -38,49 +39,21 @@ app = typer.Typer(
 )
 
 # Options that several commands have, each with the same words.
-CompetitionFolder = Annotated[
-    Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
-]
-Device = Annotated[str, typer.Option(help="`auto` (a GPU where there is one), `cpu` or `cuda`.")]
-Every = Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")]
-RunFolder = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]
-Trust = Annotated[
-    list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead, for programs.")]
-_Submission = Annotated[Path, typer.Argument(help="The submission.", show_default=False)]
-_FormOf = Annotated[
-    Path | None, typer.Option("--competition", help="A competition's folder: the form is its recipe's.")
-]
-_RunOf = Annotated[Path | None, typer.Option("--run", help="A run directory: the form is its recipe's.")]
-_Data = Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)]
-_Out = Annotated[
-    Path, typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False)
-]
-_Rows = Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")]
-_Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in rows; up to the whole set.")]
-_Resume = Annotated[
-    bool, typer.Option(help="Go on from what an interrupted run has finished, and keep this one's parts beside it.")
-]
-_Minutes = Annotated[
-    float | None,
-    typer.Option(min=0.05, help="Wall time for all: the recipe's first models first, each in its share of the time."),
-]
-_Ranks = Annotated[
-    int, typer.Option(min=1, help="Processes on this machine that train each net together; on GPUs one each.")
-]
-_Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        help="The Dask cluster that makes the features: `tcp://host:8786`, or `local:N` for N processes here."
-    ),
-]
+CompetitionFolder = Annotated[Path, Argument(help="A competition's folder, such as `competitions/trivago2019`.")]
+Device = Annotated[str, Option(help="`auto` (a GPU where there is one), `cpu` or `cuda`.")]
+Every = Annotated[str, Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")]
+RunFolder = Annotated[Path, Argument(help="A run directory.")]
+Seed = Annotated[int, Option(min=0, help="Seed of all random draws.")]
+Trust = Annotated[list[str] | None, Option(help="A module of your own generators or estimators to import.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document instead, for programs.")]
+_Submission = Annotated[Path, Argument(help="The submission.")]
+_FormOf = Annotated[Path | None, Option("--competition", help="A competition's folder: the form is its recipe's.")]
+_RunOf = Annotated[Path | None, Option("--run", help="A run directory: the form is its recipe's.")]
 
 
 @app.callback(invoke_without_command=True)
 def _main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and stop.", is_eager=True)] = False,
 ) -> None:
     if version:
         typer.echo(f"fastrec {__version__}")
@@ -90,21 +63,20 @@ def _main(
 @app.command()
 def run(
     competition: CompetitionFolder,
-    data: _Data,
-    out: _Out,
+    data: Annotated[Path, Option(help="Folder with the competition's files.")],
+    out: Annotated[Path, Option(help="Run directory to make; an earlier run there is replaced at the end.")],
     device: Device = "auto",
-    rows: _Rows = None,
+    rows: Annotated[int | None, Option(min=1, help="Use only about this many rows of the training log.")] = None,
     seed: Seed = 0,
-    bs: _Bs = None,
-    resume: _Resume = True,
-    minutes: _Minutes = None,
-    ranks: _Ranks = 1,
-    scheduler: _Scheduler = None,
+    bs: Annotated[int | None, Option(min=1, help="Batch size of the nets, in rows; up to the whole set.")] = None,
+    resume: Annotated[bool, Option(help="Continue an interrupted run; keep parts to continue from.")] = True,
+    minutes: Annotated[float | None, Option(min=0.05, help="Wall time; the first models come first.")] = None,
+    ranks: Annotated[int, Option(min=1, help="Processes that train each net together, one per GPU.")] = 1,
+    scheduler: Annotated[str | None, Option(help="Dask cluster for features: `tcp://host:8786` or `local:N`.")] = None,
 ) -> None:
     """Make features, train the base models and the stack, write the submission, the scores and the report."""
-    options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
-    options |= {"ranks": ranks, "scheduler": scheduler}
-    _run(lambda: load_competition(competition), data, out, **options)
+    options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "ranks": ranks}
+    _run(lambda: load_competition(competition), data, out, minutes=minutes, scheduler=scheduler, **options)
 
 
 def main() -> None:
@@ -159,15 +131,8 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
 @app.command()
 def simulate(
     competition: CompetitionFolder,
-    sessions: Annotated[
-        int,
-        typer.Option(
-            "--sessions", "--rows", min=1, help="Sessions (or rows), train and test together.", show_default=False
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder to make; an earlier simulation there is replaced.", show_default=False)
-    ],
+    sessions: Annotated[int, Option("--sessions", "--rows", min=1, help="Sessions (rows) of train and test.")],
+    out: Annotated[Path, Option(help="Folder to make; an earlier simulation there is replaced.")],
     seed: Seed = 0,
 ) -> None:
     """Write files in the competition's official form, with ground truth and the true click probabilities."""
@@ -189,7 +154,7 @@ def simulate(
 @app.command()
 def check(
     submission: _Submission,
-    test: Annotated[Path, typer.Argument(help="The competition's test file.", show_default=False)],
+    test: Annotated[Path, Argument(help="The competition's test file.")],
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
@@ -205,7 +170,7 @@ def check(
 @app.command()
 def score(
     submission: _Submission,
-    truth: Annotated[Path, typer.Argument(help="The ground truth.", show_default=False)],
+    truth: Annotated[Path, Argument(help="The ground truth.")],
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
@@ -232,10 +197,7 @@ elsewhere that of the RecSys Challenge 2019."""
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> tuple[SubmissionForm, dict[str, Any]]:
-    """Return the form, and what else the recipe or the run says: task, metric, columns; the target by the truth's file.
-
-    A recipe without a form has the submission's own columns, of which its ids name a row.
-    """
+    """Return the form, and the task, metric and columns of the recipe or the run; the target by the truth's file."""
     from fastrec._core.atomic import read_json
     from fastrec.competition.forms.lists import RECSYS2019, form_of_run, ranking_form, run_around
     from fastrec.competition.forms.values import sample_form
@@ -318,10 +280,7 @@ def trusted(modules: list[str] | None) -> tuple[str, ...]:
 
 @contextmanager
 def readable_errors(stopped: str | Callable[[], str] = "nothing was written") -> Iterator[Any]:
-    """Show errors as one line (exit code 1), data warnings as lines, Ctrl-C as a word (exit code 130).
-
-    SIGTERM ends as Ctrl-C does, with exit code 143: what lies in files for the time of the work is removed.
-    """
+    """Show errors as one line (exit code 1), data warnings as lines, Ctrl-C (130) and SIGTERM (143) as a word."""
     from fastrec._core.progress import Stages
 
     stages = Stages()
@@ -372,7 +331,7 @@ def _stopping_at_sigterm() -> Iterator[None]:
 
 
 def _out_of_memory(error: Exception) -> str | None:
-    """Say in one line what ran out of memory: the innermost stage, and the error's own text; None: nothing has."""
+    """Describe an error of memory in one line: the innermost stage, and its own text; None: it is another error."""
     if not isinstance(error, MemoryError):
         if "torch" not in sys.modules:  # no library is loaded where there is no room
             return None

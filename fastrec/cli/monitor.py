@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fastrec._core import limits
 from fastrec.cli.app import Device, Every, Seed, Trust, app, readable_errors, trusted
@@ -15,15 +16,15 @@ from fastrec.errors import DataError
 
 @app.command("event-metrics")
 def event_metrics(
-    served: Annotated[Path, typer.Argument(help="Lists: a row per shown item, or per request.", show_default=False)],
-    clicks: Annotated[Path, typer.Argument(help="Clicks: request and item.", show_default=False)],
-    request: Annotated[str, typer.Option(help="Column of both with the request's id.")] = "request_id",
-    item: Annotated[str, typer.Option(help="Column of both with the item.")] = "item_id",
-    time: Annotated[str | None, typer.Option(help="Column of the lists: when it was.")] = None,
+    served: Annotated[Path, Argument(help="Lists: a row per shown item, or per request.")],
+    clicks: Annotated[Path, Argument(help="Clicks: request and item.")],
+    request: Annotated[str, Option(help="Column of both with the request's id.")] = "request_id",
+    item: Annotated[str, Option(help="Column of both with the item.")] = "item_id",
+    time: Annotated[str | None, Option(help="Column of the lists' times.")] = None,
     every: Every = "day",
-    segment: Annotated[str | None, typer.Option(help="Column of the lists to tell apart.")] = None,
-    k: Annotated[int | None, typer.Option(min=1, help="Look at the first so many places only.")] = None,
-    json: Annotated[Path | None, typer.Option(help="File for the figures, .json.", show_default=False)] = None,
+    segment: Annotated[str | None, Option(help="Column of the lists' segments.")] = None,
+    k: Annotated[int | None, Option(min=1, help="Count the first places only.")] = None,
+    json: Annotated[Path | None, Option(help="File for the figures, .json.")] = None,
 ) -> None:
     """Hit rate, MRR and click-through rate of served lists, by period and segment, with 95 % intervals."""
     with readable_errors():
@@ -41,40 +42,27 @@ def event_metrics(
 
 @app.command()
 def monitor(
-    reference: Annotated[
-        Path, typer.Argument(help="The rows as they were: a file, a folder with `train`, or a run.", show_default=False)
-    ],
-    new: Annotated[Path, typer.Argument(help="The new rows: a file, or a folder with `test`.", show_default=False)],
-    scores: Annotated[
-        list[Path] | None,
-        typer.Option(help="Predictions of the new rows; without a run give the reference's first, then these."),
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Labels of the new rows, in their order; it wants --scores and --time.")
-    ] = None,
-    time: Annotated[str | None, typer.Option(help="Column of the new rows, or of the labels: when it was.")] = None,
+    reference: Annotated[Path, Argument(help="The old rows: a file, a folder with `train`, or a run.")],
+    new: Annotated[Path, Argument(help="The new rows: a file, or a folder with `test`.")],
+    scores: Annotated[list[Path] | None, Option(help="Predictions of the new rows; without a run of both.")] = None,
+    labels: Annotated[Path | None, Option(help="The new rows' labels; needs --scores and --time.")] = None,
+    time: Annotated[str | None, Option(help="Column of times of the new rows, or of the labels.")] = None,
     every: Every = "day",
-    metric: Annotated[str | None, typer.Option(help="Metric of the labels; a run's own if not given.")] = None,
-    groups: Annotated[str | None, typer.Option(help="Column of the new rows with their list, for rankings.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column not to compare, such as ids that grow.")] = None,
-    alpha: Annotated[float, typer.Option(help="Level of all tests together.")] = limits.MONITOR_ALPHA,
-    correction: Annotated[str, typer.Option(help="`bh` (Benjamini-Hochberg) or `holm`.")] = "bh",
-    psi: Annotated[
-        float, typer.Option(help="Population stability index from which on a column has moved.")
-    ] = limits.MOVED_PSI,
-    js: Annotated[float, typer.Option(help="Jensen-Shannon distance, likewise.")] = limits.MOVED_JS,
-    ks: Annotated[float, typer.Option(help="Kolmogorov-Smirnov distance, likewise.")] = limits.MOVED_KS,
-    missing: Annotated[float, typer.Option(help="Change of the share of missing values.")] = limits.MOVED_MISSING,
-    unseen: Annotated[
-        float, typer.Option(help="Share of rows with values not seen before, beyond the usual.")
-    ] = limits.MOVED_UNSEEN,
-    auc: Annotated[float, typer.Option(help="AUC of trees that tell new rows from old ones.")] = limits.MOVED_AUC,
-    metric_loss: Annotated[
-        float, typer.Option(help="Loss beyond the interval, a share of the run's metric.")
-    ] = limits.MOVED_METRIC,
-    trees: Annotated[bool, typer.Option(help="Let trees tell new rows from old ones.")] = True,
-    out: Annotated[Path | None, typer.Option(help="File for the page, .html.", show_default=False)] = None,
-    json: Annotated[Path | None, typer.Option(help="File for all figures, .json.", show_default=False)] = None,
+    metric: Annotated[str | None, Option(help="Metric of the labels; a run's own if not given.")] = None,
+    groups: Annotated[str | None, Option(help="Column of the new rows with their list, for rankings.")] = None,
+    drop: Annotated[list[str] | None, Option(help="A column not to compare, such as ids that grow.")] = None,
+    alpha: Annotated[float, Option(help="Level of all tests together.")] = limits.MONITOR_ALPHA,
+    correction: Annotated[str, Option(help="`bh` (Benjamini-Hochberg) or `holm`.")] = "bh",
+    psi: Annotated[float, Option(help="Least population stability index of a moved column.")] = limits.MOVED_PSI,
+    js: Annotated[float, Option(help="Jensen-Shannon distance, likewise.")] = limits.MOVED_JS,
+    ks: Annotated[float, Option(help="Kolmogorov-Smirnov distance, likewise.")] = limits.MOVED_KS,
+    missing: Annotated[float, Option(help="Change of the share of missing values.")] = limits.MOVED_MISSING,
+    unseen: Annotated[float, Option(help="Share of rows with unseen values, beyond the usual.")] = limits.MOVED_UNSEEN,
+    auc: Annotated[float, Option(help="AUC of trees that tell new rows from old ones.")] = limits.MOVED_AUC,
+    metric_loss: Annotated[float, Option(help="Share of the metric lost beyond its interval.")] = limits.MOVED_METRIC,
+    trees: Annotated[bool, Option(help="Let trees tell new rows from old ones.")] = True,
+    out: Annotated[Path | None, Option(help="File for the page, .html.")] = None,
+    json: Annotated[Path | None, Option(help="File for all figures, .json.")] = None,
     trust: Trust = None,
 ) -> None:
     """Tell what has changed in new rows; exit with 3 where something is beyond a threshold.
@@ -115,35 +103,27 @@ def monitor(
 
 @app.command()
 def retrain(
-    run: Annotated[Path, typer.Argument(help="The run that serves, or a registry.", show_default=False)],
-    data: Annotated[Path, typer.Option(help="Labelled new rows: a file, or a folder with `train` and other tables.")],
-    out: Annotated[Path, typer.Option(help="Run directory to make.", show_default=False)],
-    registry: Annotated[
-        Path | None, typer.Option(help="Where it is promoted if it is no worse.", show_default=False)
-    ] = None,
-    time: Annotated[str | None, typer.Option(help="Column that says when a row was; else the recipe's.")] = None,
+    run: Annotated[Path, Argument(help="The run that serves, or a registry.")],
+    data: Annotated[Path, Option(help="Labelled new rows: a file, or a folder with `train` and other tables.")],
+    out: Annotated[Path, Option(help="Run directory to make.")],
+    registry: Annotated[Path | None, Option(help="Registry to promote it in if it is no worse.")] = None,
+    time: Annotated[str | None, Option(help="Column of times; by default the recipe's.")] = None,
     every: Every = "day",
-    scored: Annotated[int, typer.Option(min=1, help="So many of the newest periods are scored.")] = 3,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="Learn from so many of the newest periods only; all if not given.")
-    ] = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Begin with the run's nets and trees where they fit.")] = False,
-    margin: Annotated[float, typer.Option(min=0, help="Share of the metric by which it may be worse.")] = 0.01,
-    export: Annotated[
-        bool | None, typer.Option(help="Promote its export too; if not given, as the current version has it.")
-    ] = None,
-    competition: Annotated[
-        Path | None, typer.Option(help="The recipe's folder; without it the run's own features and models.")
-    ] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.05, help="Wall time for the training, as of run.")] = None,
+    scored: Annotated[int, Option(min=1, help="Number of newest periods to score.")] = 3,
+    window: Annotated[int | None, Option(min=1, help="Learn from the newest periods only, this many.")] = None,
+    warm: Annotated[bool, Option("--warm", help="Begin with the run's nets and trees where they fit.")] = False,
+    margin: Annotated[float, Option(min=0, help="Share of the metric by which it may be worse.")] = 0.01,
+    export: Annotated[bool | None, Option(help="Promote an export too; by default as the current version.")] = None,
+    competition: Annotated[Path | None, Option(help="The recipe's folder; by default the run's own models.")] = None,
+    minutes: Annotated[float | None, Option(min=0.05, help="Wall time for the training, as of run.")] = None,
     seed: Seed = 0,
     device: Device = "auto",
     trust: Trust = None,
 ) -> None:
     """Train a run again with new rows; exit with 3 where the gate keeps what serves.
 
-    Each of the newest periods is scored by a model of the rows before it, and by the run that serves: the new run
-    passes where the interval of the difference leaves out a loss of more than the margin, and all checks hold.
+    Each of the newest periods is scored by a model of earlier rows, and by the run that serves. The new run passes
+    if the interval of the difference excludes a loss of more than the margin, and all checks hold.
     """
     with readable_errors("what serves goes on") as stages:
         from fastrec.monitor import retrain as make

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
+from typer import Argument, Option
 
 from fastrec._core import limits
 from fastrec._core.messages import TableColumn
@@ -32,24 +33,21 @@ from fastrec.cli.app import (
 from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, MissingFileError
 
-_RunData = Annotated[Path | None, typer.Option(help="The run's data: refused where they are other files.")]
+_RunData = Annotated[Path | None, Option(help="The run's data, to check that they are its files.")]
 
 
 @app.command()
 def predict(
     run: RunFolder,
-    data: Annotated[
-        Path, typer.Option(help="The rows to predict: a file, or a folder with `test` and the other tables.")
-    ],
-    out: Annotated[Path, typer.Option(help="The file to write.", show_default=False)],
+    data: Annotated[Path, Option(help="The rows to predict: a file, or a folder with `test` and the other tables.")],
+    out: Annotated[Path, Option(help="The file to write.")],
     device: Device = "auto",
     trust: Trust = None,
 ) -> None:
     """Predict rows (or sessions) with what a run holds, without the recipe's code.
 
     The file has the form of the run's submission: its id columns, then predictions, in the order of the data. Of a
-    ranking the rows of a list stand together: join the file by its ids. Lists are in ascending order if their ids are
-    numbers, else as they first appear.
+    ranking the rows of a list stand together, lists by their ids if these are numbers: join the file by its ids.
     """
     with readable_errors() as stages:
         from fastrec._core.memory import keep_memory
@@ -63,15 +61,13 @@ def predict(
 @app.command()
 def embed(
     run: RunFolder,
-    out: Annotated[Path | None, typer.Option(help="Folder for `users.parquet` and `items.parquet`.")] = None,
-    users: Annotated[bool, typer.Option("--users", help="Vectors of users (of sessions).")] = False,
-    items: Annotated[bool, typer.Option("--items", help="Vectors of items. (Neither: both.)")] = False,
-    data: Annotated[
-        Path | None, typer.Option(help="The sessions, or rows for two towers: a file, or a folder with `test`.")
-    ] = None,
-    similar: Annotated[str | None, typer.Option(help="Print the items nearest to this one, by cosine.")] = None,
-    k: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    model: Annotated[str | None, typer.Option(help="The run's model; else its first that has vectors.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for `users.parquet` and `items.parquet`.")] = None,
+    users: Annotated[bool, Option("--users", help="Vectors of users (of sessions).")] = False,
+    items: Annotated[bool, Option("--items", help="Vectors of items. (Neither: both.)")] = False,
+    data: Annotated[Path | None, Option(help="Sessions (of towers: rows): a file, or a folder with `test`.")] = None,
+    similar: Annotated[str | None, Option(help="Print the items nearest to this one, by cosine.")] = None,
+    k: Annotated[int, Option(min=1, help="How many.")] = 10,
+    model: Annotated[str | None, Option(help="The run's model; by default its first with vectors.")] = None,
     device: Device = "auto",
     trust: Trust = None,
 ) -> None:
@@ -104,8 +100,8 @@ def embed(
 @app.command()
 def layout(
     competition: CompetitionFolder,
-    data: Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder to make.", show_default=False)],
+    data: Annotated[Path, Option(help="Folder with the competition's files.")],
+    out: Annotated[Path, Option(help="Folder to make.")],
 ) -> None:
     """Write the rows and tables that a recipe reads from a competition's files, as `fastrec predict` takes them."""
     with readable_errors():
@@ -117,7 +113,7 @@ def layout(
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="A folder of run directories.")] = Path("runs"), as_json: Json = False
+    folder: Annotated[Path, Argument(help="A folder of run directories.")] = Path("runs"), as_json: Json = False
 ) -> None:
     """List a folder's runs: score, interval, noted leaderboard score, features, seconds, git revision."""
     with readable_errors():
@@ -145,19 +141,15 @@ def runs(
 def compare(
     a: RunFolder,
     b: RunFolder,
-    model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="A column of the run's `rows.parquet`; of a ranking's `lists.parquet`: `length`, `positives`, "
-            "`place`, `touched`; of next items: `length`."
-        ),
-    ] = None,
+    model: Annotated[str | None, Option(help="The model to compare; by default the stack, or the blend.")] = None,
+    by: Annotated[str | None, Option(help="Column of the segments.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment.
 
-    A difference is the first run's score less the second's. The last line names the better run.
+    A difference is the first run's score less the second's. The last line names the better run. Segments are the values
+    of a column of the run's `rows.parquet`, or of a ranking's `lists.parquet` (`length`, `positives`, `place`,
+    `touched`); of next items there is `length`.
     """
     with readable_errors():
         from fastrec.competition.runs import compare_runs
@@ -184,12 +176,8 @@ def compare(
 
 @app.command()
 def blend(
-    parts: Annotated[
-        list[Path], typer.Argument(help="Run directories, one at least, and files of predictions.", show_default=False)
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Run directory to make; an earlier run there is replaced.", show_default=False)
-    ],
+    parts: Annotated[list[Path], Argument(help="Run directories, one at least, and files of predictions.")],
+    out: Annotated[Path, Option(help="Run directory to make; an earlier run there is replaced.")],
     seed: Seed = 0,
 ) -> None:
     """Blend runs of one competition on the same folds, and predictions from elsewhere, by one more level of stacking.
@@ -203,17 +191,17 @@ def blend(
         show_run(blend_runs(parts, out, seed=seed, stages=stages, command=own_command()))
 
 
-_REGISTRY = Annotated[Path, typer.Option(help="The registry's folder.", show_default=False)]
-_WHY = Annotated[str, typer.Option(help="A word for the history.")]
+_REGISTRY = Annotated[Path, Option(help="The registry's folder.")]
+_WHY = Annotated[str, Option(help="Note for the history.")]
 
 
 @app.command()
 def promote(
-    source: Annotated[str, typer.Argument(help="A run, an export, or a version's number.", show_default=False)],
+    source: Annotated[str, Argument(help="A run, an export, or a version's number.")],
     registry: _REGISTRY,
     why: _WHY = "",
-    export: Annotated[bool, typer.Option(help="Of a run: make its export too, which a server needs.")] = True,
-    data: Annotated[Path | None, typer.Option(help="Of a run: its data; the events so far go along.")] = None,
+    export: Annotated[bool, Option(help="Export a run too, which a server needs.")] = True,
+    data: Annotated[Path | None, Option(help="A run's data, for the events so far.")] = None,
     trust: Trust = None,
 ) -> None:
     """Make a run, an export or an earlier version the current one, at once; a server of the registry takes it over."""
@@ -278,19 +266,17 @@ def _there(folder: Path) -> Path:
     return folder
 
 
-_Model = Annotated[str | None, typer.Option(help="The run's model to train; else its best XGBoost or LightGBM model.")]
+_Model = Annotated[str | None, Option(help="Model to train; by default the best XGBoost or LightGBM.")]
 
 
 @app.command(name="try")
 def try_(
-    on: Annotated[Path, typer.Option(help="The run directory to try it on.", show_default=False)],
-    file: Annotated[
-        Path | None, typer.Argument(help="A Python file with generators, or one function of a frame.")
-    ] = None,
+    on: Annotated[Path, Option(help="The run directory to try it on.")],
+    file: Annotated[Path | None, Argument(help="A Python file with generators, or one function of a frame.")] = None,
     data: _RunData = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out; may be given several times.")] = None,
+    drop: Annotated[list[str] | None, Option(help="A column to leave out; may be given several times.")] = None,
     model: _Model = None,
-    full: Annotated[bool, typer.Option("--full", help="The model's own settings, not fewer and larger steps.")] = False,
+    full: Annotated[bool, Option("--full", help="Use the model's own settings, not fewer, larger steps.")] = False,
     as_json: Json = False,
 ) -> None:
     """Say what new columns are worth to a run, or what is lost without some of its own.
@@ -344,11 +330,9 @@ def tries(run: RunFolder) -> None:
 @app.command()
 def select(
     run: RunFolder,
-    method: Annotated[
-        str, typer.Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")
-    ] = "null",
+    method: Annotated[str, Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")] = "null",
     model: _Model = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How many shuffled targets, 19 or more.")] = 20,
+    repeats: Annotated[int, Option(min=1, help="How many shuffled targets, 19 or more.")] = 20,
 ) -> None:
     """Weigh every column that a run's model learns from, and say which ones it can do without."""
     with readable_errors():
@@ -368,9 +352,7 @@ def select(
 
 
 @app.command()
-def lb(
-    run: RunFolder, score: Annotated[float, typer.Argument(help="What the leaderboard shows.", show_default=False)]
-) -> None:
+def lb(run: RunFolder, score: Annotated[float, Argument(help="The score on the leaderboard.")]) -> None:
     """Note what a run's submission scored on the leaderboard, and write the report anew."""
     with readable_errors():
         from fastrec.report import note_leaderboard, write_report
@@ -386,18 +368,15 @@ def _figure(value: float | None) -> str:
 @app.command()
 def tune(
     run: RunFolder,
-    minutes: Annotated[
-        float, typer.Option(help="How long to search: enough for 20 trials or more.", show_default=False)
-    ],
+    minutes: Annotated[float, Option(help="How long to search: enough for 20 trials or more.")],
     data: _RunData = None,
-    model: Annotated[str | None, typer.Option(help="The run's model; else its best trees, else its best net.")] = None,
+    model: Annotated[str | None, Option(help="Model to tune; by default the best trees, or the best net.")] = None,
     device: Device = "auto",
 ) -> None:
     """Search for better settings of a run's model, on its folds, and print the best as a line for the recipe.
 
-    A trial trains the model on every fold. The first one, of the run's settings, is timed, and the command says how
-    many fit in its minutes. What was tried is kept in `RUN.tune.db`: the same command goes on from there. (It wants
-    the extra `tune`.)
+    The first trial, of the run's settings, is timed, and the command says how many fit in its minutes. Trials are kept
+    in `RUN.tune.db`: the same command continues from there. (It needs the extra `tune`.)
     """
     with readable_errors("the trials so far are kept, the same command goes on") as stages:
         from fastrec.tuning import tune_run

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from fastrec._core import limits
 from fastrec.cli.app import RunFolder, Trust, app, readable_errors, trusted
@@ -18,32 +19,20 @@ _TOKEN = "FASTREC_TOKEN"
 
 @app.command()
 def serve(
-    export: Annotated[
-        Path,
-        typer.Argument(
-            help="What `fastrec export` or `Recommender.save` wrote, a run directory, or a registry.",
-            show_default=False,
-        ),
-    ],
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    token_file: Annotated[
-        Path | None, typer.Option(help=f"File with the token that clients must send; or set {_TOKEN}.")
-    ] = None,
-    batch_rows: Annotated[int, typer.Option(min=1, help="Rows scored together at most; 1: no batches.")] = 256,
-    max_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a batch waits for more requests.")] = 0,
-    queue_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait; above, 503.")] = 32_768,
-    max_rows: Annotated[int, typer.Option(min=1, help="Rows of one request.")] = 10_000,
-    max_body: Annotated[float, typer.Option(min=0.001, help="Megabytes of one body.")] = 32,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up (504).")] = 30,
-    workers: Annotated[int | None, typer.Option(min=1, help="Batches at once; one a core if not given.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads for one batch.")] = 1,
-    device: Annotated[str, typer.Option(help="`cpu`; `cuda` or `tensorrt` with onnxruntime-gpu.")] = "cpu",
-    canary: Annotated[
-        str | None, typer.Option(help="Of a registry: `VERSION=SHARE`, that share of request ids goes to this version.")
-    ] = None,
+    export: Annotated[Path, Argument(help="An export, a saved `Recommender`, a run directory, or a registry.")],
+    host: Annotated[str, Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    token_file: Annotated[Path | None, Option(help=f"File with the token that clients send; or set {_TOKEN}.")] = None,
+    batch_rows: Annotated[int, Option(min=1, help="Rows scored together at most; 1: no batches.")] = 256,
+    max_wait: Annotated[float, Option(min=0, help="Milliseconds that a batch waits for more requests.")] = 0,
+    queue_rows: Annotated[int, Option(min=1, help="Rows that may wait; above, 503.")] = 32_768,
+    max_rows: Annotated[int, Option(min=1, help="Rows of one request.")] = 10_000,
+    max_body: Annotated[float, Option(min=0.001, help="Megabytes of one body.")] = 32,
+    timeout: Annotated[float, Option(min=0.001, help="Seconds until a request is given up (504).")] = 30,
+    workers: Annotated[int | None, Option(min=1, help="Batches at once; one a core if not given.")] = None,
+    threads: Annotated[int, Option(min=1, help="Threads for one batch.")] = 1,
+    device: Annotated[str, Option(help="`cpu`; `cuda` or `tensorrt` with onnxruntime-gpu.")] = "cpu",
+    canary: Annotated[str | None, Option(help="Of a registry: `VERSION=SHARE` of the request ids go to it.")] = None,
 ) -> None:
     """Answer requests: scores of rows, ranks of candidates, the Open Inference Protocol, Prometheus' metrics.
 
@@ -93,21 +82,21 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-_DATA = Annotated[Path | None, typer.Option(help="Score the test rows of this data; else those that the run keeps.")]
-_FOLD = Annotated[int | None, typer.Option(help="The models of this fold alone: a fifth of the work of five.")]
+_DATA = Annotated[Path | None, Option(help="Score the test rows of this data, not the run's.")]
+_FOLD = Annotated[int | None, Option(help="Models of this fold alone, a fifth of the work.")]
 
 
 @app.command()
 def export(
     run: RunFolder,
-    out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
+    out: Annotated[Path, Option(help="The folder to make.")],
     data: _DATA = None,
     fold: _FOLD = None,
-    parts: Annotated[bool, typer.Option("--parts", help="Features, nets, forests and stack as files too.")] = False,
-    float16: Annotated[bool, typer.Option("--float16", help="The nets' weights in 16 bits.")] = False,
-    quantize: Annotated[bool, typer.Option("--quantize", help="The nets' products in 8 bits.")] = False,
-    triton: Annotated[Path | None, typer.Option(help="Write a Triton model repository there, too.")] = None,
-    model: Annotated[str | None, typer.Option(help="Of a run for next items: which of its nets.")] = None,
+    parts: Annotated[bool, Option("--parts", help="Features, nets, forests and stack as files too.")] = False,
+    float16: Annotated[bool, Option("--float16", help="The nets' weights in 16 bits.")] = False,
+    quantize: Annotated[bool, Option("--quantize", help="The nets' products in 8 bits.")] = False,
+    triton: Annotated[Path | None, Option(help="Write a Triton model repository there, too.")] = None,
+    model: Annotated[str | None, Option(help="Of a run for next items: which of its nets.")] = None,
     trust: Trust = None,
 ) -> None:
     """Write a run as one ONNX file, from raw columns to the score, and check that it scores as the run does.
@@ -166,8 +155,8 @@ def export(
 
 @app.command()
 def verify(
-    folder: Annotated[Path, typer.Argument(help="What fastrec export wrote.", show_default=False)],
-    run: Annotated[Path, typer.Argument(help="The run that it is of.", show_default=False)],
+    folder: Annotated[Path, Argument(help="What fastrec export wrote.")],
+    run: Annotated[Path, Argument(help="The run that it is of.")],
     data: _DATA = None,
     fold: _FOLD = None,
     trust: Trust = None,

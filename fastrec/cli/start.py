@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Column as RichColumn
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer import Argument, Option
 
 from fastrec._core.messages import TableColumn
 from fastrec._version import __version__
@@ -24,40 +25,27 @@ from fastrec.errors import DataError, FastrecError
 if TYPE_CHECKING:
     from fastrec.table import Table
 
-_Target = Annotated[
-    list[str] | None, typer.Option("--target", "--label", help="Column to predict (several: give it several times).")
-]
+_Target = Annotated[list[str] | None, Option("--target", "--label", help="Column to predict; repeat it for several.")]
 
 
 @app.command()
 def new(
-    name: Annotated[Path, typer.Argument(help="The folder to make, such as `competitions/flights`.")],
-    data: Annotated[Path, typer.Option(help="Folder with train, test and sample submission, or one file.")],
+    name: Annotated[Path, Argument(help="The folder to make, such as `competitions/flights`.")],
+    data: Annotated[Path, Option(help="Folder with train, test and sample submission, or one file.")],
     target: _Target = None,
-    metric: Annotated[str | None, typer.Option(help="What it is scored by, such as `auc`.")] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="`ranking`, `binary`, `multiclass`, `regression` or `multilabel`; else the target says."),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="The column that candidates of one group share, or whose groups no fold splits.")
-    ] = None,
-    item: Annotated[str | None, typer.Option(help="Of a ranking: the column that names the candidates.")] = None,
-    time: Annotated[str | None, typer.Option(help="A column of times: folds score later rows.")] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Of a ranking: a file in `--data` with an event a row, such as `events.csv`.")
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help="The column of log and candidates that says whose an event is.")
-    ] = None,
-    weight: Annotated[str | None, typer.Option(help="A column: how much a row counts in training.")] = None,
-    positive: Annotated[str | None, typer.Option(help="Of two classes the one that probabilities are of.")] = None,
-    ids: Annotated[list[str] | None, typer.Option(help="Column not learned from (several: as `--target`).")] = None,
-    refit: Annotated[
-        bool | None, typer.Option("--refit/--no-refit", help="Predict by models of all rows, or by the folds' models.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    seconds: Annotated[float, typer.Option(min=0, help="Time for trying features.")] = 60.0,
+    metric: Annotated[str | None, Option(help="Metric, such as `auc`.")] = None,
+    task: Annotated[str | None, Option(help="`ranking`, `binary`, `multiclass`, `regression` or `multilabel`.")] = None,
+    group: Annotated[str | None, Option(help="Column of groups: of candidates, or whole in every fold.")] = None,
+    item: Annotated[str | None, Option(help="Of a ranking: the column of candidates.")] = None,
+    time: Annotated[str | None, Option(help="A column of times: folds score later rows.")] = None,
+    log: Annotated[Path | None, Option(help="Of a ranking: a file of events in `--data`.")] = None,
+    owner: Annotated[str | None, Option(help="Column of log and candidates: whose an event is.")] = None,
+    weight: Annotated[str | None, Option(help="Column of the rows' weights in training.")] = None,
+    positive: Annotated[str | None, Option(help="Of two classes the one that probabilities are for.")] = None,
+    ids: Annotated[list[str] | None, Option(help="Column not to learn from; repeat it for several.")] = None,
+    refit: Annotated[bool | None, Option("--refit/--no-refit", help="Predict by models of all rows.")] = None,
+    yes: Annotated[bool, Option("--yes", "-y", help="Ask nothing.")] = False,
+    seconds: Annotated[float, Option(min=0, help="Time for trying features.")] = 60.0,
 ) -> None:
     """Read a folder of CSV or Parquet files and write the competition's recipe, README and notebook."""
     with readable_errors() as stages:
@@ -84,28 +72,22 @@ def _ask(question: str, answer: str) -> str:
 
 @app.command()
 def candidates(
-    events: Annotated[Path, typer.Option(help="The log: a row for each event.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder to make; an earlier result there is replaced.", show_default=False)],
-    item: Annotated[str, typer.Option(help="Column of items.", show_default=False)],
-    user: Annotated[str | None, typer.Option(help="Column of users: a group is a user.")] = None,
-    session: Annotated[str | None, typer.Option(help="Column of sessions: a group is a session.")] = None,
-    time: Annotated[str | None, typer.Option(help="Column of times; without it the rows are in order.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Column that says what kind an event is.")] = None,
-    target: Annotated[list[str] | None, typer.Option(help="A kind that is to be predicted; else all are.")] = None,
-    shown: Annotated[str | None, typer.Option(help="The kind that says that an item was shown.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Events, or ids, of the users or sessions to rank.")] = None,
-    k: Annotated[int, typer.Option(min=1, help="Candidates a group.")] = 100,
-    sources: Annotated[
-        str | None, typer.Option(help="Some of `next,near,knn,ease,popular,late,own`; else those that fit.")
-    ] = None,
-    seen: Annotated[
-        str, typer.Option(help="A group's own items: `keep`, `drop`, or `auto`: the data decide.")
-    ] = "auto",
-    cut: Annotated[
-        str | None, typer.Option(help="The moment from which events are labels, such as 2024-03-31.")
-    ] = None,
-    negatives: Annotated[int | None, typer.Option(min=1, help="So many of each training group; else all.")] = None,
-    groups: Annotated[int, typer.Option(min=1, help="So many training groups, at most.")] = 20_000,
+    events: Annotated[Path, Option(help="The log: a row for each event.")],
+    out: Annotated[Path, Option(help="Folder to make; an earlier result there is replaced.")],
+    item: Annotated[str, Option(help="Column of items.")],
+    user: Annotated[str | None, Option(help="Column of users: a group is a user.")] = None,
+    session: Annotated[str | None, Option(help="Column of sessions: a group is a session.")] = None,
+    time: Annotated[str | None, Option(help="Column of times; without it the rows are in order.")] = None,
+    kind: Annotated[str | None, Option(help="Column of the events' kinds.")] = None,
+    target: Annotated[list[str] | None, Option(help="Kind to predict, by default all; repeat it for several.")] = None,
+    shown: Annotated[str | None, Option(help="Kind of an item that was shown.")] = None,
+    test: Annotated[Path | None, Option(help="Events, or ids, of the users or sessions to rank.")] = None,
+    k: Annotated[int, Option(min=1, help="Candidates a group.")] = 100,
+    sources: Annotated[str | None, Option(help="Some of `next,near,knn,ease,popular,late,own`.")] = None,
+    seen: Annotated[str, Option(help="A group's own items: `keep`, `drop`, or `auto`: the data decide.")] = "auto",
+    cut: Annotated[str | None, Option(help="Time from which events are labels, such as 2024-03-31.")] = None,
+    negatives: Annotated[int | None, Option(min=1, help="Sample this many negatives of a training group.")] = None,
+    groups: Annotated[int, Option(min=1, help="Training groups, at most.")] = 20_000,
     seed: Seed = 0,
 ) -> None:
     """Turn a log of clicks into the files of a ranking: candidates with labels, and candidates to rank.
@@ -174,12 +156,10 @@ def _say_kinds(log: Table, known: Collection[str | None], say: Callable[[str], N
 @app.command("script")
 def write_offline_script(
     competition: CompetitionFolder,
-    out: Annotated[Path, typer.Option(help="Folder to make; an earlier script there is replaced.", show_default=False)],
-    wheels: Annotated[
-        bool, typer.Option(help="Let pip download all packages into `wheels/` beside the script.")
-    ] = True,
+    out: Annotated[Path, Option(help="Folder to make; an earlier script there is replaced.")],
+    wheels: Annotated[bool, Option(help="Let pip download all packages into `wheels/` beside the script.")] = True,
     seed: Seed = 0,
-    minutes: Annotated[float | None, typer.Option(help="Time budget of the script; `--minutes` changes it.")] = None,
+    minutes: Annotated[float | None, Option(help="Time budget of the script; `--minutes` changes it.")] = None,
 ) -> None:
     """Write `submit.py`: input folder to `submission.csv` in one file, offline, for a kernel without internet."""
     with readable_errors() as stages:

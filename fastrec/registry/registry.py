@@ -50,16 +50,20 @@ class _State:
     versions: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    def note(self, what: str, before: int | None, why: str, about: Mapping[str, Any] | None = None) -> None:
+        record = {"at": now(), "what": what, "version": self.current, "before": before, "why": why}
+        self.history.append(record | ({"about": dict(about)} if about else {}))
+
 
 class Registry:
     """Versions of a model on disk: ``versions/0001``, …, and ``registry.json``, which says what is current.
 
-    A change is one renamed file: who reads sees the old state or the new one, and a process that is killed at any
-    moment leaves one of the two. ``current`` and ``previous`` are links for people and other programs, put right after
-    every change; where a writer was killed before that, by the next who asks for ``current``.
+    A change is one renamed file: a reader sees the old state or the new one, and a killed process leaves one of them.
+    ``current`` and ``previous`` are links for people and other programs. They are updated after every change, or at the
+    next look at ``current`` if the writer was killed before that.
 
     Args:
-        folder: where; made at the first promotion.
+        folder: the registry's folder, made at the first promotion.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -74,7 +78,7 @@ class Registry:
 
     @property
     def previous(self) -> Version | None:
-        """The version that was in use before: where ``rollback`` goes."""
+        """The version in use before, which ``rollback`` returns to."""
         state = self._read()
         return None if state.previous is None else self._version(state, state.previous, there=False)
 
@@ -86,7 +90,7 @@ class Registry:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What was done, the oldest first: ``at``, ``what`` (promoted, rolled back, kept), ``version``, ``why``, …"""
+        """The changes, oldest first: ``at``, ``what`` (promoted, rolled back, kept), ``version``, ``why``, …"""
         return self._read().history
 
     def version(self, number: int) -> Version:
@@ -109,16 +113,13 @@ class Registry:
 
         Args:
             source: a run directory or an export, which is copied; or the number of a version.
-            export: the run's export, which goes along.
-            why: a word for the history.
+            export: the run's export, which is copied too.
+            why: a note for the history.
             about: figures for the history, as JSON values.
-
-        Returns:
-            The version that is current now.
 
         Raises:
             DataError: the folder is neither a run nor an export, or holds a link; or there is no such version.
-            WriteError: the file system refused; what was current still is.
+            WriteError: the file system refused; the current version stays.
         """
         parts = {} if isinstance(source, int) else _parts(Path(source), export)
         if isinstance(source, int):
@@ -129,7 +130,7 @@ class Registry:
             before = state.current
             if number != before:
                 state.current, state.previous = number, before
-            self._note(state, "promoted", number, before, why, about)
+            state.note("promoted", before, why, about)
         return found
 
     def rollback(self, *, why: str = "") -> Version:
@@ -142,21 +143,16 @@ class Registry:
             if state.previous is None or state.current is None:
                 raise DataError("there is no version to go back to", file=self.folder, remedy="Promote one by number")
             state.current, state.previous = state.previous, state.current
-            self._note(state, "rolled back", state.current, state.previous, why, None)
+            state.note("rolled back", state.previous, why)
             return self._version(state, state.current)
 
     def keep(self, *, why: str, about: Mapping[str, Any] | None = None) -> None:
-        """Write into the history that a candidate was not promoted, and why.
-
-        Args:
-            why: the reasons.
-            about: figures, as JSON values.
-        """
+        """Write into the history that a candidate was not promoted, why, and figures (JSON values) about it."""
         with self._writing() as state:
-            self._note(state, "kept", state.current, state.current, why, about)
+            state.note("kept", state.current, why, about)
 
     def _add(self, state: _State, source: Path, parts: Mapping[str, Path], why: str) -> int:
-        # A folder whose writer was killed before the state was written is nobody's: its number is not used again.
+        # the number of a folder whose writer was killed is not used again
         there = [int(p.name) for p in (self.folder / _VERSIONS).glob("[0-9]*") if p.name.isdigit()]
         number = max([*map(int, state.versions), *there, 0]) + 1
         with atomic_folder(self._folder_of(number)) as part:
@@ -208,17 +204,11 @@ class Registry:
     def _read(self) -> _State:
         path = self.folder / STATE
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
+            return _State(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return _State()
-        except (OSError, ValueError) as error:
-            raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Restore it") from error
-        try:
-            return _State(**said)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise UnreadableFileError(
-                f"its form is not a registry's ({error})", file=path, remedy="Restore it"
-            ) from error
+        except (OSError, ValueError, TypeError) as error:
+            raise UnreadableFileError(f"it is not a registry's ({error})", file=path, remedy="Restore it") from error
 
     def _version(self, state: _State, number: int, *, there: bool = True) -> Version:
         about = state.versions.get(str(number))
@@ -227,20 +217,12 @@ class Registry:
             raise DataError(f"there is no version {number}", file=self.folder, remedy=f"There are: {known}")
         folder = self._folder_of(number)
         if there and not folder.is_dir():
-            raise MissingFileError(
-                "the version's files are gone", file=folder, remedy="Restore them, or promote another"
-            )
+            remedy = "Restore them, or promote another"
+            raise MissingFileError("the version's files are gone", file=folder, remedy=remedy)
         return Version(number, folder, **about)
 
     def _folder_of(self, number: int) -> Path:
         return self.folder / _VERSIONS / f"{number:04d}"
-
-    @staticmethod
-    def _note(
-        state: _State, what: str, number: int | None, before: int | None, why: str, about: Mapping[str, Any] | None
-    ) -> None:
-        record = {"at": now(), "what": what, "version": number, "before": before, "why": why}
-        state.history.append({**record, **({"about": dict(about)} if about else {})})
 
 
 def is_registry(folder: str | Path) -> bool:
@@ -255,10 +237,8 @@ def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
     elif (source / _EXPORT).is_file() and export is None:
         parts["export"] = source
     else:
-        raise DataError(
-            "this is neither a run directory nor an export", file=source,
-            remedy="Give what fastrec run or fastrec export wrote",
-        )  # fmt: skip
+        remedy = "Give what fastrec run or fastrec export wrote"
+        raise DataError("this is neither a run directory nor an export", file=source, remedy=remedy)
     if export is not None:
         if not (Path(export) / _EXPORT).is_file():
             raise DataError("this is no export", file=export, remedy="Give what fastrec export wrote")
@@ -269,17 +249,14 @@ def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
 def is_session_run(folder: Path) -> bool:
     """Tell whether a folder is a run for next items, which is served itself, without an export."""
     try:
-        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return said.get("task") == "next_item" and (folder / "models").is_dir()
+        task = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("task")
+        return task == "next_item" and (folder / "models").is_dir()
     except (OSError, ValueError, AttributeError):  # damaged: who reads it says so
         return False
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """Copy a folder's files; the first failure becomes the error.
-
-    A link is refused: it would bring in what it points to, from anywhere on this machine.
-    """
+    """Copy a folder's files, without links: they could bring in any file of the machine."""
 
     def refuse_links(inside: str, names: list[str]) -> list[str]:
         link = next((p for p in (Path(inside) / n for n in names) if p.is_symlink()), None)
@@ -292,7 +269,5 @@ def _copy(folder: Path, to: Path) -> None:
     except OSError as error:
         several = isinstance(error, shutil.Error)
         source, why = error.args[0][0][::2] if several else (error.filename or folder, error.strerror or error)
-        raise WriteError(
-            f"it could not be copied ({why})", file=source,
-            remedy="Mend it, or free disk space; what was current still is",
-        ) from error  # fmt: skip
+        remedy = "Mend it, or free disk space; what was current still is"
+        raise WriteError(f"it could not be copied ({why})", file=source, remedy=remedy) from error

@@ -38,8 +38,7 @@ class Idea:
 def read_idea(given: Any) -> Idea:
     """Read the generators or the function to try, from a file or as they are given.
 
-    A file's generators are its names that hold a generator, a list of them, or a ``FeatureSet``. A file without
-    generators must have one function; the names of helpers begin with ``_``.
+    A file has names of generators, lists of them or ``FeatureSet``s, or one function (helpers' names begin with ``_``).
     """
     if not isinstance(given, str | Path):
         features = _features(given)
@@ -109,9 +108,9 @@ def _run(path: Path) -> ModuleType:
 class NewColumns:
     """New columns of a run's rows.
 
-    Generators are fitted for every fold, nested, as the run's features are. They read the recipe's columns and the
-    run's features, except features that hold targets: these differ from fold to fold. A function is called once with
-    all rows (with folds by time: for each fold, with the fold's rows) and never gets a target.
+    Generators are fitted for every fold, nested, as the run's features are, on the recipe's columns and the run's
+    features without targets. A function is called once with all rows (with folds by time: for each fold, with its rows)
+    and never gets a target.
     """
 
     def __init__(self, kept: KeptRows, idea: Idea) -> None:
@@ -189,9 +188,8 @@ class NewColumns:
         if self._features is None:
             return self._of_function()
         if self.kept.nested:
-            return self._features.cross_fit(
-                self._table, self.kept.folds.codes, tables=self._tables(), unlabeled=self._unlabeled()
-            )
+            options = {"tables": self._tables(), "unlabeled": self._unlabeled()}
+            return self._features.cross_fit(self._table, self.kept.folds.codes, **options)
         return self._one_by_one()
 
     def _check_names(self) -> None:

@@ -32,8 +32,7 @@ _RANDOM_SPLITS = {
 def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = False) -> Estimator:
     """Choose the model that an idea is tried with, untrained: the run's of this name, or its best XGBoost or LightGBM.
 
-    One with random thresholds (``extra_trees``) is taken only if there is no other; XGBoost by default if there is
-    none. Unless ``full``, trees are grown in fewer and larger steps.
+    Trees of random thresholds (``extra_trees``) come last. Unless ``full``, trees grow in fewer, larger steps.
     """
     names = list(kept.config["models"])
     if name is not None and name not in names:
@@ -74,9 +73,9 @@ def without_random_splits(model: Estimator) -> Estimator:
 
 
 def lighter(model: Estimator, *, stop: bool = True) -> Estimator:
-    """Return trees with fewer and larger steps: rounds times learning rate stays the same. Other models stay.
+    """Return trees with fewer and larger steps, of .3 at least: rounds times learning rate stays. Other models stay.
 
-    The lowest learning rate is .3. ``stop``: keep early stopping; False: grow all rounds, at most 100.
+    ``stop``: keep early stopping; False: grow all rounds, at most 100.
     """
     kind = type(model)
     if kind not in _RATES:
@@ -132,6 +131,11 @@ class RunColumns:
             more = (None, None) if new is None else next(new)
             train, valid = (Side(self, *side) for side in zip(both, of_fold, more, strict=True))
             yield train, valid
+
+    def rows(self) -> Rows:
+        """Return all training rows; features with targets are those out of fold."""
+        made = self.kept.made(self._by_fold)
+        return self.kept.rows(self._table.with_columns({n: made[n] for n in made.names}))
 
     def table(self, names: Sequence[str], rows: torch.Tensor) -> Table:
         """Take some rows of the columns that are the same in every fold."""
@@ -214,10 +218,9 @@ def predict_sides(
 ) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
     """Predict out of fold before and after a change, ``limits.TRY_REPEATS`` times each.
 
-    Both sides have the same columns: before the change the ``new`` ones are shuffled, after it those that are left out.
-    In one repeat both have the same rows and the same seed. ``light``: train on at most ``limits.TRY_ROWS`` rows of a
-    fold, others in each repeat. Returns float64 ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, NaN
-    for rows that no fold scores; feature → gain after the change, mean over folds and repeats.
+    Before the change the ``new`` columns are shuffled, after it those that are left out; a repeat has the same rows and
+    seed for both. ``light``: train on at most ``limits.TRY_ROWS`` rows of a fold. Returns float64 ``[2, repeats, n]``
+    or ``[2, repeats, n, k]``, NaN for rows that no fold scores; feature → mean gain after the change.
     """
     total: torch.Tensor | None = None
     repeats = limits.TRY_REPEATS
@@ -264,9 +267,8 @@ def permuted_losses(
 ) -> dict[str, Interval]:  # fmt: skip
     """Measure by how much a metric is worse if one column is shuffled (Breiman 2001, section 10), out of fold.
 
-    ``restore`` takes labels and predictions to the target's scale; ``clusters`` int64 ``[n]`` of all rows are groups
-    that are resampled whole (None: lists, or rows); fold k's models get ``seed + k``. Returns column → the loss, above
-    0 if the metric is worse, with its 95 % interval over all scored rows together.
+    ``restore`` takes labels and predictions to the target's scale; ``clusters`` (int64 ``[n]``, all rows; None: lists
+    or rows) are resampled whole. Returns column → the loss, above 0 if the metric is worse, with its 95 % interval.
     """
     restore = restore or (lambda values: values)
     draw = torch.Generator().manual_seed(seed)

@@ -31,10 +31,9 @@ from fastrec.validate import Folds, Rows
 def null_importance(
     model: Estimator, rows: Rows, *, repeats: int = 20, seed: int = 0, device: torch.device | None = None
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Compute a model's gains, and those with shuffled targets (Altmann et al. 2010, section 2.1: PIMP).
+    """Compute a model's gains, and those by chance: on shuffled targets (Altmann et al. 2010, section 2.1: PIMP).
 
-    A column with many values has gain by chance; its own gains on shuffled targets measure that. The model must not
-    stop early: on a shuffled target it would stop at once and have no gain.
+    The model must not stop early: on a shuffled target it would stop at once and have no gain.
     """
     if rows.label is None:
         raise DataError("rows without labels have no target to shuffle", remedy="Give training rows")
@@ -110,20 +109,18 @@ def select_features(
 ) -> Selection:
     """Test every column that a model learns from, and select those to keep.
 
-    ``'null'`` compares a column's gain with its gains on ``repeats`` shuffled targets. The column is kept if the
-    p-value of its gain is at most .05. ``'permutation'`` trains the model on each fold and shuffles one column at a
-    time among the rows that the fold scores. The column is kept if the metric is worse and 0 is outside the 95 %
-    interval. Among redundant columns ``'null'`` keeps all and ``'permutation'`` may drop all: ``try_features(drop=…)``
-    measures the loss without them.
+    ``'null'`` keeps a column if its gain has a p-value of at most .05 among its gains on ``repeats`` shuffled targets.
+    ``'permutation'`` shuffles one column at a time among the rows that a fold scores, and keeps it if the metric is
+    worse and 0 is outside the 95 % interval. Of redundant columns ``'null'`` keeps all and ``'permutation'`` may drop
+    all: ``try_features(drop=…)`` measures the loss without them.
 
     Args:
         of: a run directory, or rows with labels.
         method: see above.
         model: the run's model by its name, or an estimator; None: as ``try_features``.
         repeats: number of shuffled targets, 19 or more.
-        folds: for ``'permutation'`` of rows; None: five folds, of whole groups if the rows have groups. A run has its
-            own.
-        metric: for ``'permutation'`` of rows; None: the task's default. A run has its own.
+        folds: for ``'permutation'`` of rows, not of a run; None: five folds, of whole groups if the rows have groups.
+        metric: for ``'permutation'`` of rows, not of a run; None: the task's default.
         max_rows: for ``'null'``: draw about so many of more rows, whole lists in a ranking.
         seed: of shuffles and models.
         device: where to train.
@@ -138,10 +135,26 @@ def select_features(
         problem = f"{repeats} shuffled targets: no column could be kept, whatever the data"
         raise DataError(problem, remedy="Use 19 or more for a level of .05")
     where = resolve_device(device)
-    source = _OfRows(of, folds, metric) if isinstance(of, Rows) else _OfRun(of)
-    chosen = source.model(model)
+    sides: Iterator[FoldRows]
+    if isinstance(of, Rows):
+        if isinstance(model, str):
+            raise DataError(f"rows have no model {model!r}", remedy="Give an estimator")
+        chosen = model or (XGBRanker("xgb") if of.task == "ranking" else XGBModel("xgb"))
+        score, restore, clusters = get_metric(metric or default_metric(of.task)), None, of.groups
+        folds = folds or (Folds.kfold(len(of)) if of.groups is None else Folds.group(len(of), of.groups))
+        sides = ((inside, of.take(outside), of.take(inside)) for outside, inside in folds)
+    else:
+        kept = KeptRows(of)
+        scorer, counted = scorer_of(kept), kept.tensors["counted"]
+        chosen = model if isinstance(model, Estimator) else reference_model(kept, model, full=True)
+        score, restore, clusters = scorer.for_choosing(), scorer.restore, kept.tensors.get("clusters")
+        columns = RunColumns(kept, beside=columns_named_by(chosen, kept))
+        sides = (
+            (inside[counted[inside]], train.take(), valid.take(counted[inside].nonzero().squeeze(1)))
+            for (_, inside), (train, valid) in zip(kept.folds, columns.folds(), strict=True)
+        )
     if method == "null":
-        rows = source.rows()
+        rows = of if isinstance(of, Rows) else columns.rows()
         some = thinned(len(rows), rows.groups if rows.task == "ranking" else None, max_rows, seed)
         rows = rows if some is None else rows.take(some)
         gains, nulls = null_importance(lighter(chosen, stop=False), rows, repeats=repeats, seed=seed, device=where)
@@ -152,56 +165,8 @@ def select_features(
             low, high = np.quantile(by_chance, [0.05, 0.95])
             worths.append(FeatureWorth(name, gains[name], float(low), float(high), p, p <= 0.05))
     else:
-        measure = source.metric.name
-        losses = permuted_losses(
-            lighter(chosen), source.sides(), source.metric, source.restore, source.clusters, seed=seed, device=where
-        )
+        measure = score.name
+        losses = permuted_losses(lighter(chosen), sides, score, restore, clusters, seed=seed, device=where)
         worths = [FeatureWorth(n, d.mean, d.low, d.high, None, d.low > 0) for n, d in losses.items()]
     worths.sort(key=lambda w: (not w.kept, -w.importance, w.name))
     return Selection(method, measure, tuple(worths))
-
-
-class _OfRun:
-    def __init__(self, run: str | Path) -> None:
-        self.kept = KeptRows(run)
-        scorer = scorer_of(self.kept)
-        self.metric, self.restore = scorer.for_choosing(), scorer.restore
-        self.clusters = self.kept.tensors.get("clusters")
-
-    def model(self, given: str | Estimator | None) -> Estimator:
-        chosen = given if isinstance(given, Estimator) else reference_model(self.kept, given, full=True)
-        self._columns = RunColumns(self.kept, beside=columns_named_by(chosen, self.kept))
-        return chosen
-
-    def rows(self) -> Rows:
-        kept, names = self.kept, self._columns.names
-        raw = [n for n in names if n not in kept.outputs]
-        features = kept.made([n for n in names if n in kept.outputs])
-        return kept.rows(kept.train(raw).with_columns({n: features[n] for n in features.names}) if raw else features)
-
-    def sides(self) -> Iterator[FoldRows]:
-        counted = self.kept.tensors["counted"]
-        for (_, inside), (train, valid) in zip(self.kept.folds, self._columns.folds(), strict=True):
-            yield inside[counted[inside]], train.take(), valid.take(counted[inside].nonzero().squeeze(1))
-
-
-class _OfRows:
-    restore = None
-
-    def __init__(self, rows: Rows, folds: Folds | None, metric: str | Metric | None) -> None:
-        self._rows, self._folds = rows, folds
-        self.metric, self.clusters = get_metric(metric or default_metric(rows.task)), rows.groups
-
-    def model(self, given: str | Estimator | None) -> Estimator:
-        if isinstance(given, str):
-            raise DataError(f"rows have no model {given!r}", remedy="Give an estimator")
-        return given or (XGBRanker("xgb") if self._rows.task == "ranking" else XGBModel("xgb"))
-
-    def rows(self) -> Rows:
-        return self._rows
-
-    def sides(self) -> Iterator[FoldRows]:
-        rows = self._rows
-        folds = self._folds or (Folds.kfold(len(rows)) if rows.groups is None else Folds.group(len(rows), rows.groups))
-        for outside, inside in folds:
-            yield inside, rows.take(outside), rows.take(inside)

@@ -59,9 +59,8 @@ def list_tries(run: str | Path) -> list[dict[str, Any]]:
         run: the run directory.
 
     Returns:
-        For each try ``when``, ``file`` and its ``digest``, ``columns``, ``dropped``, ``model``, ``metric``, ``before``,
-        ``after``, ``difference`` with ``low`` and ``high``, ``verdict``, ``leaks``, ``seconds``, and ``rows``, which
-        differs if the run was repeated in between.
+        For each try ``when``, ``file``, ``digest``, the fields of its ``Trial`` (``difference`` with ``low`` and
+        ``high``), and ``rows``, which differs if the run was repeated in between.
 
     Raises:
         MissingFileError: there is no such run.
@@ -126,18 +125,18 @@ def try_features(
 ) -> Trial:
     """Train one of a run's models with new columns, on the run's folds, and compare it with itself with them shuffled.
 
-    Both sides have the same settings, columns and seeds on the same folds, with several seeds. The run's features are
-    read from its parts. New columns are checked for leaks first; if one leaks it is named, and nothing is trained.
+    Both sides have the same settings, columns, folds and seeds. New columns are checked for leaks first; if one leaks,
+    nothing is trained.
 
     Args:
-        features: a file (see ``fastrec.trials.ideas.read_idea``), generators, or a function that gets a pandas frame
-            of the training rows without their targets and returns their new columns (a frame, a dict or a Series).
-            Statistics over rows in such a function are transductive. None: nothing is added.
+        features: a file of them (see ``fastrec.trials.ideas.read_idea``), generators, or a function from a pandas frame
+            of the training rows without targets to new columns (a frame, a dict or a Series), whose statistics over
+            rows are transductive. None: nothing is added.
         on: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.
         drop: columns of the run's models to leave out: they are shuffled.
         model: the run's model to train; None: the best XGBoost or LightGBM model out of fold.
-        full: with the model's settings on all rows, except splits drawn at random. Otherwise trees are grown in
-            fewer and larger steps, on at most 10,000 rows of a fold in each repeat.
+        full: use the model's settings and all rows. Otherwise trees are grown in fewer and larger steps, on at most
+            10,000 rows of a fold in each repeat.
         data: the folder of the run's data, to check that they are the files of the run; None: no check.
         device: where to train.
         note: add a line to ``RUN.tries.jsonl``.
@@ -196,17 +195,17 @@ def _compared(
     before, after, interval = compared(kept, metric, sides)
     total = sum(importance.values())
     gains = {n: importance.get(n, 0.0) / total for n in columns} if total else {}
-    verdict = verdict_of(interval, metric.greater_is_better)
+    low, high = interval[1:] if metric.greater_is_better else (-interval.high, -interval.low)
+    verdict: Verdict = "better" if low > 0 else "worse" if high < 0 else "no difference seen"
     return Trial(columns, verdict=verdict, before=before, after=after, difference=interval, gains=gains, **about)
 
 
 def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:
     """Compare a metric before and after a change: means over the repeats, and the difference with its interval.
 
-    The variance is a sum. Over the rows it is that of a paired bootstrap of whole groups of the fold key, else lists,
-    else rows. Over the repeats it is that of their mean difference, plus the difference of the two sides' variances.
-    The 98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946). ``sides`` are
-    predictions ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after.
+    The variance is a sum: over the rows that of a paired bootstrap of whole groups of the fold key, else lists, else
+    rows; over the repeats that of their mean difference, plus the difference of the two sides' variances. The 98 %
+    interval is Student's t (degrees of freedom: Satterthwaite 1946). ``sides``: predictions ``[2, repeats, n(, k)]``.
     """
     restore = scorer_of(kept).restore or (lambda values: values)
     rows = kept.scored
@@ -226,9 +225,3 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
     freedom = (repeats - 1) * (variance / spread) ** 2 if spread else np.inf
     half = float(stdtrit(freedom, 0.99)) * variance**0.5
     return float(before.mean()), float(after.mean()), Interval(mean, mean - half, mean + half)
-
-
-def verdict_of(difference: Interval, greater_is_better: bool) -> Verdict:
-    """Derive the verdict from the interval of new less old."""
-    low, high = (difference.low, difference.high) if greater_is_better else (-difference.high, -difference.low)
-    return "better" if low > 0 else "worse" if high < 0 else "no difference seen"

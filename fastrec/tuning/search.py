@@ -78,10 +78,9 @@ def tune_run(
 ) -> TuneResult:
     """Search for better settings of one of a run's models, and store the trials in ``RUN.tune.db`` beside the run.
 
-    Every trial is trained on the run's frozen folds with the run's seeds, and scored out of fold by the run's metric.
-    After each fold a trial that is behind the median of the others is stopped (Optuna's ``MedianPruner``; settings by
-    its ``TPESampler``). A second search continues the first. The score of the best of many trials is optimistic: train
-    a run with its settings to see its score in the stack.
+    Every trial is trained on the run's folds with its seeds, and scored out of fold by its metric. After each fold a
+    trial behind the median of the others is stopped (Optuna's ``MedianPruner`` and ``TPESampler``). A second search
+    continues the first. The score of the best of many trials is optimistic: train a run with its settings to check it.
 
     Args:
         run: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.
@@ -90,9 +89,6 @@ def tune_run(
         data: the folder of the run's data, to check that they are the files of the run; None: no check.
         device: where to train.
         stages: progress; None: shown on standard error.
-
-    Returns:
-        The trials, best first.
 
     Raises:
         MissingPackageError: Optuna is not installed.

@@ -46,21 +46,29 @@ def nets(rows, **more):
 PAID = [Family("counts", [], gain=0.1, error=0.01, kept=True)]
 
 
-def test_many_rows_get_larger_trees_and_none_that_learn_slowly():
-    few, many = texts(1_000), texts(40_000)
-    assert few[0] == 'LGBMModel("lgbm")'
-    assert "num_leaves=127" in many[0]
-    assert any("max_depth=9" in t for t in many)
-    assert not any("max_depth=9" in t for t in few)
-    for slow in ("ExtraTrees", "RealMLP"):
-        assert any(slow in t for t in few)
-        assert not any(slow in t for t in many)
+CLASSES = {"task": "multiclass", "classes": range(3)}
+MANY = {"columns": 100, "task": "multiclass", "classes": range(9)}
 
 
-def test_few_rows_of_classes_get_a_model_with_a_weight_for_each_column():
-    assert any("LogisticRegression" in t for t in texts(1_000))
-    assert any("LogisticRegression" in t for t in texts(1_000, task="multiclass", classes=[0, 1, 2]))
-    assert not any("LogisticRegression" in t for t in (*texts(20_000), *texts(1_000, task="regression")))
+@pytest.mark.parametrize(
+    ("rows", "more", "there", "absent"),
+    [
+        (1_000, {}, ['LGBMModel("lgbm")', "ExtraTrees", "RealMLP", "LogisticRegression", "CatBoost"], ["max_depth=9"]),
+        (40_000, {}, ["num_leaves=127", "max_depth=9"], ["ExtraTrees", "RealMLP"]),  # none that learns slowly
+        (1_000, CLASSES, ["LogisticRegression"], []),
+        (20_000, {}, [], ["LogisticRegression"]),
+        (1_000, {"task": "regression"}, [], ["LogisticRegression"]),
+        (40_000, {"columns": 200}, [], ["num_leaves"]),
+        (40_000, CLASSES, [], ["num_leaves"]),
+        (3_000, MANY, ["CatBoost"], []),
+        (30_000, MANY, [], ["CatBoost"]),  # it would be too slow
+        (30_000, {"columns": 100, "task": "regression"}, ["CatBoost"], []),
+    ],
+)
+def test_models_and_sizes_of_trees_go_by_rows_columns_and_classes(rows, more, there, absent):
+    pytest.importorskip("catboost")
+    made = "\n".join(texts(rows, **more))
+    assert ([t for t in there if t not in made], [t for t in absent if t in made]) == ([], [])
 
 
 @pytest.mark.parametrize(("task", "linear"), [("binary", "LogisticRegression"), ("regression", "Ridge")])
@@ -90,11 +98,6 @@ def test_a_forest_works_in_as_many_threads_as_torch(task):
     rows = rows_of(task, x, 1.0 * (x > 0) if task == "binary" else x)
     model = eval(line, {"SKModel": SKModel, **vars(ensemble)}).fit(rows)
     assert model._parts[0].n_jobs == torch.get_num_threads()
-
-
-def test_wide_tables_and_many_classes_keep_small_trees():
-    for made in (texts(40_000, columns=200), texts(40_000, task="multiclass")):
-        assert not any("num_leaves" in t for t in made)
 
 
 def test_the_models_without_features_come_first_where_the_trials_were_hurried():
@@ -160,14 +163,6 @@ def test_few_rows_get_a_net_of_each_kind_the_usual_one_first(task):
     assert ("RealMLP" in net) is (task == "multiclass")
 
 
-def test_no_catboost_where_classes_make_it_too_slow():
-    pytest.importorskip("catboost")
-    for rows, there in ((3_000, True), (30_000, False)):  # 100 numbers, 9 classes
-        made = texts(rows, columns=100, task="multiclass", classes=range(9))
-        assert any("CatBoost" in t for t in made) is there
-    assert any("CatBoost" in t for t in texts(30_000, columns=100, task="regression"))
-
-
 # The size of trees goes by what a trial on the table says.
 
 
@@ -207,16 +202,15 @@ def test_chance_among_few_rows_decides_nothing():
     assert choose_trees(problem(noise()), Chosen(), seconds=300).trees == "usual"
 
 
-@pytest.mark.parametrize("how", ["few rows", "no time", "multilabel", "many classes"])
-def test_where_nothing_can_be_tried_nothing_is_said(how):
-    train = checkered()
-    made = {
-        "few rows": problem(train.slice(0, 500)),
-        "no time": problem(train),
-        "multilabel": problem(train, "multilabel"),
-        "many classes": problem(train, "multiclass", classes=range(30)),
-    }[how]
-    chosen = choose_trees(made, Chosen(), seconds=0 if how == "no time" else 40)
+@pytest.mark.parametrize(
+    ("rows", "task", "classes", "seconds"),
+    [
+        (500, "binary", "NY", 40), (12_000, "binary", "NY", 0), (12_000, "multilabel", "NY", 40),
+        (12_000, "multiclass", range(30), 40),
+    ],
+)  # fmt: skip
+def test_where_nothing_can_be_tried_nothing_is_said(rows, task, classes, seconds):
+    chosen = choose_trees(problem(checkered().slice(0, rows), task, classes), Chosen(), seconds=seconds)
     assert (chosen.trees, chosen.trees_why) == ("", "")
 
 

@@ -59,45 +59,34 @@ def small() -> tuple[Problem, QuickTrial]:
     return problem, QuickTrial(problem, [], 60.0)
 
 
-def made_by(small: tuple[Problem, QuickTrial], name: str) -> pd.DataFrame:
-    return FeatureSet(dict(rankings.IDEAS)[name](*small), key="list").fit_transform(SMALL)
-
-
 def by_list(values: str, what) -> np.ndarray:
     return np.concatenate([what(part[values].to_numpy()) for _, part in SMALL.groupby("list")])
 
 
-def test_features_of_the_group_are_those_of_plain_loops(small):
-    made = made_by(small, "ranks in the group and differences from it")
-    assert (made["count_list__list"] == C).all()
-    ranks = by_list("price", lambda v: [1 + (v < x).sum() for x in v])
-    np.testing.assert_array_equal(made["rank_price__list"], ranks)
-    for word, expected in {
-        "diffmean": lambda v: v - v.mean(), "ratiomean": lambda v: v / v.mean(),
-        "zmean": lambda v: (v - v.mean()) / v.std(ddof=1),
-    }.items():  # fmt: skip
-        np.testing.assert_allclose(made[f"{word}_price__list"], by_list("price", expected), rtol=1e-9, atol=1e-9)
-    made = made_by(small, "extremes of the group and next values")
-    np.testing.assert_allclose(made["min_price__list"], by_list("price", lambda v: [v.min()] * C))
-    above = by_list("price", lambda v: [min((w - x for w in v if w > x), default=np.nan) for x in v])
-    np.testing.assert_allclose(made["above_price__list"], above)
-    made = made_by(small, "place in the group and the rows beside")
-    np.testing.assert_array_equal(made["cumcount_list"], np.tile(np.arange(C), 60))
-    beside = by_list("price", lambda v: np.append(v[:-1] - v[1:], np.nan))
-    np.testing.assert_allclose(made["diff_next1_price__list"], beside)
-
-
-def test_features_of_items_are_those_of_plain_loops(small):
-    made = made_by(small, "counts of items")
-    counts = SMALL.groupby("item")["price"].transform("size").to_numpy()
-    np.testing.assert_allclose(made["log_count_item"], np.log1p(counts), rtol=1e-6)
-    ranks = np.concatenate([[1 + (p > x).sum() for x in p] for _, p in pd.Series(counts).groupby(SMALL["list"])])
-    np.testing.assert_array_equal(made["descrank_log_count_item__list"], ranks)
-    made = made_by(small, "differences from what is usual of an item")
-    usual = SMALL.groupby("item")["price"].transform("mean")
-    np.testing.assert_allclose(made["diffmean_price__item"], SMALL["price"] - usual, atol=1e-9)
-    places = pd.Series(np.tile(np.arange(C), 60))
-    np.testing.assert_allclose(made["mean_cumcount_list__item"], places.groupby(SMALL["item"]).transform("mean"))
+def test_features_of_groups_and_items_are_those_of_plain_loops(small):
+    names = ["ranks in the group and differences from it", "extremes of the group and next values", "counts of items"]
+    names += ["place in the group and the rows beside", "differences from what is usual of an item"]
+    ideas = [f for name in names for f in dict(rankings.IDEAS)[name](*small)]
+    made = FeatureSet(list({repr(f): f for f in ideas}.values()), key="list").fit_transform(SMALL)
+    of_item, places = SMALL.groupby("item")["price"], pd.Series(np.tile(np.arange(C), 60))
+    counts = of_item.transform("size")
+    above = [[sum(w > v for w in part) for v in part] for _, part in counts.groupby(SMALL["list"])]
+    for name, expected in {
+        "count_list__list": C,
+        "rank_price__list": by_list("price", lambda v: [1 + (v < x).sum() for x in v]),
+        "diffmean_price__list": by_list("price", lambda v: v - v.mean()),
+        "ratiomean_price__list": by_list("price", lambda v: v / v.mean()),
+        "zmean_price__list": by_list("price", lambda v: (v - v.mean()) / v.std(ddof=1)),
+        "min_price__list": by_list("price", lambda v: [v.min()] * C),
+        "above_price__list": by_list("price", lambda v: [min((w - x for w in v if w > x), default=np.nan) for x in v]),
+        "cumcount_list": places,
+        "diff_next1_price__list": by_list("price", lambda v: np.append(v[:-1] - v[1:], np.nan)),
+        "log_count_item": np.log1p(counts),
+        "descrank_log_count_item__list": 1 + np.concatenate(above),
+        "diffmean_price__item": SMALL["price"] - of_item.transform("mean"),
+        "mean_cumcount_list__item": places.groupby(SMALL["item"]).transform("mean"),
+    }.items():
+        np.testing.assert_allclose(made[name].astype(float), expected, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 OWNED = shop(90, signal=True).rename(columns={"user": "user_id"})  # some three lists a user

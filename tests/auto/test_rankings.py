@@ -2,20 +2,15 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fastrec
 from fastrec.auto import Fit, new_competition
 from fastrec.auto.columns import read_files
-from fastrec.auto.lists import shared_in_groups
 from fastrec.auto.problem import Problem
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
@@ -27,9 +22,7 @@ from fastrec.estimators import XGBRanker
 from fastrec.features import CumTarget, FeatureSet
 from fastrec.metrics import mrr
 from fastrec.monitor.retrain import _joined
-from fastrec.serve import export_run
 from fastrec.validate import Folds
-from tests import fresh
 from tests.files import write_csv
 
 C = 5  # candidates of a group
@@ -93,101 +86,69 @@ def test_groups_items_and_context_are_found(tmp_path):
         assert made.loc[made["session_id"] == name, "item_id"].tolist() == rows["item_id"].tolist()
 
 
-def test_one_click_in_each_group_or_a_metric_of_groups_makes_a_ranking(tmp_path):
+def test_a_task_a_metric_or_one_click_in_each_group_makes_a_ranking(tmp_path):
+    rng = np.random.default_rng(0)
+    flags = TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN)))
     made = found(tmp_path, target=None)
     assert (made.task, made.lists, decision(made, "task").sure) == ("ranking", "session_id", False)
     assert "one row of each session_id is chosen" in decision(made, "task").why
     assert found(tmp_path, task="binary").task == found(tmp_path, metric="logloss").task == "binary"
-    rng = np.random.default_rng(0)
     made = found(tmp_path, TRAIN.assign(clicked=rng.permutation(TRAIN["clicked"])))
     assert (made.task, decision(made, "task").sure) == ("binary", True)
-    made = found(tmp_path, TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN))), metric="map@3")
+    made = found(tmp_path, flags, metric="map@3")
     assert (made.task, made.lists, made.metric) == ("ranking", "session_id", "map@3")
+    made = found(tmp_path, TRAIN.assign(**{n: TRAIN[n].str[1:].astype(int) for n in ("session_id", "item_id")}))
+    assert (made.task, made.lists, made.item) == ("ranking", "session_id", "item_id")
+    labels = {"clicked == 1": "mrr", "1.0 * clicked": "mrr", "4 * clicked + (price < 1)": "ndcg@10"}
+    for label, metric in labels.items():  # flags, numbers, grades
+        made = found(tmp_path, TRAIN.assign(clicked=TRAIN.eval(label)), task="ranking", group="session_id")
+        assert (made.lists, made.metric) == ("session_id", metric)
 
 
-def test_two_columns_may_be_the_group(tmp_path):
-    """A person is asked, ``fit`` refuses."""
-    rng = np.random.default_rng(0)
-    rows = TRAIN.assign(clicked=rng.integers(0, 2, len(TRAIN)))
+def test_where_two_columns_may_be_the_group_a_person_is_asked_and_fit_refuses(tmp_path):
+    rows = TRAIN.assign(clicked=np.random.default_rng(0).integers(0, 2, len(TRAIN)))
     made = found(tmp_path, rows, task="ranking")
     assert (made.lists, decision(made, "group").sure) == ("session_id", False)
     assert "it might be user_id" in decision(made, "group").why
-    questions = []
+    rows, asked = rows.drop_duplicates(["user_id", "item_id"]), {"target": "clicked", "task": "ranking", "seconds": 0}
 
     def ask(question: str, answer: str) -> str:
-        questions.append(question)
         return "user_id" if "one group" in question else answer
 
-    rows = rows.drop_duplicates(["user_id", "item_id"])
-    work = new_competition(tmp_path / "w", folder(tmp_path, rows), target="clicked", task="ranking", ask=ask, seconds=0)
-    assert work.problem.lists == "user_id"
-    assert sum("one group" in q for q in questions) == 1
+    assert new_competition(tmp_path / "w", folder(tmp_path, rows), ask=ask, **asked).problem.lists == "user_id"
     with pytest.raises(DataError, match=r"It may be session_id: .*user_id.*Write group='session_id'"):
         fastrec.fit(rows, "clicked", task="ranking", minutes=0.1, quiet=True)
-
-
-@pytest.mark.parametrize(
-    ("label", "metric"),
-    [
-        (lambda f: f["clicked"] == 1, "mrr"),
-        (lambda f: f["clicked"].astype(float), "mrr"),
-        (lambda f: 4 * f["clicked"] + (f["price"] < 1), "ndcg@10"),
-    ],
-)
-def test_labels_are_flags_numbers_or_grades_and_groups_and_items_may_be_numbers(tmp_path, label, metric):
-    made = found(tmp_path, TRAIN.assign(clicked=label(TRAIN)), task="ranking", group="session_id")
-    assert (made.lists, made.metric) == ("session_id", metric)
-    made = found(tmp_path, TRAIN.assign(**{n: TRAIN[n].str[1:].astype(int) for n in ("session_id", "item_id")}))
-    assert (made.task, made.lists, made.item) == ("ranking", "session_id", "item_id")
-
-
-@given(st.data())
-@settings(max_examples=25, deadline=None)
-def test_shared_columns_are_those_of_one_value_a_group(data):
-    """Whatever the values, missing ones too."""
-    n = data.draw(st.integers(2, 12))
-    groups = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    values = data.draw(st.lists(st.sampled_from(["a", "b", None]), min_size=n, max_size=n))
-    frame = pd.DataFrame({"g": sorted(groups), "v": pd.Series(values, dtype="object")})
-    learned = [SimpleNamespace(name="v", kind="category")]
-    problem = SimpleNamespace(lists="g", train=pa.Table.from_pandas(frame), learned=learned)
-    one = all(len(set(rows)) == 1 for _, rows in frame.fillna("missing").groupby("g")["v"])
-    assert shared_in_groups(problem) == (["v"] if one else [])
 
 
 # Folds
 
 
-def test_new_users_in_the_test_make_folds_of_whole_users(tmp_path):
-    new = TEST.drop(columns="clicked").assign(user_id=TEST["user_id"] + 100, at=TRAIN["at"][:200])
-    made = found(tmp_path, test=new)
-    assert (made.group, made.time) == ("user_id", None)
-    assert "user_id" not in {*made.shared, *(c.name for c in made.learned)}
-
-
-def test_later_groups_in_the_test_make_folds_in_time(tmp_path):
-    later = TEST.drop(columns="clicked").assign(at=TEST["at"] + pd.Timedelta("7D"))
-    data = folder(tmp_path, test=later)
-    made = new_competition(tmp_path / "w", data, seconds=0)
-    assert made.problem.time == "at"
+@pytest.mark.parametrize("case", ["new users", "later", "times differ in a group"])
+def test_folds_leave_groups_whole_and_are_those_of_the_test(tmp_path, case):
+    rows, test, asked = TRAIN, TEST.drop(columns="clicked"), {}
+    if case == "new users":
+        test = test.assign(user_id=TEST["user_id"] + 100, at=TRAIN["at"][:200])
+    elif case == "later":
+        test = test.assign(at=TEST["at"] + pd.Timedelta("7D"))
+    else:
+        minutes = np.random.default_rng(0).integers(0, 3_000, len(TRAIN))
+        rows, test = TRAIN.assign(at=TRAIN["at"] + pd.to_timedelta(minutes, "min")), None
+        asked = {"group": "session_id", "time": "at"}
+    data = folder(tmp_path, rows, test)
+    made = new_competition(tmp_path / "w", data, target="clicked", seconds=0, **asked)
     recipe = load_competition(made.folder)
-    read = recipe.load(data, rows=None, device=torch.device("cpu"))
-    at, lists = read.train["at"].number().numpy(), read.train["session_id"].group_numbers()
-    folds = recipe.folds(read, None)
-    folds.check_groups(lists)
-    assert all(at[a.numpy()].max() < at[b.numpy()].min() for a, b in folds)
-
-
-def test_times_that_differ_in_a_group_leave_it_whole(tmp_path):
-    rng = np.random.default_rng(0)
-    rows = TRAIN.assign(at=TRAIN["at"] + pd.to_timedelta(rng.integers(0, 3_000, len(TRAIN)), "min"))
-    data = folder(tmp_path, rows)
-    made = new_competition(tmp_path / "w", data, group="session_id", target="clicked", time="at", seconds=0)
-    recipe = load_competition(made.folder)
-    assert recipe.time == "at"
-    assert "a group's time is that of its first row" in decision(made.problem, "folds").why
-    read = recipe.load(data, rows=None, device=torch.device("cpu"))
-    recipe.folds(read, None).check_groups(read.train["session_id"].group_numbers())
+    found = recipe.load(data, rows=None, device=torch.device("cpu"))
+    read, folds = found.train, recipe.folds(found, None)
+    folds.check_groups(read["user_id" if case == "new users" else "session_id"].group_numbers())
+    assert recipe.time == (None if case == "new users" else "at")
+    if case == "new users":
+        assert recipe.fold_key == made.problem.group == "user_id"
+        assert "user_id" not in {*made.problem.shared, *(c.name for c in made.problem.learned)}
+    elif case == "later":
+        at = read["at"].number().numpy()
+        assert all(at[a.numpy()].max() < at[b.numpy()].min() for a, b in folds)
+    else:
+        assert "a group's time is that of its first row" in decision(made.problem, "folds").why
 
 
 class Loyal(Competition):
@@ -302,46 +263,34 @@ def test_items_that_come_again_are_enough(tmp_path):
     assert any("item_id" in repr(f) for f in made.chosen.features)
 
 
-FLAGS = np.random.default_rng(0).integers(0, 2, len(TRAIN))
-
-
-def tips(label, group="search", rows=200):
+def tips(rows=200, **more):
     """A plain table: nothing that rows share but few values of a number."""
     rng = np.random.default_rng(0)
-    made = {group: [f"q{i}" for i in range(rows)], "minutes": rng.integers(0, 60, rows), "price": rng.random(rows)}
-    return pd.DataFrame({**made, "tip": label if label is not None else rng.integers(0, 2, rows)})
+    made = {"note": [f"q{i}" for i in range(rows)], "minutes": rng.integers(0, 60, rows), "price": rng.random(rows)}
+    return pd.DataFrame({**made, "tip": rng.integers(0, 2, rows), **more})
+
+
+ONE = np.arange(200) == 7
+FLAGS = np.random.default_rng(0).integers(0, 2, len(TRAIN))
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (tips(0), r"train.csv', column 'tip': no row is a positive: the label is 0 in every row"),
-        (tips(None), r"train.csv', column 'search': there is one row for each value.*Name the column .*--group\)\.$"),
-        (tips(None, group="note"), r"--group\): minutes\.$"),
+        (tips(tip=0), r"train.csv', column 'tip': no row is a positive: the label is 0 in every row"),
+        (tips().rename(columns={"note": "search"}), r"'search': there is one row for each value.*Name .*--group\)\.$"),
+        (tips(), r"--group\): minutes\.$"),
+        (tips(minutes=0.5), r"train.csv': no column of more than 20 values has several rows .*leave task= "),
+        (tips(tip=ONE, minutes=np.where(ONE, 99, np.arange(200) % 30)), "no column of more than 20 values has several"),
         (
-            tips(None, group="note").drop(columns="minutes"),
-            r"train.csv': no column of more than 20 values has several rows with a positive.*leave task= ",
-        ),
-        (
-            tips(np.arange(200) == 7, group="note").assign(
-                minutes=np.where(np.arange(200) == 7, 99, np.arange(200) % 30)
-            ),
-            r"train.csv': no column of more than 20 values has several rows with a positive",
-        ),
-        (
-            TRAIN.rename(columns={"session_id": "a", "user_id": "b", "clicked": "tip"}).assign(tip=FLAGS),
-            r"not plain which rows.*--group\): a, b",
+            TRAIN.set_axis(["a", "b", *TRAIN.columns[2:-1], "tip"], axis=1).assign(tip=FLAGS),
+            r"not plain.*--group\): a, b",
         ),
     ],
 )
 def test_rows_without_groups_say_what_is_not_there(tmp_path, rows, said):
     with pytest.raises(DataError, match=said):
         found(tmp_path, rows, target="tip", task="ranking")
-
-
-def test_a_test_without_the_group_is_refused(tmp_path):
-    with pytest.raises(MissingColumnError, match=r"test.csv', column 'session_id': the test rows lack it"):
-        found(tmp_path, test=TEST.drop(columns=["session_id", "clicked"]), task="ranking")
 
 
 @pytest.mark.parametrize(
@@ -353,10 +302,12 @@ def test_candidates_in_one_row_are_refused_and_how_to_part_them_is_said(shown, c
         fastrec.fit(rows, "clicked", group="session_id", minutes=0.1, quiet=True)
 
 
-def test_groups_without_a_positive_are_counted_and_folds_said_in_the_words_of_fit(tmp_path):
+def test_groups_without_a_positive_are_counted_and_those_of_the_test_have_a_column(tmp_path):
     rows = TRAIN.assign(clicked=TRAIN["clicked"].where(TRAIN["session_id"] > "s00009", 0))
     assert "10 groups have no positive" in decision(found(tmp_path, rows, group="session_id"), "group").why
     assert "give time='at' (--time at)" in decision(found(tmp_path, task="ranking"), "folds").why
+    with pytest.raises(MissingColumnError, match=r"test.csv', column 'session_id': the test rows lack it"):
+        found(tmp_path, test=TEST.drop(columns=["session_id", "clicked"]), task="ranking")
 
 
 # The order of the rows
@@ -439,8 +390,11 @@ def test_the_score_is_that_of_the_test(fitted):
 
 
 def test_groups_are_predicted_as_scores_ranks_and_items(fitted):
-    rows = TEST.drop(columns="clicked").sample(frac=1, random_state=3).set_index("price", drop=False)
+    rows = TEST.drop(columns="clicked")
+    own = fitted.predict(rows)
+    rows = rows.assign(own=own).sample(frac=1, random_state=3).set_index("price", drop=False)
     scores = fitted.predict(rows)
+    np.testing.assert_allclose(scores, rows["own"])  # predictions go with their rows
     np.testing.assert_array_equal(scores, fitted.predict(rows, form="scores"))
     told = rows.assign(score=scores)
     ranks = told.groupby("session_id")["score"].rank(method="first", ascending=False).astype(int)
@@ -453,13 +407,6 @@ def test_groups_are_predicted_as_scores_ranks_and_items(fitted):
     none = rows[:0]
     assert len(fitted.predict(none)) == len(fitted.predict(none, form="ranks")) == 0
     assert fitted.predict(none, form="items").shape == (0, 2)
-
-
-@given(st.permutations(range(4 * C)))
-@settings(max_examples=5, deadline=None)
-def test_predictions_go_with_their_rows(fitted, order):
-    rows = TEST.drop(columns="clicked")[: 4 * C]
-    np.testing.assert_allclose(fitted.predict(rows.iloc[order]), fitted.predict(rows)[list(order)])
 
 
 def test_what_cannot_be_predicted_or_compared_is_refused(fitted, tmp_path):
@@ -503,7 +450,7 @@ def test_a_trial_of_few_groups_says_where_it_measured_nothing(tmp_path):
 
 
 def test_candidates_without_an_id_are_numbered(tmp_path):
-    """Their place in the file names them, in the submission and where it is checked, scored and predicted."""
+    """Their place in the file names them, in the submission and where it is checked and scored."""
     bare, test = TRAIN.drop(columns="item_id"), TEST.drop(columns="item_id").sample(frac=1, random_state=2)
     data, run = folder(tmp_path, bare, test.drop(columns="clicked")), tmp_path / "run"
     made = new_competition(tmp_path / "competitions" / "mine", data, seconds=0)
@@ -520,79 +467,18 @@ def test_candidates_without_an_id_are_numbered(tmp_path):
     scored = score_submission(run / "submission.csv", tmp_path / "truth.csv", form, **options).value
     ranks = test.assign(score=placed.to_numpy()).groupby("session_id")["score"].rank(ascending=False, method="max")
     assert scored == pytest.approx((1 / ranks[test["clicked"] == 1]).mean())
-    for package in ("onnx", "starlette"):
-        pytest.importorskip(package)
-    from fastrec.serve import Scorer
-
-    export_run(run, tmp_path / "served")
-    scorer = Scorer(tmp_path / "served")
-    sent = test.assign(wanted=placed.to_numpy()).sort_values("session_id", kind="stable")
-    columns = ["session_id", *(i.name for i in scorer.spec.sent)]
-    assert "row_number" not in columns
-    assert scorer.score(sent[columns].to_dict("list")) == pytest.approx(sent["wanted"].to_numpy(), abs=1e-5)
 
 
-def test_grades_of_candidates_that_stood_in_one_line(tmp_path):
-    """Parted as the refusal says; grades 0 to 4 are scored by NDCG, whose gain is 2^grade - 1, as a loop has it."""
-    grades = (4 - TRAIN.groupby("session_id")["price"].rank(method="first") + 1).clip(0, 4).astype(int)
-    parts = TRAIN.assign(grades=grades.astype(str), price=TRAIN["price"].astype(str), item_ids=TRAIN["item_id"])
-    lines = parts.groupby("session_id")[["item_ids", "price", "grades"]].agg("|".join).reset_index()
-    with pytest.raises(DataError, match="Give a row for each of item_ids"):
-        fastrec.fit(lines.assign(best=lines["item_ids"].str.split("|").str[0]), "best", group="session_id", minutes=0.1)
-    names = ["item_ids", "price", "grades"]
-    rows = lines.assign(**{n: lines[n].str.split("|") for n in names}).explode(names, ignore_index=True)
-    rows = rows.astype({"price": float, "grades": int})
-    held = rows["session_id"] > "s00089"
-    data = folder(tmp_path, rows[~held], rows[held].drop(columns="grades"))
-    made = new_competition(tmp_path / "w", data, target="grades", group="session_id", seconds=0)
-    assert (made.problem.metric, made.problem.item) == ("ndcg@10", "item_ids")
-    run = run_competition(quick(load_competition(made.folder)), data, tmp_path / "run")
-    oof = pd.read_parquet(run / "oof" / "stack.parquet")
-    gains = []
-    for _, part in oof.assign(session=rows.loc[~held, "session_id"].to_numpy()).groupby("session"):
-        weights = 1 / np.log2(np.arange(2, C + 2))
-        worth = 2.0 ** part.sort_values(["score", "grades"], ascending=[False, True])["grades"] - 1
-        gains.append((worth * weights).sum() / (worth.sort_values(ascending=False) * weights).sum())
-    assert json.loads((run / "scores.json").read_text())["oof"]["stack"] == pytest.approx(np.mean(gains))
-    assert np.mean(gains) > 0.95
-
-
-def test_fit_ranks_a_frame():
+def test_fit_ranks_frames_and_warns_of_what_nobody_asked_for():
     """The frame's rows in any order; groups without a label are those to predict."""
     rows = pd.concat([TRAIN, TEST.assign(clicked=np.nan)]).sample(frac=1, random_state=0)
     with pytest.warns(DataWarning, match="folds: whole groups of session_id at random"):
         fitted = fastrec.fit(rows, "clicked", group="session_id", metric="mrr", minutes=0.06, quiet=True)
     assert fitted.score > 0.6
-    assert len(fitted.predict(TEST)) == len(TEST)
-    assert len(pd.read_csv(fitted.run / "submission.csv")) == len(TEST)
-
-
-def test_fit_warns_of_a_ranking_that_nobody_asked_for():
+    assert len(fitted.predict(TEST)) == len(pd.read_csv(fitted.run / "submission.csv")) == len(TEST)
     with pytest.warns(DataWarning) as told:
         fitted = fastrec.fit(positive_first(TRAIN), "clicked", minutes=0.06, quiet=True)
     assert fitted.scores["task"] == "ranking"
     said = " ".join(str(w.message) for w in told)
     assert "task: one row of each session_id is chosen" in said
     assert "as_shown: a positive is the first row of its group" in said
-
-
-def test_the_command_line_in_fresh_processes(tmp_path):
-    data = folder(tmp_path, TRAIN, TEST.drop(columns="clicked"))
-    TEST[["session_id", "item_id", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
-    script = "import sys; from fastrec.cli import app; [app(a.split(), standalone_mode=False) for a in sys.argv[1:]]"
-
-    def call(*commands: str) -> str:
-        return fresh.run(script, *commands, cwd=tmp_path)
-
-    new = f"new competitions/mine --data {data} --task ranking --label clicked --group session_id --item item_id"
-    said = call(
-        f"{new} --seconds 0 --yes",
-        f"run competitions/mine --data {data} --out run --minutes 0.1",
-        f"check run/submission.csv {data}/test.csv",
-        "score run/submission.csv truth.csv",
-    )
-    assert "recipe competitions/mine/competition.py" in said
-    assert "ok 200 rows" in said
-    assert said.splitlines()[-1].startswith("mrr 0.")
-    call(f"predict run --data {data}/test.csv --out again.csv")  # by what the run has kept alone
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again.csv"), pd.read_csv(tmp_path / "run" / "submission.csv"))

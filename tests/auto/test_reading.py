@@ -81,12 +81,9 @@ def test_a_file_that_is_not_there_and_other_tables_only_if_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("odd", ["1.234,56", "12,5", "1,2,3", "1 2", "(", "-", "1000,000"])
-def test_a_number_of_another_form_is_none(odd):
+def test_a_number_or_a_time_of_another_form_is_none(odd):
     with pytest.warns(DataWarning, match="is no number"):
         assert read_as(Reading(numbers=["m"]), odd, "1") == [None, 1]
-
-
-def test_a_time_without_an_offset_among_others_is_none():
     with pytest.warns(DataWarning, match="'2024-01-01T10:00:00' is no time"):
         made = read_as(Reading(dates={"m": None}), "2024-01-01T10:00:00+02:00", "2024-01-01T10:00:00")
     assert made == [dt.datetime(2024, 1, 1, 8, tzinfo=dt.UTC), None]

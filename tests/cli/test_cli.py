@@ -51,13 +51,13 @@ TREES = 'XGBRanker("xgb", rounds=3, max_depth=2)'
 ENDLESS = 'NetRanker("net", layers=[8], epochs=10**6, max_rows=10**12)'
 
 
-def invoke(*arguments: object) -> tuple[int, str, str]:
+def invoke(*arguments: object, columns: int = 100) -> tuple[int, str, str]:
     """The command in this process: exit code, standard output, standard error."""
     try:
         runner = CliRunner(mix_stderr=False)  # click before 8.2
     except TypeError:
         runner = CliRunner()
-    done = runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "100"})
+    done = runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": str(columns)})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
 
@@ -72,12 +72,8 @@ def start(*arguments: object, setup: str = "") -> fresh.Forked:
 def refused(arguments: list, message: str) -> None:
     """The command ends with code 1 and one line about it."""
     code, out, err = invoke(*arguments)
-    assert code == 1
-    assert out == ""
-    lines = err.splitlines()
-    assert len(lines) == 1, err
-    assert lines[0].startswith("error: ")
-    assert re.search(message, lines[0]), lines[0]
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+    assert re.search(f"^error: .*{message}", err), err
 
 
 @pytest.fixture(scope="module")
@@ -206,24 +202,32 @@ def test_odd_data_is_told_of_in_a_line(workspace, data, tmp_path):
 # -------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_files_that_are_not_there(tmp_path, data):
-    refused(["run", TRIVAGO, "--data", tmp_path / "no", "--out", tmp_path / "o"], r"/no': there is no such folder")
-    refused(["run", TRIVAGO, "--data", tmp_path, "--out", tmp_path / "o"], r"train\.csv': there is no such file")
-    refused(["check", tmp_path / "s.csv", data / "test.csv"], r"s\.csv': there is no such file")
-    refused(["score", tmp_path / "s.csv", data / "ground_truth.csv"], r"s\.csv': there is no such file")
-    refused(["report", tmp_path / "r"], "r'")
-    refused(["simulate", TRIVAGO, "--sessions", 3, "--out", tmp_path / "o"], "at least 100, not 3")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run {trivago} --data {here}/no --out {here}/o", "/no': there is no such folder"),
+        ("run {trivago} --data {here} --out {here}/o", r"train\.csv': there is no such file"),
+        ("run {trivago} --data {data} --out {here}", "something that is not a run"),
+        ("run {trivago} --data {data} --out {here}/o --device tpu?", "is not a device"),
+        ("run {here}/nothing --data {data} --out {here}/o", r"nothing/competition\.py': there is no such file"),
+        ("run {here} --data {data} --out {here}/o", "holds 0 subclasses of Competition"),
+        ("check {here}/s.csv {data}/test.csv", r"s\.csv': there is no such file"),
+        ("score {here}/s.csv {data}/ground_truth.csv", r"s\.csv': there is no such file"),
+        ("report {here}/r", "r'"),
+        ("simulate {trivago} --sessions 3 --out {here}/o", "at least 100, not 3"),
+        ("simulate {trivago} --sessions 100 --out {here}", r"competition\.py"),
+        ("simulate {here} --sessions 100 --out {here}/o", r"simulate\.py': there is no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_told_of_in_a_line_and_nothing_is_written(data, file, command, said):
+    file.write_text("x = 1\n")  # the folder holds something, and no recipe
+    refused(command.format(trivago=TRIVAGO, here=file.parent, data=data).split(), said)
+    assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_competition_that_is_not_there(tmp_path, data):
-    options = ["--data", data, "--out", tmp_path / "out"]
-    refused(["run", tmp_path / "nothing", *options], r"nothing/competition\.py': there is no such file")
-    made = ["--sessions", 100, "--out", tmp_path / "out"]
-    refused(["simulate", tmp_path, *made], r"simulate\.py': there is no such file")
-    (tmp_path / "competition.py").write_text("x = 1\n")
-    refused(["run", tmp_path, *options], "holds 0 subclasses of Competition")
-    assert not (tmp_path / "out").exists()
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_that_is_not_there(tmp_path, data):
+    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path / "o", "--device", "cuda"], "finds no CUDA device")
 
 
 @pytest.fixture
@@ -233,6 +237,9 @@ def file(tmp_path):
 
 
 def test_a_recipe_with_a_mistake_can_be_mended(file):
+    file.write_text(RECIPE.replace("MODEL", TREES) + "\nclass Second(Tiny):\n    pass\n")
+    with pytest.raises(DataError, match="2 subclasses"):
+        load_competition(file.parent)
     file.write_text("import no_such_module\n")
     for _ in range(2):
         with pytest.raises(ModuleNotFoundError):
@@ -251,26 +258,6 @@ def test_an_edited_recipe_is_read_again(file):
         again = load_competition(file.parent)
         assert again.name == name
         assert f'name = "{name}"' in inspect.getsource(type(again))
-
-
-def test_two_recipes_in_one_file(file):
-    file.write_text(RECIPE.replace("MODEL", TREES) + "\nclass Second(Tiny):\n    pass\n")
-    with pytest.raises(DataError, match="2 subclasses"):
-        load_competition(file.parent)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_cuda_that_is_not_there(tmp_path, data):
-    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path / "o", "--device", "cuda"], "finds no CUDA device")
-    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path / "o", "--device", "tpu?"], "is not a device")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_with_other_things(tmp_path, data):
-    (tmp_path / "mine.txt").write_text("x")
-    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path], "something that is not a run")
-    refused(["simulate", TRIVAGO, "--sessions", 100, "--out", tmp_path], "mine.txt")
-    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_bad_rows_are_named(tmp_path, data):

@@ -7,23 +7,16 @@ import re
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fastrec import __version__
 from fastrec._core import environment
 from fastrec._core.environment import REQUIRED, installed_version
 from fastrec._core.progress import Stages
-from fastrec.cli import app
 from fastrec.competition import self_test as module
 from fastrec.competition.self_test import SelfCheck, self_test
 from fastrec.errors import DeviceError
 from fastrec.features import CountEncode
-
-
-def doctor(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "150"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
+from tests.cli.test_cli import invoke, refused
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +42,7 @@ def test_the_law_is_as_the_self_test_says(tmp_path):
 
 def test_versions_parts_and_checks_are_printed(sound, monkeypatch):
     monkeypatch.setattr(module, "self_test", lambda **_: sound)
-    code, out = doctor("--device", "cpu")
+    code, out, _ = invoke("doctor", "--device", "cpu", columns=150)
     assert code == 0
     assert re.search(rf"fastrec +│ {re.escape(__version__)} ", out)
     for name in REQUIRED:
@@ -63,20 +56,19 @@ def test_versions_parts_and_checks_are_printed(sound, monkeypatch):
 
 def test_a_failed_check_and_a_package_that_is_too_old_are_an_exit_code(sound, monkeypatch):
     monkeypatch.setattr(module, "self_test", lambda **_: [SelfCheck("run", False, "it [broke]", 0.1)])
-    code, out = doctor()
+    code, out, _ = invoke("doctor", columns=150)
     assert code == 1
     assert re.search(r"│ run +│ wrong │ it \[broke\]", out)
     monkeypatch.setattr(module, "self_test", lambda **_: sound)
     monkeypatch.setattr(environment, "REQUIRED", {"torch": "999.0", "no-such-package": "1"})
-    code, out = doctor()
+    code, out, _ = invoke("doctor", columns=150)
     assert code == 1
     assert re.search(r"│ torch +│ \S+ +│ 999\.0 +│ wrong", out)
     assert re.search(r"│ no-such-package +│ none +│ 1 +│ wrong", out)
 
 
 def test_a_device_that_is_not_there_is_a_line():
-    code, out = doctor("--device", "abacus")
-    assert (code, out.splitlines()[0].startswith("error: 'abacus' is not a device")) == (1, True)
+    refused(["doctor", "--device", "abacus"], "'abacus' is not a device")
     with pytest.raises(DeviceError):
         environment.machine("abacus")
 

@@ -14,12 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-
-pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
-pytest.importorskip("optuna")
-pytest.importorskip("orjson")
-pytest.importorskip("starlette")
+from sklearn.linear_model import LogisticRegression
 
 from competitions.otto.competition import Otto
 from competitions.otto.simulate import simulate
@@ -97,29 +92,17 @@ def table(n: int, seed: int) -> pd.DataFrame:
     frame = pd.DataFrame({"id": np.arange(n) + 1000 * seed, "x": rng.normal(size=n), "t": np.arange(n) + 1000 * seed})
     frame["city"] = rng.choice(["Ulm", "Bonn", "Köln"], n)
     level = frame["x"] + frame["city"].map({"Ulm": 1.0, "Bonn": -1.0, "Köln": 0.0}) + rng.normal(0, 0.3, n)
-    return frame.assign(
-        yes=(level > 0).astype(int), kind=pd.cut(level, [-9, -0.5, 0.5, 9], labels=["a", "b", "c"]).astype(str), y=level
-    )
+    return frame.assign(yes=(level > 0).astype(int))
 
 
-class Rows(Competition):
-    name, ids, n_folds = "rows", ("id",), 2
+class Binary(Competition):
+    name, ids, n_folds, task, target, drop = "rows", ("id",), 2, "binary", "yes", ("t",)
 
     def features(self):
         return FeatureSet([CountEncode("city")], key="id")
 
     def models(self, *, bs):
-        return [XGBModel("xgb", rounds=5, max_depth=2), SKModel("sk", _sk(self))]
-
-
-def _sk(recipe):
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    return Ridge() if recipe.target == "y" else LogisticRegression()
-
-
-class Binary(Rows):
-    task, target, drop = "binary", "yes", ("kind", "y", "t")
+        return [XGBModel("xgb", rounds=5, max_depth=2), SKModel("sk", LogisticRegression())]
 
 
 class Ranks(Competition):
@@ -227,7 +210,7 @@ def write(kind: str, folder: Path) -> None:
         truth.to_csv(folder / "truth.csv", index=False)
         planted(2, 20, first=2 * LISTS)[0].to_parquet(folder / "new.parquet", index=False)
         return
-    make, label = (lists, ["clicked"]) if kind in ("Ranks", "Parts") else (table, ["yes", "kind", "y"])
+    make, label = (lists, ["clicked"]) if kind in ("Ranks", "Parts") else (table, ["yes"])
     make(160, 0).to_parquet(data / "train.parquet", index=False)
     test = make(20, 1)
     test.drop(columns=[] if kind == "Clicks" else label).to_parquet(data / "test.parquet", index=False)
@@ -255,16 +238,6 @@ def commands(kind: str, folder: Path) -> dict[str, list[str]]:
     }
 
 
-def body_of(kind: str, folder: Path) -> dict:
-    """The rows of the test as a body of a request."""
-    test = pd.read_parquet(folder / "layout" / "test.parquet")
-    if kind == "Next":
-        return {"sessions": [{"items": list(v)} for v in test["items"]], "k": 5}
-
-    wanted = SavedRun(folder / "run").inputs
-    return {"columns": {n: test[n].tolist() for n in wanted if n in test}}
-
-
 def make(kind: str, folder: Path) -> None:
     """The run of a kind of recipe, what it is to predict, and a body for a server."""
     recipe = KINDS[kind]
@@ -274,13 +247,20 @@ def make(kind: str, folder: Path) -> None:
         shutil.copytree(folder / "data", folder / "layout")
     else:
         write_layout(recipe(), folder / "data", folder / "layout")
-    if kind != "Goals":
-        (folder / "body.json").write_text(json.dumps(body_of(kind, folder)))
+    if kind == "Goals":
+        return
+    test = pd.read_parquet(folder / "layout" / "test.parquet")  # its rows are the body of a request
+    body = {"columns": {n: test[n].tolist() for n in SavedRun(folder / "run").inputs if n in test}}
+    if kind == "Next":
+        body = {"sessions": [{"items": list(v)} for v in test["items"]], "k": 5}
+    (folder / "body.json").write_text(json.dumps(body))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A run of every kind of recipe, and what the commands said of each in a fresh process."""
+    for package in ("onnxruntime", "onnxscript", "optuna", "orjson", "starlette"):
+        pytest.importorskip(package)
     base = tmp_path_factory.mktemp("fresh")
     asked = {}
     for kind in KINDS:

@@ -9,20 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
-from typer.testing import CliRunner
 
 from fastrec._core import environment
-from fastrec.cli import app
 from fastrec.competition import self_test as module
 from fastrec.competition.self_test import SelfCheck
+from tests.cli.test_cli import invoke
 
 
 def shown(*arguments: object, columns: int = 80) -> str:
-    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": str(columns)})
-    assert done.exception is None, done.output
-    assert "…" not in done.output
-    assert all(len(line) <= columns for line in done.output.splitlines() if not line.startswith(("report", "  pip")))
-    return done.output
+    code, out, err = invoke(*arguments, columns=columns)
+    assert (code, "…" in out) == (0, False), err
+    assert all(len(line) <= columns for line in out.splitlines() if not line.startswith(("report", "  pip")))
+    return out
 
 
 @pytest.fixture

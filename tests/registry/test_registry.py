@@ -4,11 +4,10 @@ import shutil
 import time
 
 import pytest
-from typer.testing import CliRunner
 
-from fastrec.cli import app
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.registry import Registry, is_registry
+from tests.cli.test_cli import invoke, refused
 from tests.fresh import start
 
 
@@ -36,23 +35,21 @@ def registry(tmp_path):
 
 
 def test_promote_and_roll_back(registry, tmp_path):
-    assert (registry.current.number, registry.previous.number) == (2, 1)
+    def used():
+        return registry.current.number, registry.previous.number
+
+    assert used() == (2, 1)
     assert (registry.current.run / "models" / "a.bin").read_text() == "model 2"
     assert registry.current.export is None
-    assert registry.rollback(why="it was worse").number == 1
-    assert (registry.current.number, registry.previous.number) == (1, 2)
+    assert (registry.rollback(why="it was worse").number, used()) == (1, (1, 2))
     assert (registry.folder / "current" / "run" / "models" / "a.bin").read_text() == "model 1"
     assert registry.rollback().number == 2
     third = registry.promote(make_export(tmp_path / "export"))
-    assert third.number == 3
-    assert third.run is None
-    assert (third.export / "model.onnx").read_text() == "x"
-    assert registry.promote(1).number == 1
-    assert (registry.current.number, registry.previous.number) == (1, 3)
+    assert (third.number, third.run, (third.export / "model.onnx").read_text()) == (3, None, "x")
+    assert (registry.promote(1).number, used()) == (1, (1, 3))
     assert [v.number for v in registry.versions] == [1, 2, 3]
-    assert [r["what"] for r in registry.history] == [
-        "promoted", "promoted", "rolled back", "rolled back", "promoted", "promoted"
-    ]  # fmt: skip
+    done = ["promoted", "promoted", "rolled back", "rolled back", "promoted", "promoted"]
+    assert [r["what"] for r in registry.history] == done
     assert registry.history[2]["why"] == "it was worse"
 
 
@@ -94,18 +91,20 @@ def test_refusals(registry, tmp_path):
 
 
 def test_what_the_file_system_refuses_is_said(registry, tmp_path):
-    with pytest.raises(WriteError, match="could not be written"):
-        Registry(tmp_path / "run1" / "decision.json").promote(tmp_path / "run2")
-    with pytest.raises(WriteError, match="could not be written"):
-        Registry(tmp_path / "run1" / "decision.json" / "r").keep(why="x")
+    file = tmp_path / "run1" / "decision.json"
     os.mkfifo(tmp_path / "run1" / "models" / "pipe")
-    with pytest.raises(WriteError, match="could not be copied"):
-        registry.promote(tmp_path / "run1")
+    for call, error, says in (
+        (lambda: Registry(file).promote(tmp_path / "run2"), WriteError, "could not be written"),
+        (lambda: Registry(file / "r").keep(why="x"), WriteError, "could not be written"),
+        (lambda: registry.promote(tmp_path / "run1"), WriteError, "could not be copied"),
+        # no folder is made for what is not there
+        (lambda: Registry(tmp_path / "fresh").promote(tmp_path / "nothing"), DataError, "neither a run"),
+        (lambda: Registry(tmp_path / "fresh").promote(7), DataError, "no version 7"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
     assert [v.number for v in registry.versions] == [1, 2]
     assert sorted(p.name for p in (registry.folder / "versions").iterdir()) == ["0001", "0002"]
-    for wrong in (tmp_path / "nothing", 7):  # no folder is made for what is not there
-        with pytest.raises(DataError):
-            Registry(tmp_path / "fresh").promote(wrong)
     assert not (tmp_path / "fresh").exists()
 
 
@@ -175,9 +174,9 @@ def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
 
 
 def call(*words, code=0):
-    done = CliRunner().invoke(app, [str(w) for w in words])
-    assert done.exit_code == code, done.output
-    return done.output
+    found, out, err = invoke(*words)
+    assert found == code, err
+    return out + err
 
 
 def test_promote_roll_back_and_list(tmp_path):
@@ -190,12 +189,8 @@ def test_promote_roll_back_and_list(tmp_path):
     call("promote", "2", *where)
     assert call("promote", "2", *where).startswith("version 2 serves already")
     made = json.loads(call("versions", *where, "--json"))
-    assert [made["current"]["number"], made["previous"]["number"], len(made["versions"]), len(made["history"])] == [
-        2,
-        1,
-        2,
-        4,
-    ]
+    assert (made["current"]["number"], made["previous"]["number"]) == (2, 1)
+    assert (len(made["versions"]), len(made["history"])) == (2, 4)
     shutil.rmtree(Registry(where[1]).version(1).folder)  # to save space: the others are listed still
     said = call("versions", *where)
     assert "files are gone" in call("rollback", *where, code=1)
@@ -206,5 +201,5 @@ def test_promote_roll_back_and_list(tmp_path):
 
 def test_wrong_input_is_one_line(tmp_path):
     for words in (["rollback", "--registry", tmp_path], ["promote", tmp_path, "--registry", tmp_path / "r"]):
-        assert call(*words, code=1).startswith("error: ")
+        refused(words, "")
     assert not (tmp_path / "r" / "registry.json").exists()

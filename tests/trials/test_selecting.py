@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from typer.testing import CliRunner
 
-from fastrec.cli import app
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import ColumnRanker, XGBModel
 from fastrec.metrics import get_metric
@@ -20,6 +18,7 @@ from fastrec.trials import list_tries, select_features
 from fastrec.trials.reference import permuted_losses
 from fastrec.trials.selecting import null_importance
 from fastrec.validate import Folds, Lists, Rows
+from tests.cli.test_cli import invoke
 from tests.trials import planted
 
 MODEL = XGBModel("m", rounds=20, eta=0.3, max_depth=3, early_stopping_rounds=None, nthread=1)
@@ -33,36 +32,32 @@ def some_rows(n: int = 800) -> Rows:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, planted.rows())
+    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, planted.rows(800))
 
 
-@pytest.mark.parametrize("method", ["null", "permutation"])
-def test_planted_columns_are_kept_and_noise_is_dropped(method):
-    made = select_features(some_rows(), method=method, model=MODEL)
+@pytest.mark.parametrize(("method", "metric"), [("null", None), ("permutation", None), ("permutation", "logloss")])
+def test_planted_columns_are_kept_and_noise_is_dropped(method, metric):
+    made = select_features(some_rows(), method=method, model=MODEL, metric=metric)
     assert {"x", "h"} <= set(made.kept)
     assert {"z", "day", "user"} >= set(made.dropped)
     assert len(made.dropped) >= 2
     assert {w.name for w in made.table} == set(NAMES)
     assert made.table[0].name == "h"
-    assert made.measure == ("gain" if method == "null" else "auc")
+    assert made.table[0].importance > 0  # of a loss, too
+    assert made.measure == ("gain" if method == "null" else metric or "auc")
 
 
-def test_a_null_gain_is_that_of_the_same_trees_on_a_shuffled_target():
+def test_null_gains_are_those_of_the_same_trees_on_shuffled_targets_and_p_values_their_shares():
     rows = some_rows(300)
-    gains, nulls = null_importance(MODEL, rows, repeats=3, seed=4)
-    assert gains == MODEL.fresh().fit(rows, seed=4).trace.importance
-    draw = torch.Generator().manual_seed(4)
+    gains, nulls = null_importance(MODEL, rows, repeats=19)
+    assert gains == MODEL.fresh().fit(rows, seed=0).trace.importance
+    draw = torch.Generator().manual_seed(0)
     for i in range(3):
         order = torch.randperm(300, generator=draw)
         shuffled = Rows(rows.table, "binary", conts=NAMES, label=rows.label[order])
-        expected = MODEL.fresh().fit(shuffled, seed=4).trace.importance
+        expected = MODEL.fresh().fit(shuffled, seed=0).trace.importance
         assert {n: v[i] for n, v in nulls.items()} == pytest.approx(expected)
-
-
-def test_p_values_are_shares_of_the_null_gains():
-    rows = some_rows(300)
     made = select_features(rows, model=MODEL, repeats=19)
-    gains, nulls = null_importance(MODEL, rows, repeats=19)
     for w in made.table:
         assert w.importance == gains[w.name]
         assert w.p == pytest.approx((1 + sum(v >= gains[w.name] for v in nulls[w.name])) / 20)
@@ -122,14 +117,6 @@ def test_a_run_is_weighed_with_its_own_folds_and_columns(shop, method):
     assert made.kept == ["x"]
 
 
-def test_a_loss_that_is_less_is_better_counts_the_same_way():
-    rows = some_rows(400)
-    made = select_features(rows, method="permutation", model=MODEL, metric="logloss")
-    assert made.measure == "logloss"
-    assert {"x", "h"} <= set(made.kept)
-    assert made.table[0].importance > 0
-
-
 def test_early_stopping_does_not_empty_the_null_gains():
     stops = XGBModel("m", rounds=200, eta=0.1, max_depth=3, early_stopping_rounds=5, nthread=1)
     grows = XGBModel("m", rounds=67, eta=0.3, max_depth=3, early_stopping_rounds=None, nthread=1)
@@ -144,71 +131,55 @@ def test_many_rows_are_thinned_lists_whole():
 
 
 def test_wrong_input_is_named(tmp_path, shop):
-    with pytest.raises(DataError, match="no method 'gain'"):
-        select_features(shop, method="gain")
-    with pytest.raises(DataError, match="no model 'm'"):
-        select_features(some_rows(100), model="m")
-    with pytest.raises(DataError, match=r"18 shuffled targets: no column could be kept.*19 or more"):
-        select_features(shop, repeats=18)  # the smallest p-value is a nineteenth
-    with pytest.raises(MissingFileError):
-        select_features(tmp_path)
-    with pytest.raises(DataError, match="has no gains"):
-        null_importance(ColumnRanker("rule", ["x"]), some_rows(50))
-    unlabelled = Rows(some_rows(50).table, "binary", conts=NAMES)
-    with pytest.raises(DataError, match="no target to shuffle"):
-        null_importance(MODEL, unlabelled)
+    few = some_rows(50)
+    for call, said in (
+        (lambda: select_features(shop, method="gain"), "no method 'gain'"),
+        (lambda: select_features(few, model="m"), "no model 'm'"),
+        # the smallest p-value is a nineteenth
+        (lambda: select_features(shop, repeats=18), r"18 shuffled targets: no column could be kept.*19 or more"),
+        (lambda: select_features(tmp_path), r"config\.json"),
+        (lambda: null_importance(ColumnRanker("rule", ["x"]), few), "has no gains"),
+        (lambda: null_importance(MODEL, replace(few, label=None)), "no target to shuffle"),
+    ):
+        with pytest.raises((DataError, MissingFileError), match=said):
+            call()
 
 
 # ``fastrec try``, ``tries``, ``select``, ``lb`` and ``runs`` as a person types them
 
 
-def invoke(*arguments: object) -> tuple[int, str, str]:
-    try:
-        runner = CliRunner(mix_stderr=False)  # click before 8.2
-    except TypeError:
-        runner = CliRunner()
-    done = runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.stdout, done.stderr
-
-
-@pytest.fixture(scope="module")
-def cli_shop(tmp_path_factory) -> Path:
-    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, planted.rows(800))
-
-
-def test_an_idea_is_tried_and_shown_in_the_list(cli_shop, tmp_path):
+def test_an_idea_is_tried_and_shown_in_the_list(shop, tmp_path):
     (tmp_path / "idea.py").write_text("def h_again(df):\n    return df.h\n")
-    code, out, _ = invoke("try", tmp_path / "idea.py", "--on", cli_shop, "--data", cli_shop.parent / "data")
+    code, out, _ = invoke("try", tmp_path / "idea.py", "--on", shop, "--data", shop.parent / "data", columns=200)
     assert code == 0
     assert out.startswith("better: + h_again\n  auc out of fold 0.")
     assert "model boosted" in out
-    code, out, _ = invoke("try", "--on", cli_shop, "--drop", "x", "--drop", "city", "--model", "boosted", "--full")
+    code, out, _ = invoke("try", "--on", shop, "--drop", "x", "--drop", "city", "--model", "boosted", "--full")
     assert code == 0
     assert out.startswith("worse: - x, - city")
     (tmp_path / "leak.py").write_text("def rate(df):\n    return df.groupby('shop').bought.transform('mean')\n")
-    code, out, _ = invoke("try", tmp_path / "leak.py", "--on", cli_shop)
+    code, out, _ = invoke("try", tmp_path / "leak.py", "--on", shop)
     assert code == 1
     assert out.startswith("leak: + rate\n  rate: ")
-    code, out, _ = invoke("tries", cli_shop)
+    code, out, _ = invoke("tries", shop, columns=200)
     assert code == 0
     lines = [line for line in out.splitlines() if "│" in line]
-    assert len(lines) == len(list_tries(cli_shop)) == 3
+    assert len(lines) == len(list_tries(shop)) == 3
     assert all(v in line for v, line in zip(("better", "worse", "leak"), lines, strict=True))
     assert "idea.py" in lines[0]
     assert "- x, - city" in lines[1]
     assert "earlier run" not in out
 
 
-def test_errors_are_one_line(cli_shop, tmp_path):
+def test_errors_are_one_line(shop, tmp_path):
     (tmp_path / "idea.py").write_text("def f(:\n")
     for arguments, said in (
-        (("try", tmp_path / "idea.py", "--on", cli_shop), "line 1 is no Python"),
-        (("try", "--on", cli_shop), "nothing to try"),
+        (("try", tmp_path / "idea.py", "--on", shop), "line 1 is no Python"),
+        (("try", "--on", shop), "nothing to try"),
         (("try", tmp_path / "idea.py", "--on", tmp_path), "config.json"),
         (("tries", tmp_path / "nowhere"), "no such folder"),
         (("lb", tmp_path, "0.5"), "scores.json"),
-        (("select", cli_shop, "--method", "guess"), "no method 'guess'"),
+        (("select", shop, "--method", "guess"), "no method 'guess'"),
     ):
         code, out, err = invoke(*arguments)
         assert (code, out) == (1, "")
@@ -217,11 +188,11 @@ def test_errors_are_one_line(cli_shop, tmp_path):
         assert len(err.splitlines()) == 1
 
 
-def test_columns_are_weighed(cli_shop):
-    code, out, _ = invoke("select", cli_shop)
+def test_columns_are_weighed(shop):
+    code, out, _ = invoke("select", shop)
     assert code == 0
     assert out.splitlines()[-1] == "kept 1 of 4: x"
-    code, out, _ = invoke("select", cli_shop, "--method", "permutation", "--model", "stump")
+    code, out, _ = invoke("select", shop, "--method", "permutation", "--model", "stump")
     assert code == 0
     assert "auc lost" in out
 
@@ -233,11 +204,11 @@ def test_that_no_column_is_kept_is_said_in_words(tmp_path):
     assert (code, out.splitlines()[-1]) == (0, "kept 0 of 4: no column is distinguishable from chance")
 
 
-def test_a_leaderboard_score_is_noted_and_listed(cli_shop):
-    code, out, _ = invoke("lb", cli_shop, "0.7312")
+def test_a_leaderboard_score_is_noted_and_listed(shop):
+    code, out, _ = invoke("lb", shop, "0.7312")
     assert code == 0
-    assert noted_score(cli_shop) == 0.7312
+    assert noted_score(shop) == 0.7312
     assert "report" in out
-    code, out, _ = invoke("runs", cli_shop.parent)
+    code, out, _ = invoke("runs", shop.parent, columns=200)
     assert code == 0
     assert "0.73120" in out

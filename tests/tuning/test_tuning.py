@@ -1,7 +1,6 @@
 """``tune_run``: scores are those of a plain loop over the folds, a search goes on where another stopped."""
 
 import itertools
-import json
 import re
 import shutil
 import sqlite3
@@ -14,9 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 from torch import nn
-from typer.testing import CliRunner
 
-from fastrec.cli import app
 from fastrec.competition import Competition, NextItemCompetition, run_competition
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
@@ -37,7 +34,8 @@ from fastrec.stacking import Stack
 from fastrec.trials.reference import RunColumns
 from fastrec.tuning import search, tune_run
 from fastrec.tuning.spaces import as_line, is_tree, space_of, with_settings
-from tests.files import write_csv
+from tests.cli.test_cli import invoke, refused
+from tests.files import scores_of, write_csv
 
 pytest.importorskip("optuna")
 TREES = {"rounds": 8, "early_stopping_rounds": None, "nthread": 1, "learning_rate": 0.3, "max_depth": 2}
@@ -90,15 +88,11 @@ def clock(monkeypatch) -> None:
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
 
-def scores_of(run: Path) -> dict[str, float]:
-    return json.loads((run / "scores.json").read_text())["oof"]
-
-
 def test_a_trials_score_is_that_of_a_plain_loop(run):
     """The oracle trains the printed line on the run's folds, and scores by scikit-learn."""
     found = tune_run(run, minutes=0.8, data=run.parent / "data")
     assert found.model == "xgb"  # its trees have the better score; the net may not be asked
-    assert found.own.score == pytest.approx(scores_of(run)["xgb"], abs=1e-12)
+    assert found.own.score == pytest.approx(scores_of(run)["oof"]["xgb"], abs=1e-12)
     assert found.new >= 2
     trial = next(t for t in found.trials if t.number is not None and not t.pruned)
     model = eval(trial.line, NAMES)
@@ -132,7 +126,7 @@ def test_trials_are_in_order_and_the_next_search_goes_on(run):
 def test_other_rows_settings_or_models_are_another_search(run):
     first = tune_run(run, minutes=0.3)
     other = tune_run(run, minutes=0.3, model="weak")
-    assert other.own.score == pytest.approx(scores_of(run)["weak"], abs=1e-12)
+    assert other.own.score == pytest.approx(scores_of(run)["oof"]["weak"], abs=1e-12)
     assert len(other.trials) == other.new
     run_competition(Recipe(), run.parent / "data", run, rows=250, resume=True)
     fewer = tune_run(run, minutes=0.3)
@@ -154,37 +148,34 @@ def test_the_test_rows_are_not_needed(run):
     KeptRows(run)._file("test").unlink()
     shutil.rmtree(run / "test")
     (run / "submission.csv").unlink()
-    assert tune_run(run, minutes=0.3).own.score == pytest.approx(scores_of(run)["xgb"], abs=1e-12)
+    assert tune_run(run, minutes=0.3).own.score == pytest.approx(scores_of(run)["oof"]["xgb"], abs=1e-12)
     with sqlite3.connect(run.parent / "run.tune.db") as file:  # a search closes it
         assert file.execute("select count(*) from trials").fetchone()[0] > 0
     file.close()
 
 
 def test_the_command_prints_a_table_and_a_line(run):
-    done = CliRunner().invoke(app, ["tune", str(run), "--minutes", "0.8"], env={"COLUMNS": "160"})
-    assert done.exit_code == 0, done.output
-    own = scores_of(run)["xgb"]
-    assert re.search(r"one trial took [\d.]+ s: at least \d+ fit in 0\.\d minutes", done.output)
-    assert re.search(rf"│ the run's │ {own:.5f} │ 5 +│ its own +│", done.output)
-    assert re.search(r"\d+ trials, \d+ given up early, \d+ new; kept in .*run\.tune\.db", done.output)
-    line = next(part for part in done.stdout.splitlines() if part.startswith("XGBModel("))
+    code, out, err = invoke("tune", run, "--minutes", 0.8, columns=160)
+    assert code == 0, err
+    assert re.search(r"one trial took [\d.]+ s: at least \d+ fit in 0\.\d minutes", err)
+    assert re.search(rf"│ the run's │ {scores_of(run)['oof']['xgb']:.5f} │ 5 +│ its own +│", out)
+    assert re.search(r"\d+ trials, \d+ given up early, \d+ new; kept in .*run\.tune\.db", out)
+    line = next(part for part in out.splitlines() if part.startswith("XGBModel("))
     assert eval(line, NAMES).name == "xgb"
 
 
 def test_what_cannot_be_tuned_is_refused(run, tmp_path):
-    with pytest.raises(DataError, match="0 minutes"):
-        tune_run(run, minutes=0)
-    with pytest.raises(DataError, match=r"no model 'xgbb'.*It has constant, net, xgb, weak"):
-        tune_run(run, minutes=1, model="xgbb")
-    with pytest.raises(DataError, match=r"'constant' \(ConstantModel\) cannot be tuned.*--model with one of net, xgb"):
-        tune_run(run, minutes=1, model="constant")
-    with pytest.raises(DataError, match="no time to train the model once"):
-        tune_run(run, minutes=1e-9)
+    for options, said in (
+        ({"minutes": 0}, "0 minutes"),
+        ({"minutes": 1e-9}, "no time to train the model once"),
+        ({"model": "xgbb"}, r"no model 'xgbb'.*It has constant, net, xgb, weak"),
+        ({"model": "constant"}, r"'constant' \(ConstantModel\) cannot be tuned.*--model with one of net, xgb"),
+        ({"data": run.parent}, "other files than those of the run"),
+    ):
+        with pytest.raises(DataError, match=said):
+            tune_run(run, **{"minutes": 1, **options})
     with pytest.raises(MissingFileError, match="Give a run directory"):
         tune_run(tmp_path / "none", minutes=1)
-    (run.parent / "data" / "extra.csv").write_text("a\n1\n")
-    with pytest.raises(DataError, match="other files than those of the run"):
-        tune_run(run, minutes=1, data=run.parent / "data")
     (run.parent / "run.tune.db").write_bytes(b"no database" * 100)
     with pytest.raises(UnreadableFileError, match=r"run\.tune\.db.*no file of trials.*Delete it"):
         tune_run(run, minutes=1)
@@ -267,7 +258,4 @@ def test_runs_without_a_model_to_tune_are_refused_by_name(tmp_path):
     for part in ("train", "test"):
         pd.DataFrame({"items": [[1, 2, 3], [2, 3, 1]] * 20}).to_parquet(tmp_path / "lists" / f"{part}.parquet")
     run = run_competition(Next(), tmp_path / "lists", tmp_path / "next")
-    done = CliRunner().invoke(app, ["tune", str(run), "--minutes", "1"])
-    assert done.exit_code == 1
-    assert "a run of next items, whose models cannot be tuned. Give a run of rows" in done.output
-    assert len(done.output.splitlines()) == 1
+    refused(["tune", run, "--minutes", 1], "a run of next items, whose models cannot be tuned. Give a run of rows")
