@@ -99,16 +99,6 @@ def test_a_tail_is_eight_distances_of_the_quartiles_long(last, found):
     assert long_tails(Table({"v": np.array(values, dtype=np.float64)}), ["v"]) == found
 
 
-def test_counts_and_amounts_have_long_tails_and_other_numbers_have_none():
-    rng = np.random.default_rng(0)
-    normal = rng.normal(size=(3, 2_000))
-    columns = {"counts": rng.poisson(np.exp(normal[0] * 1.5 - 2)).astype(float), "amounts": -np.exp(normal[1] * 2)}
-    columns |= {"even": rng.random(2_000), "normal": normal[2], "flag": (rng.random(2_000) < 0.01).astype(float)}
-    table = Table(columns)
-    assert long_tails(table, table.names) == ["counts", "amounts"]
-    assert long_tails(table, ["even", "amounts"]) == ["amounts"]
-
-
 def counted_rows(seed=0, *, logged=False):
     """Counts and a plain number; ``logged``: the counts by numpy as what the net is to make of them."""
     rng = np.random.default_rng(seed)

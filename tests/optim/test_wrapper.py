@@ -6,12 +6,9 @@ import warnings
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from fastai import optimizer as fastai_optim
-from fastai.callback.core import Callback
-from fastai.callback.tracker import ReduceLROnPlateau
 from fastai.optimizer import OptimWrapper
 from torch import nn
 
@@ -20,9 +17,6 @@ from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms
 from fastrec.optim.wrapper import GroupHypers
-from fastrec.tabular import Categorify, Normalize, TabularFrame
-from fastrec.training import rec_learner
-from tests.training.helpers import quiet_fit
 
 DEVICE = resolve_device()
 
@@ -293,17 +287,3 @@ def test_one_value_several_or_a_slice_are_set_as_fastai_sets_them(value):
     opt = TorchOptim([[nn.Parameter(torch.ones(2))]], partial(torch.optim.AdamW, lr=0.1))
     opt.set_hyper("lr", np.float32(0.5))
     assert type(opt.opt.param_groups[0]["lr"]) is float
-
-
-def test_a_callback_that_lowers_the_rate_is_heard():
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame({"x": rng.normal(size=90), "y": rng.normal(size=90)})
-    frame = TabularFrame(df, [Categorify, Normalize], [], ["x"], "y", splits=(range(60), range(60, 90)))
-    lower = ReduceLROnPlateau(monitor="train_loss", min_delta=1e9, patience=1, factor=10)  # never better
-    seen = []
-    note = Callback(after_step=lambda self: seen.append({g["lr"] for g in self.opt.opt.param_groups}))
-    learn = rec_learner(frame.dataloaders(30), layers=[4], opt_func=adamw, cbs=[lower, note])
-    quiet_fit(learn, 4, 1e-2, by="fit")
-    assert seen[0] == {1e-2}
-    assert [len(rates) for rates in seen] == [1] * 8  # those that do not decay too
-    assert max(seen[-1]) < 2e-3

@@ -453,29 +453,6 @@ def test_predictions_of_other_rows_or_shapes_are_refused():
         Stack().fit(good, replace(train, label=None), folds, train)
 
 
-def test_weights_of_rows_reach_the_blends():
-    rng = np.random.default_rng(0)
-    n = 400
-    label = rng.normal(size=n)
-    first = np.arange(n) < n / 2
-    scores = {  # m0 is right in the first half alone, m1 in the second
-        "m0": torch.from_numpy(np.where(first, label, rng.normal(size=n))),
-        "m1": torch.from_numpy(np.where(first, rng.normal(size=n), label)),
-    }
-    table, folds = Table({"x": torch.zeros(n)}), torch.arange(n) % 4
-    found = {}
-    for heavy, weight in (("m0", first), ("m1", ~first)):
-        train = Rows(table, "regression", label=torch.from_numpy(label), weight=torch.from_numpy(weight * 1.0))
-        two = level_two_of(scores, train, [])
-        for blend in Stack().blends(["m0", "m1"], train, get_metric("rmse")):
-            if blend.name in ("ridge", "trees"):
-                made = cross_fit(blend, two, level_two_folds(folds, train), two, 0)
-                found[blend.name, heavy] = made.models[0]
-    assert found["ridge", "m0"].trace.importance["m0"] > 0.95 > 0.05 > found["ridge", "m0"].trace.importance["m1"]
-    assert found["ridge", "m1"].trace.importance["m1"] > 0.95
-    assert found["trees", "m1"].sums.trace.importance["m1"] > 0.95
-
-
 @pytest.mark.parametrize("case", ["binary", "multiclass", "ranking"])
 def test_blends_learn_from_some_of_many_rows(case, monkeypatch):
     monkeypatch.setattr("fastrec._core.limits.BLEND_ROWS", 60)

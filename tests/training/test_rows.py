@@ -12,7 +12,6 @@ import torch
 from fastai.callback.core import Callback, CancelBatchException, CancelEpochException
 from fastai.callback.training import GradientAccumulation
 from fastai.data.block import CategoryBlock
-from fastai.learner import load_learner
 from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
 from hypothesis import given
@@ -23,7 +22,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE
-from fastrec.models import DeepFM, Embeddings, EmbeddingTables, TabularNet
+from fastrec.models import Embeddings, EmbeddingTables, TabularNet
 from fastrec.optim import adamw, lamb, scale_lr, split_embeddings
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CowClip, load_checkpoint, rec_learner
@@ -100,13 +99,6 @@ def test_it_trains_as_a_plain_learner_to_the_bit(tmp_path, opt_func):
     assert_same(outcome(plain), outcome(placed))
 
 
-def test_a_model_with_a_linear_part(tmp_path):
-    limit = Embeddings("cached", device_bytes=45_000)
-    one, other = (outcome(fit(learner(tmp_path, p, DeepFM, emb_dim=8))) for p in (None, limit))
-    assert one[0] == pytest.approx(other[0], rel=1e-5)
-    np.testing.assert_allclose(one[2], other[2], rtol=1e-4)
-
-
 class Interrupt(Callback):
     """Leaves batches and epochs out at several places."""
 
@@ -142,16 +134,6 @@ def test_after_lr_find_and_from_what_was_saved(tmp_path):
         fit(learn, 1)
         found.append(outcome(learn))
     assert_same(*found)
-
-
-def test_an_exported_learner_predicts_the_same(tmp_path):
-    learn = fit(learner(tmp_path, CACHED), 1)
-    before = outcome(learn)[2]
-    learn.export(tmp_path / "learn.pkl")
-    assert outcome(learn)[2] == before
-    loaded = load_learner(tmp_path / "learn.pkl")
-    loaded.dls = learn.dls
-    assert predictions(loaded)[0].tolist() == before
 
 
 @pytest.mark.parametrize("summed", [False, True], ids=["plain", "summed"])
