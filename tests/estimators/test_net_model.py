@@ -83,22 +83,6 @@ def test_learns_what_is_planted_and_predicts_in_the_tasks_shape(task, model):
     assert (none.dtype, none.shape) == (torch.float64, (0, *SHAPES[task]))
 
 
-def test_unseen_and_missing_values_are_predicted():
-    data = table("binary")
-    odd = torch.full((len(data),), torch.nan, dtype=torch.float64)
-    odd[::2] = torch.inf
-
-    def said(net, **columns):
-        return net.predict(data.with_table(data.table.with_columns(columns)))
-
-    for model in SMALL:
-        net = small(model).fit(data, seed=1)
-        unseen, missing = (said(net, kind=[k] * len(data)) for k in ("?", None))
-        assert unseen.isfinite().all()
-        assert torch.equal(unseen, missing)
-        assert said(net, x=odd, gap=odd).isfinite().all()
-
-
 def test_what_is_missing_tells_by_a_flag():
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
@@ -109,14 +93,6 @@ def test_what_is_missing_tells_by_a_flag():
 
 
 # How it learns -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", SMALL)
-def test_same_seed_same_bytes(model):
-    data = table("multiclass")
-    a, b, c = (small(model).fit(data, seed=s).predict(data) for s in (1, 1, 2))
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
 
 
 def test_rows_to_report_on_change_nothing():

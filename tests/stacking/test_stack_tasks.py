@@ -62,17 +62,6 @@ def test_a_stack_is_scored_by_its_own_predictions(case, noise):
         torch.testing.assert_close(made.predictions.test.sum(1), torch.ones(len(test), dtype=torch.float64))
 
 
-@pytest.mark.parametrize("case", TASKS)
-def test_a_stack_of_equals_beats_each(case):
-    train, scores = make(case, 3000 if case == "ranking" else 800, 3, 0, 1.0, alike=True)
-    made = fit(Stack(rounds=10), scores, train)
-    metric = get_metric(default_metric(train.task))
-    assert metric.better(made.score, made.tried[made.best_base])
-    low, high = made.difference.low, made.difference.high
-    assert low > 0 if metric.greater_is_better else high < 0
-    assert made.chosen not in scores
-
-
 class Fixed(Estimator):
     """Scores by a column, better or worse by a shift of its own in each fold."""
 
