@@ -15,7 +15,6 @@ from fastrec.stacking import HillClimb, OneBase, Stack, StackModel
 from fastrec.stacking.stack import cross_fit, level_two_folds, level_two_of
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Lists, Predictions, Rows, folds_digest
-from tests import fresh
 from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make, sigmoid
 
 
@@ -475,36 +474,23 @@ def test_blends_learn_from_some_of_many_rows(case, monkeypatch):
 
 # Keeping --------------------------------------------------------------------------------------------------------------
 
-CODE = """
-import sys
-import torch
-from pathlib import Path
-from tests.stacking.stack_cases import TASKS, make
-from fastrec.stacking import StackModel
-
-for folder in sorted(Path(sys.argv[1]).iterdir()):
-    test, scores = make(folder.name, 100, 2, 1, 0.5)
-    torch.save(StackModel.load(folder / "stack").predict(scores, test), folder / "again.pt")
-"""
-
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A stack of every task and its blends, saved, and what a fresh process makes of them."""
+    """A stack of every task and its blends, saved."""
     folder, found = tmp_path_factory.mktemp("stacks"), {}
     for case in TASKS:
         made, _, _, test, test_scores = stacked(case)
         found[case] = made, test, test_scores
         made.model.save(folder / case / "stack")
-    fresh.run(CODE, folder)
     return folder, found
 
 
 @pytest.mark.parametrize("case", TASKS)
-def test_a_saved_stack_predicts_the_same_in_a_fresh_process(kept, case):
+def test_a_saved_stack_predicts_the_same(kept, case):
     folder, found = kept
     made, test, test_scores = found[case]
-    again = torch.load(folder / case / "again.pt", weights_only=True)
+    again = StackModel.load(folder / case / "stack").predict(test_scores, test)
     torch.testing.assert_close(again, made.predictions.test, rtol=0, atol=1e-9)
     torch.testing.assert_close(made.model.predict(test_scores, test), made.predictions.test, rtol=0, atol=1e-12)
     one = test.take(torch.arange(5))  # a list; and rows do not depend on the rows beside them
