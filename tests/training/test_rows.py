@@ -12,6 +12,7 @@ import torch
 from fastai.callback.core import Callback, CancelBatchException, CancelEpochException
 from fastai.callback.training import GradientAccumulation
 from fastai.data.block import CategoryBlock
+from fastai.learner import load_learner
 from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
 from hypothesis import given
@@ -134,6 +135,16 @@ def test_after_lr_find_and_from_what_was_saved(tmp_path):
         fit(learn, 1)
         found.append(outcome(learn))
     assert_same(*found)
+
+
+def test_an_exported_learner_predicts_the_same(tmp_path):
+    learn = fit(learner(tmp_path, CACHED), 1)
+    before = outcome(learn)[2]
+    learn.export(tmp_path / "learn.pkl")
+    assert outcome(learn)[2] == before
+    loaded = load_learner(tmp_path / "learn.pkl")
+    loaded.dls = learn.dls
+    assert predictions(loaded)[0].tolist() == before
 
 
 @pytest.mark.parametrize("summed", [False, True], ids=["plain", "summed"])
