@@ -111,11 +111,11 @@ class NetRanker(Ranker):
         train = whole_lists(train, name=self.name)
         set_seed(seed)
         self.forget()
-        flags = missing_flags(train)
-        cats, conts = self._cats(train), [*train.conts, *flags]
+        train, flags = self._with_columns(train), missing_flags(train)
+        cats, conts = list(train.cats), [*train.conts, *flags]
         targets = dict(zip(_TARGETS, _targets_of(train), strict=True))
         frame = TabularFrame(
-            net_columns(self._with_columns(train), flags, [*cats, *conts], targets),
+            net_columns(train, flags, [*cats, *conts], targets),
             procs=[Categorify, RankGauss],
             cat_names=cats,
             cont_names=conts,
@@ -141,9 +141,6 @@ class NetRanker(Ranker):
         self._trained.net.eval()
         self.trace = Trace(curves=report.records, began=STARTED if self._start is not None else "")
         return self
-
-    def _cats(self, train: Lists) -> list[str]:
-        return list(train.cats)
 
     def _with_columns(self, rows: Lists) -> Lists:
         """Return lists with all columns of the net."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,15 +105,6 @@ class Head:
         if self.task == "multiclass":
             return outputs.softmax(1)
         return outputs.sigmoid().squeeze(1) if self.task == "binary" else outputs.sigmoid()
-
-    def to_state(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Restore a head from its ``to_state``."""
-        return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in state.items()})
 
 
 class RowLoss(nn.Module):
@@ -411,11 +402,11 @@ class NetModel(Estimator):
             about.append(net.write(folder / f"net_{i}"))
         own_metric = self.stop_by.to_state() if self.stop_by is not None and self.stop_by.is_own else None
         options = {"own_options": list(self.options), "own_metric": own_metric}
-        return {"nets": about, "head": self._head.to_state(), **options}
+        return {"nets": about, "head": vars(self._head), **options}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Restore what ``write`` wrote."""
-        self._head = Head.from_state(about["head"])
+        self._head = Head(**{n: tuple(v) if isinstance(v, list) else v for n, v in about["head"].items()})
         nets = enumerate(about["nets"])
         self._nets = [TrainedNet.read(folder / f"net_{i}", own, self._head.loss()) for i, own in nets]
         if about.get("own_metric") is not None:

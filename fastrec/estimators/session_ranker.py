@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -156,11 +156,12 @@ def known_events(rows: Lists) -> ListEvents:
 
 
 def with_items(rows: Lists) -> Lists:
-    """Add the candidates' items as a separate categorical column."""
+    """Add the candidates' items as one more categorical column, the last one."""
     events = known_events(rows)
     if events.item not in rows.table:
         raise DataError("candidates lack the column of items", column=events.item, remedy="Keep it in the table")
-    return rows.with_table(rows.table.with_columns({ITEM: as_column(rows.table[events.item], name=ITEM)}))
+    table = rows.table.with_columns({ITEM: as_column(rows.table[events.item], name=ITEM)})
+    return replace(rows, table=table, cats=[*rows.cats, ITEM])
 
 
 def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: Tensor, sizes: Tensor) -> Tensor:
@@ -217,9 +218,6 @@ class SessionRanker(NetRanker):
         """Drop the net and the preparation of its columns and events."""
         super().forget()
         self._events: EventCoder | None = None
-
-    def _cats(self, train: Lists) -> list[str]:
-        return [*train.cats, ITEM]
 
     def _with_columns(self, rows: Lists) -> Lists:
         return with_items(rows)

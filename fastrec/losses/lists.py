@@ -59,7 +59,21 @@ def _dense_ids(groups: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, new.cumsum(0))
 
 
-class ListwiseSoftmax(nn.Module):
+class _RankingLoss(nn.Module):
+    """A loss of scores that rank: the model has one output, and scores are no probabilities."""
+
+    n_out = 1
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def activation(self, scores: Tensor) -> Tensor:
+        """Return scores unchanged."""
+        return scores
+
+
+class ListwiseSoftmax(_RankingLoss):
     """Softmax cross-entropy over each list's candidates (ListNet's top-one loss; Cao et al., ICML 2007, section 5).
 
     For a list with scores s and targets y: ``-Σ_i y_i / Σ_j y_j · (s_i - log Σ_j exp s_j)``. Lists without a positive
@@ -69,12 +83,6 @@ class ListwiseSoftmax(nn.Module):
     Args:
         reduction: ``'mean'`` over the lists with a positive, ``'sum'``, or ``'none'``: each row's share.
     """
-
-    n_out = 1
-
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
 
     def denominator(self, targets: Tensor, groups: Tensor | None = None) -> Tensor:
         """Count the lists with a positive, a scalar: the weight for combining the means of several processes."""
@@ -117,7 +125,7 @@ def _log_sum_exp(scores: Tensor, lists: Tensor) -> Tensor:
     return torch.where(sums > 0, sums, torch.ones_like(sums)).log() + top
 
 
-class BPR(nn.Module):
+class BPR(_RankingLoss):
     """Bayesian personalised ranking: ``-log σ(s_i - s_j)`` of a more and a less relevant row (arXiv 1205.2618).
 
     Pairs are formed within a list, so batches should contain whole lists.
@@ -125,12 +133,6 @@ class BPR(nn.Module):
     Args:
         reduction: ``'mean'`` over pairs, ``'sum'``, or ``'none'``: each row's share.
     """
-
-    n_out = 1
-
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
 
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
         """Compute the loss over all pairs of rows in the same list, where the first row is more relevant.
@@ -148,10 +150,6 @@ class BPR(nn.Module):
         if self.reduction == "none":
             return torch.zeros_like(scores).index_add(0, better, losses)
         return losses.sum() / (max(len(losses), 1) if self.reduction == "mean" else 1)
-
-    def activation(self, scores: Tensor) -> Tensor:
-        """Return scores unchanged: they are for ranking and are not probabilities."""
-        return scores
 
 
 def _pairs(target: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,7 +185,7 @@ class PairScores(Tensor):
         return scores
 
 
-class InBatchSoftmax(nn.Module):
+class InBatchSoftmax(_RankingLoss):
     """Softmax cross-entropy in which a row's item competes with the items of the batch's other rows.
 
     For row i: ``-log(exp c_ii / Σ_j exp c_ij)`` with ``c_ij = s_ij - log q_j``, where q_j is the probability of item j
@@ -199,12 +197,9 @@ class InBatchSoftmax(nn.Module):
         reduction: ``'mean'`` over the rows that count (by weight), ``'sum'``, or ``'none'``.
     """
 
-    n_out = 1
-
     def __init__(self, log_q: Tensor | None = None, *, reduction: Reduction = "mean") -> None:
-        super().__init__()
+        super().__init__(reduction=reduction)
         self.register_buffer("log_q", log_q)
-        self.reduction = reduction
 
     def forward(self, scores: Tensor, targets: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
         """Compute the loss: a scalar, or ``[b]`` if the reduction is ``'none'``.
@@ -234,10 +229,6 @@ class InBatchSoftmax(nn.Module):
             total = weights.sum()
             return losses.sum() / torch.where(total > 0, total, torch.ones_like(total))
         return _reduce(losses, self.reduction)
-
-    def activation(self, scores: Tensor) -> Tensor:
-        """Return scores unchanged: they are for ranking and are not probabilities."""
-        return scores
 
 
 def _all_scores(scores: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -27,31 +27,29 @@ Pool = Literal["mean", "sum", "max"]
 class EmbeddingTables(nn.Module):
     """Embedding tables of several columns, those of one width held as one parameter.
 
-    A forward pass gathers once per width, a backward pass scatters once per width, and an optimizer sees one
-    parameter per width; ``parameter_segments`` (also set as ``segments`` on each parameter) tells layer-wise
-    optimizers which rows are which table.
+    There is one gather, one scatter and one parameter per width. ``parameter_segments`` (also set as ``segments`` on
+    each parameter) tells layer-wise optimizers the rows of each table.
 
     Args:
         emb_szs: ``(rows, width)`` for each column, in the order of the batch's columns.
-        names: the columns' names; ``'0'``, ``'1'``, … where not given.
-        pad: round every width up to a multiple of 4 floats (16 bytes); the padded width is then the table's width.
-            False keeps the widths as they are.
-        check_ids: when to look for ids out of range before the lookup: ``'auto'`` on the CPU only, since on CUDA the
-            look costs a wait for the device; ``'always'``; ``'never'``. Never inside a compiled or exported graph.
-        std: scale of the truncated normal (at two scales) that the tables start from.
-        list_szs: ``(rows, width)`` for each list column; of a tied one those of the other's table.
-        list_names: the list columns' names; ``'list0'``, … where not given.
-        pool: how the vectors of a list become one; an empty list is zeros.
-        tie: list column → the column whose table it looks up in; both have to be coded by one vocabulary.
-        grads: ``'rows'`` gives tables of 20,000 rows or more row-sparse gradients, which hold the batch's rows only:
-            for optimizers that take them (``fastrec.optim``'s do). ``'dense'``: all have dense ones.
-        placement: where tables of 20,000 rows or more lie, see ``Embeddings``: a name, settings, or a plan of
-            ``plan_embeddings``; None: on the device. With a placement, gradients are as with ``grads='rows'``.
+        names: the columns' names; None: ``'0'``, ``'1'``, …
+        pad: round every width up to a multiple of 4 floats (16 bytes).
+        check_ids: when to check ids before the lookup: ``'auto'`` on the CPU only, since on CUDA the check waits for
+            the device; ``'always'``; ``'never'``. Never inside a compiled or exported graph.
+        std: scale of the initial truncated normal (at two scales).
+        list_szs: ``(rows, width)`` for each list column; a tied one has those of the other table.
+        list_names: the list columns' names; None: ``'list0'``, …
+        pool: how to pool the vectors of a list; an empty list gives zeros.
+        tie: list column → the column whose table it uses; both must share one vocabulary.
+        grads: ``'rows'``: tables of 20,000 rows or more get row-sparse gradients, of the batch's rows only, for
+            optimizers that take them (``fastrec.optim``'s do). ``'dense'``: all gradients are dense.
+        placement: where tables of 20,000 rows or more are stored, see ``Embeddings``: a name, settings, or a plan of
+            ``plan_embeddings``; None: on the device. A placement implies ``grads='rows'``.
 
     Raises:
-        DataError: a size below 1, names that repeat or are not as many as the sizes, a tie to a table of another
-            size or to none, or another placement.
-        DeviceMemoryError: tables do not fit the limit that the placement sets.
+        DataError: a size is below 1, names repeat or are not as many as the sizes, a tie is to no table or to one of
+            another size, or the placement is unknown.
+        DeviceMemoryError: tables exceed the limit of the placement.
     """
 
     def __init__(
@@ -125,11 +123,7 @@ class EmbeddingTables(nn.Module):
                 trunc_normal_(table, std=std)
 
     def forward(self, x_cat: Tensor | None, *lists: ListBatch) -> Tensor:
-        """Look up every column: ``[b, embedding_dim]``, the columns' vectors side by side in order, then the lists'.
-
-        Args:
-            x_cat: ids ``[b, columns]``, integers from 0 to the column's rows less one.
-            *lists: a ``ListBatch`` of ids for each list column.
+        """Look up ids ``[b, columns]`` and lists of ids: ``[b, embedding_dim]``, columns first.
 
         Raises:
             DataError: an id is out of range (see ``check_ids``), or the number of columns is another.
@@ -137,12 +131,7 @@ class EmbeddingTables(nn.Module):
         return side_by_side(self.pieces(x_cat, lists))
 
     def pieces(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> list[Tensor]:
-        """Look up as ``forward``, before the vectors are copied into one tensor.
-
-        Returns:
-            Tensors ``[b, ·]`` whose concatenation along dimension 1 is what ``forward`` returns; a caller that
-            has more columns to append saves a copy.
-        """
+        """Look up like ``forward``, as pieces ``[b, ·]`` that it concatenates: appending more columns saves a copy."""
         return (self._columns(x_cat) if self.n_columns else []) + self.bags(lists)
 
     def bags(self, lists: Sequence[ListBatch]) -> list[Tensor]:
@@ -153,10 +142,7 @@ class EmbeddingTables(nn.Module):
         return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
-        """Return which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``.
-
-        Of tables that are not on the device (see ``Embeddings``), for the batch that was looked up last.
-        """
+        """Return the rows that the last batch looked up: group → int64 ``[b, columns of the group]``."""
         return {group: self._places(group, rows) for group, rows in self.rows_by_group(x_cat).items()}
 
     def list_ids(self, name: str, lists: ListBatch) -> Tensor:
@@ -251,11 +237,9 @@ class EmbeddingTables(nn.Module):
         return F.embedding_bag(ids, weight, lists.offsets, mode=self.pool, sparse=sparse, include_last_offset=True)
 
     def table(self, name: str) -> Tensor:
-        """Return one column's table, as a view that gradients flow through.
+        """Return one column's table ``[rows, width]``, a view that gradients flow through.
 
-        Returns:
-            ``[rows, width]`` view of the shared parameter; of a table on the host of its rows there, as they are now,
-            and of one that ranks share a copy, for which all ranks have to ask.
+        Of a table on the host it is a view of the rows there; of a sharded one a copy, which all ranks must request.
         """
         s = self.slice_of(name)
         placed = self.placed.get(s.group)
@@ -264,10 +248,7 @@ class EmbeddingTables(nn.Module):
 
     @contextmanager
     def writing(self, name: str, *, anew: bool = False) -> Iterator[Tensor]:
-        """Open one column's table ``[rows, width]`` to be changed in place, wherever its rows are.
-
-        ``anew``: all of it will be overwritten; what it holds before is anything.
-        """
+        """Open one column's table ``[rows, width]`` for changes in place; ``anew``: all of it will be overwritten."""
         s = self.slice_of(name)
         placed = self.placed.get(s.group)
         with torch.no_grad():
@@ -291,12 +272,7 @@ class EmbeddingTables(nn.Module):
             table.copy_(weights)
 
     def parameter_segments(self) -> dict[str, tuple[int, ...]]:
-        """Return the row bounds of the tables inside each parameter.
-
-        Returns:
-            Parameter name (as in ``named_parameters``) to ``(0, …, rows)``: table ``i`` is rows
-            ``bounds[i]:bounds[i + 1]``.
-        """
+        """Return the bounds ``(0, …, rows)`` of the tables in each parameter, by its name in ``named_parameters``."""
         groups = dict.fromkeys(s.group for s in self.slices)
         return {f"weights.{g}": (0, *(s.stop for s in self.slices if s.group == g)) for g in groups}
 

@@ -30,9 +30,9 @@ class MatrixFactorization(FieldNet):
         dim: width of the vectors, rounded up to a multiple of 4 unless ``pad=False``.
         bias: each id has a bias.
         mean: the common bias, on the scale of the targets; it is not trained. ``rec_learner`` takes the mean of the
-            training rows' targets. None: 0 before any sigmoid.
-        y_range: ``(low, high)`` that a sigmoid squeezes the score into; none by default.
-        std: scale of the truncated normal that vectors and biases start from.
+            training targets. None: 0 before any sigmoid.
+        y_range: ``(low, high)`` of a sigmoid on the score; None: no sigmoid.
+        std: scale of the initial truncated normal.
         **inputs: options of the inputs, see ``FieldNet``; no lists or vectors.
 
     Raises:
@@ -92,8 +92,7 @@ class MatrixFactorization(FieldNet):
     def user_vectors(self) -> Tensor:
         """Return vectors of all codes of the first column, biases included: ``[rows, width + 2]``.
 
-        Their products with ``item_vectors`` are the scores but for the common bias and any sigmoid, so that they put
-        items in the same order.
+        Their products with ``item_vectors`` are the scores without the common bias and sigmoid.
         """
         vectors, bias = self._side(0)
         return torch.cat([vectors, bias, torch.ones_like(bias)], 1)
@@ -124,9 +123,8 @@ def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:
 class TwoTower(FieldNet):
     """A multi-layer perceptron over the query's columns, one over the item's; a row's score is their dot product.
 
-    Vectors of either side can be computed for themselves (``query_vectors``, ``item_vectors``), so that a query finds
-    its items by a search for nearest vectors. It trains on rows of a query with its item: with ``InBatchSoftmax`` the
-    items of a batch's other rows are the negatives; with ``BCE`` or ``BPR`` the rows' own targets tell.
+    ``query_vectors`` and ``item_vectors`` serve a search for nearest vectors. A training row is a query with its item.
+    With ``InBatchSoftmax`` the items of a batch's other rows are negatives; ``BCE`` and ``BPR`` use the rows' targets.
 
     Args:
         out_sz: number of outputs: 1.
@@ -134,9 +132,9 @@ class TwoTower(FieldNet):
         item: names of the item's columns; a column may be in both, or in none.
         dim: width of the vectors.
         layers: width of each hidden layer, in both towers.
-        normalize: vectors of length 1.
-        temperature: what scores are divided by; by default 0.05 for vectors of length 1, else 1.
-        item_id: the categorical column that tells items apart; by default the first of ``item``.
+        normalize: scale vectors to length 1.
+        temperature: divisor of scores; None: 0.05 if normalized, else 1.
+        item_id: the categorical column that identifies items; None: the first of ``item``.
         cont_names: names of the continuous columns (``rec_learner`` gives them).
         vector_names: names of the vector columns (likewise).
         emb_szs, n_cont, ps, use_bn, act_cls: see ``TabularNet``.
@@ -198,12 +196,7 @@ class TwoTower(FieldNet):
         return {k: v for k, v in named.items() if k not in given}
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Return the query's vector of each row, ``[b, dim]``; the item's columns have to be there, with any values.
-
-        Args:
-            x_cat, x_cont: a batch, see ``FieldNet``.
-            *extras: its lists and vectors.
-        """
+        """Return the query's vector of each row, ``[b, dim]``; the item's columns may hold any values."""
         return self._vectors("query", self._inputs(x_cat, x_cont, extras))
 
     def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
@@ -211,12 +204,7 @@ class TwoTower(FieldNet):
         return self._vectors("item", self._inputs(x_cat, x_cont, extras))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
-        """Score each row's query and item, see ``FieldNet``.
-
-        Returns:
-            ``[b, 1]``: dot product over temperature. Until something is computed from it, it also knows the vectors
-            (``PairScores``), from which ``InBatchSoftmax`` makes the scores of all pairs.
-        """
+        """Return dot products over the temperature ``[b, 1]``, as ``PairScores`` for ``InBatchSoftmax``."""
         inputs = self._inputs(x_cat, x_cont, extras)
         queries, items = self._vectors("query", inputs) / self.temperature, self._vectors("item", inputs)
         if torch.compiler.is_compiling():  # a graph has plain tensors
@@ -251,11 +239,11 @@ def item_log_q(dls: Any, column: str, *, uniform: float = 0.0) -> Tensor:
 
     Args:
         dls: dataloaders of the training rows.
-        column: the categorical column that tells items apart.
-        uniform: share of a batch whose items are drawn from all alike (see ``MoreNegatives``).
+        column: the categorical column that identifies items.
+        uniform: share of a batch whose items are drawn uniformly (see ``MoreNegatives``).
 
     Returns:
-        float32 ``[rows of the table]``; an item that never occurs counts as if it did once.
+        float32 ``[rows of the table]``; an item that never occurs counts as once.
 
     Raises:
         MissingColumnError: it is not a categorical column.

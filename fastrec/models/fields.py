@@ -42,7 +42,7 @@ class InputOptions(TableOptions, total=False):
 class FieldNet(nn.Module):
     """The inputs of a net: categorical columns and lists as embeddings, numbers and vectors as dense values.
 
-    Subclasses call ``embed`` or ``fields`` and ``dense`` from their ``forward(x_cat, x_cont, *extras)``. It takes ids
+    Subclasses call ``embed`` or ``fields`` and ``dense`` in ``forward(x_cat, x_cont, *extras)``. It takes ids
     ``[b, categorical columns]``, numbers ``[b, n_cont]``, a ``ListBatch`` for each list column and ``[b, d]`` for each
     vector column; inputs without columns are ignored. An id out of range raises a ``DataError``.
 
@@ -110,12 +110,7 @@ class FieldNet(nn.Module):
         return [m for m in self.modules() if isinstance(m, EmbeddingTables) and m.placed]
 
     def embed(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
-        """Embed a batch, its columns side by side, then its lists: ``[b, n_emb]``.
-
-        Args:
-            x_cat: ids ``[b, categorical columns]``, integers.
-            extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
-        """
+        """Embed a batch's columns, then its lists: ``[b, n_emb]``."""
         return side_by_side(self.embed_pieces(x_cat, extras))
 
     def fields(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
@@ -156,10 +151,10 @@ def mlp_blocks(
     act_cls: Activation = nn.ReLU,
     lin_first: bool = True,
 ) -> list[nn.Module]:
-    """Make one block for each step from a width to the next, to be put into an ``nn.Sequential``.
+    """Make one block for each step from a width to the next.
 
-    ``ps`` is the dropout after hidden layers. The last block, if it is the output, has no activation, no dropout, and
-    batch norm only with ``bn_final``.
+    ``ps``: dropout after hidden layers. An output block has no activation, no dropout, and batch norm only with
+    ``bn_final``.
     """
     steps = len(sizes) - 1
     hidden = steps - int(last_is_output)
@@ -239,10 +234,9 @@ class LinearTerms(nn.Module):
 
 
 def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the rows that a net will train on, as its batches hold them; ``limit``: so many, drawn at random.
+    """Return the training rows, or a sample of ``limit`` rows, as batches hold them.
 
-    Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]``, None if there
-    are none.
+    Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None: none).
     """
     if limit is not None and limit < 1:
         raise DataError(f"a sample of {limit} rows", remedy="Give 1 or more, or None for all rows")

@@ -25,21 +25,20 @@ class EventBatch(NamedTuple):
 
 
 class EventNet(FieldNet):
-    """A candidate's reading of the session's events, beside its own columns, into a multi-layer perceptron.
+    """A multi-layer perceptron on a candidate's columns and what it reads (``read``) from the session's events.
 
-    An event's vector is the sum of those of its item, its categories, its numbers, how many events came after it, and,
-    where its item stands in the list too, what the list says of that candidate. A candidate's vector is the sum of its
-    item's and its columns'. A subclass says in ``read`` what the candidate makes of the events.
+    An event's vector is the sum of the vectors of its item, its categories, its numbers, the number of later events
+    and, if its item is in the list, that candidate's columns. A candidate's vector is the sum of its item's and its
+    columns'.
 
     Args:
-        emb_szs: ``(rows, width)`` for each categorical column; the last one is the candidates' item, whose vectors
-            candidates and events share and nothing else sees.
+        emb_szs: ``(rows, width)`` for each categorical column; the last one is the item, whose vectors candidates and
+            events share.
         event_szs: codes of each categorical column of events.
         n_event_cont: number of continuous columns of events.
-        max_events: events of a list, at most.
-        width: of the vectors of events and candidates.
-        ids: items have vectors of their own; False: an item is known by what its candidate's columns say. Where
-            most items are rare, their vectors learn the training lists by heart.
+        max_events: maximum of events per list.
+        width: width of the vectors of events and candidates.
+        ids: items have vectors; False: only the candidate's columns describe an item. Vectors of rare items overfit.
         n_cont, out_sz, layers, ps, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
     """
@@ -124,15 +123,14 @@ def _table(rows: int, width: int) -> nn.Embedding:
 
 
 class BST(EventNet):
-    """Behaviour sequence transformer: a transformer layer over the events and, last, the candidate; read at its place.
+    """Behaviour sequence transformer: a transformer layer over the events and the candidate, read at the candidate.
 
-    Of one layer the output at a place needs the keys and values of all places and the query of that one only: keys and
-    values of events are had once a list, whatever the number of candidates.
+    Keys and values of events are computed once per list.
 
     Args:
         emb_szs, n_cont, out_sz, layers: as for ``EventNet``.
-        heads: of the attention; they divide the width.
-        drop: dropout on what attention and the feed-forward net add.
+        heads: attention heads; they must divide the width.
+        drop: dropout on the outputs of attention and feed-forward net.
         **options: see ``EventNet``.
 
     Source: Chen et al. 2019, "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", section 2.
@@ -169,13 +167,13 @@ class BST(EventNet):
 
 
 class DIN(EventNet):
-    """Deep interest network: every event is weighed by a small net that sees it beside the candidate.
+    """Deep interest network: a small net weighs each event by the event and the candidate.
 
-    The weights are no shares: many events like the candidate weigh more in all than one does.
+    The weights do not sum to 1: many similar events count more than one.
 
     Args:
         emb_szs, n_cont, out_sz, layers: as for ``EventNet``.
-        hidden: width of the net that weighs.
+        hidden: width of the weighing net.
         **options: see ``EventNet``.
 
     Source: Zhou et al. 2018, "Deep Interest Network for Click-Through Rate Prediction", section 4.3.

@@ -56,25 +56,23 @@ def _weights(width: int, low_rank: int | None) -> nn.Module:
 class DCNv2(FieldNet):
     """Cross layers and an MLP over embeddings and dense values (arXiv 2008.13535).
 
-    ``'parallel'`` gives both the inputs and puts their results side by side before the outputs' linear layer;
-    ``'stacked'`` gives the MLP what the cross layers made. With d inputs a cross layer has d² + d weights, of rank r
-    2 d r + d: where columns of many categories make d large, ``low_rank`` or narrower ``emb_szs`` save most of the
-    time.
+    ``'parallel'``: both get the inputs, and a linear layer their outputs; ``'stacked'``: the MLP gets the outputs of
+    the cross layers. With d inputs a cross layer has d² + d weights, of rank r 2 d r + d: if d is large, ``low_rank``
+    or narrower ``emb_szs`` save most of the time.
 
     Example::
 
         learn = rec_learner(dls, DCNv2, cross_layers=3, low_rank=32, structure="stacked", loss_func=BCE())
 
     Args:
-        layers: width of each hidden layer of the MLP; none leaves the cross layers alone.
+        layers: width of each hidden layer of the MLP; empty: cross layers only.
         cross_layers: number of cross layers.
-        low_rank: rank of the cross layers' weights; by default they are whole.
-        structure: ``'parallel'`` or ``'stacked'``.
+        low_rank: rank of the cross layers' weights; None: full rank.
         emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
 
     Raises:
-        DataError: another structure, a rank below 1, no input columns at all, or ``ps`` not as long as ``layers``.
+        DataError: another structure, a rank below 1, no input columns, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(
@@ -112,11 +110,9 @@ class DCNv2(FieldNet):
 class DeepFM(FieldNet):
     """Linear terms, products of all pairs of fields, and an MLP over all fields, summed (arXiv 1703.04247).
 
-    A categorical or list column is a field by its embedding, a continuous column by a vector of its own times the
-    number, a vector column by a linear map of the whole vector. The three parts share the fields.
-
-    The sum over pairs is ``½ ((Σ v)² - Σ v²)``, summed over the width for one output, as published; several outputs
-    each weigh the width's entries by weights of their own, since one sum for all would tell no class from another.
+    The field of a categorical or list column is its embedding, of a continuous column a vector times the number, of a
+    vector column a linear map. The sum over pairs is ``½ ((Σ v)² - Σ v²)``, summed over the width for one output, as
+    published; each of several outputs weighs the width's entries.
 
     Example::
 
@@ -181,13 +177,10 @@ class DeepFM(FieldNet):
 class DLRM(FieldNet):
     """Bottom MLP on the dense values, dot products of all pairs of vectors, top MLP on both (arXiv 1906.00091).
 
-    Every field is embedded at one width, that of the bottom's last layer: ``bottom=[64, 16]`` makes tables of width
-    16. With ``pad`` (the default) that width is rounded up to a multiple of 4, in the bottom and the tables alike.
-    As published there is no batch norm anywhere, the bottom's last layer has an activation, and a table of n rows
-    starts uniform within ± n^-½. The published net for Criteo's Kaggle set is ``bottom=[512, 256, 64, 16]``,
-    ``top=[512, 256]``.
-
-    Without dense values there is no bottom; without fields the top works on the bottom's output.
+    Every field is embedded at the width of the bottom's last layer, which ``pad`` (the default) rounds up to a multiple
+    of 4. As published there is no batch norm, the bottom's last layer has an activation, and a table of n rows starts
+    uniform within ± n^-½. The published net for Criteo's Kaggle set is ``bottom=[512, 256, 64, 16]``,
+    ``top=[512, 256]``. Without dense values there is no bottom.
 
     Example::
 
@@ -195,19 +188,18 @@ class DLRM(FieldNet):
 
     Args:
         emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
-        bottom: width of each layer of the bottom MLP, the last being the width of the embeddings; ``(64, emb_dim)``
-            by default.
+        bottom: width of each layer of the bottom MLP, the last one that of the embeddings; None: ``(64, emb_dim)``.
         top: width of each hidden layer of the top MLP.
-        emb_dim: width of the embeddings, where ``bottom`` does not tell it; 16 by default.
-        self_interaction: each vector's product with itself as well.
-        ps: dropout after each hidden layer of the top, one for all or one each; none by default.
-        use_bn: batch norm in the layers of both MLPs, and on the continuous columns (``bn_cont`` changes the latter).
+        emb_dim: width of the embeddings without ``bottom``; None: 16.
+        self_interaction: also each vector's product with itself.
+        ps: dropout after hidden layers of the top, one for all or one each.
+        use_bn: batch norm in both MLPs, and on the continuous columns unless ``bn_cont`` is given.
         n_cont, out_sz, y_range, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
 
     Raises:
-        DataError: ``bottom`` is empty or does not end with ``emb_dim``; one field without dense values, which leaves
-            no pair; no input columns at all; or ``ps`` not as long as ``top``.
+        DataError: ``bottom`` is empty or does not end with ``emb_dim``; there are no input columns or no pair of
+            fields; or ``ps`` is not as long as ``top``.
     """
 
     def __init__(
@@ -267,8 +259,7 @@ class DLRM(FieldNet):
 class WideAndDeep(FieldNet):
     """A weight for each category and dense value, plus an MLP on embeddings and dense values (arXiv 1606.07792).
 
-    The crossed columns that the wide part is known for are made by a feature, as any other categorical column:
-    ``Cross("city", "device")``. The deep part embeds them too; an entry in ``emb_szs`` keeps them narrow there.
+    Make crossed columns by a feature, ``Cross("city", "device")``; the deep part embeds them too.
 
     Example::
 
@@ -279,9 +270,8 @@ class WideAndDeep(FieldNet):
         learn = rec_learner(dls, WideAndDeep, layers=[200, 100], emb_szs={"city_x_device": 4}, loss_func=BCE())
 
     Args:
-        out_sz: number of outputs; the wide part has a weight for each.
         layers: width of each hidden layer of the deep part.
-        emb_szs, n_cont, ps, y_range, use_bn, act_cls: see ``TabularNet``.
+        emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
     """
 

@@ -17,11 +17,10 @@ from fastrec.models.fields import FieldNet, InputOptions, dropouts, of_width, sq
 
 
 class OneHotTables(nn.Module):
-    """Columns of ids as one-hot numbers, nothing of which is learnt.
+    """One-hot encoding of columns of ids, without parameters.
 
-    Id 0 (missing, unseen) is all zeros. A column of two values is one number, -1 and 1. Each number is then less its
-    median, over the distance of its quartiles, clipped smoothly, as ``RobustScale`` does it to numbers
-    (arXiv 2407.04491, section 3); over training rows these depend on the ``shares`` of each id alone (None: equal).
+    Id 0 (missing, unseen) is all zeros. A column of two values is one number, -1 or 1. Numbers are then scaled like
+    ``RobustScale`` (arXiv 2407.04491, section 3), by the ``shares`` of each id in training rows (None: equal).
     """
 
     def __init__(
@@ -103,31 +102,30 @@ _ACTS = {"selu": F.selu, "mish": F.mish}
 class RealMLP(FieldNet):
     """A multi-layer perceptron with RealMLP's inputs, layers and first weights.
 
-    Categories of up to ``max_one_hot`` values are one-hot (two values: one number, -1 and 1), all others embedded.
-    Numbers are embedded by ``PBLD``. Then a diagonal layer that scales every input, and blocks of ``NTKLinear``,
-    a parametric activation and dropout. The first batch of a training sets the weights: each neuron's outputs get
-    standard deviation 1, and its bias lies among its outputs.
+    Categories of up to ``max_one_hot`` values are one-hot encoded, others embedded; numbers are embedded by ``PBLD``.
+    A diagonal layer scales every input; then come blocks of ``NTKLinear``, a parametric activation and dropout. The
+    first training batch scales the weights: each neuron's outputs get standard deviation 1, and its bias is drawn from
+    their range.
 
-    The paper's recipe of training is ``NetModel(model=RealMLP)``: parts learn at rates of their own (``rate_groups``),
-    numbers come through ``RobustScale``. With another way of training use ``splitter=RealMLP.rate_groups`` where rates
-    of several groups are given.
+    ``NetModel(model=RealMLP)`` trains as the paper does: parts have their own rates (``rate_groups``), and numbers go
+    through ``RobustScale``. In your own training use ``splitter=RealMLP.rate_groups`` for several rates.
 
     Args:
-        emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch, the one for missing included; the
-            width is not used.
+        emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch; the width is not used.
         act: ``'selu'`` (the paper's for classes) or ``'mish'`` (for amounts).
-        frequencies: how many cosines a number is embedded by.
-        d_embedding: width of a number's vector, the number itself among it.
-        sigma: scale of the frequencies to begin with.
-        max_one_hot: the most values of a one-hot column.
-        emb_dim: width of the embedding of the others.
-        shares: for each categorical column the share of the training rows that has each id, ``[rows]``, by which
-            one-hot columns are centred and scaled; ``rec_learner`` takes them from the data; None: as if equal.
+        frequencies: cosines per number.
+        d_embedding: width of a number's vector, including the number.
+        sigma: scale of the initial frequencies.
+        max_one_hot: maximum of values of a one-hot column.
+        emb_dim: width of embeddings.
+        shares: for each categorical column the share of training rows with each id, ``[rows]``, which scales one-hot
+            columns; ``rec_learner`` computes them; None: equal shares.
         n_cont, out_sz, layers, ps, y_range: see ``TabularNet``; one hidden layer or more.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
 
     Raises:
-        DataError: no input columns or hidden layers at all, another activation, or ``ps`` not as long as ``layers``.
+        DataError: there are no input columns or hidden layers, another activation, or ``ps`` is not as long as
+            ``layers``.
     """
 
     def __init__(
@@ -260,8 +258,8 @@ class NTKLinear(nn.Module):
     def begin(self, x: Tensor) -> None:
         """Set weights and biases by a batch of inputs ``[b, n_in]``.
 
-        Weights are divided by the standard deviation of their neuron's outputs; a bias is less a mean of five rows'
-        outputs, with weights drawn evenly from those that sum to 1 (*he+5*, arXiv 1903.11482, section 4).
+        Weights are divided by the standard deviation of their neuron's outputs; a bias is minus a randomly weighted
+        mean of five rows' outputs (*he+5*, arXiv 1903.11482, section 4).
         """
         out = F.linear(x * self.gain, self.weight)
         if len(x) > 1:
@@ -289,10 +287,10 @@ class ParametricAct(nn.Module):
 
 
 class PBLD(nn.Module):
-    """Each number as itself beside a linear function of cosines: periodic, bias, linear, densenet.
+    """Embedding of numbers: periodic, bias, linear, densenet (arXiv 2407.04491, section 3, after 2203.05556).
 
-    ``(x, W₂ cos(2π w₁ x + b₁) + b₂)``, a ``w₁ b₁ W₂ b₂`` for each column; ``w₁`` from a normal of scale ``sigma``,
-    ``b₁`` evenly from -π to π, ``W₂`` and ``b₂`` as in ``nn.Linear`` (arXiv 2407.04491, section 3, after 2203.05556).
+    ``(x, W₂ cos(2π w₁ x + b₁) + b₂)`` for each column; ``w₁`` starts normal of scale ``sigma``, ``b₁`` uniform from -π
+    to π, ``W₂`` and ``b₂`` as in ``nn.Linear``.
     """
 
     def __init__(self, n: int, frequencies: int = 16, d_embedding: int = 4, sigma: float = 0.1) -> None:

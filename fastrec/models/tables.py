@@ -1,4 +1,4 @@
-"""What a net has learnt of categories: looked at, saved and loaded by the names of columns and categories."""
+"""Embedding tables shown, saved and loaded by the names of columns and categories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastrec.table.vocab import MISSING
 
 
 def table_frame(embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str) -> Any:
-    """Return a column's table as a pandas frame: a row per category, which is its index, and its vector.
+    """Return a column's table as a pandas frame of vectors, with the categories as its index.
 
     Args:
         embeds: the tables.
@@ -42,7 +42,7 @@ def save_tables(
 
     Args:
         embeds, classes: as for ``table_frame``.
-        folder: where to; an earlier one is replaced in one step.
+        folder: the target folder; an earlier save is replaced in one step.
         names: the columns; None: all.
 
     Raises:
@@ -63,18 +63,18 @@ def load_tables(
     folder: str | Path,
     names: Iterable[str] | None = None,
 ) -> dict[str, int]:
-    """Load tables by the names of columns and categories: a grown vocabulary starts from what was known.
+    """Load what ``save_tables`` wrote, by the names of columns and categories.
 
     Args:
         embeds, classes: as for ``table_frame``; rows of categories that were not saved stay as they are.
-        folder: what ``save_tables`` wrote.
-        names: the columns; None: all that were saved and are here.
+        folder: the saved tables.
+        names: the columns; None: all saved ones that the model has.
 
     Returns:
         Column → how many of its categories were found.
 
     Raises:
-        MissingColumnError: a column of ``names`` was not saved, or is not here; or none of the saved ones is here.
+        MissingColumnError: a column of ``names`` was not saved or is not in the model; or no saved one is.
         DataError: the widths differ, or the folder holds something else.
     """
     state = load_state(folder)

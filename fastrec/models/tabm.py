@@ -27,18 +27,18 @@ By = Literal["quantile", "tree"]
 
 
 class PiecewiseLinear(nn.Module):
-    """Each number as a vector that changes linearly within each of its column's bins.
+    """Piecewise-linear embedding of numbers.
 
-    A number is first encoded by how far it has come through each bin: 1 for those that it has passed, a share for the
-    one that it is in, 0 for those beyond; the first bin goes on below, the last above, without end (section 3.2.1 of
-    arXiv 2203.05556). A linear layer for each column makes the vector of it; with ``straight`` the number itself is
-    added through a linear layer of its own, and the encoding's layer starts at zero (arXiv 2410.24210, appendix).
+    A number is encoded as 1 for the bins below it, a share for its own bin and 0 for those above; the first and last
+    bin are open-ended (section 3.2.1 of arXiv 2203.05556). Each column has a linear layer on this encoding. With
+    ``straight`` a linear function of the number is added, and the encoding's layer starts at zero (arXiv 2410.24210,
+    appendix).
 
     Args:
-        bins: for each column its edges, increasing, float ``[bins + 1]``, as ``bins_of`` gives them.
+        bins: for each column its increasing edges, float ``[bins + 1]``, as of ``bins_of``.
         d_embedding: width of each column's vector.
         activation: end with a ReLU.
-        straight: add a linear function of the number, and start from it.
+        straight: add a linear function of the number.
 
     Raises:
         DataError: a column's edges are fewer than two, not finite or do not increase; or the width is below 1.
@@ -87,10 +87,7 @@ class PiecewiseLinear(nn.Module):
                 self.bias[i].uniform_(-(n**-0.5), n**-0.5)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Encode how far numbers ``[b, columns]`` have come through each bin: ``[b, columns, bins]``.
-
-        Columns with fewer bins are filled up with zeros.
-        """
+        """Encode numbers ``[b, columns]`` by bins: ``[b, columns, bins]``, 0 beyond a column's own bins."""
         # from the bin's edge first: a product with large numbers would leave no digits for the difference
         return torch.clamp((x[..., None] - self.left) * self.scale, self.low, self.high)
 
@@ -115,17 +112,17 @@ def bins_of(
     """Compute bin edges of every continuous column from training rows.
 
     Args:
-        data: dataloaders, whose training rows are taken, or numbers ``[n, columns]``.
-        n_bins: bins of a column at most; a column with few different values gets fewer.
-        by: edges at equal shares of the rows (``'quantile'``), or where a decision tree on this column alone splits
-            to tell the target (``'tree'``).
-        y: the target of each row ``[n]`` for ``'tree'`` (whole numbers are classes); dataloaders bring their own.
-        names: the columns' names, for messages; dataloaders bring their own.
-        max_rows: rows to take, drawn at random; None: all.
-        min_leaf: for ``'tree'``: rows that each bin holds at least.
+        data: dataloaders (their training rows), or numbers ``[n, columns]``.
+        n_bins: maximum of bins per column.
+        by: edges at equal shares of the rows (``'quantile'``), or at the splits of a decision tree on this column
+            (``'tree'``).
+        y: targets ``[n]`` for ``'tree'`` (whole numbers are classes); None: those of the dataloaders.
+        names: the columns' names, for messages; None: those of the dataloaders.
+        max_rows: size of a random sample of rows; None: all.
+        min_leaf: minimum of rows per bin, for ``'tree'``.
 
     Returns:
-        For each column increasing edges, float32 ``[bins + 1]``; a column of one value gets one bin around it.
+        Increasing edges per column, float32 ``[bins + 1]``; a column of one value gets one bin around it.
 
     Raises:
         DataError: a column holds no finite number; settings out of range; a tree without a target of one column.
@@ -164,21 +161,17 @@ def _edges(x: np.ndarray, n_bins: int, *, target: np.ndarray | None, min_leaf: i
     if target is None:
         inner = np.quantile(x, np.linspace(0, 1, n_bins + 1)[1:-1])
     else:
-        inner = _tree_splits(x, target, n_bins, min_leaf)
+        from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+        kind = DecisionTreeRegressor if np.issubdtype(target.dtype, np.floating) else DecisionTreeClassifier
+        tree = kind(max_leaf_nodes=max(n_bins, 2), min_samples_leaf=min_leaf, random_state=0)
+        splits = tree.fit(x[:, None], target).tree_
+        inner = splits.threshold[splits.children_left >= 0] if n_bins > 1 else np.empty(0)
     edges = np.unique(np.concatenate([[x.min()], inner, [x.max()]]).astype(np.float32))
     if len(edges) == 1:  # wide enough to differ from the value in float32
         reach = max(0.5, float(np.spacing(np.abs(edges[0]))))
         edges = np.array([edges[0] - reach, edges[0] + reach], dtype=np.float32)
     return torch.from_numpy(edges)
-
-
-def _tree_splits(x: np.ndarray, target: np.ndarray, n_bins: int, min_leaf: int) -> np.ndarray:
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-
-    kind = DecisionTreeRegressor if np.issubdtype(target.dtype, np.floating) else DecisionTreeClassifier
-    tree = kind(max_leaf_nodes=max(n_bins, 2), min_samples_leaf=min_leaf, random_state=0)
-    splits = tree.fit(x[:, None], target).tree_
-    return splits.threshold[splits.children_left >= 0] if n_bins > 1 else np.empty(0)
 
 
 Combine = Literal["mean", "sigmoid", "softmax"]
@@ -191,32 +184,32 @@ _BY_ROW = (*_SOFTMAX, *_SIGMOID, BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Los
 
 
 class TabM(FieldNet):
-    """``k`` multi-layer perceptrons over the same inputs, trained each for itself and averaged in prediction.
+    """``k`` multi-layer perceptrons over the same inputs, trained separately and averaged in prediction.
 
-    The members share the embeddings and the layers' matrices. In the mini form each member scales the inputs by
-    numbers of its own (random signs to begin with) and has an output layer of its own; in the full form it scales
-    every layer's inputs and outputs and has biases of its own as well (section 3 of arXiv 2410.24210).
+    The members share embeddings and matrices. In the mini form each member scales the inputs (by random signs at first)
+    and has its own output layer; in the full form it also scales every layer's inputs and outputs and has its own
+    biases (section 3 of arXiv 2410.24210).
 
-    In training ``forward`` returns every member's outputs, ``[b, k, out_sz]``, since each member's loss counts by
-    itself: the loss has to be ``MeanOverMembers(loss)``. ``rec_learner`` sees to that; with a stock Learner write
-    ``Learner(dls, net, loss_func=net.wrap_loss(CrossEntropyLossFlat()))``. In evaluation it returns ``[b, out_sz]``:
-    the members' mean, of probabilities where there are such, as the score that the loss's activation turns into it.
+    In training ``forward`` returns every member's outputs ``[b, k, out_sz]``, and the loss must be
+    ``MeanOverMembers(loss)``: ``rec_learner`` makes it; with a stock Learner write
+    ``Learner(dls, net, loss_func=net.wrap_loss(CrossEntropyLossFlat()))``. In evaluation it returns the score
+    ``[b, out_sz]`` of the members' mean prediction.
 
     Args:
         emb_szs, n_cont, out_sz, layers, ps, act_cls: see ``TabularNet``; one hidden layer or more.
         k: number of members; ``rec_learner`` takes fewer, and smaller layers and vectors, for more than 20 numbers.
         variant: ``'mini'`` or ``'full'``.
-        bins: bin edges of each continuous column (``bins_of``; ``rec_learner`` takes them from the training rows), or
-            a ``PiecewiseLinear`` made of them; None: the numbers enter as they are.
-        d_embedding: width of each number's vector, where there are bins.
-        y_range: ``(low, high)`` that a sigmoid squeezes each member's outputs into; none by default.
-        combine: what is averaged over members: outputs (``'mean'``), or probabilities by ``'sigmoid'`` or
-            ``'softmax'``; None: as the loss given to ``wrap_loss`` has it, else outputs.
+        bins: bin edges of each continuous column (``bins_of``; ``rec_learner`` computes them), or a
+            ``PiecewiseLinear``; None: numbers are not embedded.
+        d_embedding: width of each number's vector, if there are bins.
+        y_range: ``(low, high)`` of a sigmoid on each member's outputs; None: no sigmoid.
+        combine: average outputs (``'mean'``), or probabilities (``'sigmoid'``, ``'softmax'``); None: as the loss given
+            to ``wrap_loss`` needs.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
 
     Raises:
-        DataError: no input columns or hidden layers at all, ``k`` below 1, an option that is none of those named, bins
-            for another number of columns, or ``ps`` not as long as ``layers``.
+        DataError: there are no input columns or hidden layers, ``k`` is below 1, an option is unknown, bins are of
+            another number of columns, or ``ps`` is not as long as ``layers``.
     """
 
     def __init__(
@@ -268,10 +261,10 @@ class TabM(FieldNet):
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options from the data, for ``rec_learner``, except given ones.
+        """Return the options from the data, for ``rec_learner``, except given ones: bins and, for many numbers, sizes.
 
-        Bins come from the training rows. The class's own sizes are the paper's, for tables of up to 20 numbers; they
-        shrink as there are more, down to 16 members, layers of 128 and 16 bins in 4 numbers each from some 80 on.
+        The defaults are the paper's, for up to 20 numbers; from some 80 on there are 16 members, layers of 128 and 16
+        bins in 4 numbers each.
         """
         n = len(dls.cont_names)
         share = min(1.0, limits.TABM_NARROW / max(n, 1))
@@ -285,10 +278,7 @@ class TabM(FieldNet):
         return options
 
     def wrap_loss(self, loss: Any) -> MeanOverMembers:
-        """Return the loss to train with: each member's of ``[b, out_sz]``, averaged.
-
-        The given loss also settles ``combine`` where that was left open, by its kind or an attribute of that name.
-        """
+        """Return the mean of the members' losses; the loss sets ``combine`` if it is None."""
         own = loss.loss if isinstance(loss, MeanOverMembers) else loss
         if self.combine is None:
             found = "softmax" if isinstance(own, _SOFTMAX) else "sigmoid" if isinstance(own, _SIGMOID) else None
@@ -364,13 +354,13 @@ class MemberHeads(nn.Module):
 
 
 class MeanOverMembers:
-    """The mean of the members' losses, for outputs ``[b, k, out_sz]``; for ``[b, out_sz]`` the loss as it is.
+    """The mean of the members' losses, for outputs ``[b, k, out_sz]``; for ``[b, out_sz]`` the loss itself.
 
-    Everything else (``activation``, ``decodes``, ``reduction``, ``n_out`` …) is the given loss's.
+    Other attributes (``activation``, ``decodes``, ``n_out`` …) are the given loss's.
 
     Args:
-        loss: a loss of ``[b, out_sz]`` and targets, which averages rows or lists. One of your own that is a mean over
-            rows may say so by an attribute ``by_row = True``: all members go through it at once.
+        loss: a loss of ``[b, out_sz]`` and targets. If your own loss is a mean over rows, set ``by_row = True``: it is
+            then called once for all members.
     """
 
     def __init__(self, loss: Any) -> None:

@@ -25,14 +25,13 @@ Precision = Literal["bf16", "fp16"]
 
 
 class BF16Autocast(Callback):
-    """bfloat16 autocast around the model's forward pass, on CPUs as well (fastai's own is for CUDA alone).
+    """Callback of bfloat16 autocast around the forward pass, on CPUs as well (fastai's own needs CUDA).
 
-    Weights, gradients and the optimizer's state stay float32; outputs are cast back to it before the loss sees them. No
-    loss scaling is needed: bfloat16 has float32's range. On a CPU that would take more than twice as long for it as for
-    float32, training goes on in float32, with a warning.
+    Weights, gradients and optimizer state stay float32; outputs are cast to float32 before the loss. On a CPU where
+    bfloat16 takes more than twice as long, training uses float32, with a warning.
 
     Args:
-        force: bfloat16 even where it is slow (for the same rounding as on another machine).
+        force: use bfloat16 even if it is slow, for the same rounding as on another machine.
     """
 
     order = MixedPrecision.order
@@ -114,22 +113,20 @@ _WITHIN = ("after_pred", "after_loss", "before_backward")  # events between what
 
 
 class CudaGraph(Callback):
-    """Trains batches of full size by replaying a CUDA graph; the last, smaller one of an epoch runs as ever.
+    """Callback that trains batches of full size by replaying a CUDA graph.
 
-    Forward pass, loss and backward pass are one graph. The step of a fused Adam or AdamW is another as long as
-    nothing but the learning rate changes (``moms`` of one value in ``fit_one_cycle``); other steps run as ever on the
-    graph's gradients, and callbacks of ``after_backward``, ``before_step`` and ``after_step`` come in between.
+    Forward pass, loss and backward pass are one graph. The step of a fused Adam or AdamW is another one, as long as
+    only the learning rate changes (``moms`` of one value in ``fit_one_cycle``). Other steps run normally on the graph's
+    gradients, and callbacks of ``after_backward``, ``before_step`` and ``after_step`` are called.
 
-    Where that cannot be, training goes on without a graph, a warning says why, once, and so does
-    ``learn.graph_reason`` (None while a graph is in use): off CUDA, with lists (every batch has another length) or
-    row-sparse gradients, with a callback that changes outputs, loss or its scale, or where recording fails.
+    Without CUDA, with lists, row-sparse gradients or callbacks that change outputs or loss, or if recording fails,
+    training runs without a graph; one warning and ``learn.graph_reason`` (None: a graph is in use) give the reason.
 
-    What a graph was recorded with stays so for a training: the dropout's rate, which modules are frozen. ``learn.pred``
-    and ``learn.loss`` are overwritten by the next batch: callbacks that keep them have to copy them.
+    Dropout rates and frozen modules stay as they were recorded. ``learn.pred`` and ``learn.loss`` are overwritten by
+    the next batch: callbacks must copy them.
 
     Args:
-        record: makes of a function of no arguments, a device, and the runs that it takes to warm up, one that does the
-            same again; by default a CUDA graph.
+        record: function of a function, a device and a number of warm-up runs that returns a replay; None: a CUDA graph.
     """
 
     order, run_valid = 100, False  # after all that prepares a batch
@@ -373,11 +370,10 @@ def _constants(opt: Any) -> list[dict[str, Any]] | None:
 
 
 class CompiledModel(Callback):
-    """Compiles the model at the first training batch, and tries it there.
+    """Callback that compiles the model at the first training batch.
 
-    If that fails (no compiler, or a model that it cannot take), training goes on with the model as it is, a warning
-    says why, once, and so does ``learn.compile_reason`` (None while the compiled one is in use). Names in the state
-    dict are the same, an exported Learner holds the model as it was. Outputs agree within rounding.
+    If that fails, training uses the model as it is; one warning and ``learn.compile_reason`` (None: compiled) give the
+    reason. State dict and exports are those of the plain model; outputs agree within rounding.
     """
 
     order, run_valid = 90, False  # after what prepares a batch, before a CUDA graph is recorded

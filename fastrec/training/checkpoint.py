@@ -1,4 +1,4 @@
-"""``Checkpoint``: a training that was killed goes on where it was, and ends with the same weights."""
+"""``Checkpoint``: a killed training resumes and ends with the same weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from fastrec.table import load_state, save_state
 from fastrec.training.rows import AroundLoader
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# What a training has besides its weights, as plain values and back: optimizer, random numbers, gradients, records.
-
-# attributes of fastai's callbacks that change as a training goes on; other callbacks name theirs as ``checkpointed``
+# attributes of fastai's callbacks that change during training; other callbacks name theirs as ``checkpointed``
 _CHANGING = {ParamScheduler: ("hps",), TrackerCallback: ("best", "wait", "new_best"), GradientAccumulation: ("count",)}
 
 
@@ -52,11 +50,10 @@ def plain(value: Any, path: str = "state") -> Any:
 
 def random_state() -> dict[str, Any]:
     """Return the states of torch's (and CUDA's), numpy's and Python's random generators."""
-    name, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - fastai draws from it
     return {
         "torch": torch.get_rng_state(),
-        "python": _python_state(random.getstate()),
-        "numpy": {"name": name, "keys": torch.from_numpy(keys.astype(np.int64)), "rest": [place, has_gauss, gauss]},
+        "python": plain(random.getstate()),
+        "numpy": plain(np.random.get_state()),  # noqa: NPY002 - fastai draws from it
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else [],
     }
 
@@ -64,9 +61,8 @@ def random_state() -> dict[str, Any]:
 def set_random_state(state: dict[str, Any]) -> None:
     """Restore the generators from ``random_state``."""
     torch.set_rng_state(state["torch"])
-    random.setstate(_of_python_state(state["python"]))
-    numbers = state["numpy"]
-    np.random.set_state((numbers["name"], numbers["keys"].numpy().astype(np.uint32), *numbers["rest"]))  # noqa: NPY002
+    random.setstate(_python_state(state["python"]))
+    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
 
@@ -78,25 +74,21 @@ def set_random_of_rank(state: dict[str, Any]) -> None:
         torch.manual_seed(int(torch.randint(1 << 62, ())) + rank())
 
 
-def loader_state(loader: Any) -> dict[str, Any] | None:
+def loader_state(loader: Any) -> list[Any] | None:
     """Return the state of a loader's random generator; None if it has none."""
     rng = getattr(loader, "rng", None)
-    return _python_state(rng.getstate()) if isinstance(rng, random.Random) else None
+    return plain(rng.getstate()) if isinstance(rng, random.Random) else None
 
 
-def set_loader_state(loader: Any, state: dict[str, Any] | None) -> None:
+def set_loader_state(loader: Any, state: list[Any] | None) -> None:
     """Restore a loader's random generator from ``loader_state``."""
     if state is not None:
-        loader.rng.setstate(_of_python_state(state))
+        loader.rng.setstate(_python_state(state))
 
 
-def _python_state(state: tuple[Any, ...]) -> dict[str, Any]:
+def _python_state(state: list[Any]) -> tuple[Any, ...]:
     version, words, gauss = state
-    return {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss}
-
-
-def _of_python_state(state: dict[str, Any]) -> tuple[Any, ...]:
-    return state["version"], tuple(state["words"].tolist()), state["gauss"]
+    return version, tuple(words), gauss
 
 
 def optimizer_state(opt: Any) -> dict[str, Any]:
@@ -290,33 +282,27 @@ def _checksum(data: Any) -> int | None:
 
 
 class Checkpoint(Callback):
-    """Saves the last state of a training, and the best; a killed training goes on from the last.
+    """Callback that saves a training's last and best state; a killed training resumes from the last.
 
-    ``learn.fit_one_cycle(5, 1e-2, cbs=Checkpoint('runs/a'))``, run again with the same data and settings after it was
-    killed, continues where it was last saved. It ends with the same weights: on a CPU to the bit, while a GPU adds up
-    in no fixed order. Weights, optimizer, schedule, the order of batches, random numbers, what the Recorder holds, and
-    the state of fastai's callbacks go on. A callback of your own that changes as it trains names its attributes
-    (numbers, text, tensors, and lists and dicts of these) in ``checkpointed = ('name', …)``. Run again after its end,
-    it is not trained anew.
+    Run ``learn.fit_one_cycle(5, 1e-2, cbs=Checkpoint('runs/a'))`` again with the same data and settings: it continues
+    from the last save and ends with the same weights (on a CPU to the bit). Saved are weights, optimizer, schedule,
+    batch order, random numbers, the Recorder and fastai's callbacks. A callback of your own lists its changing
+    attributes (numbers, text, tensors, lists and dicts) in ``checkpointed = ('name', …)``. A finished training is
+    loaded, not repeated.
 
-    A state is a folder of JSON and safetensors, without pickle; it is written beside the last one, which goes
-    afterwards, so that one is whole at any time.
-
-    Where several processes train together (``fastrec.scale.distributed``) rank 0 saves and all take the state up, from
-    a folder that all can read. It goes on on another number of processes as well: at the end of an epoch where it was
-    left; within one, that epoch begins again, as its rows are shared out otherwise.
+    A state is a folder of JSON and safetensors; the last one is removed only when the next is complete. With several
+    processes (``fastrec.scale.distributed``), rank 0 saves to a folder that all can read. If their number changes
+    within an epoch, that epoch begins again.
 
     Args:
-        folder: where to; made if need be. One folder for one training.
+        folder: the target folder, for one training; it is created if needed.
         every: batches between two saves; None: after every epoch. The start is saved, too.
-        keep_best: column of the Recorder's table (``'valid_loss'``, a metric) by which the best epoch's weights are
-            kept as well.
-        lower: whether a lower value is a better one; None: if the name holds loss, error, mse or mae.
+        keep_best: a column of the Recorder's table (``'valid_loss'``, a metric): also keep the best epoch's weights.
+        lower: whether lower is better; None: if the name contains loss, error, mse or mae.
 
     Raises:
-        DataError: ``every`` below 1; the folder's training is another one; ``keep_best`` names no column; or several
-            processes train together, and gradients are accumulated.
-        WriteError: the file system refused.
+        DataError: ``every`` is below 1; the folder is of another training; there is no column ``keep_best``; or several
+            processes accumulate gradients.
     """
 
     order = 95  # after all that changes a training's state
@@ -516,18 +502,18 @@ class _Batches(AroundLoader):
 
 
 def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) -> dict[str, Any]:
-    """Load the weights that a ``Checkpoint`` saved into a model.
+    """Load the weights that a ``Checkpoint`` saved into a model with the same parameters.
 
     Args:
-        folder: the checkpoint's.
-        model: a model with the same parameters.
-        best: the best epoch's weights; False: the last ones.
+        folder: the checkpoint's folder.
+        model: the model.
+        best: load the best epoch's weights; False: the last ones.
 
     Returns:
-        Of the best ``name``, ``value`` and ``epoch``; of the last ``epoch`` and ``batch``: how many are over.
+        The best ``name``, ``value`` and ``epoch``; or how many epochs and batches were complete.
 
     Raises:
-        MissingFileError, UnreadableFileError: there is none, or it is damaged.
+        MissingFileError, UnreadableFileError: there is no such state, or it is damaged.
         DataError: the model has other parameters.
     """
     kind = "best" if best else "last"

@@ -143,10 +143,10 @@ def training_callbacks(
     """Return the given callbacks, those that the net needs, and those of ``rec_learner``'s training options.
 
     Args:
-        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.acceleration``.
-        stop_on_nan: whether a loss that is no finite number ends the training with an error, see ``StopOnNaN``.
-        graph: whether steps are replayed from a CUDA graph, see ``CudaGraph``.
-        compile: whether the model is compiled, see ``CompiledModel``.
+        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None.
+        stop_on_nan: add ``StopOnNaN``.
+        graph: replay steps from a CUDA graph, see ``CudaGraph``.
+        compile: compile the model, see ``CompiledModel``.
     """
     found = [*L(cbs)]
     stop_on_nan = stop_on_nan and not any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in found)
@@ -233,10 +233,8 @@ class LeanLearner(Learner):
 
         Args:
             lr_max: the highest learning rate: a number, or a slice or list over parameter groups; None: ``self.lr``.
-            wd: weight decay; None: the Learner's.
-            moms: momentum at the start, in the middle and at the end, each a number or an array of one for each
-                parameter group; None: the Learner's. Optimizers without momentum go without.
-            start_epoch: epochs that are skipped, as in ``fit``.
+            moms: momentum at the start, in the middle and at the end, each a number or an array over parameter groups;
+                None: the Learner's.
         """
         if self.opt is None:
             self.create_opt()
@@ -253,7 +251,7 @@ _INNER = frozenset(_inner_loop)
 
 
 class SmoothLoss(AvgSmoothLoss):
-    """fastai's smoothed loss, which stays on the model's device: to copy it to the host is to wait for every batch."""
+    """fastai's smoothed loss, left on the model's device: a copy to the host would wait for every batch."""
 
     def accumulate(self, learn: Learner) -> None:
         """Add one batch's loss (with several processes that of all, see ``DataParallel``)."""
@@ -340,9 +338,7 @@ class RecLearner(LeanLearner, TabularLearner):
         reset_opt: bool = False,
         start_epoch: int = 0,
     ) -> None:
-        """Train as fastai's ``fit``; an error about memory names its cause.
-
-        On a CPU freed memory is kept for the next batch meanwhile: those of large batches are fetched anew otherwise.
+        """Train as fastai's ``fit``; on a CPU freed memory is reused for the next batch.
 
         Raises:
             DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
@@ -368,12 +364,7 @@ class RecLearner(LeanLearner, TabularLearner):
         super().create_opt()
 
     def distrib_ctx(self, sync_bn: bool = True, **kwargs: Any) -> AbstractContextManager[Any]:
-        """Train on all processes that ``torchrun`` has started, see ``fastrec.scale.distributed``.
-
-        Args:
-            sync_bn: batch norms take their statistics over the batches of all processes.
-            **kwargs: ``timeout``.
-        """
+        """Train on all processes that ``torchrun`` has started, with the options of ``fastrec.scale.distributed``."""
         return distributed(self, sync_bn=sync_bn, **kwargs)
 
     def get_preds(self, ds_idx: int = 1, dl: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -418,16 +409,16 @@ class RecLearner(LeanLearner, TabularLearner):
         """Predict one raw row.
 
         Args:
-            row: column name to raw value: a dict, a pandas Series, a named polars row (``df.row(0, named=True)``),
-                or a pandas or polars frame of one row.
+            row: raw values by column: a dict, a pandas Series, a named polars row (``df.row(0, named=True)``), or a
+                pandas or polars frame of one row.
 
         Returns:
-            As fastai's ``predict``: the row with its prediction (its ``show()`` and ``decode()`` give names back), the
-            decision (class code or number) and the raw outputs (probabilities or numbers).
+            As fastai's ``predict``: the row with its prediction, the decision (class code or number) and the raw
+            outputs (probabilities or numbers).
 
         Raises:
-            MissingColumnError: the row lacks a column that the model was trained on.
-            DataError: it is no row, or more than one.
+            MissingColumnError: the row lacks a column of the training rows.
+            DataError: this is not one row.
         """
         dl = self._row_loader(_as_mapping(row))
         inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
@@ -505,27 +496,22 @@ def rec_learner(
     Args:
         dls: tabular dataloaders: of fastai's ``TabularPandas``, or anything with its ``cat_names``, ``cont_names``
             and ``classes``.
-        model: a class called as ``model(emb_szs, n_cont, n_out, …)``, or a model already built. A class may have
-            ``options_for(dls, given)``, options that it learns from the data; a model ``wrap_loss(loss)``, the loss
-            that fits its outputs.
-        layers: width of each hidden layer; by default the model's own, or 200 and 100 where it has none.
-        emb_szs: column name to width, where it is not to follow ``emb_sz_rule``; or ``(rows, width)`` of every column.
-        n_out: number of outputs; by default the loss's own ``n_out``, else what the targets need.
+        model: a class called as ``model(emb_szs, n_cont, n_out, …)``, or a built model. A class may have
+            ``options_for(dls, given)``, which learns options from the data; a model ``wrap_loss(loss)``.
+        layers: width of each hidden layer; None: the model's default, else 200 and 100.
+        emb_szs: column name to width, instead of ``emb_sz_rule``; or ``(rows, width)`` of every column.
+        n_out: number of outputs; None: the loss's own ``n_out``, else what the targets need.
         y_range: ``(low, high)`` of the outputs.
         opt_func: a fastai ``opt_func``, or a torch optimizer's class, see ``as_opt_func``.
-        loss_func: the loss; by default what fastai takes for the targets.
+        loss_func: the loss; None: fastai's for the targets.
         metrics: fastai metrics.
-        config: options of the model as fastai's ``tabular_config`` gives them; those given by name count before them.
-        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); how to train (``amp='bf16'``, …), see
-            ``training_callbacks``; all others go to the model.
-
-    Returns:
-        The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
+        config: options of the model as of fastai's ``tabular_config``; options given by name override them.
+        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); those of ``training_callbacks``
+            (``amp='bf16'``, …); all others go to the model.
 
     Raises:
-        DataError: an argument is of another kind; the training loader yields no batch; an option that nobody takes;
-            model options came with a model already built; or the model takes no lists and vectors, and the frame has
-            some.
+        DataError: an argument is of another kind; the training loader yields no batch; an option is unknown, or came
+            with a built model; or the model takes no lists and vectors, but the frame has some.
         MissingColumnError: ``emb_szs`` names a column that is not categorical.
     """
     _check_kinds(dls, model, loss_func, metrics)

@@ -19,22 +19,22 @@ from fastrec.training.stop_on_nan import StopOnNaN
 
 
 class MoreNegatives(Callback):
-    """Adds items to each training batch of a ``TwoTower``: with ``InBatchSoftmax`` the rows' own compete with them too.
+    """Callback that adds negative items to each training batch of a ``TwoTower``, for ``InBatchSoftmax``.
 
-    Items of a batch's rows come as often as they occur, and rare ones hardly ever. ``uniform`` ones are drawn from all
-    items alike (mixed negatives, Yang et al. 2020). ``hard`` ones are what the net itself puts first for one of the
-    batch's queries, whose known items are left out. An added row has target 0, and so no loss of its own.
+    Without it, rare items are hardly ever negatives. ``uniform`` ones are drawn from all items alike (mixed negatives,
+    Yang et al. 2020). ``hard`` ones are those that the net ranks first for a query of the batch, without its known
+    items. An added row has target 0, and so no loss of its own.
 
     Args:
-        uniform: how many of the first in a batch; ``item_log_q(…, uniform=share)`` corrects for them.
-        hard: how many of the second.
-        query: the categorical column by which rows belong to one query; ``hard`` ones want it.
-        among: a hard one is drawn from so many of a query's first.
-        every: batches after which the items' vectors are computed anew.
+        uniform: uniform negatives per batch; ``item_log_q(…, uniform=share)`` corrects for them.
+        hard: hard negatives per batch.
+        query: the categorical column that identifies a query; required for ``hard``.
+        among: draw a hard negative from so many of a query's first items.
+        every: batches after which item vectors are recomputed.
 
     Raises:
         DataError: the model is no ``TwoTower`` with an item column, or reads lists or vectors; there are no targets; a
-            number makes no sense; there is no such column.
+            number or the column is invalid.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class MoreNegatives(Callback):
 
 
 class SwapNoise(Callback):
-    """Values of training rows are replaced by those of other rows of the batch, cell by cell, targets staying.
+    """Callback that replaces cells of training rows by those of other rows of the batch.
 
-    A column keeps its distribution. Lists and vectors stay as they are.
+    Columns keep their distribution; targets, lists and vectors stay as they are.
 
     Args:
-        share: of the cells that are replaced (some by an equal value).
+        share: share of the cells to replace.
 
     Raises:
         DataError: ``share`` is not from 0 up to 1.
@@ -126,13 +126,13 @@ class SwapNoise(Callback):
 
 
 class RowMixUp(Callback):
-    """Training rows are mixed with others of the batch, and the loss with that of the others' targets.
+    """Callback that mixes training rows with others of the batch, and the losses of their targets.
 
-    Numbers are ``w x + (1 - w) x'``. A category is the row's own with chance ``w``, else the other's. The loss is
-    ``w L(y) + (1 - w) L(y')``, whatever loss it is, if it is a mean over rows (not one of lists). One ``w`` a batch.
+    Numbers are ``w x + (1 - w) x'``. A category is the row's own with probability ``w``, else the other's. The loss,
+    which must be a mean over rows, is ``w L(y) + (1 - w) L(y')``. Each batch has one ``w``.
 
     Args:
-        alpha: ``w`` is drawn from a beta distribution with both parameters this, and is the larger of it and ``1 - w``.
+        alpha: both parameters of the beta distribution; ``w`` is the larger of the draw and 1 minus it.
 
     Raises:
         DataError: ``alpha`` is not above 0.
@@ -190,15 +190,14 @@ def pretrain_denoising(
 ) -> list[float]:
     """Train all layers but the last to reconstruct rows from swap noise.
 
-    A linear layer on the last hidden one, which is thrown away afterwards, tells every category (cross-entropy over
-    the logarithm of the column's codes, so that columns count alike) and every number (squared error over its variance
-    in the batch). Validation rows and targets are not looked at. Train the net as usual then.
+    A temporary linear layer predicts every category (cross-entropy divided by the logarithm of the number of codes)
+    and every number (squared error divided by its variance in the batch). Validation rows and targets are not used.
 
     Args:
-        dls: tabular dataloaders; their training rows are learned from.
-        net: with hidden layers; its weights are changed.
+        dls: tabular dataloaders.
+        net: a net with hidden layers; its weights are changed.
         epochs, lr, wd: as for ``fit_one_cycle``.
-        share: of the cells that are swapped, see ``SwapNoise``.
+        share: share of the cells to swap, see ``SwapNoise``.
 
     Returns:
         The loss of each batch.

@@ -34,13 +34,12 @@ def is_sharded(parameter: nn.Parameter) -> bool:
 
 
 class JoinedGrads:
-    """Adds up the gradients of parameters over the ranks, so that every rank takes the same step.
+    """Sums of the parameters' gradients over the ranks.
 
-    A dense gradient is sent whole, many in one message. Of a row-sparse one the rows that the batch has touched are
-    sent, each once, with their numbers: bytes go with the batch, not with the table.
+    Of a row-sparse gradient only the touched rows are sent, each once.
 
     Attributes:
-        sent: bytes that this rank has handed to collectives so far, row-sparse and dense.
+        sent: bytes that this rank has sent so far, row-sparse and dense.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -89,10 +88,7 @@ class JoinedGrads:
 
 @contextmanager
 def synced_norms(model: nn.Module) -> Iterator[None]:
-    """Take mean and variance of batch norms over all ranks' batches within the block.
-
-    Modules stay the objects that they are. (torch's ``SyncBatchNorm`` is another class, for GPUs alone.)
-    """
+    """Take mean and variance of batch norms over all ranks' batches within the block (torch's are for GPUs only)."""
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     for norm in norms:
         norm.forward = partial(_forward, norm)
@@ -146,13 +142,14 @@ class _Sum(torch.autograd.Function):
 
 
 class DataParallel(Callback):
-    """Trains one net on the rows of all ranks (synchronous data parallelism, as torch's ``DistributedDataParallel``).
+    """Callback of synchronous data parallelism; ``fastrec.scale.distributed`` adds it to a Learner.
 
-    Every rank has the whole net and a share of every batch. Gradients are added up over the ranks before each step, so
-    that all take the same one: that of the mean loss over the whole batch, however unequal the shares are. Embedding
-    tables with row-sparse gradients exchange the rows that the batch has touched. The net stays unwrapped: callbacks,
-    checkpoints and ``learn.save`` see the same names as ever. With ``sync_bn`` batch norms take their statistics over
-    all ranks. ``fastrec.scale.distributed`` adds it to a Learner.
+    Every rank has the whole net and a share of every batch. Before each step gradients are summed over the ranks: the
+    step is that of the mean loss over the whole batch, even if shares are unequal. Of row-sparse gradients only the
+    touched rows are exchanged. The net stays unwrapped, so that names in the state dict do not change.
+
+    Args:
+        sync_bn: batch norms take their statistics over all ranks.
     """
 
     order = MixedPrecision.order - 2  # gradients are whole before scaling, clipping and the step; accumulated before
@@ -282,24 +279,20 @@ class DataParallel(Callback):
 def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) -> Iterator[Learner]:
     """Train on the processes that ``torchrun`` has started.
 
-    ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)`` in a script that ``torchrun --nproc-per-node 2 train.py``
-    starts twice. Inside the block every fit shares the rows of each batch out over the processes. ``bs`` is each
-    process's: two processes with ``bs=512`` learn from batches of 1,024, and ought to have that batch's learning rate.
-    Metrics and losses in the Recorder's table are those of all rows. ``validate`` and ``get_preds`` see all rows on
-    every process.
-
-    A RecLearner's ``learn.distrib_ctx()`` is the same.
+    Write ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)`` in a script that ``torchrun --nproc-per-node 2
+    train.py`` starts twice. Within the block every fit distributes the rows of each batch over the processes. ``bs`` is
+    per process: two processes with ``bs=512`` learn from batches of 1,024. Metrics and losses are of all rows;
+    ``validate`` and ``get_preds`` return all rows on every process. ``learn.distrib_ctx()`` is the same.
 
     Args:
         learn: the Learner, with loaders of this library.
-        sync_bn: batch norms take their statistics over the batches of all processes.
-        timeout: seconds that a process waits for another one before it ends with an error. One that is killed is
-            noticed at once, one that hangs or whose machine is lost after this time. It counts where the processes have
-            not been joined before.
+        sync_bn: batch norms take their statistics over all processes.
+        timeout: seconds to wait for another process that hangs; a killed one is noticed at once. Ignored if the
+            processes are already joined.
 
     Raises:
-        RankError: another process has ended, or would not do the same.
-        DataError: the loaders are none of this library.
+        RankError: another process has ended or does something else.
+        DataError: the loaders are not of this library.
     """
     place = getattr(learn.dls, "device", None) or next(learn.model.parameters(), torch.zeros(0)).device
     if join_ranks(place, timeout=timeout) == 1 or any(isinstance(cb, DataParallel) for cb in learn.cbs):
@@ -325,22 +318,20 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
 
 
 def join_ranks(place: DeviceLike = "auto", *, timeout: float = 60.0) -> int:
-    """Join the processes that ``torchrun`` has started, once; they stay joined to their end.
+    """Join the processes that ``torchrun`` has started, for the rest of their lives.
 
-    ``distributed`` does so where it has not been done. On GPUs a script calls it first: each process then has its own
-    GPU as the one that data go to.
+    ``distributed`` calls it if needed. On GPUs, call it first in a script: it sets each process's GPU.
 
     Args:
-        place: where the nets are to be: on a CPU processes talk by gloo, on GPUs by NCCL; ``'auto'``: on CUDA devices
-            where there are some.
-        timeout: seconds that one waits for another.
+        place: the device of the nets: processes use gloo on a CPU, NCCL on GPUs.
+        timeout: seconds to wait for another process.
 
     Returns:
-        How many they are: 1 where nothing has started several.
+        The number of processes; 1 if not started by ``torchrun``.
 
     Raises:
         RankError: the others cannot be reached.
-        DeviceError: there are fewer GPUs than processes on this machine.
+        DeviceError: this machine has fewer GPUs than processes.
     """
     if group.is_available() and group.is_initialized():
         return world_size()

@@ -19,10 +19,9 @@ from fastrec.table import ListBatch
 
 
 class FetchRows(Callback):
-    """Looks one training batch ahead, and begins to bring its rows once the forward pass of this one is over.
+    """Callback that fetches the next batch's embedding rows after this batch's forward pass.
 
-    ``rec_learner`` adds it where tables lie on the host (see ``fastrec.models.Embeddings``). Nothing depends on it but
-    speed: an epoch may end, be cancelled or validate in between.
+    ``rec_learner`` adds it if tables are on the host (see ``fastrec.models.Embeddings``). It affects speed only.
     """
 
     order = 90  # before Checkpoint wraps the loader once more
@@ -56,7 +55,7 @@ class FetchRows(Callback):
 
 
 class AroundLoader:
-    """A loader whose batches come in another way; all else is the loader's own."""
+    """A wrapper of a loader that iterates differently."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -70,7 +69,7 @@ class AroundLoader:
         return getattr(self.loader, name)
 
     def _loaded_from(self, first: int) -> Iterator[Any]:
-        """Return the loader's batches from one on; without its own way to begin there, those before are passed over."""
+        """Return the loader's batches from number ``first`` on."""
         if hasattr(type(self.loader), "batches_from"):
             return self.loader.batches_from(first)
         batches = iter(self.loader)
@@ -105,10 +104,9 @@ class _OneAhead(AroundLoader):
 
 
 class SettleRows(Callback):
-    """Lets the rows of row-sparse tables decay up to now before validation, predictions and the end of training.
+    """Callback that applies the pending weight decay of row-sparse tables before validation and at the end.
 
-    An optimizer of row-sparse gradients lets a row decay when its id comes next; ids that have not come for a while
-    would be validated, saved and served with weights that are too large.
+    Their optimizers decay a row only when its id occurs next: other rows would be validated and saved undecayed.
     """
 
     def before_validate(self) -> None:
@@ -123,15 +121,14 @@ class SettleRows(Callback):
 class CowClip(Callback):
     """Adaptive column-wise clipping of embedding gradients (arXiv 2204.06240, algorithm 1).
 
-    The gradient of an id that stands ``n`` times in the batch is clipped to the norm ``n · max(r · ‖w‖, ζ)``, ``w``
-    being the id's vector: what one row may move grows with the vector, never with the batch. The paper's recipe beside
-    it: the embeddings' learning rate stays as the batch grows, the others' grows by its root
-    (``scale_lr(…, rule='cowclip')`` with ``splitter=split_embeddings``), the embeddings' weight decay grows with the
-    batch, and the learning rate warms up.
+    The gradient of an id that occurs ``n`` times in the batch is clipped to the norm ``n · max(r · ‖w‖, ζ)``; ``w`` is
+    the id's vector. The paper's recipe besides: with larger batches, the embeddings' learning rate stays the same and
+    other rates grow by the root (``scale_lr(…, rule='cowclip')`` with ``splitter=split_embeddings``), the embeddings'
+    weight decay grows in proportion, and the learning rate warms up.
 
     Args:
-        r: share of the vector's norm that one row may have.
-        zeta: the smallest norm that is clipped to (ζ).
+        r: share of the vector's norm.
+        zeta: the smallest norm to clip to (ζ).
 
     Raises:
         DataError: a setting below 0, or a model without ``EmbeddingTables``.

@@ -1,4 +1,4 @@
-"""``StopOnNaN``: a loss that is no number ends the training, and says where it came from."""
+"""``StopOnNaN``: stop training at a loss that is NaN or infinite, and name its cause."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from fastrec.table import ListBatch
 
 
 class StopOnNaN(Callback):
-    """Stops a training whose loss is NaN or infinite, before that reaches the weights.
+    """Callback that stops training if the loss is NaN or infinite.
 
-    The error names epoch, batch, loss and learning rate, and what was no finite number before: a target or an input,
-    by column and row, or a weight. On a CPU every batch is looked at before its backward pass. On other devices losses
-    stay there and are looked at together, so that nothing waits: the error comes up to ``every`` batches later, and
-    says from which batch on it went wrong.
+    The error names epoch, batch, loss, learning rate and the cause: a target or an input, by column and row, or a
+    weight. On a CPU each batch is checked before its backward pass. On other devices losses are checked together, so
+    that nothing waits: the error comes up to ``every`` batches later and names the first bad batch.
 
-    Targets that are no finite numbers are refused at the start, wherever the training rows are in memory, since some
-    losses pass over them without a word.
+    Targets in memory are checked before training, since some losses ignore missing ones silently.
 
     Args:
-        every: batches between two looks; None: 1 on a CPU, else 50.
-        targets: whether to refuse such targets; False for losses that leave missing targets out.
+        every: batches between two checks; None: 1 on a CPU, else 50.
+        targets: whether to check targets; False for losses that ignore missing ones.
 
     Raises:
         TrainingError: the loss, or a target, is no finite number.

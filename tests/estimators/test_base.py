@@ -42,20 +42,6 @@ def test_lists_that_cannot_be_are_refused(groups, given, match, row):
     assert caught.value.row == row
 
 
-def test_take_by_mask_and_by_row_agree():
-    lists = make([0, 0, 2, 2, 5], label=[0, 1, 0, 1, 1], weight=[1, 1, 2, 2, 3])
-    mask = torch.tensor([True, False, True, True, False])
-    for rows_of_lists in (mask, torch.tensor([0, 2, 3])):
-        got = lists.take(rows_of_lists)
-        assert got.groups.tolist() == [0, 2, 2]
-        assert got.label.tolist() == [0, 0, 1]
-        assert got.weight.tolist() == [1, 2, 2]
-        assert got.table["x"].number().tolist() == [0, 2, 3]
-    assert len(lists.take(torch.zeros(5, dtype=torch.bool))) == 0
-    with pytest.raises(DataError, match="ascending"):
-        lists.take(torch.tensor([3, 0]))
-
-
 rows_of_lists = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.0, 1.0, 2.0, math.nan]), st.sampled_from([0.0, 0.5, 2.0])),
     max_size=20,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from fastrec.errors import DataError
@@ -24,8 +21,7 @@ from fastrec.estimators.net import WeightedListLoss
 from fastrec.metrics import mrr
 from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.optim import AdamW, adamw
-from fastrec.table import Table, load_state
-from fastrec.tabular import Categorify, RankGauss
+from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 from tests.bench import _extreme
 
@@ -85,12 +81,6 @@ def test_reporting_on_other_lists_changes_no_score():
     assert set(small().fit(data, nobody).trace.curves[0]) == {"epoch", "train_loss"}
 
 
-@pytest.mark.parametrize("bs", [1, 60, 10**9])
-def test_any_batch_size_up_to_the_whole_set(bs):
-    data = clicks(20)
-    assert small(bs=bs).fit(data, seed=1).predict(data).isfinite().all()
-
-
 @pytest.fixture
 def learners(monkeypatch) -> list:
     """The Learners that are made from now on."""
@@ -131,12 +121,6 @@ def test_the_rule_of_large_batches_is_the_one_that_was_measured(bs):
 def test_smaller_batches_are_trained_as_ever():
     rule, schedule = fit_options(TabularNet([(4, 4)], 1, 1, [4]), 2e-3, 12_000, 3_000)
     assert (rule, schedule) == ({"opt_func": adamw}, {"lr_max": 4e-3})
-
-
-def test_epochs_are_cut_where_rows_are_many():
-    data = clicks(20)  # 100 candidates
-    for most, epochs in ((10**6, 4), (200, 2), (50, 1)):
-        assert len(small(epochs=4, max_rows=most).fit(data).trace.curves) == epochs
 
 
 def test_missing_values_get_one_flag_per_pattern():
@@ -209,26 +193,6 @@ def test_the_training_rows_are_not_kept(learners):
     gc.collect()
     assert [ref() for ref in kept] == [None] * 3
     assert len(model._trained.frame) == 0
-
-
-def test_saved_without_pickle_and_rebuilt_from_the_files(tmp_path: Path):
-    data, test = clicks(), clicks(seed=1)
-    model = small(layers=[8, 4]).fit(data, seed=1)
-    model.save(tmp_path / "net")
-    assert {p.suffix for p in tmp_path.rglob("*") if p.is_file()} == {".json", ".safetensors"}
-    about = json.loads((tmp_path / "net" / "estimator.json").read_text())
-    procs, made_with = load_state(tmp_path / "net" / "procs"), load_state(tmp_path / "net" / "net")["options"]
-    kinds, gauss = Categorify.from_state(procs["Categorify"]), RankGauss.from_state(procs["RankGauss"])
-    codes = kinds.encode("kind", test.table["kind"])[:, None]
-    flags = {name: test.table[of].is_missing().double() for name, of in about["flags"].items()}
-    numbers = [gauss.apply(n, flags[n] if n in flags else test.table[n].number()) for n in about["conts"]]
-    weights = load_file(tmp_path / "net" / "model.safetensors")
-    net = TabularNet(
-        [(4, 3)], len(numbers), 1, layers=made_with["layers"], use_bn=False, act_cls=nn.SiLU, cat_names=about["cats"]
-    )
-    net.load_state_dict(weights)
-    got = net.eval()(codes, torch.stack(numbers, 1).float())
-    torch.testing.assert_close(got[:, 0].double(), model.predict(hidden(test)), rtol=0, atol=1e-6)
 
 
 # A net that begins with another's weights: embeddings by value, all else by name.

@@ -126,17 +126,6 @@ def test_without_preparation_a_pipeline_is_given_the_plain_columns():
     np.testing.assert_allclose(model.predict(rows).numpy(), expected, rtol=0, atol=1e-6)
 
 
-def test_weights_reach_the_last_step_of_a_pipeline():
-    rows = rows_of(frame_of())
-    heavy = rows_of(frame_of(), weight=torch.where(rows.label == 1, 50.0, 1.0))
-    model = SKModel("p", make_pipeline(StandardScaler(), LogisticRegression()))
-    plain, weighted = (model.fresh().fit(r).predict(rows).mean() for r in (rows, heavy))
-    assert weighted > plain + 0.1
-    knn = SKModel("knn", KNeighborsClassifier())
-    with pytest.warns(DataWarning, match="knn: KNeighborsClassifier takes no weights"):
-        knn.fit(heavy)
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [

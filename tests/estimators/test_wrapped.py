@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -66,13 +65,6 @@ def test_rows_in_and_out_of_order_and_what_cannot_be_ordered():
             ColumnRanker("rule", [column]).predict(lists_with(p=[1, 2], t=["a", "b"]))
 
 
-def test_saved_as_its_columns(tmp_path):
-    ColumnRanker("rule", ("a", "b")).save(tmp_path / "deep" / "rule")
-    about = json.loads((tmp_path / "deep" / "rule" / "estimator.json").read_text())
-    assert about.items() >= {"class": "ColumnRanker", "settings": {"name": "rule", "columns": ["a", "b"]}}.items()
-    assert about["digests"] == {}
-
-
 # Numbers with long tails: which they are, and what a net of their logarithms learns.
 
 TAIL_NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False) | st.sampled_from([0.0, 1.0, np.nan, np.inf, -np.inf])
@@ -91,22 +83,6 @@ def by_sorting(values):
 @given(st.lists(TAIL_NUMBERS, min_size=1, max_size=40))
 def test_against_a_sorted_list(values):
     assert long_tails(Table({"v": np.array(values)}), ["v"]) == (["v"] if by_sorting(values) else [])
-
-
-@pytest.mark.parametrize(("last", "found"), [(36.0, []), (36.1, ["v"]), (-28.1, ["v"]), (-28.0, [])])
-def test_a_tail_is_eight_distances_of_the_quartiles_long(last, found):
-    values = [*range(8), last] if last > 0 else [*range(1, 9), last]  # quartiles 2, 4, 6
-    assert long_tails(Table({"v": np.array(values, dtype=np.float64)}), ["v"]) == found
-
-
-def test_counts_and_amounts_have_long_tails_and_other_numbers_have_none():
-    rng = np.random.default_rng(0)
-    normal = rng.normal(size=(3, 2_000))
-    columns = {"counts": rng.poisson(np.exp(normal[0] * 1.5 - 2)).astype(float), "amounts": -np.exp(normal[1] * 2)}
-    columns |= {"even": rng.random(2_000), "normal": normal[2], "flag": (rng.random(2_000) < 0.01).astype(float)}
-    table = Table(columns)
-    assert long_tails(table, table.names) == ["counts", "amounts"]
-    assert long_tails(table, ["even", "amounts"]) == ["amounts"]
 
 
 def counted_rows(seed=0, *, logged=False):
@@ -198,14 +174,6 @@ def test_rows_without_a_day_are_a_day_of_their_own_and_the_mean_of_all_labels_st
     assert torch.allclose(made.predict(day_rows(1)), plain.predict(day_rows(1)), atol=1e-5)
     made = CentredModel(ConstantModel("mean"), "day", share=1.0).fit(day_rows())
     assert torch.allclose(made.predict(day_rows(1)), train.label.mean().expand(400))
-
-
-def test_shocks_of_days_are_not_learned_from_a_column_that_tells_the_day():
-    train, test = day_rows(n=4000), day_rows(n=4000)
-    clean = torch.from_numpy(np.sign(test.table["x"].number().numpy()))
-    bare, made = XGBModel("trees", **TREES), CentredModel(XGBModel("trees", **TREES), "day", share=1.0)
-    misses = [m.fit(train).predict(test) - clean for m in (bare, made)]
-    assert float(misses[1].std()) < 0.2 < 1 < float(misses[0].std())
 
 
 def test_targets_are_centred_one_by_one():

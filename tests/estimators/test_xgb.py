@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -90,18 +89,6 @@ def test_equals_xgboost_called_directly(objective, weighted):
     assert len(got) == len(test)  # lists of one candidate and without a click are scored too
     np.testing.assert_allclose(got, direct(frame, objective, test, weighted=weighted), rtol=0, atol=NEAR)
     assert len(np.unique(got)) > 5
-
-
-@pytest.mark.parametrize("objective", ["rank:ndcg", "binary:logistic"])
-def test_lists_that_teach_nothing_change_nothing(objective):
-    frame = clicks()
-    kept = teaching(frame).reset_index(drop=True)
-    assert len(kept) < len(frame)
-    unknown = frame.list == kept.list.iloc[0]
-    broken, less = frame.assign(label=frame.label.mask(unknown, math.nan)), frame[~unknown].reset_index(drop=True)
-    for one, other in ((frame, kept), (broken, less)):
-        a, b = (ranker(objective).fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (one, other))
-        assert torch.equal(a, b)
 
 
 def test_text_is_read_by_the_training_vocabulary_however_a_table_orders_it():

@@ -305,12 +305,6 @@ def test_same_numbers_as_fastai(options):
     assert_same_training_step(*twins(**options), cats, None if options.get("n_cont") == 0 else conts.float())
 
 
-def test_activations_may_be_classes_or_modules():
-    for act in (nn.SiLU, nn.SiLU(), lambda: nn.LeakyReLU(0.3)):
-        net = TabularNet(TABULAR_NET_SIZES, 3, 1, [8], act_cls=act)
-        assert any(isinstance(m, nn.SiLU | nn.LeakyReLU) for m in net.modules())
-
-
 def test_the_share_and_scale_of_dropped_embeddings():
     net = TabularNet([(4, 8)], 1, 1, [4], embed_p=0.25, use_bn=False, bn_cont=False)
     net.embeds.load_table("0", torch.ones(4, 8))

@@ -340,6 +340,9 @@ def test_counted_rows_are_there_from_the_start():
     tables.count(ids.to(DEVICE))
     assert (tables.placed["w8_cached_rows"].slot_of[900:1000] >= 0).all()
     assert torch.equal(tables(ids[:40].to(DEVICE)).cpu(), tables.table("0")[ids[:40, 0]])
+    few = cached_table()
+    few.count(torch.tensor([[7]], device=DEVICE))
+    assert (few.placed["w8_cached_rows"].slot_of >= 0).nonzero().tolist() == [[7]]
 
 
 # ---- wrong input

@@ -13,7 +13,7 @@ from fastai.torch_core import set_seed
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.losses import BCE, BPR, InBatchSoftmax
+from fastrec.losses import InBatchSoftmax
 from fastrec.models import MatrixFactorization, TwoTower, item_log_q
 from fastrec.table import ListBatch
 from fastrec.tabular import TabularFrame
@@ -158,19 +158,6 @@ def test_in_batch_softmax_finds_each_users_items(clicks, tmp_path):
     assert right > 0.9
 
 
-def test_the_correction_holds_popular_items_where_they_belong(clicks, tmp_path):
-    above = []
-    for corrected in (False, True):
-        set_seed(0)
-        dls = loaders(clicks, tmp_path)
-        loss = InBatchSoftmax(item_log_q(dls, "item") if corrected else None)
-        net = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=loss), 3).model
-        found = scores_of_all(net, len(dls.classes["item"]))
-        popular = found[:, dls.classes["item"].o2i[0]]
-        above.append((popular - found[:, 1:].mean(1)).mean().item())
-    assert above[1] > above[0] + 0.1
-
-
 def test_log_q_is_the_share_of_training_rows(clicks, tmp_path):
     for frame in (TabularFrame, TabularPandas):
         dls = loaders(clicks, tmp_path, frame=frame)
@@ -180,22 +167,6 @@ def test_log_q_is_the_share_of_training_rows(clicks, tmp_path):
             assert log_q[code].item() == pytest.approx(math.log(counts.get(name, 1) / 3200), rel=1e-5)
     with pytest.raises(MissingColumnError, match="'age'"):
         item_log_q(dls, "age")
-
-
-def test_clicks_by_bce_and_lists_by_bpr(clicks, tmp_path):
-    set_seed(0)
-    df = clicks.copy()
-    df["item"] = np.random.default_rng(1).integers(0, 48, len(df))
-    df["click"] = (df.item % 8 == df.user % 8).astype(int)
-    learn = quiet_fit(rec_learner(loaders(df, tmp_path, "click"), TwoTower, **TOWERS, loss_func=BCE()), 8, 2e-2)
-    preds, targets = predictions(learn)
-    assert 0 <= preds.min() <= preds.max() <= 1
-    assert preds[targets.view_as(preds) == 1].mean() > preds[targets.view_as(preds) == 0].mean() + 0.1
-    dls = loaders(df, tmp_path, ["click", "user"])
-    learn = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=BPR(), n_out=1, temperature=0.2), 8, 2e-2)
-    scores, targets = predictions(learn)
-    clicked = targets[:, 0] == 1
-    assert scores[clicked].mean() > scores[~clicked].mean() + 0.5
 
 
 def test_bad_options_are_refused():

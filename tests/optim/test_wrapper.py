@@ -1,17 +1,13 @@
 """Optimizers as a Learner has them, and their hyper-parameters by fastai's names."""
 
 import copy
-import io
 import warnings
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from fastai import optimizer as fastai_optim
-from fastai.callback.core import Callback
-from fastai.callback.tracker import ReduceLROnPlateau
 from fastai.optimizer import OptimWrapper
 from torch import nn
 
@@ -20,9 +16,6 @@ from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
 from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms
 from fastrec.optim.wrapper import GroupHypers
-from fastrec.tabular import Categorify, Normalize, TabularFrame
-from fastrec.training import rec_learner
-from tests.training.helpers import quiet_fit
 
 DEVICE = resolve_device()
 
@@ -65,30 +58,6 @@ def train(net, opt, steps, seed=0):
         opt.zero_grad()
         ((net(x)[:, 0] - x.sum(1)) ** 2).mean().backward()
         opt.step()
-
-
-@pytest.mark.parametrize("make", [lamb, adamw])
-def test_a_saved_state_continues_to_the_same_weights(make):
-    whole, first = small_net(), small_net()
-    opt = make(list(whole.parameters()), 0.01)
-    train(whole, opt, 3)
-    scheduled(opt, 0)
-    train(whole, opt, 3, seed=1)
-
-    opt = make(list(first.parameters()), 0.01)
-    train(first, opt, 3)
-    scheduled(opt, 0)
-    file = io.BytesIO()
-    torch.save({"net": first.state_dict(), "opt": opt.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    second = small_net()
-    second.load_state_dict(saved["net"])
-    opt = make(list(second.parameters()), 0.5)
-    opt.load_state_dict(saved["opt"])
-    train(second, opt, 3, seed=1)
-    for a, b in zip(whole.parameters(), second.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 def marked(net, opt):
@@ -293,17 +262,3 @@ def test_one_value_several_or_a_slice_are_set_as_fastai_sets_them(value):
     opt = TorchOptim([[nn.Parameter(torch.ones(2))]], partial(torch.optim.AdamW, lr=0.1))
     opt.set_hyper("lr", np.float32(0.5))
     assert type(opt.opt.param_groups[0]["lr"]) is float
-
-
-def test_a_callback_that_lowers_the_rate_is_heard():
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame({"x": rng.normal(size=90), "y": rng.normal(size=90)})
-    frame = TabularFrame(df, [Categorify, Normalize], [], ["x"], "y", splits=(range(60), range(60, 90)))
-    lower = ReduceLROnPlateau(monitor="train_loss", min_delta=1e9, patience=1, factor=10)  # never better
-    seen = []
-    note = Callback(after_step=lambda self: seen.append({g["lr"] for g in self.opt.opt.param_groups}))
-    learn = rec_learner(frame.dataloaders(30), layers=[4], opt_func=adamw, cbs=[lower, note])
-    quiet_fit(learn, 4, 1e-2, by="fit")
-    assert seen[0] == {1e-2}
-    assert [len(rates) for rates in seen] == [1] * 8  # those that do not decay too
-    assert max(seen[-1]) < 2e-3

@@ -30,14 +30,12 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return made / made.sum(1, keepdims=True)
 
 
-def make(
-    case: str, n: int, models: int, seed: int, noise: float, *, alike: bool = False
-) -> tuple[Rows, dict[str, torch.Tensor]]:
-    """Labels drawn from a truth that each model sees with a noise of its own, the later the more (``alike``: all)."""
+def make(case: str, n: int, models: int, seed: int, noise: float) -> tuple[Rows, dict[str, torch.Tensor]]:
+    """Labels drawn from a truth that each model sees with a noise of its own, the later the more."""
     task, k = TASKS[case]
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(n, k))
-    seen = [truth + rng.normal(size=truth.shape) * noise * (1 if alike else 1 + m) for m in range(models)]
+    seen = [truth + rng.normal(size=truth.shape) * noise * (1 + m) for m in range(models)]
     columns = Table({"city": rng.choice(["oslo", "rome"], n), "x": rng.normal(size=n)})
     if task == "multiclass":
         label = (truth + rng.gumbel(size=truth.shape)).argmax(1)

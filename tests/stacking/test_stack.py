@@ -125,15 +125,6 @@ def test_blend_weights_are_those_of_scipy(seed, ridge):
     assert got.trace.importance == dict(zip(scores, got.weights.tolist(), strict=True))
 
 
-def test_blend_of_large_data_reaches_the_optimum():
-    data, scores = clicks(20_000, 3, 2)
-    blend = LinearBlend(list(scores), ridge=0.0).fit(two := level_two(scores, data))
-    x = torch.stack([two.table[f"{m}_log_softmax"].number() for m in scores], 1)
-    share = torch.softmax((x @ blend.weights).reshape(-1, 3), 1).reshape(-1)
-    gradient = ((share - data.label)[:, None] * x).sum(0) / 20_000
-    assert gradient.abs().max() < 1e-5
-
-
 def test_blend_survives_infinite_scores():
     data, scores = clicks()
     out = torch.arange(len(data)) % 7 == 3

@@ -12,7 +12,6 @@ from fastai.callback.core import Callback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
-from torch import nn
 
 from fastrec.errors import TrainingError
 from fastrec.losses import BCE
@@ -21,7 +20,6 @@ from fastrec.table import ListBatch
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CompiledModel, CowClip, CudaGraph, rec_learner
 from fastrec.training import acceleration as amp
-from fastrec.training.acceleration import undone
 from tests.training.helpers import Kill, Killed, quiet_fit
 
 fit = partial(quiet_fit, epochs=3)
@@ -215,19 +213,6 @@ def test_a_recording_that_fails_changes_nothing(tmp_path):
     assert "not permitted" in reason_of(learn, "recording failed")
     plain = fit(make(tmp_path))
     same(fit(plain, epochs=1), learn)
-
-
-def test_undone_puts_buffers_and_random_numbers_back():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-    before = {k: v.clone() for k, v in net.state_dict().items()}
-    torch.manual_seed(1)
-    wanted = torch.rand(3)
-    torch.manual_seed(1)
-    with undone(net):
-        net(torch.randn(8, 3))
-        assert net[1].num_batches_tracked == 1
-    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-    assert torch.equal(torch.rand(3), wanted)
 
 
 def test_other_learner_calls_are_as_ever(tmp_path):

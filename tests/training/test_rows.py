@@ -23,7 +23,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host, resolve_device
 from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE
-from fastrec.models import DeepFM, Embeddings, EmbeddingTables, TabularNet
+from fastrec.models import Embeddings, EmbeddingTables, TabularNet
 from fastrec.optim import adamw, lamb, scale_lr, split_embeddings
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, CowClip, load_checkpoint, rec_learner
@@ -98,13 +98,6 @@ def test_it_trains_as_a_plain_learner_to_the_bit(tmp_path, opt_func):
     assert look.filled == [cache.slots]  # the hottest of the training rows
     assert cache.looked_up == 2 * 10 * BS * 2  # each lookup of the training batches once
     assert_same(outcome(plain), outcome(placed))
-
-
-def test_a_model_with_a_linear_part(tmp_path):
-    limit = Embeddings("cached", device_bytes=45_000)
-    one, other = (outcome(fit(learner(tmp_path, p, DeepFM, emb_dim=8))) for p in (None, limit))
-    assert one[0] == pytest.approx(other[0], rel=1e-5)
-    np.testing.assert_allclose(one[2], other[2], rtol=1e-4)
 
 
 class Interrupt(Callback):

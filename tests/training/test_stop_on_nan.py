@@ -17,7 +17,6 @@ from fastai.tabular.learner import tabular_learner
 from fastai.torch_core import set_seed
 from torch import nn
 
-from fastrec._core.device import resolve_device
 from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.models import DeepFM, TabularNet, embedding_sizes
@@ -384,12 +383,3 @@ def test_small_batches_added_up_are_the_large_batch(tmp_path, parts, opt_func, o
     for name, weight in one.model.state_dict().items():
         assert torch.allclose(many.model.state_dict()[name], weight, atol=1e-6, rtol=1e-5), name
     assert any(not torch.allclose(alone.model.state_dict()[k], v, atol=1e-3) for k, v in one.model.state_dict().items())
-
-
-def test_with_autocast(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastrec.training.acceleration._cpu_is_fast", lambda: True)  # whatever else the machine does
-    one = accumulation_trained(tmp_path, BIG, adamw, amp="bf16")
-    many = accumulation_trained(tmp_path, BIG // 4, adamw, [GradientAccumulation(BIG)], amp="bf16")
-    for name, weight in one.model.state_dict().items():
-        assert torch.allclose(many.model.state_dict()[name], weight, atol=5e-3), name
-    assert not torch.is_autocast_enabled(resolve_device().type)

@@ -1,4 +1,4 @@
-"""``plan_embeddings``: where tables will go, and what that costs, before anything is made."""
+"""``plan_embeddings``: place embedding tables and estimate the cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastrec.models.embedding_layout import KINDS, TableSlice, check_sizes, lay_
 from fastrec.models.placement.row_cache import RowCache
 from fastrec.models.placement.row_store import RowStore, ShardedRows
 
-# What a cache of the hottest rows finds, if the k-th most frequent id of n is looked up in proportion to ``k^-s``.
+# Hit rates of a cache of the hottest rows, if the k-th most frequent id is looked up in proportion to ``k^-s``.
 
 
 def harmonic(n: int, skew: float) -> float:
@@ -75,22 +75,21 @@ Placement = Literal["auto", "device", "host", "cached", "row-sharded"]
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Where embedding tables lie: an option of every model, ``rec_learner(dls, DLRM, placement=Embeddings(…))``.
+    """Placement of embedding tables, an option of every model: ``rec_learner(dls, DLRM, placement=Embeddings(…))``.
 
-    Tables below 20,000 rows are on the device always. Of the others gradients are row-sparse, and what is computed is
-    what ``grads='rows'`` computes without any placement.
+    Tables below 20,000 rows are always on the device. Others have row-sparse gradients; results equal those of
+    ``grads='rows'`` without a placement.
 
     Args:
-        placement: ``'device'``: all rows on the device. ``'host'``: rows come to the device for the batches that need
-            them. ``'cached'``: the rows that are looked up most stay there. ``'row-sharded'``: each rank of a
-            ``torch.distributed`` process group holds the rows that a hash gives it. ``'auto'``: ``'device'`` if all
-            fits ``device_bytes``, else the smallest tables on the device and the others ``'cached'``.
-        device_bytes: what the tables and their optimizer's state may take of the device; also what simulates a small
-            device on a CPU. None: 80 % of what is free on a CUDA device; elsewhere no limit, and 262,144 rows of tables
-            off the device have room on it, of ``'cached'`` ones a twentieth if that is more.
-        folder: where rows that are not on the device lie in memory-mapped files instead of the host's memory; the files
-            are in a folder of their own there, which goes with the model.
-        tables: column → placement, where it is not to be ``placement``.
+        placement: ``'device'``: all rows on the device. ``'host'``: rows are loaded for each batch. ``'cached'``: the
+            most frequent rows stay on the device. ``'row-sharded'``: each rank of a ``torch.distributed`` process group
+            holds a share of the rows. ``'auto'``: ``'device'`` if all fits ``device_bytes``, else the smallest tables
+            on the device and the others ``'cached'``.
+        device_bytes: limit of the tables and their optimizer state on the device (also simulated on a CPU). None: 80 %
+            of the free memory of a CUDA device; elsewhere no limit, with room for 262,144 rows of tables off the
+            device, or a twentieth of ``'cached'`` ones if that is more.
+        folder: keep rows off the device in memory-mapped files here, which are removed with the model; None: in memory.
+        tables: column → placement, if it is not ``placement``.
 
     Raises:
         DataError: another placement, or a limit below 1.
@@ -288,18 +287,18 @@ def plan_embeddings(
     folder: str | Path | None = None,
     pad: bool = True,
 ) -> EmbeddingPlan:
-    """Plan where embedding tables go, and print it.
+    """Plan the placement of embedding tables, and print it.
 
     Args:
         cards: column → rows of its table.
         widths: column → width, or one for all.
         device_bytes, placement, folder: see ``Embeddings``.
-        skew: exponent s of the power law by which ids are expected: the k-th most frequent in proportion to ``k^-s``.
+        skew: exponent s of the expected power law of ids: the k-th most frequent in proportion to ``k^-s``.
         batch_size: rows of a batch.
-        pad: round widths up to multiples of 16 bytes, as models do; give a model the same ``pad``.
+        pad: round widths up to multiples of 16 bytes; give the model the same ``pad``.
 
     Returns:
-        The plan, which ``placement=`` of a model takes.
+        The plan, for a model's ``placement=``.
 
     Raises:
         DataError: a size below 1, a negative skew, or a column without a width.

@@ -1,19 +1,19 @@
-"""``RowCache``: the rows of large tables that are on the device, brought and written back as batches need them.
+"""``RowCache``: rows of large embedding tables on the device, loaded and written back as batches need them.
 
-The parameter that an optimizer sees has room for some rows, its *slots*; all rows lie in a ``RowStore``. Before a
-lookup the rows it needs are brought to slots, with what the optimizer keeps of them; those needed least go back.
-Lookups, gradients and steps then work on slots as they do on rows, so that a row goes through the same arithmetic as
-without a cache, in the same order. One thread brings rows for the next batch while this one trains; everything else
-waits for it first, so that rows and the map of slots have one owner at a time.
+The parameter has room for some rows, its *slots*; all rows are in a ``RowStore``. Before a lookup the needed rows are
+loaded into slots, with their optimizer state; the least used ones are evicted. Lookups, gradients and steps work on
+slots with the same arithmetic as without a cache. A thread prefetches rows for the next batch; everything else waits
+for it, so that rows and slots have one owner at a time.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -29,10 +29,7 @@ from fastrec.models.placement.row_store import RowStore
 
 
 class Coldest:
-    """Counts of every row's batches, and rows to go.
-
-    The coldest of all slots are looked for once for many batches; until then rows that have come since are left alone.
-    """
+    """Counts of each row's batches, and a queue of the coldest slots, which is refilled once in many batches."""
 
     def __init__(self, rows: int) -> None:
         self.counts = torch.zeros(rows, dtype=torch.int32)
@@ -89,18 +86,16 @@ class Coldest:
         self._queued_row = row_at.index_select(0, self._queue)
 
 
+@dataclass(eq=False)
 class Lease:
-    """The rows that one lookup used, at places ``[n]``: they stay until its backward pass, or its graph is gone."""
+    """The slots ``[n]`` that one lookup used: their rows stay until its backward pass, or until its graph is gone."""
 
-    def __init__(self, slots: Tensor) -> None:
-        self.slots, self.spent = slots, False
+    slots: Tensor
+    spent: bool = False
 
 
 class Leases:
-    """The leases of one parameter.
-
-    A forward pass need not be followed by a backward one: a lease ends as well when nothing holds its graph any more.
-    """
+    """The leases of one parameter; a lease also ends when its graph is freed without a backward pass."""
 
     def __init__(self) -> None:
         self._open: list[weakref.ref[Lease]] = []
@@ -213,10 +208,7 @@ class RowCache:
                 self._bring(part, [], must=False, counts=False)
 
     def fetch_ahead(self, rows: Iterable[tuple[str, Tensor]]) -> None:
-        """Begin to bring the rows of the next batch, as far as there is room: for each lookup its key and int64 rows.
-
-        Nothing is taken for granted of that batch: it may never come, or another one may.
-        """
+        """Prefetch the rows of a batch that may come next: each lookup's key and int64 rows."""
         self.wait()
         given = [(key, r.reshape(-1)) for key, r in rows]
         held = self._leases.held(self.weight)
@@ -235,7 +227,7 @@ class RowCache:
             return nullcontext()
         if self._side is None:
             self._side = torch.cuda.Stream(self.weight.device)
-        return _Finished(self._side, ready)
+        return _finished(self._side, ready)
 
     def wait(self) -> None:
         """Wait until no other thread works on the rows."""
@@ -244,10 +236,7 @@ class RowCache:
             ahead.result()
 
     def _bring(self, ids: Tensor, held: list[Tensor], *, must: bool, counts: bool) -> Tensor:
-        """Bring the rows of a lookup; return the slots of ``ids``, int64, without those of rows that were not brought.
-
-        Without ``must`` as many rows come as there is room for.
-        """
+        """Load the rows of a lookup; return the slots of ``ids``, int64. Without ``must``: of those that have room."""
         slots = self.slot_of.index_select(0, ids)
         absent = ids[slots < 0]
         if counts:
@@ -381,20 +370,15 @@ class RowCache:
         self._empty()
 
 
-class _Finished:
-    """A CUDA stream, after an event of another; leaving it waits for its work."""
-
-    def __init__(self, stream: Any, ready: Any) -> None:
-        self.stream, self.ready = stream, ready or torch.cuda.current_stream().record_event()
-
-    def __enter__(self) -> None:
-        self.stream.wait_event(self.ready)
-        self._inside = torch.cuda.stream(self.stream)
-        self._inside.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._inside.__exit__(*error)
-        self.stream.synchronize()
+@contextmanager
+def _finished(stream: Any, ready: Any) -> Iterator[None]:
+    """Work on a CUDA stream after an event of another; wait for that work at the end of the block."""
+    stream.wait_event(ready or torch.cuda.current_stream().record_event())
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        stream.synchronize()
 
 
 def _to(values: Tensor, device: torch.device | str) -> Tensor:

@@ -22,10 +22,10 @@ from fastrec.models.embedding_layout import KINDS, TableSlice, lay_out
 
 
 class RowStore:
-    """Named columns of numbers of all rows, in memory or in a folder: the weights, and what an optimizer keeps of them.
+    """Weights and optimizer state of all rows, as named columns in memory or in a folder.
 
-    Rows that no batch has are not settled (see ``fastrec.optim.torch_optimizers``) before they are read: ``pending``
-    says by what. A row is then multiplied by the same numbers in the same order as rows on the device were.
+    Rows are settled (see ``fastrec.optim.torch_optimizers``) when they are read, by the same factors as rows on the
+    device; ``pending`` lists the outstanding ones.
     """
 
     def __init__(self, rows: int, width: int, folder: str | Path | None = None) -> None:
@@ -125,18 +125,15 @@ class _Folder:
         return mapped
 
 
-# ``ShardedRows``: rows of large tables by hash over the ranks; vectors and gradients travel between them.
-#
 # Model-parallel tables beside data-parallel dense layers, as in HugeCTR (arXiv 2210.08803) and TorchRec, by torch's own
-# collectives. A rank asks the others for the vectors of its batch's ids, each once, and sends their gradients back.
+# collectives. A rank requests the vectors of its batch's ids, each once, and sends their gradients back.
 
 
 class ShardedRows:
     """One rank's rows of a group of tables.
 
-    Row ``r`` of ``n`` is at place ``q = a r mod n``, a number without a common divisor with n: rank ``q mod ranks``
-    has it as its row ``q div ranks``. The ranks' mean of the loss is what gradients are of, as in data-parallel
-    training (``DistributedDataParallel``), which has to leave parameters with ``placed.sharded`` alone.
+    Row ``r`` of ``n`` is at place ``q = a r mod n`` with a coprime to n: it is row ``q div ranks`` of rank
+    ``q mod ranks``. Gradients are of the ranks' mean loss; data-parallel training must skip these parameters.
     """
 
     sharded = True
@@ -251,9 +248,9 @@ def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
 
 
 def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
-    """Rearrange saved tables to this layout; if that fails, change nothing, and loading raises the error.
+    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's own rows.
 
-    ``share``: which rank's rows of how many ranks' are here. Return whether shared tables are one rank's own rows.
+    ``share``: this rank and the number of ranks.
     """
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     # rows of one rank fit no other layout: only the same rank of as many can take them
