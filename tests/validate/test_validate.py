@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import ColumnRanker, Ranker, Trace
 from fastrec.table import Table
-from fastrec.validate import CrossFit, Lists, Rows, group_folds
+from fastrec.validate import CrossFit, Lists, group_folds
 from tests._core.refusals import refused
 
 
@@ -52,12 +52,6 @@ def test_equal_keys_have_equal_folds_in_any_type():
     # in a frame of any library
     df = pd.DataFrame({"s": [f"s{i % 12}" for i in range(60)], "x": 0.5}, index=range(60, 0, -1))
     assert torch.equal(group_folds(df, "s", 3), group_folds(Table.read(df), "s", 3))
-    refused(MissingColumnError, "'user'", lambda: group_folds(df, "user"))
-
-
-def test_too_few_folds_or_keys_are_refused():
-    refused(DataError, "1 folds", lambda: group_folds(Table({"k": [1, 2]}), "k", 1))
-    refused(DataError, "has no row", lambda: group_folds(Table({"k": [7, 7, 7, 7]}), "k", 2))
 
 
 class Memory(Ranker):
@@ -107,9 +101,13 @@ FOLDS = (torch.arange(N) // 3 * 7) % 4
 
 def test_every_score_is_by_the_model_that_did_not_see_its_fold():
     train, test, cpu = lists(N), lists(TEST, start=300), torch.device("cpu")
-    cross = CrossFit([Memory("seen"), Memory("sum", "sum")], N, TEST, seed=10, device=cpu)
+    told: list[int] = []
+    rankers = [Memory("seen"), Memory("sum", "sum"), ColumnRanker("rule", ["row"])]
+    cross = CrossFit(rankers, N, TEST, seed=10, device=cpu, advance=told.append)
     carry_out(cross, train, test, FOLDS)
+    assert told == [int((k != FOLDS).sum()) for k in range(4) for _ in range(2)]  # of rows that models were trained on
     done = cross.finish()
+    del done["rule"]
     assert done["seen"].oof.tolist() == [0.0] * N
     others = [sum(r for r in range(N) if FOLDS[r] != k) for k in range(4)]
     assert done["sum"].oof.tolist() == [others[k] for k in FOLDS.tolist()]
@@ -127,18 +125,6 @@ def test_every_score_is_by_the_model_that_did_not_see_its_fold():
     assert done["sum"].importance == again.importance
 
 
-def test_progress_is_told_of_rows_that_models_were_trained_on():
-    told: list[int] = []
-    rankers = [ColumnRanker("rule", ["row"]), Memory("a"), Memory("b")]
-    carry_out(CrossFit(rankers, N, TEST, advance=told.append), lists(N), lists(TEST), FOLDS)
-    sizes = [int((k != FOLDS).sum()) for k in range(4)]
-    assert told == [s for size in sizes for s in (size, size)]
-
-
-def test_no_two_rankers_of_one_name():
-    refused(DataError, "one name", lambda: CrossFit([Memory("a"), Memory("b"), Memory("a")], N, TEST))
-
-
 def test_a_row_in_no_fold_or_in_two_is_named():
     train, test = lists(N), lists(TEST)
     cross = CrossFit([Memory("a")], N, TEST)
@@ -150,22 +136,22 @@ def test_a_row_in_no_fold_or_in_two_is_named():
     with pytest.raises(DataError, match="earlier fold") as caught:
         cross.fold(train.take(rows), train.take(torch.arange(9)), torch.arange(9), test)
     assert caught.value.row == 6
-    with pytest.raises(DataError, match="3 rows for 6 validation rows"):
-        cross.fold(train.take(rows), train.take(torch.arange(6)), torch.arange(3), test)
-
-
-def test_places_of_rows_are_numbers_of_training_rows():
-    rows = Rows(Table({"x": np.arange(4.0)}), "regression", conts=["x"], label=np.arange(4.0))
-    some = lambda *places: rows.take(torch.tensor(places))  # noqa: E731
-    for bad in (-1, 4):
-        places = np.array([0, bad])
-        with pytest.raises(DataError, match=rf"the place of a row is {bad}, and there are 4 training rows"):
-            CrossFit([], 4, 0).fold(some(2, 3), some(0, 1), places)
-        with pytest.raises(DataError, match=rf"the place of a row is {bad}, and there are 4 training rows"):
-            CrossFit([], 4, 0).fold(some(2, 3), some(0, 1), np.array([0, 1]), train_rows=places)
-    frozen = np.array([0, 1])
-    frozen.flags.writeable = False
-    CrossFit([], 4, 0).fold(some(2, 3), some(0, 1), frozen, train_rows=[2, 3])
+    cross = CrossFit([Memory("net", "nan")], N, TEST)
+    one, rest, two = torch.tensor([0, 1]), torch.tensor([2, 3]), np.array([2, 3])
+    two.flags.writeable = False
+    for error, message, call in (
+        (MissingColumnError, "'user'", lambda: group_folds(Table({"k": [1, 2]}), "user")),
+        (DataError, "1 folds", lambda: group_folds(Table({"k": [1, 2]}), "k", 1)),
+        (DataError, "has no row", lambda: group_folds(Table({"k": [7, 7, 7, 7]}), "k", 2)),
+        (DataError, "one name", lambda: CrossFit([Memory("a"), Memory("b"), Memory("a")], N, TEST)),
+        (DataError, "net of fold 0", lambda: carry_out(cross, train, test, FOLDS)),
+        (DataError, "3 rows for 2 valid", lambda: cross.fold(train.take(rows), train.take(one), torch.arange(3), test)),
+        (DataError, "place of a row is -1, and there", lambda: cross.fold(train.take(rows), train.take(one), [0, -1])),
+        (DataError, "place of a row is 60, and there are 60", lambda: cross.fold(train, train.take(one), [0, N])),
+        (DataError, "a row is 60", lambda: cross.fold(train.take(rest), train.take(one), one, train_rows=[2, N])),
+    ):
+        refused(error, message, call)
+    CrossFit([], N, 0).fold(train.take(rest), train.take(one), [0, 1], train_rows=two)
 
 
 def test_models_that_have_not_begun_do_not_begin_after_a_failure():
@@ -196,6 +182,35 @@ def test_models_that_have_not_begun_do_not_begin_after_a_failure():
     assert trained == ["first"]
 
 
-def test_a_model_that_went_astray_is_named():
-    cross = CrossFit([Memory("net", "nan")], N, TEST)
-    refused(DataError, "net of fold 0", lambda: carry_out(cross, lists(N), lists(TEST), FOLDS))
+@pytest.mark.parametrize(
+    ("device", "rankers", "threads"),
+    [
+        ("cpu", {"net": (False, True), "trees": (True, True)}, 2),
+        ("cpu", {"net": (False, True)}, 4),
+        ("cpu", {"trees": (True, True)}, 4),
+        ("cpu", {"rule": (False, False), "trees": (True, True)}, 4),
+        ("cuda", {"net": (False, True), "trees": (True, True)}, 4),  # one after the other there
+    ],
+)
+def test_threads_are_halved_where_two_share_the_cores(device, rankers, threads):
+    seen: dict[str, int] = {}
+
+    class Counting(Memory):
+        def __init__(self, name, *, beside, learns):
+            super().__init__(name)
+            self.beside, self.learns = beside, learns
+
+        def fit(self, train, valid=None, *, seed=0, device=None):
+            seen[self.name] = torch.get_num_threads()
+            return self
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        made = [Counting(n, beside=b, learns=of) for n, (b, of) in rankers.items()]
+        cross = CrossFit(made, N, TEST, device=torch.device(device))
+        cross.fold(lists(N), lists(N), torch.arange(N), lists(TEST))
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+    assert seen == dict.fromkeys(rankers, threads)
