@@ -63,13 +63,18 @@ def plain_near(log, model, items):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"before": 0.0, "norm": (0.65, 0.25)}, {"recency": 0.4, "norm": 0.7, "window": 3}]
+    "options",
+    [{}, {"before": 0.0, "norm": (0.65, 0.25)}, {"recency": 0.4, "norm": 0.7, "window": 3}, {"hops": 2, "hop": 0.3}],
 )
 def test_co_visitation_is_a_sum_over_pairs(way, options):
     log = [*random_lists(1, 60, 11), list(range(11))]
     model = CoVisitation(keep=30, again=0.0, **options).fit(frame(log))
     asked = random_lists(2, 10, 11)
     weights = plain_near(log, model, 11)
+    if "hops" in options:
+        shares = weights / weights.sum(1, keepdims=True)
+        weights = weights + 0.3 * weights.sum(1, keepdims=True) * (shares @ shares)
+        np.fill_diagonal(weights, 0)
     expected = [sum(math.exp(-d / model.own) * weights[i] for d, i in enumerate(q[::-1])) for q in asked]
     got = scores_of(model, frame(asked, items=model.items))
     np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-3, atol=1e-5)  # events below 1e-4 are left out
@@ -102,17 +107,6 @@ def test_kinds_gaps_and_own_items():
     assert scores[0, 2] < 1e-20  # c is no kind that counts, d is too late
     with pytest.raises(MissingColumnError):
         model.score(frame([["a"]], items=model.items)).__next__()
-
-
-def test_two_hops(way):
-    log = [*random_lists(3, 40, 9, 4), list(range(9))]
-    model = CoVisitation(keep=30, hops=2, hop=0.3, again=0.0).fit(frame(log))
-    once = plain_near(log, model, 9)
-    shares = once / once.sum(1, keepdims=True)
-    twice = once + 0.3 * once.sum(1, keepdims=True) * (shares @ shares)
-    np.fill_diagonal(twice, 0)
-    got = scores_of(model, frame([[i] for i in range(9)], items=model.items))
-    np.testing.assert_allclose(got[:, 1:], twice, rtol=1e-4, atol=1e-6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -192,10 +186,3 @@ def test_the_best_of_a_row_by_loops(seed, k, codes):
     for row, items in zip(scores.tolist(), plainly[0].tolist()):
         order = sorted((c for c in range(codes) if row[c] > -math.inf), key=lambda c: (-row[c], c))[:k]
         assert items == order + [0] * (k - len(order))
-
-
-def test_an_items_own_events_are_no_neighbours():
-    model = CoVisitation(norm=0.0, near=None, before=1.0, own=None, again=0.0).fit(frame([[1, 1, 2], [1, 1]]))
-    scores = scores_of(model, frame([[1]], items=model.items))[0, 1:].tolist()
-    assert scores[0] < 1e-20
-    assert scores[1] == 2
