@@ -1,7 +1,5 @@
 """What every model of sessions keeps: saving, odd sessions, other vocabularies, a session alone as among others."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several goals over one net: targets, heads, losses and scores against plain loops."""
 
-from __future__ import annotations
-
 import math
 import pickle
 

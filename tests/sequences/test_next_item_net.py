@@ -1,7 +1,5 @@
 """``NextItemNet`` and ``SessionBlend``: what every model of sessions keeps."""
 
-from __future__ import annotations
-
 import pickle
 import random
 

@@ -1,14 +1,11 @@
 """What a blend does with its time, and what it notes of the sessions that it held out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from fastrec.sequences import CoVisitation, PopularItems, SessionBlend, prefixes, sequence_metrics
 from fastrec.sequences import session_blend as module
-from tests.retrieval.walks import chains
-from tests.sequences.helpers import frame
+from tests.sequences.helpers import chains, frame
 
 LOG = frame(chains(1, 200, 15))
 

@@ -1,7 +1,5 @@
 """Sessions of logs and of lists: what is packed, in which order, and what odd input becomes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from itertools import pairwise

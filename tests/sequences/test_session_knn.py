@@ -1,7 +1,5 @@
 """Session kNN against plain loops over the papers' sums."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 

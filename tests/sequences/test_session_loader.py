@@ -1,7 +1,5 @@
 """Batches: every session once an epoch, what is asked of it, and what is changed in training only."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

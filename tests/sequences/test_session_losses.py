@@ -1,7 +1,5 @@
 """Losses of sessions against plain torch on small cases."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

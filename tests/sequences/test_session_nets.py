@@ -1,7 +1,5 @@
 """Nets of sessions: what they see, what they must not see, how large they are, and that they learn."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

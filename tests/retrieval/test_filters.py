@@ -1,18 +1,22 @@
-"""Each collaborative filter against a plain computation of its formula."""
+"""Each collaborative filter against a plain computation of its formula, and what all of them keep."""
 
-from __future__ import annotations
+from collections import Counter
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.metrics.pairwise import cosine_similarity
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.retrieval import (
     EASE,
+    CollaborativeFilter,
     HistoryFilter,
     ImplicitALS,
     ItemKNN,
@@ -21,7 +25,7 @@ from fastrec.retrieval import (
     SpectralFilter,
     UserKNN,
 )
-from fastrec.sequences import SessionModel
+from fastrec.table.state import known_classes
 from tests._core.refusals import refused
 from tests.sequences.helpers import frame, scores_of
 
@@ -202,22 +206,173 @@ def test_older_items_count_less():
     got = scores_of(model, frame([[1, 4, 1, 7]], items=model.items))[0, 1:]
     expected = weights[7] + np.exp(-0.5) * weights[1] + np.exp(-1) * weights[4]
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_filters_of_known_users_are_refused():
     refused(DataError, "only the users", lambda: HistoryFilter(UserKNN()))
     refused(DataError, "only the users", lambda: UserKNN().score_rows(csr_matrix((1, 3))))
 
 
 @pytest.mark.parametrize("make", FILTERS)
-def test_a_session_of_nothing_known_gets_the_items_by_popularity(make, tmp_path):
+def test_a_session_of_nothing_known_gets_the_items_by_popularity(make):
     model = HistoryFilter(make()).fit(frame(LOG))
-    counts = pd.Series([i for items in LOG for i in items]).value_counts()
-    model.save(tmp_path / "model")
-    for one in (model, SessionModel.load(tmp_path / "model")):
-        scores = scores_of(one, frame([[], [77], LOG[0]], items=model.items))
-        for row in (0, 1):
-            ranked = torch.argsort(scores[row, 1:], descending=True, stable=True)
-            named = [counts[model.items.decode(ranked[i : i + 1] + 1).to_pylist()[0]] for i in range(9)]
-            assert named == sorted(counts, reverse=True)
-        torch.testing.assert_close(scores[2], scores_of(model, frame([LOG[0]], items=model.items))[0])
+    counts = Counter(i for items in LOG for i in items)
+    scores = scores_of(model, frame([[], [77], LOG[0]], items=model.items))
+    for row in (0, 1):
+        ranked = torch.argsort(scores[row, 1:], descending=True, stable=True) + 1
+        named = [counts[i] for i in model.items.decode(ranked).to_pylist()]
+        assert named == sorted(counts.values(), reverse=True)
+    torch.testing.assert_close(scores[2], scores_of(model, frame([LOG[0]], items=model.items))[0])
+
+
+MODELS = {
+    "EASE": lambda: EASE(reg=2.0),
+    "EASE of few": lambda: EASE(reg=2.0, max_items=5),
+    "ImplicitALS": lambda: ImplicitALS(factors=3, iterations=3, power=1.0),
+    "ItemKNN": lambda: ItemKNN(k=5, shrink=1.0),
+    "Popularity": Popularity,
+    "RP3Beta": lambda: RP3Beta(k=5),
+    "SpectralFilter": lambda: SpectralFilter(factors=3),
+    "UserKNN": lambda: UserKNN(k=5),
+}
+DRAW = np.random.default_rng(5)
+PAIRS = pd.DataFrame({"user": DRAW.integers(20, size=120), "item": DRAW.integers(15, size=120)}).drop_duplicates()
+EVERY = pd.DataFrame(np.indices((20, 15)).reshape(2, -1).T, columns=["user", "item"])
+
+
+@pytest.fixture(params=MODELS)
+def make(request):
+    return MODELS[request.param]
+
+
+def fitted(make, pairs=PAIRS, weight=None) -> CollaborativeFilter:
+    return make().fit(pairs.user, pairs.item, weight)
+
+
+def test_every_class_is_tried():
+    ours = {n for n in known_classes(CollaborativeFilter) if ":" not in n}
+    assert ours == {type(make()).__name__ for make in MODELS.values()}
+
+
+def test_ids_may_be_of_any_kind(make):
+    expected = fitted(make).score(EVERY.user, EVERY.item)
+    assert expected.dtype == torch.float64
+    text = [pa.array([f"{prefix}{v:03d}" for v in values]) for prefix, values in (("u", PAIRS.user), ("i", PAIRS.item))]
+    asked = [f"u{v:03d}" for v in EVERY.user], [f"i{v:03d}" for v in EVERY.item]
+    torch.testing.assert_close(make().fit(*text).score(*asked), expected, rtol=0, atol=0)
+    tensors = [torch.tensor(PAIRS[n].to_numpy()) for n in ("user", "item")]
+    torch.testing.assert_close(make().fit(*tensors).score(EVERY.user, EVERY.item), expected, rtol=0, atol=0)
+
+
+def test_order_of_rows_and_repeats_do_not_matter(make):
+    expected = fitted(make, weight=np.full(len(PAIRS), 2.0)).score(EVERY.user, EVERY.item)
+    twice = pd.concat([PAIRS, PAIRS.iloc[:30]]).assign(w=np.r_[np.full(len(PAIRS), 2.0), np.ones(30)])
+    twice = twice.sample(frac=1, random_state=0)
+    torch.testing.assert_close(fitted(make, twice, twice.w).score(EVERY.user, EVERY.item), expected, rtol=0, atol=0)
+
+
+def test_a_pair_scores_the_same_among_others_and_alone(make):
+    model = fitted(make)
+    some = EVERY.sample(40, random_state=1, replace=True)
+    expected = [float(model.score([u], [i])[0]) for u, i in some.itertuples(index=False)]
+    np.testing.assert_allclose(model.score(some.user, some.item), expected, atol=1e-12)
+
+
+def test_blocks_do_not_change_scores(make, monkeypatch):
+    model = fitted(make)
+    expected, best = model.score(EVERY.user, EVERY.item), model.recommend(range(20), 4).to_pandas()
+    monkeypatch.setattr(limits, "BLOCK", 20)
+    torch.testing.assert_close(model.score(EVERY.user, EVERY.item), expected, rtol=0, atol=1e-12)
+    pd.testing.assert_frame_equal(model.recommend(range(20), 4).to_pandas(), best)
+
+
+def test_weights_matter(make):
+    heavy = fitted(make, weight=np.linspace(1, 9, len(PAIRS))).score(EVERY.user, EVERY.item)
+    assert not torch.equal(heavy, fitted(make).score(EVERY.user, EVERY.item))
+
+
+def test_seen_are_the_pairs_of_fit(make):
+    pairs = set(PAIRS.itertuples(index=False, name=None))
+    asked = pd.concat([EVERY, pd.DataFrame({"user": [99, 0], "item": [0, 99]})])
+    found = fitted(make).seen(asked.user, asked.item)
+    assert found.tolist() == [pair in pairs for pair in asked.itertuples(index=False, name=None)]
+
+
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_recommends_the_best(make, exclude_seen):
+    model = fitted(make)
+    pairs = set(PAIRS.itertuples(index=False, name=None))
+    popularity = PAIRS.item.value_counts()
+    rows = []
+    for user in (7, 3, 99):
+        scores = model.score([user] * 15, range(15)).tolist()
+        ranked = sorted(range(15), key=lambda i: (-scores[i], -popularity[i], i))
+        open_items = [i for i in ranked if not (exclude_seen and (user, i) in pairs)]
+        rows += [(user, i, scores[i], place) for place, i in enumerate(open_items[:6])]
+    found = model.recommend([7, 3, 99], 6, exclude_seen=exclude_seen).to_pandas()
+    expected = pd.DataFrame(rows, columns=["user", "item", "score", "place"])
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=1e-9, atol=1e-12)
+
+
+def test_recommends_no_more_than_there_is(make):
+    model = fitted(make)
+    found = model.recommend([2], 1000).to_pandas()
+    assert sorted(found.item) == sorted(set(range(15)) - set(PAIRS.item[PAIRS.user == 2]))
+    assert len(model.recommend([], 3)) == len(model.score([], [])) == 0
+    assert model.score([99, 0, None, 0], [0, 99, 0, None]).tolist() == [0, 0, 0, 0]  # unknown and missing
+    for pairs in ([[1, 1, 1], [1, 2, 3]], [[1, 2, 3], [1, 1, 1]], [[1], [1]]):  # one user or one item
+        assert torch.isfinite(make().fit(*pairs).score(*pairs)).all()
+
+
+def test_save_and_load(make, tmp_path):
+    model = fitted(make, weight=np.linspace(1, 2, len(PAIRS)))
+    model.save(tmp_path / "m")
+    for cls in (CollaborativeFilter, type(model)):
+        again = cls.load(tmp_path / "m")
+        assert again.settings() == model.settings()
+        assert torch.equal(again.score(EVERY.user, EVERY.item), model.score(EVERY.user, EVERY.item))
+        pd.testing.assert_frame_equal(again.recommend([1, 2], 3).to_pandas(), model.recommend([1, 2], 3).to_pandas())
+    again.save(tmp_path / "m")  # over the earlier one
+    other = EASE if not isinstance(model, EASE) else ItemKNN
+    refused(DataError, rf"{type(model).__name__}.*no {other.__name__}", lambda: other.load(tmp_path / "m"))
+
+
+def test_damage_is_named(tmp_path):
+    with pytest.raises(MissingFileError):
+        CollaborativeFilter.load(tmp_path)
+    refused(NotFittedError, "ItemKNN", lambda: ItemKNN().save(tmp_path / "none"))
+    fitted(MODELS["ItemKNN"]).save(tmp_path / "m")
+    path = tmp_path / "m" / "state.json"
+    whole = path.read_text()
+    path.write_text(whole.replace('"shrink"', '"shrunk"'))
+    refused(UnreadableFileError, "shrunk", lambda: CollaborativeFilter.load(tmp_path / "m"))
+    path.write_text(whole.replace('"ItemKNN"', '"Nobody"'))
+    refused(DataError, r"'Nobody'.*not known", lambda: CollaborativeFilter.load(tmp_path / "m"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(WriteError):
+        fitted(MODELS["ItemKNN"]).save(tmp_path / "other")
+
+
+def test_bad_input_is_named(make):
+    for call in (lambda: make().score([1], [1]), lambda: make().recommend([1], 1)):
+        refused(NotFittedError, "has not been trained", call)
+    refused(DataError, "no interaction", lambda: make().fit([], []))
+    refused(DataError, r"column 'items', row 1: an id is missing", lambda: make().fit([1, 2], [1, None]))
+    for weight in (0.0, -1.0, np.nan, np.inf):
+        refused(DataError, r"column 'weight', row 1", lambda w=weight: make().fit([1, 2], [1, 2], [1.0, w]))
+    refused(DataError, "unequal lengths", lambda: make().fit([1, 2], [1, 2, 3]))
+    refused(DataError, "2 users and 3 items", lambda: fitted(make).score([1, 2], [1, 2, 3]))
+    refused(DataError, "k=0", lambda: fitted(make).recommend([2], 0))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 5)), min_size=1, max_size=30))
+def test_any_small_history_is_learned(rows):
+    users, items, weights = map(list, zip(*rows))
+    largest: dict[tuple[int, int], int] = {}
+    for u, i, w in rows:
+        largest[u, i] = max(w, largest.get((u, i), 0))
+    for make in MODELS.values():
+        scores = make().fit(users, items, weights).score(*np.indices((7, 7)).reshape(2, -1))
+        assert torch.isfinite(scores).all()
+    model = Popularity().fit(users, items, weights)
+    for i in set(items):
+        assert model.score([users[0]], [i]).item() == sum(w for (_, item), w in largest.items() if item == i)
