@@ -1,4 +1,4 @@
-"""``Index``: the nearest of many vectors, exactly or as well as it says."""
+"""``Index``: nearest vectors, exactly or with measured recall."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from fastrec.table.state import Saved
 
 
 class Approximate:
-    """A faiss index with a dial, up to ``farthest``: how many lists, or how much of a graph, a query looks into.
+    """A faiss index with an adjustable search effort ``dial``, up to ``farthest``: lists probed, or graph candidates.
 
-    ``base`` is kept, as what refines it only points to it. Of lists ``factor k`` vectors are compared exactly at last.
+    ``base`` is stored because the refining index only points to it. For lists, ``factor k`` vectors are compared
+    exactly.
     """
 
     def __init__(self, base: Any, vectors: Tensor, kind: str, dial: int, factor: int, farthest: int) -> None:
@@ -50,11 +51,11 @@ class Approximate:
 
     @property
     def pays(self) -> bool:
-        """Whether it looks at so little that it is faster than comparing all."""
+        """Whether it is faster than comparing all vectors."""
         return self.kind != "ivf" or 4 * self.dial <= self.base.nlist
 
     def harder(self) -> bool:
-        """Look farther from now on; False: there is no farther."""
+        """Double the effort; return False at the limit."""
         if self.dial >= self.farthest:
             return False
         self.dial = min(2 * self.dial, self.farthest)
@@ -62,7 +63,7 @@ class Approximate:
         return True
 
     def search(self, queries: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest; -1 and -inf: there are fewer."""
+        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest, filled up with -1 and -inf."""
         if self.kind == "ivf":
             self.base.nprobe, self.top.k_factor = self.dial, float(self.factor)
         else:
@@ -74,7 +75,7 @@ class Approximate:
         return F.pad(places, short, value=-1), F.pad(scores, short, value=-torch.inf)
 
     def to_state(self) -> dict[str, Any]:
-        """As ``save_state`` takes it; the vectors are not in it."""
+        """Return all but the vectors, as ``save_state`` takes it."""
         numbers = {n: getattr(self, n) for n in ("kind", "dial", "factor", "farthest")}
         return {**numbers, "base": torch.from_numpy(self.faiss.serialize_index(self.base))}
 
@@ -86,7 +87,7 @@ class Approximate:
 
 
 def inverted_file(vectors: Tensor) -> Approximate:
-    """Index vectors in lists round centres: four bits for every two numbers, and exact scores for the best.
+    """Index vectors in lists round centres: four bits per two numbers, exact scores for the best.
 
     Source: André, Kermarrec, Le Scouarnec 2017, "Accelerated nearest neighbor search with Quick ADC".
     """
@@ -105,7 +106,7 @@ def inverted_file(vectors: Tensor) -> Approximate:
 
 
 def graph(vectors: Tensor) -> Approximate:
-    """Return a hierarchy of graphs of near vectors.
+    """Index vectors in a hierarchy of graphs of near vectors.
 
     Source: Malkov, Yashunin 2016, "Efficient and robust approximate nearest neighbor search using hierarchical
     navigable small world graphs".
@@ -126,26 +127,24 @@ Kind = Literal["auto", "exact", "ivf", "hnsw"]
 
 
 class Index(Saved):
-    """Vectors to search: those with the highest dot product (or cosine) with a query.
+    """Search of vectors with the highest dot product (or cosine) with a query.
 
-    Up to 50,000 vectors every one is compared. Of more, ``faiss-cpu`` keeps them in lists and looks into some of these;
-    how many is raised until the recall that is measured on held-out queries reaches the goal. Where a quarter of the
-    lists does not (many tight clusters), exact search takes their place: it is as fast. ``about`` says what was chosen,
-    and it is printed.
+    Up to 50,000 vectors are compared exactly. More are stored in ``faiss-cpu`` lists, of which as many are probed as
+    the recall measured on held-out queries requires. If a quarter of the lists is not enough (many tight clusters),
+    exact search is used, as it is as fast. The choice, ``about``, is printed.
 
     Args:
         vectors: float ``[n, d]``, finite.
-        ids: ``[n]`` ids of any key type, all different; None: 0 to n - 1.
+        ids: ``[n]`` distinct ids of any key type; None: 0 to n - 1.
         metric: ``"dot"`` or ``"cosine"``.
         kind: ``"exact"``, ``"ivf"`` (lists) or ``"hnsw"`` (a graph); ``"auto"``: by size and recall.
-        recall: the goal, of the 100 nearest; ``"ivf"`` and ``"hnsw"`` come as near to it as they can.
-        queries: float ``[q, d]`` such as will be asked, to measure recall on; None: some of the vectors, each of which
-            is no answer to itself.
+        recall: wanted recall of the 100 nearest; ``"ivf"`` and ``"hnsw"`` approach it as far as they can.
+        queries: float ``[q, d]`` typical queries for measuring recall; None: some of the vectors, without themselves.
         verbose: print ``about``.
 
     Attributes:
-        kind: what was chosen.
-        recall: what was measured; 1 for exact search.
+        kind: the chosen kind.
+        recall: measured recall; 1 for exact search.
         about: a line on both.
 
     Raises:
@@ -195,15 +194,15 @@ class Index(Saved):
 
         Args:
             queries: float ``[q, d]``.
-            k: how many.
-            allowed: which vectors may be found: bool ``[n]``, or ids; None: all.
+            k: number of vectors.
+            allowed: the vectors that may be found: bool ``[n]``, or ids; None: all.
 
         Returns:
-            Places of vectors int64 ``[q, k]``, the nearest first (by exact search the lower place of equal ones), and
-            their scores float32; -1 and -inf where there are fewer. ``decode`` turns places into ids.
+            Places int64 ``[q, k]``, nearest first (exact search: ties by place), and scores float32; -1 and -inf where
+            there are fewer. ``decode`` turns places into ids.
 
         Raises:
-            DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is not known.
+            DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is unknown.
         """
         if k < 1:
             raise DataError(f"k={k} vectors were asked for", remedy="Ask for one or more")
@@ -224,22 +223,17 @@ class Index(Saved):
         return self._completed(places.gather(1, order)[:, :k], best[:, :k].contiguous(), queries, mask)
 
     def decode(self, places: Tensor) -> Column:
-        """Return ids of places, flattened; missing where a place is -1."""
+        """Return ids of places, flattened; missing for -1."""
         return as_column(self.ids.decode(places.reshape(-1).clamp_min(-1) + 1), name="id")
 
     def similar(self, ids: Any, k: int = 10) -> Table:
-        """Return the vectors nearest to those of some ids, themselves left out.
-
-        Args:
-            ids: ``[n]``.
-            k: how many.
+        """Return the ``k`` vectors nearest to those of ``[n]`` ids, without themselves.
 
         Returns:
-            ``id``, ``neighbour``, ``score`` and ``place`` (from 1), the nearest first; where there are
-            fewer, fewer rows.
+            ``id``, ``neighbour``, ``score`` and ``place`` (from 1), nearest first.
 
         Raises:
-            DataError: ``k`` is below 1, or an id is not known.
+            DataError: ``k`` is below 1, or an id is unknown.
         """
         own = self._places(as_column(ids, name="id"), "Ask for ids that are there")
         found, scores = self.search(self.vectors[own], k + 1)
@@ -259,7 +253,7 @@ class Index(Saved):
             self._found = Approximate.from_state(self._found, self.vectors)
 
     def _choose(self, kind: Kind, goal: float, queries: Tensor | None) -> None:
-        """Build what reaches the goal, or, where a kind was asked for, that as well as it can."""
+        """Build an index that reaches the goal, or the requested kind as good as it gets."""
         name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
         found = build(self.vectors)
         recall = _RecallTrial(self, queries).tune(found, goal)
@@ -267,7 +261,7 @@ class Index(Saved):
             self._found, self.kind, self.recall = found, name, recall
 
     def _completed(self, places: Tensor, scores: Tensor, queries: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Search exactly for the queries of which fewer were found than there are."""
+        """Search exactly for queries with too few results."""
         k = scores.shape[1]
         few = (scores[:, min(k, len(self)) - 1] == -torch.inf).nonzero().squeeze(1)
         if len(few):
@@ -306,7 +300,7 @@ class Index(Saved):
         return codes - 1
 
     def _checked(self, given: Tensor, name: str) -> Tensor:
-        """Return vectors as float32 on the CPU, of length 1 where the metric is the cosine."""
+        """Return vectors as float32 on the CPU, normalised for the cosine."""
         vectors = torch.as_tensor(given).detach().float().cpu().contiguous()
         width = self.vectors.shape[1] if hasattr(self, "vectors") else None
         if vectors.dim() != 2 or vectors.shape[1] != (width or vectors.shape[1]) or not vectors.shape[1]:
@@ -321,13 +315,14 @@ class Index(Saved):
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of users or items by id, as Parquet keeps them: ``id``, ``vector``, ``norm`` and, if known, ``until``.
+    """Vectors by id, stored in Parquet as ``id``, ``vector``, ``norm`` and, if known, ``until``.
 
     Args:
-        ids: ``[n]``, all different, none missing.
+        ids: ``[n]``, distinct, none missing.
         values: float32 ``[n, d]``.
-        until: nothing later went into a vector, seconds since 1970 (or as the log counts), float64 ``[n]``.
-        about: what else is known: the run, the model.
+        until: time of the last event that each vector learned from, in seconds since 1970 or the log's unit, float64
+            ``[n]``.
+        about: metadata: the run, the model.
     """
 
     ids: Column
@@ -353,10 +348,10 @@ class Vectors:
 
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
-        """Read what ``save`` wrote, or any file with ``id`` and ``vector``.
+        """Read a file of ``save``, or any with ``id`` and ``vector``.
 
         Raises:
-            FastrecError: there is no such file, or it holds no vectors of one length.
+            FastrecError: no such file, or no vectors of equal length.
         """
         table, parquet = Table.read(str(path), device="cpu"), Path(path).is_file() and Path(path).suffix == ".parquet"
         said = (pq.read_schema(path).metadata or {}).get(b"fastrec", b"{}") if parquet else b"{}"
@@ -364,10 +359,10 @@ class Vectors:
 
     @classmethod
     def of(cls, table: Table, about: Mapping[str, Any] | None = None) -> Vectors:
-        """Take the columns ``id``, ``vector`` and, if it is there, ``until`` of a table.
+        """Take the columns ``id``, ``vector`` and, if present, ``until`` of a table.
 
         Raises:
-            MissingColumnError, DataError: they are not there, or hold no vectors of one length.
+            MissingColumnError, DataError: no such columns, or no vectors of equal length.
         """
         column = table["vector"]
         if column.kind not in ("list", "vector"):
@@ -377,19 +372,19 @@ class Vectors:
         return cls(table["id"], column.vectors(column.vector_width()).float(), until, about or {})
 
     def index(self, **options: Any) -> Index:
-        """Return an ``Index`` of them; options as it takes them, such as ``metric="cosine"``."""
+        """Return an ``Index`` of them; options as it takes them."""
         return Index(self.values, self.ids, **options)
 
     def features(self, ids: Any, times: Any, *, name: str = "vector") -> Table:
-        """Return vectors as features of other rows, of which nothing has gone into them: each row has to be later.
+        """Return vectors as features of later rows, whose targets they cannot contain.
 
         Args:
-            ids: whose vector a row gets, ``[n]``; an unknown one has missing values.
-            times: when each row was, ``[n]``: ``datetime64``, or numbers in the unit of ``until``.
-            name: the columns are ``{name}_0``, ``{name}_1``, ….
+            ids: ``[n]``; an unknown one gets missing values.
+            times: of the rows, ``[n]``: ``datetime64``, or numbers in the unit of ``until``.
+            name: prefix of the columns ``{name}_0``, ``{name}_1``, ….
 
         Raises:
-            DataError: it is not known until when they have learned, or a row is not later, or in another unit.
+            DataError: ``until`` is not known, or a row is not later, or in another unit.
         """
         if self.until is None:
             problem = "it is not known until when these vectors have learned: they may know the rows' own targets"
@@ -415,12 +410,12 @@ class Vectors:
 
 
 def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
-    """Return the share of an id's ``k`` nearest (by cosine) that are so on both sides: the mean over all common ids.
+    """Return the mean share of an id's ``k`` nearest (by cosine) that both spaces have in common, over common ids.
 
-    It is the same whichever way either space is turned. By chance it is about ``k / n``.
+    Rotations of either space do not change it. By chance it is about ``k / n``.
 
     Raises:
-        DataError: the two have fewer than ``k + 2`` ids in common.
+        DataError: fewer than ``k + 2`` common ids.
     """
     known = _vocab(one.ids, len(one.values))
     codes = known.encode(other.ids)
@@ -437,7 +432,7 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
 
 
 class _RecallTrial:
-    """Held-out queries, and what exact search finds for them: half to choose by, half to measure."""
+    """Held-out queries with their exact results: half to choose by, half to measure."""
 
     def __init__(self, index: Index, queries: Tensor | None) -> None:
         random = torch.Generator().manual_seed(0)
@@ -449,7 +444,7 @@ class _RecallTrial:
         self.expected = self._others(index._exact(self.queries, self.k + 1)[0], slice(None))
 
     def tune(self, found: Approximate, goal: float) -> float:
-        """Look harder until the recall of the second half is as wished, or there is no more to try: it is returned."""
+        """Increase the effort until both halves reach the goal, or its limit; return the second half's recall."""
         half = len(self.queries) // 2
         while True:
             if self._recall(found, slice(0, half)) >= goal:

@@ -1,4 +1,4 @@
-"""``Recommender``: from sessions to the items that are shown, in four stages."""
+"""``Recommender``: from sessions to the items shown, in four stages."""
 
 from __future__ import annotations
 
@@ -35,22 +35,19 @@ class Recommender:
     """Retrieves candidates, filters them, scores them by a ranker, and orders them.
 
     Args:
-        retriever: ``Candidates``, one source, or a model of sessions.
-        filters: what takes candidates away: ``Seen()``, ``Available(ids)``, ``InSegment(…)``, or functions like these.
-        ranker: an estimator of ranking, which gets the candidates' columns as numbers; or what has ``predict(table)``,
-            as a run directory opened by ``SavedRun``, which gets them with the items' ids. None: the source's own
-            scores, of several sources the sum of ``1 / (60 + rank)``.
-        features: adds columns for the ranker: called with table and sessions; with ``fit(sessions)`` if it has to
-            learn. None: ``CandidateFeatures()`` where the ranker is an estimator.
-        order: what puts candidates in another order: ``Boost(…)``, ``Quota(…)``, ``MMR(…)``, one after the other.
-        depth: how many candidates a single source or model retrieves.
+        retriever: ``Candidates``, one source, or a session model.
+        filters: ``Seen()``, ``Available(ids)``, ``InSegment(…)``, or functions like these.
+        ranker: a ranking estimator, which gets the candidates' numeric columns; or an object with ``predict(table)``,
+            such as a ``SavedRun``, which gets them with the items' ids. None: the source's scores; for several sources,
+            ``Candidates.fused``.
+        features: adds columns for the ranker, called with table and sessions; it may have ``fit(sessions)``. None:
+            ``CandidateFeatures()`` for an estimator.
+        order: ``Boost(…)``, ``Quota(…)``, ``MMR(…)``, or functions like these, one after the other.
+        depth: candidates of a single source or model.
 
     Attributes:
-        seconds: what each stage of the last call took.
+        seconds: time of each stage in the last call.
         form: how the sessions of ``fit`` were read and coded, see ``SessionFrame.form``.
-
-    Source of that sum: Cormack, Clarke, Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and individual
-    rank learning methods".
 
     Example:
         >>> import pandas as pd
@@ -84,17 +81,17 @@ class Recommender:
     def fit(
         self, sessions: SessionFrame, *, share: float = 0.12, most: int = 30_000, negatives: int = 60, seed: int = 0
     ) -> Self:
-        """Fit the retriever, and the ranker where it is an estimator.
+        """Fit the retriever, and a ranker that is an estimator.
 
-        The ranker learns from the last sessions what came next, out of candidates of a retriever that learned from the
-        sessions before them; then the retriever learns from all.
+        The ranker learns on the last sessions, from candidates of a retriever fitted to the earlier ones; then the
+        retriever learns from all sessions.
 
         Args:
-            sessions: the log, the past first or with times.
-            share: of the sessions, the last, that the ranker learns from.
-            most: how many events it learns from, drawn at random.
-            negatives: how many wrong candidates of each it sees.
-            seed: of what is drawn, and of the ranker.
+            sessions: the log, in the order of time or with times.
+            share: of the sessions, the last, for the ranker.
+            most: maximum of their events, drawn at random.
+            negatives: wrong candidates per event for the ranker.
+            seed: of all draws, and of the ranker.
 
         Raises:
             DataError: no candidate of the last sessions is right.
@@ -112,7 +109,7 @@ class Recommender:
         """The items' codes.
 
         Raises:
-            DataError: nothing was learned.
+            DataError: ``fit`` was not called.
         """
         found = next(iter(self.retriever.sources.values())).items
         if found is None:
@@ -122,11 +119,11 @@ class Recommender:
     def save(self, folder: str | Path) -> None:
         """Write all stages as JSON, safetensors and a ranker's own files, without pickle.
 
-        An earlier save is replaced in one step. A run directory that ranks is copied into it.
+        An earlier save is replaced in one step. A run directory used as ranker is copied.
 
         Raises:
-            NotFittedError: nothing was learned.
-            DataError: a stage is a function, or of a class of your own that says no state.
+            NotFittedError: ``fit`` was not called.
+            DataError: a stage is a function, or of your own class without a state.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
         check_replaceable(folder, ABOUT)
@@ -157,12 +154,12 @@ class Recommender:
         """Read what ``save`` wrote.
 
         Args:
-            folder: where it is.
-            ranker: what ranks, where that is no estimator: of a run ``SavedRun(folder / "ranker")``.
+            folder: of the save.
+            ranker: a ranker that is no estimator: for a run, ``SavedRun(folder / "ranker")``.
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a class that is not known, or its ranker has to be given.
+            DataError: it holds an unknown class, or its ranker has to be given.
         """
         folder = Path(folder)
         recover(folder)
@@ -211,13 +208,11 @@ class Recommender:
         """Return the items to show for each session.
 
         Args:
-            sessions: any.
-            k: how many, at most.
-            context: more columns for a ranker that is no estimator, one row for each session: a run's, say.
+            k: number of items, at most.
+            context: more columns for a ranker that is no estimator, one row per session.
 
         Returns:
-            ``session`` (its number), ``item`` (its id), ``score`` (float32) and ``rank`` (from 1), sessions in the
-            order given, items in the order in which they are shown.
+            ``session`` (number), ``item`` (id), ``score`` (float32) and ``rank`` (from 1), by session and rank.
 
         Raises:
             DataError: ``k`` is below 1.
@@ -242,14 +237,11 @@ class Recommender:
         return Table({"session": session, "item": sessions.decode(item), "score": score, "rank": rank})
 
     def recommend_one(self, items: Any, k: int = 20) -> Table:
-        """Return the items to show for one session.
+        """Return the items to show for one session, as ``recommend`` does.
 
         Args:
-            items: ids of its items so far, the last one last; unknown ones are left out.
-            k: how many, at most.
-
-        Returns:
-            As ``recommend``.
+            items: ids of its items so far, the last one last; unknown ones are dropped.
+            k: number of items, at most.
         """
         known = self.items
         codes = known.encode(as_column(items, name="item")) if len(items) else torch.zeros(0, dtype=torch.int64)
