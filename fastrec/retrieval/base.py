@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_matrix, diags
 
 from fastrec._core import limits
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, refuse_rows
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
@@ -37,16 +37,12 @@ def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> t
         raise DataError(f"interactions of unequal lengths: {sizes}", remedy="Give one of each for every interaction")
     if not len(users):
         raise DataError("there is no interaction to learn from", remedy="Give one or more")
+    remedy = "Drop such rows first"
     for column in (users, items):
-        missing = column.is_missing()
-        if bool(missing.any()):
-            row = int(missing.nonzero()[0])
-            raise DataError("an id is missing", column=column.name, row=row, remedy="Drop such rows first")
+        column.refuse_missing("an id is missing", remedy)
     values = np.ones(len(users)) if weight is None else weight.double().numpy()
-    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
-    if len(bad):
-        remedy = "Drop such rows first"
-        raise DataError("a weight is not above 0, or infinite", column="weight", row=int(bad[0]), remedy=remedy)
+    bad = ~((values > 0) & np.isfinite(values))
+    refuse_rows(bad, "a weight is not above 0, or infinite", column="weight", remedy=remedy)
     known = Vocab.fit(users), Vocab.fit(items)
     who, what = (v.encode(c).cpu().numpy() - 1 for v, c in zip(known, (users, items)))
     shape = len(known[0]) - 1, len(known[1]) - 1

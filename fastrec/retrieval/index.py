@@ -21,6 +21,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
 from fastrec.errors import DataError
+from fastrec.features.columns import refuse
 from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
@@ -256,7 +257,7 @@ class Index(Saved):
         """Build an index that reaches the goal, or the requested kind as good as it gets."""
         name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
         found = build(self.vectors)
-        recall = _RecallTrial(self, queries).tune(found, goal)
+        recall = _tuned(self, found, goal, queries)
         if (recall >= goal and found.pays) or kind != "auto":
             self._found, self.kind, self.recall = found, name, recall
 
@@ -294,9 +295,7 @@ class Index(Saved):
 
     def _places(self, ids: Column, remedy: str) -> Tensor:
         codes = self.ids.encode(ids) if len(ids) else torch.zeros(0, dtype=torch.int64)
-        if bool((codes == 0).any()):
-            row = int((codes == 0).nonzero()[0])
-            raise DataError("an id is not in the index", column=ids.name, row=row, remedy=remedy)
+        refuse(codes == 0, ids.name, "an id is not in the index", remedy)
         return codes - 1
 
     def _checked(self, given: Tensor, name: str) -> Tensor:
@@ -306,10 +305,8 @@ class Index(Saved):
         if vectors.dim() != 2 or vectors.shape[1] != (width or vectors.shape[1]) or not vectors.shape[1]:
             wanted = "[n, d]" if width is None else f"[n, {width}]"
             raise DataError(f"{name} of {tuple(vectors.shape)}", remedy=f"Give float {wanted}")
-        finite = torch.isfinite(vectors).all(1)
-        if not bool(finite.all()):
-            row = int((~finite).nonzero()[0])
-            raise DataError(f"{name} hold a number that is not finite", row=row, remedy="Drop such vectors")
+        bad = ~torch.isfinite(vectors).all(1)
+        refuse(bad, None, f"{name} hold a number that is not finite", "Drop such vectors")
         return F.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
 
 
@@ -431,38 +428,29 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
     return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
 
 
-class _RecallTrial:
-    """Held-out queries with their exact results: half to choose by, half to measure."""
+def _tuned(index: Index, found: Approximate, goal: float, queries: Tensor | None) -> float:
+    """Increase the effort until held-out queries reach the goal, or to its limit; return the recall of half of them."""
+    source = index.vectors if queries is None else queries
+    rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[: 2 * limits.INDEX_HELD_OUT]
+    own = rows if queries is None else torch.full_like(rows, -1)
+    asked, k = source[rows], min(limits.INDEX_AT, len(index) - 1)
 
-    def __init__(self, index: Index, queries: Tensor | None) -> None:
-        random = torch.Generator().manual_seed(0)
-        source = index.vectors if queries is None else queries
-        rows = torch.randperm(len(source), generator=random)[: 2 * limits.INDEX_HELD_OUT]
-        self.own = rows if queries is None else torch.full_like(rows, -1)
-        self.queries = source[rows]
-        self.k = min(limits.INDEX_AT, len(index) - 1)
-        self.expected = self._others(index._exact(self.queries, self.k + 1)[0], slice(None))
-
-    def tune(self, found: Approximate, goal: float) -> float:
-        """Increase the effort until both halves reach the goal, or its limit; return the second half's recall."""
-        half = len(self.queries) // 2
-        while True:
-            if self._recall(found, slice(0, half)) >= goal:
-                measured = self._recall(found, slice(half, None))
-                if measured >= goal:
-                    return measured
-            if not found.harder():
-                return self._recall(found, slice(half, None))
-
-    def _recall(self, found: Approximate, part: slice) -> float:
-        got = self._others(found.search(self.queries[part], self.k + 1, self.k + 1)[0], part)
-        hits = (got[:, :, None] == self.expected[part][:, None, :]).any(2)
-        return float(hits.double().mean())
-
-    def _others(self, places: Tensor, part: slice) -> Tensor:
+    def others(places: Tensor, part: slice) -> Tensor:
         """Return the first ``k`` that are not the query itself."""
-        order = torch.argsort((places == self.own[part, None]).int(), dim=1, stable=True)
-        return places.gather(1, order)[:, : self.k]
+        order = torch.argsort((places == own[part, None]).int(), dim=1, stable=True)
+        return places.gather(1, order)[:, :k]
+
+    expected = others(index._exact(asked, k + 1)[0], slice(None))
+
+    def recall(part: slice) -> float:
+        got = others(found.search(asked[part], k + 1, k + 1)[0], part)
+        return float((got[:, :, None] == expected[part][:, None, :]).any(2).double().mean())
+
+    chosen_by, measured_on = slice(0, len(asked) // 2), slice(len(asked) // 2, None)
+    while recall(chosen_by) < goal or recall(measured_on) < goal:
+        if not found.harder():
+            break
+    return recall(measured_on)
 
 
 def _vocab(ids: Any, count: int) -> Vocab:

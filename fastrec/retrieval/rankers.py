@@ -18,7 +18,7 @@ from fastrec._core.kernels import compiled, shared, view
 from fastrec._core.kernels import sessions as loops
 from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab
 from fastrec.table.state import Saved, saved_name
@@ -80,7 +80,7 @@ def _nodes(booster: xgb.Booster) -> tuple[float, np.ndarray, np.ndarray, np.ndar
 
 
 def _matrix(table: Table) -> Tensor:
-    return torch.stack([table[n].values.float() for n in table.names if n not in ("session", "item")], 1)
+    return torch.stack([table[n].values.float() for n in numeric(table)], 1)
 
 
 class RankedCandidates(SessionModel):
@@ -307,9 +307,7 @@ class ObjectiveRanker(Saved):
         Raises:
             NotFittedError: ``find`` or ``learn`` was not called.
         """
-        asked = asked.recode(self._known())
-        if not self._trees:
-            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        asked = asked.recode(self._known(learned=True))
         best = {n: torch.zeros((len(asked), k), dtype=torch.int64) for n in self.objectives}
         for table in self.candidates.stream(asked):
             session, item = table["session"].values, table["item"].values
@@ -326,9 +324,7 @@ class ObjectiveRanker(Saved):
         return best
 
     def _state(self) -> dict[str, Any]:
-        self._known()
-        if not self._trees:
-            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        self._known(learned=True)
         return {**super()._state(), "_trees": {n: _as_bytes(t) for n, t in self._trees.items()}}
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -340,9 +336,11 @@ class ObjectiveRanker(Saved):
             raise DataError(problem, remedy="Make both with order=…, or neither")
         return _matrix(self._kinds(self._popular(table, asked), asked))
 
-    def _known(self) -> Vocab:
+    def _known(self, learned: bool = False) -> Vocab:
         if self.items is None:
             raise NotFittedError("nothing finds candidates yet", remedy="Call find first")
+        if learned and not self._trees:
+            raise NotFittedError("no trees have been grown", remedy="Call learn first")
         return self.items
 
 

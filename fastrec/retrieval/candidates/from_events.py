@@ -20,7 +20,7 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Column, Table, Vocab, as_column, concat
@@ -337,10 +337,10 @@ class _Finder:
         """Replace the numbers of groups and items by their ids."""
         found = self.items.decode(table["item"].values)
         about = {group: _as_ids(ids.take(table["session"].values)), item: _as_ids(found)}
-        clash = next((n for n in about if n in table and n not in ("session", "item")), None)
+        clash = next((n for n in about if n in numeric(table)), None)
         if clash is not None:
             raise DataError("a feature has this name", column=clash, remedy="Rename the column")
-        return Table({**about, **{n: table[n] for n in table.names if n not in ("session", "item")}})
+        return Table({**about, **{n: table[n] for n in numeric(table)}})
 
     @staticmethod
     def recall(parts: Sequence[Table], share: float, taken: tuple[float, float]) -> Table:

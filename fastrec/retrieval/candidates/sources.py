@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.retrieval.base import Saved
+from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.index import Index
 from fastrec.sequences import CoVisitation, SessionFrame, SessionModel
 from fastrec.sequences.neighbours import by_age
@@ -73,8 +73,7 @@ class CandidateSource(Saved, ABC):
 def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: int) -> tuple[Tensor, Tensor]:
     """Return each session's ``k`` best items (ties: the lower code) from rows in any order, each pair once."""
     order = torch.argsort(item, stable=True)
-    order = order[torch.argsort(score[order], descending=True, stable=True)]
-    order = order[torch.argsort(session[order], stable=True)]
+    order = order[best_first(session[order], score[order])]
     session, item, score = session[order], item[order], score[order]
     place = torch.arange(len(session)) - torch.searchsorted(session, session)
     kept = place < k

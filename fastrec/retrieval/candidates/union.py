@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.retrieval.base import Saved
+from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, concat
@@ -63,8 +63,7 @@ class Candidates(Saved):
             ``session`` (number) and ``item`` (code), int64, ascending; per source ``{name}_score`` and ``{name}_rank``
             (float32, ranks from 1), NaN if it did not find the item; ``sources``: how many did.
         """
-        parts = list(self.stream(sessions))
-        return concat(parts) if len(parts) > 1 else parts[0]
+        return concat(list(self.stream(sessions)))
 
     def stream(self, sessions: SessionFrame) -> Iterator[Table]:
         """Yield ``union`` in blocks of sessions, in their order; at least one block."""
@@ -128,18 +127,11 @@ class Candidates(Saved):
         pairs, codes = self._wanted(wanted)
         right = torch.isin(table["session"].values * codes + table["item"].values, pairs)
         total, sessions = max(len(pairs), 1), max(len(wanted), 1)
-        by = {n: table[f"{n}_rank"].values <= at for n in self.sources}
-        stacked = torch.stack(list(by.values()))
-        alone = stacked.sum(0) == 1
-        rows: list[tuple[str, float, float, float]] = []
-        for name, there in by.items():
-            found, only = int((there & right).sum()), int((there & right & alone).sum())
-            rows.append((name, found / total, only / total, int(there.sum()) / sessions))
-        every = stacked.any(0)
-        found = int((every & right).sum()) / total
-        rows.append(("union", found, found, int(every.sum()) / sessions))
-        names = ("source", "recall", "gain", "candidates")
-        return Table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        found = torch.stack([table[f"{n}_rank"].values <= at for n in self.sources])
+        alone, every = found.sum(0) == 1, found.any(0)
+        found, lost = torch.cat([found, every[None]]), torch.cat([found & alone, every[None]])
+        shares = {"recall": (found & right).sum(1).double() / total, "gain": (lost & right).sum(1).double() / total}
+        return Table({"source": [*self.sources, "union"], **shares, "candidates": found.sum(1).double() / sessions})
 
     def _wanted(self, wanted: SessionFrame | Tensor) -> tuple[Tensor, int]:
         """Return the distinct wanted pairs, and the factor of a session's number in them."""
@@ -174,8 +166,7 @@ def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, see
     session, positive = table["session"].values, label > 0
     draw = torch.rand(len(session), generator=torch.Generator().manual_seed(seed))
     draw[positive] = -1.0
-    order = torch.argsort(draw, stable=True)
-    order = order[torch.argsort(session[order], stable=True)]
+    order = best_first(session, -draw)
     ordered = session[order]
     place = torch.arange(len(order)) - torch.searchsorted(ordered, ordered)
     count = torch.bincount(session[positive], minlength=int(session.max()) + 1 if len(session) else 0)
@@ -216,6 +207,11 @@ def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame
     asked, wanted = sessions.cut(starts, middle), sessions.cut(middle, ends)
     asked.sessions = wanted.sessions = None if sessions.sessions is None else sessions.sessions.take(long)
     return asked, wanted
+
+
+def numeric(table: Table) -> list[str]:
+    """Return the columns of a table of candidates but ``session`` and ``item``."""
+    return [n for n in table.names if n not in ("session", "item")]
 
 
 class CandidateFeatures(Saved):

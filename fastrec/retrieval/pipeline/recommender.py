@@ -19,7 +19,7 @@ from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, sample_negatives
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, numeric, sample_negatives
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab, as_column, concat, load_state, save_state
 from fastrec.table.column import offsets_of
@@ -28,7 +28,6 @@ from fastrec.validate import Lists
 # A recommender on disk: its stages as plain state, its ranker's files beside them.
 ABOUT, RANKER, _STAGES = "recommender.json", "ranker", "stages"
 STAGES = ("retrieve", "filter", "score", "order")
-_IDS = ("session", "item")
 
 
 class Recommender:
@@ -127,13 +126,7 @@ class Recommender:
             WriteError: the file system refused, or ``folder`` holds something else.
         """
         check_replaceable(folder, ABOUT)
-        state = {
-            "retriever": self.retriever,
-            "filters": self.filters,
-            "order": self.order,
-            "features": self.features,
-            "form": self.form,
-        }
+        state = {n: getattr(self, n) for n in ("retriever", "filters", "order", "features", "form")}
         at = getattr(self.ranker, "folder", None)
         is_run = isinstance(at, Path) and (at / "config.json").is_file()
         kind = None if self.ranker is None else "run" if is_run else "estimator"
@@ -168,11 +161,10 @@ class Recommender:
         try:
             kind = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["ranker"]
             state = load_state(folder / _STAGES)
-            parts = {n: state[n] for n in ("retriever", "filters", "features", "order")}
-            form = state["form"]
+            form, parts = state["form"], {n: state[n] for n in ("retriever", "filters", "features", "order")}
+        except DataError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
             problem = f"the saved recommender cannot be read ({error!r})"
             raise UnreadableFileError(problem, file=folder, remedy="Save it again") from error
         if kind == "estimator":
@@ -199,10 +191,10 @@ class Recommender:
             parts.append(full.take(rows))
             labels.append(label[rows])
             groups.append(table["session"].values[rows])
-        table, label = (concat(parts) if len(parts) > 1 else parts[0]), torch.cat(labels)
+        table, label = concat(parts), torch.cat(labels)
         if not bool(label.any()):
             raise DataError("no candidate of the last sessions is right", remedy="Give more sources or sessions")
-        self.ranker.fit(Lists(table, torch.cat(groups), conts=self._columns(table), label=label), None, seed=seed)
+        self.ranker.fit(Lists(table, torch.cat(groups), conts=numeric(table), label=label), None, seed=seed)
 
     def recommend(self, sessions: SessionFrame, k: int = 20, *, context: Table | None = None) -> Table:
         """Return the items to show for each session.
@@ -221,8 +213,8 @@ class Recommender:
             raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         self.seconds = dict.fromkeys(STAGES, 0.0)
         if context is not None and len(context) != len(sessions):
-            remedy = "Give one for each session"
-            raise DataError(f"{len(context)} rows of context for {len(sessions)} sessions", remedy=remedy)
+            problem = f"{len(context)} rows of context for {len(sessions)} sessions"
+            raise DataError(problem, remedy="Give one for each session")
         sessions = sessions.recode(self.items)
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         stream = self.retriever.stream(sessions)
@@ -268,21 +260,16 @@ class Recommender:
 
     def _scores(self, table: Table, sessions: SessionFrame, context: Table | None) -> Tensor:
         if self.ranker is None:
-            sources = list(self.retriever.sources)
-            if len(sources) == 1:
-                return table[f"{sources[0]}_score"].values
-            return self.retriever.fused(table)
+            only, *more = self.retriever.sources
+            return self.retriever.fused(table) if more else table[f"{only}_score"].values
         full = table if self.features is None else self.features(table, sessions)
         if isinstance(self.ranker, Estimator):
-            said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))
+            said = self.ranker.predict(Lists(full, table["session"].values, conts=numeric(full)))
         else:
             taken = {} if context is None else context.take(table["session"].values)
             more = {n: taken[n] for n in taken}
             said = self.ranker.predict(full.with_columns({**more, "item": sessions.decode(table["item"].values)}))
         return torch.as_tensor(said).float()
-
-    def _columns(self, table: Table) -> list[str]:
-        return [n for n in table.names if n not in _IDS]
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

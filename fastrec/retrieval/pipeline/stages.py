@@ -20,11 +20,6 @@ from fastrec.sequences import SessionFrame
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
 
-# What takes candidates away: items that were seen, that are not to be had, or not for this segment.
-#
-# A filter is called with the table of candidates (``session`` and ``item``, numbers and codes) and the sessions; it
-# gives a bool for each row: whether it stays. Yours may be any function of these two.
-
 
 class Seen(Saved):
     """Filters out the session's own items."""
@@ -202,8 +197,7 @@ class MMR(Saved):
             rows = (torch.isin(session, sessions) & (place < width)).nonzero().squeeze(1)
             at = torch.searchsorted(sessions, session[rows]), place[rows]
             self._choose(rows, at, relevance[rows], table[item[rows]], k, rank)
-        order = torch.argsort(rank, stable=True)
-        order = order[torch.argsort(session[order], stable=True)]
+        order = best_first(session, -rank)
         return order, score[order]
 
     def _choose(
