@@ -27,7 +27,7 @@ def ids_of(ids: Any, name: str = "item") -> pa.Array:
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
-# Interactions as a sparse matrix, and what the collaborative filters do with such matrices.
+# Interactions as a sparse matrix, and operations on such matrices.
 
 
 def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> tuple[Vocab, Vocab, csr_matrix]:

@@ -152,7 +152,7 @@ class _Histories:
         order = torch.argsort(self.lengths, stable=True)
         at = 0
         while at < self.count:
-            # so many rows as fit at the length of the last of them; lengths ascend
+            # as many rows as fit at the last one's length; lengths ascend
             ahead = self.lengths[order[at : at + 4096]]
             fits = (torch.arange(1, len(ahead) + 1) * (ahead + factors) * factors <= limits.BLOCK).sum()
             rows = order[at : at + max(1, int(fits))]

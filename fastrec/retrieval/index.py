@@ -26,7 +26,7 @@ from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
-# What ``Index`` keeps of many vectors so as not to compare them all: faiss's lists of short codes, or a graph.
+# Approximate search by faiss: lists of short codes, or a graph.
 
 
 class Approximate:
@@ -217,7 +217,7 @@ class Index(Saved):
         wanted = -(-3 * k * len(self) // max(1, 2 * count))  # half as many again as should do
         if count <= limits.INDEX_FEW or wanted > limits.INDEX_FEW // 10:
             return self._exact(queries, k, mask)
-        # More than ``k`` are looked for, and what is not allowed dropped; exactly where that leaves too few.
+        # Search for more than ``k`` and drop those not allowed; queries with too few results are searched exactly.
         places, scores = self._found.search(queries, min(wanted, len(self)), wanted)
         scores = scores.masked_fill(~mask[places.clamp_min(0)] | (places < 0), -torch.inf)
         best, order = torch.sort(scores, dim=1, descending=True, stable=True)

@@ -23,7 +23,7 @@ from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, S
 from fastrec.table import Table, Vocab
 from fastrec.table.state import Saved, saved_name
 
-# ``RankedCandidates``: several models' candidates, ordered by boosted trees, as one model of sessions.
+# Boosted trees: training, storage and fast prediction.
 
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 
@@ -165,7 +165,7 @@ class RankedCandidates(SessionModel):
             parts.append(_matrix(self._features(table, asked))[rows])
             labels.append(label[rows])
         y, stops = torch.cat(labels), [] if until is None else [_StopAt(until)]
-        # without a right candidate the models' scores have to do
+        # without a right candidate, the first model's scores are used
         self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
 
     def _scored(self, sessions: SessionFrame) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,8 +174,8 @@ class RankedCandidates(SessionModel):
         session, x = table["session"].values, _matrix(self._features(table, sessions))
         if self._trees is None or not len(x):
             return session, table["item"].values, x.nan_to_num(0)[:, 0]
-        # Probabilities would give a blend the first candidates alone (Diginetica, 6,000 held-out events: NDCG@20 of the
-        # net and these .2949 → .2958).
+        # With probabilities, a blend would use the first candidates only (Diginetica, 6,000 held-out events: NDCG@20 of
+        # the blend with a net .2949, with log-odds .2958).
         score = log_odds(self._trees, x)
         least = torch.zeros(len(sessions)).scatter_reduce_(0, session, score, "amin", include_self=False)
         return session, table["item"].values, score - least[session]

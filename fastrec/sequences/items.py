@@ -20,7 +20,7 @@ from fastrec.sequences.neighbours import by_age, exponential
 from fastrec.sequences.reading import SessionFrame
 from fastrec.table.column import offsets_of, rows_of
 
-# For every item those near it in sessions: the sums behind co-visitation, without listing all pairs.
+# Sums of co-visitation for every item, without listing all pairs.
 
 
 @dataclass
@@ -65,7 +65,7 @@ def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int 
 
     Takes and returns the arrays of ``near_items``, ``[items, keep]``.
     """
-    # hops go by shares, so that a much visited item in the middle does not outweigh all others
+    # shares, so that a frequent item between two others does not dominate
     near, total = items[:, :width].contiguous(), scores[:, :width].sum(1, keepdim=True)
     weights = scores[:, :width] / torch.where(total > 0, total, 1)
     codes = torch.full((len(items), keep), -1, dtype=torch.int64)
@@ -285,7 +285,7 @@ class PopularItems(SessionModel):
         self, sessions: SessionFrame, k: int, exclude_seen: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the best items, see ``SessionModel.recommend``."""
-        # found once, as they are the same for every session
+        # computed once: they are the same for every session
         if exclude_seen or not len(sessions):
             return super().recommend(sessions, k, exclude_seen)
         items, found = super().recommend(sessions.take(torch.arange(1)), k)

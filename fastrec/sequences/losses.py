@@ -21,9 +21,8 @@ from fastrec.sequences.session_net import SessionNet
 
 # Cross-entropy of a linear layer with many outputs, block by block with its own gradient.
 #
-# Autograd keeps the logits, their softmax and its gradient, ``[positions, items]`` each. Here a block of positions goes
-# all the way, from logits to the gradients of its inputs and of the weights, while it is in the processor's cache; only
-# the gradients stay. Memory is bounded by the block, whatever the number of items.
+# Autograd stores the logits, their softmax and its gradient, ``[positions, items]`` each. Here the gradients of a block
+# of positions are computed while its logits are in the processor's cache, and only these are stored.
 
 
 def linear_cross_entropy(
@@ -87,7 +86,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
-# Items that are drawn to compare right ones with, and the chance that they had to be.
+# Negative sampling, with the chance of each item to be drawn.
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,7 @@ class ItemDraw:
         return BatchItems(codes, place[: len(target)], chance)
 
 
-# Outputs and the items that were right → one number: against all items, or against some that are drawn.
-#
-# All take ``(hidden, target, net)``: outputs ``[b, L, width]``, codes ``[b, L]`` (0: not asked) and the net that made
-# them, whose item vectors they compare with.
+# Losses of outputs and targets, over all items or over drawn ones.
 
 Sampling = Literal["uniform", "popularity", "in_batch"]
 
@@ -284,12 +280,11 @@ class BPRMax(SessionLoss):
         return (-(won + 1e-10).log() + self.decay * kept).sum() / max(len(target), 1)
 
 
-# Changes made to training sessions anew in every epoch.
+# Augmentation of training sessions, new in every epoch.
 #
-# ``prefix``: a session ends after some of its events, drawn at random. ``crop``: a window of it, drawn at random.
-# ``reversed``: half of the sessions run backwards. ``reorder``: in half of the sessions the events of a window, a third
-# as long, stand in an order drawn at random. ``mask``: a tenth of the inputs are replaced by a virtual item, one that
-# is no item of the vocabulary, so that a model does not lean on any single event. Side features go with their events.
+# ``prefix``: a random number of first events. ``crop``: a random window. ``reversed``: half of the sessions backwards.
+# ``reorder``: in half of the sessions, a window of a third of the length in random order. ``mask``: a tenth of the
+# inputs replaced by a virtual item, so that no single event is indispensable. Side features move with their events.
 #
 # Source of ``crop``, ``mask`` and ``reorder``: Xie et al. 2020, "Contrastive Learning for Sequential Recommendation".
 
@@ -341,7 +336,7 @@ def _drawn(below: Tensor, generator: torch.Generator) -> Tensor:
     return (share * below).long()
 
 
-# Item vectors by which items occur together, in seconds: the start of a net's table.
+# Initial item vectors from co-occurrence.
 
 
 def ppmi_svd(

@@ -20,7 +20,7 @@ from fastrec.sequences.base import SessionModel, sequence_metrics
 from fastrec.sequences.reading import SessionFrame, by_time, prefixes
 from fastrec.table.column import offsets_of, rows_of
 
-# Sessions that share items with a session, and what they make likely next: the sums that all session-kNN have.
+# The sums that all session kNN have in common.
 
 
 class Decays(NamedTuple):
@@ -187,7 +187,7 @@ class SessionKNN(SessionModel):
             trial.recency = recency
             ranking = trial.fit(past).score(asked)
             scores[recency] = sequence_metrics(ranking, asked.target)["ndcg@20"]  # type: ignore[arg-type]
-        # Two choices, of parts of a log, should be the same where little depends on it.
+        # The first recency is preferred unless another is clearly better, so that similar logs give the same choice.
         worth = {r: s * (1 + limits.RECENCY_GAIN * (r == limits.RECENCIES[0])) for r, s in scores.items()}
         return max(worth, key=worth.__getitem__, default=limits.RECENCIES[0])
 

@@ -171,7 +171,7 @@ class XLNet(HiddenEventNet):
         mask = self.items.codes
         known = sides[: len(self.codings)]
         order = sides[-1] if len(sides) > len(known) else (items == mask).long()
-        # an event that all see: one that sees nothing has no attention
+        # a first event visible to all: attention to nothing is NaN
         first = self.start.expand(items.shape[0], 1, -1)
         content = torch.cat([first, self.input(items, *known)], 1)
         asked = self.input(torch.full_like(items, mask), *known)

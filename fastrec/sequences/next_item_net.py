@@ -113,7 +113,7 @@ class NextItemNet(SessionModel):
         lengths = sessions.lengths[sessions.lengths > 1].double()[:1_000_000]  # torch.quantile takes no more than 2^24
         max_len = asked["max_len"] or int(min(max(torch.quantile(lengths, 0.99).item(), 10), 200))
         self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
-        # a small log has 16 batches in an epoch, too, of 256 positions at least
+        # 16 batches in an epoch of a small log too, of 256 positions at least
         tokens = min(asked["tokens"], max(len(sessions.values) // 16, 256))
         given = {"seed": seed, "device": self.device, **{n: asked[n] for n in ("augment", "chronological")}}
         given["timed"] = asked["options"].get("bias") in ("time", "both")

@@ -25,7 +25,7 @@ from fastrec.table.state import Saved
 _TIMED_BY = {"number": "numbers", "datetime": "times (2024-03-31 10:30:00)", "category": "ordered categories"}
 _TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
 
-# A log of events, or a table of list columns, as events that stand session by session and in order.
+# Reading of a log of events, or of a table of list columns.
 
 
 @dataclass
@@ -60,7 +60,7 @@ def read_events(source: Any, columns: dict[str, Any], target: str | None, virtua
         problem = "holds one item a row, and no column says which session a row belongs to"
         raise DataError(problem, column=item, remedy="Name the session's column (session=…), or give a column of lists")
     table[session].refuse_missing("a row belongs to no session", "Fill the column, or drop the row")
-    # sessions are numbered in the order in which they first appear
+    # sessions are numbered by first appearance
     coded = table[session].coded()
     codes = coded.codes - 1
     first = torch.full((coded.size - 1,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
@@ -162,7 +162,7 @@ def _key(column: Column) -> torch.Tensor:
     return column.integer()
 
 
-# What is known of events and items beside the item: categories as codes, numbers, vectors; and what they were like.
+# Coding of side features.
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding],
     return codings, sides
 
 
-# Virtual items: events without an item, a search or a page, as items that are read and never recommended.
+# Virtual items: events without an item (a search, a page), which are read and never recommended.
 
 _PREFIX = "virtual: "  # no name that a vocabulary reserves begins so
 
@@ -608,7 +608,7 @@ def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
     return Vocab.fit(concat([Table({name: c}) for c in parts])[name])
 
 
-# Which sessions, or which of their events, are trained on, and which are held out.
+# Splits into training and held-out sessions or events.
 
 
 def leave_one_out(sessions: SessionFrame) -> tuple[SessionFrame, SessionFrame]:

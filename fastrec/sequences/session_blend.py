@@ -152,7 +152,7 @@ class SessionBlend(SessionModel):
         names = range(len(self.models))
         alone = max(([float(i == j) for i in names] for j in names), key=ndcg)
         found = [alone]
-        # Even weights alone end where no single change helps: MovieLens-1M's blend had .179 so, its net .194.
+        # Even weights alone end in a local optimum: MovieLens-1M's blend reached .179, its net .194.
         for weights in ([1.0] * len(names), [w or 0.1 for w in alone]):
             for _ in range(3):
                 before = weights

@@ -33,7 +33,7 @@ from fastrec.training.learner import LeanLearner, one_cycle
 from fastrec.training.rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# Scores of all items by a net, session by session of equal length.
+# Scores of all items by a net, in batches of similar length.
 
 
 def padded(sessions: SessionFrame, max_len: int, timed: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -311,7 +311,7 @@ class SessionLoader(DataLoader):
             asked.times = known.new_full(asked.values.shape, torch.nan)
             asked.times[runs(asked.offsets[:-1], sessions.lengths)[1]] = known
         self.rows = (asked.lengths > 1).nonzero().squeeze(1)
-        # fastai counts the rows of a dataset, and reads none here
+        # fastai only counts the dataset's rows
         super().__init__(dataset=self.rows, bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
         if seed is not None:
             self.rng = random.Random(seed)
@@ -335,7 +335,6 @@ class SessionLoader(DataLoader):
         generator = torch.Generator().manual_seed(self.rng.getrandbits(62))
         ends = self.sessions.offsets[self.rows + 1]
         starts = self.sessions.offsets[self.rows]
-        # without changes: the last events
         starts, ends = augmented(self.augment, starts, ends, self.max_len + 1, generator=generator)
         for rows in self._batches(ends - starts - 1, generator):
             yield self._batch(starts[rows], ends[rows], generator)
@@ -350,7 +349,7 @@ class SessionLoader(DataLoader):
             rows = torch.argsort(self.sessions.ends[self.rows].nan_to_num(), stable=True)
         count = max(len(self), 1)
         place = _shares(positions[rows], count)
-        # by length within a chunk; at random among equal ones, so that batches differ from epoch to epoch
+        # by length within a chunk, ties at random, so that batches differ between epochs
         draw = torch.rand(len(rows), generator=generator) if self.shuffle else torch.zeros(len(rows))
         key = place // limits.SESSION_LOADER_CHUNK * (self.max_len + 2) + positions[rows]
         rows = rows[torch.argsort(key.double() + draw.double(), stable=True)]

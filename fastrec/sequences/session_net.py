@@ -123,10 +123,7 @@ class _NumberInput(nn.Module):
         return self.linear(values if self.linear.in_features > 1 else values.unsqueeze(-1))
 
 
-# What a batch of sessions asks: the next item, the last one, or items that are hidden.
-#
-# Each function takes sessions ``[b, L]`` (0 behind their end) with their lengths, and gives inputs and targets of one
-# shape; target 0 is not asked for.
+# Tasks: functions from sessions ``[b, L]``, padded with 0, and their lengths to inputs and targets of one shape.
 
 Task = Literal["causal", "last", "masked", "permuted", "hidden last", "permuted last"]
 
@@ -335,7 +332,7 @@ class SessionNet(nn.Module):
         return self.query(self.last(items, lengths, *sides)) @ self.keys(self.items.all()).T
 
 
-# Blocks of attention over sessions, from stock parts.
+# Blocks of attention over sessions.
 
 Bias = Literal["position", "time", "both"]
 
@@ -367,7 +364,7 @@ class AttentionBias(nn.Module):
         if "time" in self.tables:
             assert times is not None
             found = found + self.tables["time"](gap_sizes(times.unsqueeze(2) - times.unsqueeze(1)))
-        # a finite number, that both softmax and SiLU turn into 0, and their gradients
+        # finite, so that softmax and SiLU and their gradients are 0, not NaN
         found = found.masked_fill((apart < 0).unsqueeze(2), limits.HIDDEN_LOGIT)
         return found.unflatten(3, (self.blocks, self.heads)).permute(3, 0, 4, 1, 2)
 

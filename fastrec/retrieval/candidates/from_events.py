@@ -127,7 +127,7 @@ class CandidateTables:
         return Path(folder)
 
 
-# Where the log is cut: what is learned from, what is asked for, what came after.
+# The cut of the log into history, groups to ask for, and their future.
 
 
 @dataclass
@@ -270,7 +270,7 @@ def _pairs(sessions: SessionFrame) -> Tensor:
     return rows_of(sessions.offsets) * len(sessions.items) + sessions.values
 
 
-# What is learned from a part of the log, and found for sessions.
+# Sources and features of a part of the log.
 
 
 class _Finder:
@@ -299,7 +299,7 @@ class _Finder:
             problem = "before the cut no group has two events: nothing says what follows what"
             raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
         self.candidates = Candidates(wrapped, k).fit(acts)
-        # what is popular, or near at two hops, fills up; as features such sources count like any other
+        # popular items and two hops only fill up the candidates; as features these sources count like any other
         few = [n in ("near", "popular", "late") for n in wrapped]
         self._weights = torch.tensor([limits.CANDIDATES_FEW_WEIGHT if f else 1.0 for f in few])
         self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]

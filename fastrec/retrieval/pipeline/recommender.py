@@ -25,7 +25,7 @@ from fastrec.table import Table, Vocab, as_column, concat, load_state, save_stat
 from fastrec.table.column import offsets_of
 from fastrec.validate import Lists
 
-# A recommender on disk: its stages as plain state, its ranker's files beside them.
+# Files of a saved recommender.
 ABOUT, RANKER, _STAGES = "recommender.json", "ranker", "stages"
 STAGES = ("retrieve", "filter", "score", "order")
 
