@@ -257,9 +257,33 @@ class Index(Saved):
         """Build an index that reaches the goal, or the requested kind as good as it gets."""
         name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
         found = build(self.vectors)
-        recall = _tuned(self, found, goal, queries)
+        recall = self._tune(found, goal, queries)
         if (recall >= goal and found.pays) or kind != "auto":
             self._found, self.kind, self.recall = found, name, recall
+
+    def _tune(self, found: Approximate, goal: float, queries: Tensor | None) -> float:
+        """Increase the effort until held-out queries reach the goal, or to its limit; return the measured recall."""
+        source = self.vectors if queries is None else queries
+        rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[: 2 * limits.INDEX_HELD_OUT]
+        own = rows if queries is None else torch.full_like(rows, -1)
+        asked, k = source[rows], min(limits.INDEX_AT, len(self) - 1)
+
+        def others(places: Tensor, part: slice) -> Tensor:
+            """Return the first ``k`` that are not the query itself."""
+            order = torch.argsort((places == own[part, None]).int(), dim=1, stable=True)
+            return places.gather(1, order)[:, :k]
+
+        expected = others(self._exact(asked, k + 1)[0], slice(None))
+
+        def recall(part: slice) -> float:
+            got = others(found.search(asked[part], k + 1, k + 1)[0], part)
+            return float((got[:, :, None] == expected[part][:, None, :]).any(2).double().mean())
+
+        chosen_by, measured_on = slice(0, len(asked) // 2), slice(len(asked) // 2, None)
+        while recall(chosen_by) < goal or recall(measured_on) < goal:
+            if not found.harder():
+                break
+        return recall(measured_on)
 
     def _completed(self, places: Tensor, scores: Tensor, queries: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Search exactly for queries with too few results."""
@@ -426,31 +450,6 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
         others = found != asked.unsqueeze(1)
         near.append(found[others & (others.cumsum(1) <= k)].view(-1, k))
     return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
-
-
-def _tuned(index: Index, found: Approximate, goal: float, queries: Tensor | None) -> float:
-    """Increase the effort until held-out queries reach the goal, or to its limit; return the recall of half of them."""
-    source = index.vectors if queries is None else queries
-    rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[: 2 * limits.INDEX_HELD_OUT]
-    own = rows if queries is None else torch.full_like(rows, -1)
-    asked, k = source[rows], min(limits.INDEX_AT, len(index) - 1)
-
-    def others(places: Tensor, part: slice) -> Tensor:
-        """Return the first ``k`` that are not the query itself."""
-        order = torch.argsort((places == own[part, None]).int(), dim=1, stable=True)
-        return places.gather(1, order)[:, :k]
-
-    expected = others(index._exact(asked, k + 1)[0], slice(None))
-
-    def recall(part: slice) -> float:
-        got = others(found.search(asked[part], k + 1, k + 1)[0], part)
-        return float((got[:, :, None] == expected[part][:, None, :]).any(2).double().mean())
-
-    chosen_by, measured_on = slice(0, len(asked) // 2), slice(len(asked) // 2, None)
-    while recall(chosen_by) < goal or recall(measured_on) < goal:
-        if not found.harder():
-            break
-    return recall(measured_on)
 
 
 def _vocab(ids: Any, count: int) -> Vocab:
