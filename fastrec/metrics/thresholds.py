@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,15 +137,16 @@ def _for_kappa(rows: _SortedRows) -> Tensor:
     return places
 
 
-def _for_balanced_accuracy(rows: _SortedRows) -> Tensor:
+def _for_hits(rows: _SortedRows, *, balanced: bool) -> Tensor:
     of_class = torch.bincount(rows.y.long(), rows.w).clamp(min=torch.finfo(torch.float64).tiny)
+    of_class = of_class if balanced else torch.ones_like(of_class)
     return rows.partition(lambda c: -rows.below(rows.w * (rows.y == c)) / of_class[c])
 
 
 _EXACT: dict[str, Callable[[_SortedRows], Tensor]] = {
     "quadratic_kappa": _for_kappa,
-    "accuracy": lambda rows: rows.partition(lambda c: -rows.below(rows.w * (rows.y == c))),
-    "balanced_accuracy": _for_balanced_accuracy,
+    "accuracy": partial(_for_hits, balanced=False),
+    "balanced_accuracy": partial(_for_hits, balanced=True),
 }
 
 

@@ -1,4 +1,4 @@
-"""``CollaborativeFilter``: something that learns who took what and scores other pairs; ``Saved``: what is saved."""
+"""``CollaborativeFilter``: learns from pairs of users and items and scores other pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_matrix, diags
 
 from fastrec._core import limits
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, refuse_rows
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
@@ -27,26 +27,22 @@ def ids_of(ids: Any, name: str = "item") -> pa.Array:
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
-# Interactions as a sparse matrix, and what the collaborative filters do with such matrices.
+# Interactions as a sparse matrix, and operations on such matrices.
 
 
 def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> tuple[Vocab, Vocab, csr_matrix]:
-    """Return vocabularies and the float64 ``[users, items]`` matrix of weights; of a repeated pair the largest."""
+    """Return both vocabularies and the float64 ``[users, items]`` matrix of weights, the largest of repeated pairs."""
     sizes = {"users": len(users), "items": len(items), "weight": len(users) if weight is None else len(weight)}
     if len(set(sizes.values())) > 1:
         raise DataError(f"interactions of unequal lengths: {sizes}", remedy="Give one of each for every interaction")
     if not len(users):
         raise DataError("there is no interaction to learn from", remedy="Give one or more")
+    remedy = "Drop such rows first"
     for column in (users, items):
-        missing = column.is_missing()
-        if bool(missing.any()):
-            row = int(missing.nonzero()[0])
-            raise DataError("an id is missing", column=column.name, row=row, remedy="Drop such rows first")
+        column.refuse_missing("an id is missing", remedy)
     values = np.ones(len(users)) if weight is None else weight.double().numpy()
-    bad = np.flatnonzero(~((values > 0) & np.isfinite(values)))
-    if len(bad):
-        remedy = "Drop such rows first"
-        raise DataError("a weight is not above 0, or infinite", column="weight", row=int(bad[0]), remedy=remedy)
+    bad = ~((values > 0) & np.isfinite(values))
+    refuse_rows(bad, "a weight is not above 0, or infinite", column="weight", remedy=remedy)
     known = Vocab.fit(users), Vocab.fit(items)
     who, what = (v.encode(c).cpu().numpy() - 1 for v, c in zip(known, (users, items)))
     shape = len(known[0]) - 1, len(known[1]) - 1
@@ -57,7 +53,7 @@ def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> t
 
 
 def binary(matrix: csr_matrix) -> csr_matrix:
-    """Return the same pairs, each of weight 1."""
+    """Set all weights to 1."""
     return csr_matrix((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
@@ -67,7 +63,7 @@ def row_sums(matrix: csr_matrix) -> np.ndarray:
 
 
 def scaled(matrix: csr_matrix, *, rows: np.ndarray | None = None, columns: np.ndarray | None = None) -> csr_matrix:
-    """Return rows and columns multiplied by numbers of their own."""
+    """Multiply rows and columns by one number each."""
     if rows is not None:
         matrix = diags(rows) @ matrix
     if columns is not None:
@@ -76,14 +72,14 @@ def scaled(matrix: csr_matrix, *, rows: np.ndarray | None = None, columns: np.nd
 
 
 def without_diagonal(matrix: csr_matrix) -> csr_matrix:
-    """Return a square matrix without what stands on its diagonal."""
+    """Drop the diagonal of a square matrix."""
     coo = matrix.tocoo()
     off = coo.row != coo.col
     return csr_matrix((coo.data[off], (coo.row[off], coo.col[off])), shape=matrix.shape)
 
 
 def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:
-    """Return each row's ``k`` largest values (of equal ones those further left); None: all."""
+    """Keep each row's ``k`` largest values (ties: further left); None: all."""
     if k is None:
         return matrix
     coo = matrix.tocoo()
@@ -95,13 +91,13 @@ def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:
 
 
 class CollaborativeFilter(Saved, ABC):
-    """Learns from pairs of users and items, then scores any pair: the higher, the likelier that the user takes it.
+    """Learns from pairs of users and items, then scores any pair: higher is likelier.
 
-    A score is a function of the pairs given to ``fit`` alone, and such a pair's own score has seen its answer: score
-    other pairs than those (``seen`` tells which they are). A user or an item that was in no such pair scores 0.
+    A pair given to ``fit`` has seen its own answer (``seen`` tells which): score other pairs. An unknown user or item
+    scores 0.
 
-    A class of your own defines ``_learn`` and ``_rows``; ``scores_rows`` says whether its scores are a function
-    of a user's row alone, so that rows of users that were not in ``fit`` can be scored.
+    Your own class defines ``_learn`` and ``_rows``. ``scores_rows``: whether scores depend on a user's row alone, so
+    that unknown users' rows can be scored.
     """
 
     scores_rows = False
@@ -115,21 +111,21 @@ class CollaborativeFilter(Saved, ABC):
 
     @abstractmethod
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
-        """Return what is to be known of the interactions: float64 ``[users, items]``, rows and columns all in use."""
+        """Learn from interactions: float64 ``[users, items]``, no row or column empty."""
 
     @abstractmethod
     def _rows(self, users: np.ndarray) -> np.ndarray:
-        """Return scores of all items for users by number: float64 ``[u, items]``."""
+        """Score all items for users by number: float64 ``[u, items]``."""
 
     def fit(self, users: Any, items: Any, weight: Any = None) -> Self:
-        """Learn.
+        """Learn from interactions.
 
         Args:
             users, items: ``[n]`` ids of any key type, one interaction a row; none missing.
-            weight: ``[n]`` above 0: how much an interaction counts; None: all 1. Of a repeated pair the largest counts.
+            weight: ``[n]`` above 0, the largest of a repeated pair counts; None: all 1.
 
         Raises:
-            DataError: there is no row, an id is missing, a weight is 0 or below, or lengths differ.
+            DataError: no row, a missing id, a weight of 0 or below, or different lengths.
         """
         who, what = as_column(users, name="users"), as_column(items, name="items")
         weights = None if weight is None else as_column(weight, name="weight").number().cpu()
@@ -138,10 +134,10 @@ class CollaborativeFilter(Saved, ABC):
         return self
 
     def score(self, users: Any, items: Any) -> torch.Tensor:
-        """Return scores of pairs of ids: float64 ``[n]`` on the CPU; 0: the user or the item was not in ``fit``.
+        """Score pairs of ids: float64 ``[n]`` on the CPU; 0 for an unknown user or item.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
             DataError: the lengths differ.
         """
         who, what = self._codes(users, items)
@@ -162,15 +158,15 @@ class CollaborativeFilter(Saved, ABC):
 
         Args:
             users: ``[u]`` ids; an unknown one gets the items with the most interactions.
-            k: how many items, at most.
-            exclude_seen: leave out the items that the user had in ``fit``.
+            k: number of items, at most.
+            exclude_seen: leave out the user's items of ``fit``.
 
         Returns:
-            Columns ``user``, ``item``, ``score`` and ``place`` (from 0), users in the order given, best items first; of
-            equal scores the item with more interactions comes first.
+            Columns ``user``, ``item``, ``score`` and ``place`` (from 0), users in the order given, best items first
+            (ties: more interactions).
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
             DataError: ``k`` is below 1.
         """
         if k < 1:
@@ -192,13 +188,13 @@ class CollaborativeFilter(Saved, ABC):
         return Table({"user": taken, "item": ids, "score": score.astype(float), "place": place})
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Return scores of all items for histories of anybody: float64 ``[n, items]``.
+        """Score all items for histories of anybody: float64 ``[n, items]``.
 
         Args:
-            matrix: weights of the items that each has, ``[n, items]``; the columns as ``encode_items`` counts.
+            matrix: weights ``[n, items]``, columns as ``encode_items`` counts.
 
         Raises:
-            DataError: the filter's scores need users that were in ``fit``.
+            DataError: the filter scores only users of ``fit``.
         """
         self.check_scores_rows()
         other = copy.copy(self)
@@ -212,11 +208,11 @@ class CollaborativeFilter(Saved, ABC):
             raise DataError(f"{type(self).__name__} scores only the users that it was fitted to", remedy=remedy)
 
     def encode_items(self, items: Any) -> np.ndarray:
-        """Return numbers of items from 0, int64 ``[n]``; -1: it was not in ``fit``."""
+        """Return numbers of items from 0, int64 ``[n]``; -1: unknown."""
         return self._vocabs()[1].encode(as_column(items, name="items")).cpu().numpy() - 1
 
     def seen(self, users: Any, items: Any) -> torch.Tensor:
-        """Return whether pairs were in ``fit``: bool ``[n]``. Their scores have seen their answers."""
+        """Return whether pairs were in ``fit``, so that their scores have seen their answers: bool ``[n]``."""
         who, what = self._codes(users, items)
         known = (who >= 0) & (what >= 0)
         result = np.zeros(len(who), dtype=bool)
@@ -233,7 +229,7 @@ class CollaborativeFilter(Saved, ABC):
         return self._vocabs()[0].encode(column).cpu().numpy() - 1
 
     def _codes(self, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return numbers of users and items from 0; -1: not in ``fit``."""
+        """Return numbers of users and items from 0; -1: unknown."""
         who = self._user_codes(as_column(users, name="users"))
         what = self.encode_items(items)
         if len(who) != len(what):
@@ -245,7 +241,7 @@ class CollaborativeFilter(Saved, ABC):
         return ((a, min(a + step, count)) for a in range(0, count, step))
 
     def _all_scores(self, codes: np.ndarray, exclude_seen: bool) -> np.ndarray:
-        """Return scores of all items for users by number, -1 among them; those seen -inf."""
+        """Score all items for users by number, -1 for unknown ones; seen items get -inf."""
         result = np.zeros((len(codes), self._matrix.shape[1]))
         known = np.flatnonzero(codes >= 0)
         if len(known):
@@ -257,7 +253,7 @@ class CollaborativeFilter(Saved, ABC):
 
 
 class Popularity(CollaborativeFilter):
-    """Sum of an item's weights, the same for every user: what any other filter must beat."""
+    """Sum of an item's weights, the same for every user: the baseline of any other filter."""
 
     scores_rows = True
 
@@ -269,6 +265,6 @@ class Popularity(CollaborativeFilter):
 
 
 def best_first(session: torch.Tensor, score: torch.Tensor) -> torch.Tensor:
-    """Return rows by session, within it the highest score first; of equal ones in their order."""
+    """Return rows by session, then by descending score; ties in their order."""
     order = torch.argsort(score, descending=True, stable=True)
     return order[torch.argsort(session[order], stable=True)]

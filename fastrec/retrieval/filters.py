@@ -1,4 +1,4 @@
-"""Collaborative filters: who took what → scores of other items."""
+"""Collaborative filters."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fastrec.table.state import saved_name
 
 
 class EASE(CollaborativeFilter):
-    """Ridge regression of every item on all others, over users; an item does not explain itself.
+    """Ridge regression of every item on all others, over users.
 
-    ``B = I - P / diag(P)`` with ``P = (XᵀX + reg I)⁻¹``; a user's scores are ``x B``. Dense: 8 bytes for every pair of
-    items, so the items of few interactions are left out where there are too many.
+    ``B = I - P / diag(P)`` with ``P = (XᵀX + reg I)⁻¹``; a user's scores are ``x B``. It takes 8 bytes per pair of
+    items.
 
     Args:
         reg: the ridge, in interactions.
-        max_items: learn from the items with the most interactions, this many; others score 0.
+        max_items: learn from this many items, those with the most interactions; others score 0.
 
     Raises:
         DataError: ``reg`` is not above 0.
@@ -68,10 +68,10 @@ class ImplicitALS(CollaborativeFilter):
 
     Args:
         factors: length of a vector.
-        reg: ridge on every vector; with ``power`` it grows with the user's or the item's confidence.
-        alpha: how much more an interaction of weight 1 counts than a pair without one.
+        reg: ridge of every vector, times ``(sum of its pairs' confidences) ** power``.
+        alpha: extra confidence of an interaction of weight 1.
         iterations: rounds of solving for users, then items.
-        power: the ridge of a vector is ``reg * (sum of its pairs' confidences) ** power``: 0 is Hu's, 1 Zhou's.
+        power: 0 is Hu's ridge, 1 Zhou's.
         seed: of the first item vectors.
 
     Source: Hu, Koren, Volinsky 2008, "Collaborative Filtering for Implicit Feedback Datasets"; the ridge's power:
@@ -109,16 +109,16 @@ class ImplicitALS(CollaborativeFilter):
         return self._learned["users"][users] @ self._learned["items"].T
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Return scores, see ``CollaborativeFilter.score_rows``: vectors are solved for, the items' being held."""
+        """Score histories, see ``CollaborativeFilter.score_rows``: solve for their vectors with fixed item vectors."""
         items = torch.from_numpy(self._learned["items"])
         return (self._solve(_Histories(matrix), items) @ items.T).numpy()
 
     def _solve(self, histories: _Histories, other: torch.Tensor) -> torch.Tensor:
-        """Return the vectors that fit best, given those of the other side.
+        """Return the best vectors, given those of the other side.
 
-        Where ``YᵀY`` is the diagonal ``D`` (a turn of the basis), with a history's vectors ``Z`` and extra confidences
-        ``C``, the solution ``(D + reg + ZᵀCZ)⁻¹ Zᵀ(1 + C)`` is also ``(D + reg)⁻¹ Zᵀ (1 + C K)⁻¹ (1 + C)``, where
-        ``K = Z (D + reg)⁻¹ Zᵀ``: as many equations as the history has interactions, most often few.
+        Let ``YᵀY`` be the diagonal ``D`` (after a rotation), ``Z`` a history's vectors and ``C`` its extra confidences.
+        Then ``(D + reg + ZᵀCZ)⁻¹ Zᵀ(1 + C) = (D + reg)⁻¹ Zᵀ (1 + C K)⁻¹ (1 + C)`` with ``K = Z (D + reg)⁻¹ Zᵀ``: as
+        many equations as interactions, usually few.
         """
         spread, basis = torch.linalg.eigh(other.T @ other)
         turned = other @ basis
@@ -139,7 +139,7 @@ class ImplicitALS(CollaborativeFilter):
 
 
 class _Histories:
-    """The rows of a matrix in blocks of similar length, each row padded with weight 0 to its block's longest."""
+    """Rows of a matrix in blocks of similar length, padded with weight 0."""
 
     def __init__(self, matrix: csr_matrix) -> None:
         self.count = matrix.shape[0]
@@ -148,11 +148,11 @@ class _Histories:
         self.ids, self.weights = torch.from_numpy(matrix.indices.astype(np.int64)), torch.from_numpy(matrix.data)
 
     def padded(self, factors: int) -> Any:
-        """Return blocks of: row numbers ``[b]``, ids and weights ``[b, longest]``."""
+        """Yield blocks: row numbers ``[b]``, ids and weights ``[b, longest]``."""
         order = torch.argsort(self.lengths, stable=True)
         at = 0
         while at < self.count:
-            # so many rows as fit at the length of the last of them; lengths ascend
+            # as many rows as fit at the last one's length; lengths ascend
             ahead = self.lengths[order[at : at + 4096]]
             fits = (torch.arange(1, len(ahead) + 1) * (ahead + factors) * factors <= limits.BLOCK).sum()
             rows = order[at : at + max(1, int(fits))]
@@ -166,15 +166,14 @@ class _Histories:
 class ItemKNN(CollaborativeFilter):
     """Sum of an item's similarities with the items of the user's history.
 
-    Similarity is ``x_i·x_j / (|x_i|^(2a) |x_j|^(2 - 2a) + shrink)``: the cosine at ``asymmetry=0.5``; at 0 the
-    probability of j given i, at 1 that of i given j, where i is the item of the history.
+    Similarity is ``x_i·x_j / (|x_i|^(2a) |x_j|^(2 - 2a) + shrink)`` for ``i`` in the history: the cosine at ``a =
+    0.5``; at 0 the probability of j given i, at 1 of i given j.
 
     Args:
-        k: neighbours kept for each item of a history, the most similar; None: all.
-        shrink: added to the denominator: similarities that few users stand for are made smaller.
+        k: most similar neighbours kept per item of a history; None: all.
+        shrink: added to the denominator, against similarities from few users.
         asymmetry: ``a``, from 0 to 1.
-        user_power: a user's interactions count ``(number of them) ** -user_power`` each: those of a user with many say
-            less about each other.
+        user_power: an interaction of a user with n weighs ``n ** -user_power``.
 
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-Based Collaborative Filtering Recommendation Algorithms";
     asymmetric cosine: Aiolli 2013, "Efficient Top-N Recommendation for Very Large Scale Binary Rated Datasets".
@@ -198,18 +197,18 @@ class ItemKNN(CollaborativeFilter):
         return {"similar": largest_of_rows(similar, self.k)}
 
     def nearest(self, users: Any, items: Any, k: int = 1) -> torch.Tensor:
-        """Return how like the item is to the items of the user's history that are most like it.
+        """Return the largest similarities of an item with the user's history.
 
         Args:
             users, items: ``[n]`` ids.
-            k: how many items of the history.
+            k: how many.
 
         Returns:
-            float64 ``[n, k]`` on the CPU: the largest similarities times the interaction's weight, largest first; 0
-            where there are no more.
+            Similarities times the interaction's weight, float64 ``[n, k]`` on the CPU, largest first; 0 where there are
+            fewer.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
             DataError: the lengths differ.
         """
         who, what = self._codes(users, items)
@@ -230,12 +229,12 @@ class ItemKNN(CollaborativeFilter):
 
 
 class UserKNN(CollaborativeFilter):
-    """Sum of the cosines of a user with those others that had the item.
+    """Sum of a user's cosines with the users that had the item.
 
     Args:
-        k: neighbours kept for each user, the most similar; None: all.
-        shrink: added to the denominator: similarities that few items stand for are made smaller.
-        item_power: an item of n interactions counts ``n ** -item_power``: what everybody has tells less of taste.
+        k: most similar neighbours kept per user; None: all.
+        shrink: added to the denominator, against similarities from few items.
+        item_power: an interaction of an item with n weighs ``n ** -item_power``.
 
     Source: Herlocker, Konstan, Borchers, Riedl 1999, "An Algorithmic Framework for Performing Collaborative Filtering".
     """
@@ -257,12 +256,12 @@ class UserKNN(CollaborativeFilter):
 
 
 class RP3Beta(CollaborativeFilter):
-    """Probability of reaching an item by user → item → user → item, over the item's popularity to a power.
+    """Probability of the walk user → item → user → item, over the item's popularity to a power.
 
     Args:
-        alpha: every step's probability is raised to this power.
-        beta: the power of popularity that the result is divided by.
-        k: targets kept for each item of a history; None: all.
+        alpha: exponent of every step's probability.
+        beta: exponent of popularity.
+        k: targets kept per item of a history; None: all.
 
     Source: Paudel, Christoffel, Newell, Bernstein 2017, "Updatable, Accurate, Diverse, and Scalable Recommendations for
     Interactive Applications".
@@ -289,19 +288,19 @@ class RP3Beta(CollaborativeFilter):
         return csr_matrix(scaled(matrix, rows=1 / np.where(sums > 0, sums, 1)).power(self.alpha))
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Return scores of all items for histories of anybody, see ``CollaborativeFilter.score_rows``."""
+        """Score histories, see ``CollaborativeFilter.score_rows``."""
         return (self._to_items(matrix) @ self._learned["walk"]).toarray()
 
 
 class SpectralFilter(CollaborativeFilter):
-    """A user's row passed through the item graph's linear filter and its ideal low-pass filter.
+    """A linear and an ideal low-pass filter of the item graph, applied to a user's row.
 
-    With ``R = D_u^-1/2 X D_i^-1/2`` and its first right singular vectors ``V``, scores are
-    ``x (RᵀR + alpha D_i^-1/2 V Vᵀ D_i^1/2)``.
+    With ``R = D_u^-1/2 X D_i^-1/2`` and its first right singular vectors ``V``, scores are ``x (RᵀR + alpha D_i^-1/2 V
+    Vᵀ D_i^1/2)``.
 
     Args:
-        factors: how many singular vectors; fewer where the matrix has fewer.
-        alpha: the share of the low-pass filter; 0: the linear filter alone.
+        factors: number of singular vectors, at most.
+        alpha: weight of the low-pass filter.
 
     Source: Shen et al. 2021, "How Powerful is Graph Convolution for Recommendation?" (GF-CF).
     """
@@ -329,17 +328,17 @@ class SpectralFilter(CollaborativeFilter):
 
 
 class HistoryFilter(SessionModel):
-    """Fits a filter to sessions as if each were a user, and scores other sessions by the items that they hold.
+    """A filter as a session model: it learns from sessions as users, and scores other sessions by their items.
 
-    A session without an item that the filter knows gets the items by popularity.
+    A session without a known item gets the items by popularity.
 
     Args:
-        filter: one whose scores are a function of a user's row (``EASE``, ``ItemKNN``, ``RP3Beta``, ``SpectralFilter``,
-            ``Popularity``), or that finds vectors of new rows (``ImplicitALS``).
-        decay: when scoring, an item that is ``d`` events from the session's end counts ``exp(-d / decay)``; None: 1.
+        filter: one that scores rows (``EASE``, ``ItemKNN``, ``RP3Beta``, ``SpectralFilter``, ``Popularity``,
+            ``ImplicitALS``).
+        decay: when scoring, an item ``d`` events from the session's end weighs ``exp(-d / decay)``; None: 1.
 
     Raises:
-        DataError: the filter knows no users but those of ``fit``.
+        DataError: the filter scores only the users of ``fit``.
     """
 
     learned = ("filter", "_popular")
@@ -360,7 +359,7 @@ class HistoryFilter(SessionModel):
         self._find_columns()
 
     def _find_columns(self) -> None:
-        """Return the filter's column of every code; -1: it has none."""
+        """Find the filter's column of every code; -1: none."""
         self._columns = torch.from_numpy(self.filter.encode_items(torch.arange(len(self._known()))))
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""``Index``: the nearest of many vectors, exactly or as well as it says."""
+"""``Index``: nearest vectors, exactly or with measured recall."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
 from fastrec.errors import DataError
+from fastrec.features.columns import refuse
 from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
 
-# What ``Index`` keeps of many vectors so as not to compare them all: faiss's lists of short codes, or a graph.
+# Approximate search by faiss: lists of short codes, or a graph.
 
 
 class Approximate:
-    """A faiss index with a dial, up to ``farthest``: how many lists, or how much of a graph, a query looks into.
+    """A faiss index with an adjustable search effort ``dial``, up to ``farthest``: lists probed, or graph candidates.
 
-    ``base`` is kept, as what refines it only points to it. Of lists ``factor k`` vectors are compared exactly at last.
+    ``base`` is stored because the refining index only points to it. For lists, ``factor k`` vectors are compared
+    exactly.
     """
 
     def __init__(self, base: Any, vectors: Tensor, kind: str, dial: int, factor: int, farthest: int) -> None:
@@ -50,11 +52,11 @@ class Approximate:
 
     @property
     def pays(self) -> bool:
-        """Whether it looks at so little that it is faster than comparing all."""
+        """Whether it is faster than comparing all vectors."""
         return self.kind != "ivf" or 4 * self.dial <= self.base.nlist
 
     def harder(self) -> bool:
-        """Look farther from now on; False: there is no farther."""
+        """Double the effort; return False at the limit."""
         if self.dial >= self.farthest:
             return False
         self.dial = min(2 * self.dial, self.farthest)
@@ -62,7 +64,7 @@ class Approximate:
         return True
 
     def search(self, queries: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest; -1 and -inf: there are fewer."""
+        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest, filled up with -1 and -inf."""
         if self.kind == "ivf":
             self.base.nprobe, self.top.k_factor = self.dial, float(self.factor)
         else:
@@ -74,7 +76,7 @@ class Approximate:
         return F.pad(places, short, value=-1), F.pad(scores, short, value=-torch.inf)
 
     def to_state(self) -> dict[str, Any]:
-        """As ``save_state`` takes it; the vectors are not in it."""
+        """Return all but the vectors, as ``save_state`` takes it."""
         numbers = {n: getattr(self, n) for n in ("kind", "dial", "factor", "farthest")}
         return {**numbers, "base": torch.from_numpy(self.faiss.serialize_index(self.base))}
 
@@ -86,7 +88,7 @@ class Approximate:
 
 
 def inverted_file(vectors: Tensor) -> Approximate:
-    """Index vectors in lists round centres: four bits for every two numbers, and exact scores for the best.
+    """Index vectors in lists round centres: four bits per two numbers, exact scores for the best.
 
     Source: André, Kermarrec, Le Scouarnec 2017, "Accelerated nearest neighbor search with Quick ADC".
     """
@@ -105,7 +107,7 @@ def inverted_file(vectors: Tensor) -> Approximate:
 
 
 def graph(vectors: Tensor) -> Approximate:
-    """Return a hierarchy of graphs of near vectors.
+    """Index vectors in a hierarchy of graphs of near vectors.
 
     Source: Malkov, Yashunin 2016, "Efficient and robust approximate nearest neighbor search using hierarchical
     navigable small world graphs".
@@ -126,26 +128,24 @@ Kind = Literal["auto", "exact", "ivf", "hnsw"]
 
 
 class Index(Saved):
-    """Vectors to search: those with the highest dot product (or cosine) with a query.
+    """Search of vectors with the highest dot product (or cosine) with a query.
 
-    Up to 50,000 vectors every one is compared. Of more, ``faiss-cpu`` keeps them in lists and looks into some of these;
-    how many is raised until the recall that is measured on held-out queries reaches the goal. Where a quarter of the
-    lists does not (many tight clusters), exact search takes their place: it is as fast. ``about`` says what was chosen,
-    and it is printed.
+    Up to 50,000 vectors are compared exactly. More are stored in ``faiss-cpu`` lists, of which as many are probed as
+    the recall measured on held-out queries requires. If a quarter of the lists is not enough (many tight clusters),
+    exact search is used, as it is as fast. The choice, ``about``, is printed.
 
     Args:
         vectors: float ``[n, d]``, finite.
-        ids: ``[n]`` ids of any key type, all different; None: 0 to n - 1.
+        ids: ``[n]`` distinct ids of any key type; None: 0 to n - 1.
         metric: ``"dot"`` or ``"cosine"``.
         kind: ``"exact"``, ``"ivf"`` (lists) or ``"hnsw"`` (a graph); ``"auto"``: by size and recall.
-        recall: the goal, of the 100 nearest; ``"ivf"`` and ``"hnsw"`` come as near to it as they can.
-        queries: float ``[q, d]`` such as will be asked, to measure recall on; None: some of the vectors, each of which
-            is no answer to itself.
+        recall: wanted recall of the 100 nearest; ``"ivf"`` and ``"hnsw"`` approach it as far as they can.
+        queries: float ``[q, d]`` typical queries for measuring recall; None: some of the vectors, without themselves.
         verbose: print ``about``.
 
     Attributes:
-        kind: what was chosen.
-        recall: what was measured; 1 for exact search.
+        kind: the chosen kind.
+        recall: measured recall; 1 for exact search.
         about: a line on both.
 
     Raises:
@@ -195,15 +195,15 @@ class Index(Saved):
 
         Args:
             queries: float ``[q, d]``.
-            k: how many.
-            allowed: which vectors may be found: bool ``[n]``, or ids; None: all.
+            k: number of vectors.
+            allowed: the vectors that may be found: bool ``[n]``, or ids; None: all.
 
         Returns:
-            Places of vectors int64 ``[q, k]``, the nearest first (by exact search the lower place of equal ones), and
-            their scores float32; -1 and -inf where there are fewer. ``decode`` turns places into ids.
+            Places int64 ``[q, k]``, nearest first (exact search: ties by place), and scores float32; -1 and -inf where
+            there are fewer. ``decode`` turns places into ids.
 
         Raises:
-            DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is not known.
+            DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is unknown.
         """
         if k < 1:
             raise DataError(f"k={k} vectors were asked for", remedy="Ask for one or more")
@@ -217,29 +217,24 @@ class Index(Saved):
         wanted = -(-3 * k * len(self) // max(1, 2 * count))  # half as many again as should do
         if count <= limits.INDEX_FEW or wanted > limits.INDEX_FEW // 10:
             return self._exact(queries, k, mask)
-        # More than ``k`` are looked for, and what is not allowed dropped; exactly where that leaves too few.
+        # Search for more than ``k`` and drop those not allowed; queries with too few results are searched exactly.
         places, scores = self._found.search(queries, min(wanted, len(self)), wanted)
         scores = scores.masked_fill(~mask[places.clamp_min(0)] | (places < 0), -torch.inf)
         best, order = torch.sort(scores, dim=1, descending=True, stable=True)
         return self._completed(places.gather(1, order)[:, :k], best[:, :k].contiguous(), queries, mask)
 
     def decode(self, places: Tensor) -> Column:
-        """Return ids of places, flattened; missing where a place is -1."""
+        """Return ids of places, flattened; missing for -1."""
         return as_column(self.ids.decode(places.reshape(-1).clamp_min(-1) + 1), name="id")
 
     def similar(self, ids: Any, k: int = 10) -> Table:
-        """Return the vectors nearest to those of some ids, themselves left out.
-
-        Args:
-            ids: ``[n]``.
-            k: how many.
+        """Return the ``k`` vectors nearest to those of ``[n]`` ids, without themselves.
 
         Returns:
-            ``id``, ``neighbour``, ``score`` and ``place`` (from 1), the nearest first; where there are
-            fewer, fewer rows.
+            ``id``, ``neighbour``, ``score`` and ``place`` (from 1), nearest first.
 
         Raises:
-            DataError: ``k`` is below 1, or an id is not known.
+            DataError: ``k`` is below 1, or an id is unknown.
         """
         own = self._places(as_column(ids, name="id"), "Ask for ids that are there")
         found, scores = self.search(self.vectors[own], k + 1)
@@ -259,15 +254,39 @@ class Index(Saved):
             self._found = Approximate.from_state(self._found, self.vectors)
 
     def _choose(self, kind: Kind, goal: float, queries: Tensor | None) -> None:
-        """Build what reaches the goal, or, where a kind was asked for, that as well as it can."""
+        """Build an index that reaches the goal, or the requested kind as good as it gets."""
         name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
         found = build(self.vectors)
-        recall = _RecallTrial(self, queries).tune(found, goal)
+        recall = self._tune(found, goal, queries)
         if (recall >= goal and found.pays) or kind != "auto":
             self._found, self.kind, self.recall = found, name, recall
 
+    def _tune(self, found: Approximate, goal: float, queries: Tensor | None) -> float:
+        """Increase the effort until held-out queries reach the goal, or to its limit; return the measured recall."""
+        source = self.vectors if queries is None else queries
+        rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[: 2 * limits.INDEX_HELD_OUT]
+        own = rows if queries is None else torch.full_like(rows, -1)
+        asked, k = source[rows], min(limits.INDEX_AT, len(self) - 1)
+
+        def others(places: Tensor, part: slice) -> Tensor:
+            """Return the first ``k`` that are not the query itself."""
+            order = torch.argsort((places == own[part, None]).int(), dim=1, stable=True)
+            return places.gather(1, order)[:, :k]
+
+        expected = others(self._exact(asked, k + 1)[0], slice(None))
+
+        def recall(part: slice) -> float:
+            got = others(found.search(asked[part], k + 1, k + 1)[0], part)
+            return float((got[:, :, None] == expected[part][:, None, :]).any(2).double().mean())
+
+        chosen_by, measured_on = slice(0, len(asked) // 2), slice(len(asked) // 2, None)
+        while recall(chosen_by) < goal or recall(measured_on) < goal:
+            if not found.harder():
+                break
+        return recall(measured_on)
+
     def _completed(self, places: Tensor, scores: Tensor, queries: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Search exactly for the queries of which fewer were found than there are."""
+        """Search exactly for queries with too few results."""
         k = scores.shape[1]
         few = (scores[:, min(k, len(self)) - 1] == -torch.inf).nonzero().squeeze(1)
         if len(few):
@@ -300,34 +319,31 @@ class Index(Saved):
 
     def _places(self, ids: Column, remedy: str) -> Tensor:
         codes = self.ids.encode(ids) if len(ids) else torch.zeros(0, dtype=torch.int64)
-        if bool((codes == 0).any()):
-            row = int((codes == 0).nonzero()[0])
-            raise DataError("an id is not in the index", column=ids.name, row=row, remedy=remedy)
+        refuse(codes == 0, ids.name, "an id is not in the index", remedy)
         return codes - 1
 
     def _checked(self, given: Tensor, name: str) -> Tensor:
-        """Return vectors as float32 on the CPU, of length 1 where the metric is the cosine."""
+        """Return vectors as float32 on the CPU, normalised for the cosine."""
         vectors = torch.as_tensor(given).detach().float().cpu().contiguous()
         width = self.vectors.shape[1] if hasattr(self, "vectors") else None
         if vectors.dim() != 2 or vectors.shape[1] != (width or vectors.shape[1]) or not vectors.shape[1]:
             wanted = "[n, d]" if width is None else f"[n, {width}]"
             raise DataError(f"{name} of {tuple(vectors.shape)}", remedy=f"Give float {wanted}")
-        finite = torch.isfinite(vectors).all(1)
-        if not bool(finite.all()):
-            row = int((~finite).nonzero()[0])
-            raise DataError(f"{name} hold a number that is not finite", row=row, remedy="Drop such vectors")
+        bad = ~torch.isfinite(vectors).all(1)
+        refuse(bad, None, f"{name} hold a number that is not finite", "Drop such vectors")
         return F.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of users or items by id, as Parquet keeps them: ``id``, ``vector``, ``norm`` and, if known, ``until``.
+    """Vectors by id, stored in Parquet as ``id``, ``vector``, ``norm`` and, if known, ``until``.
 
     Args:
-        ids: ``[n]``, all different, none missing.
+        ids: ``[n]``, distinct, none missing.
         values: float32 ``[n, d]``.
-        until: nothing later went into a vector, seconds since 1970 (or as the log counts), float64 ``[n]``.
-        about: what else is known: the run, the model.
+        until: time of the last event that each vector learned from, in seconds since 1970 or the log's unit, float64
+            ``[n]``.
+        about: metadata: the run, the model.
     """
 
     ids: Column
@@ -353,10 +369,10 @@ class Vectors:
 
     @classmethod
     def load(cls, path: str | Path) -> Vectors:
-        """Read what ``save`` wrote, or any file with ``id`` and ``vector``.
+        """Read a file of ``save``, or any with ``id`` and ``vector``.
 
         Raises:
-            FastrecError: there is no such file, or it holds no vectors of one length.
+            FastrecError: no such file, or no vectors of equal length.
         """
         table, parquet = Table.read(str(path), device="cpu"), Path(path).is_file() and Path(path).suffix == ".parquet"
         said = (pq.read_schema(path).metadata or {}).get(b"fastrec", b"{}") if parquet else b"{}"
@@ -364,10 +380,10 @@ class Vectors:
 
     @classmethod
     def of(cls, table: Table, about: Mapping[str, Any] | None = None) -> Vectors:
-        """Take the columns ``id``, ``vector`` and, if it is there, ``until`` of a table.
+        """Take the columns ``id``, ``vector`` and, if present, ``until`` of a table.
 
         Raises:
-            MissingColumnError, DataError: they are not there, or hold no vectors of one length.
+            MissingColumnError, DataError: no such columns, or no vectors of equal length.
         """
         column = table["vector"]
         if column.kind not in ("list", "vector"):
@@ -377,19 +393,19 @@ class Vectors:
         return cls(table["id"], column.vectors(column.vector_width()).float(), until, about or {})
 
     def index(self, **options: Any) -> Index:
-        """Return an ``Index`` of them; options as it takes them, such as ``metric="cosine"``."""
+        """Return an ``Index`` of them; options as it takes them."""
         return Index(self.values, self.ids, **options)
 
     def features(self, ids: Any, times: Any, *, name: str = "vector") -> Table:
-        """Return vectors as features of other rows, of which nothing has gone into them: each row has to be later.
+        """Return vectors as features of later rows, whose targets they cannot contain.
 
         Args:
-            ids: whose vector a row gets, ``[n]``; an unknown one has missing values.
-            times: when each row was, ``[n]``: ``datetime64``, or numbers in the unit of ``until``.
-            name: the columns are ``{name}_0``, ``{name}_1``, ….
+            ids: ``[n]``; an unknown one gets missing values.
+            times: of the rows, ``[n]``: ``datetime64``, or numbers in the unit of ``until``.
+            name: prefix of the columns ``{name}_0``, ``{name}_1``, ….
 
         Raises:
-            DataError: it is not known until when they have learned, or a row is not later, or in another unit.
+            DataError: ``until`` is not known, or a row is not later, or in another unit.
         """
         if self.until is None:
             problem = "it is not known until when these vectors have learned: they may know the rows' own targets"
@@ -415,12 +431,12 @@ class Vectors:
 
 
 def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
-    """Return the share of an id's ``k`` nearest (by cosine) that are so on both sides: the mean over all common ids.
+    """Return the mean share of an id's ``k`` nearest (by cosine) that both spaces have in common, over common ids.
 
-    It is the same whichever way either space is turned. By chance it is about ``k / n``.
+    Rotations of either space do not change it. By chance it is about ``k / n``.
 
     Raises:
-        DataError: the two have fewer than ``k + 2`` ids in common.
+        DataError: fewer than ``k + 2`` common ids.
     """
     known = _vocab(one.ids, len(one.values))
     codes = known.encode(other.ids)
@@ -434,40 +450,6 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
         others = found != asked.unsqueeze(1)
         near.append(found[others & (others.cumsum(1) <= k)].view(-1, k))
     return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
-
-
-class _RecallTrial:
-    """Held-out queries, and what exact search finds for them: half to choose by, half to measure."""
-
-    def __init__(self, index: Index, queries: Tensor | None) -> None:
-        random = torch.Generator().manual_seed(0)
-        source = index.vectors if queries is None else queries
-        rows = torch.randperm(len(source), generator=random)[: 2 * limits.INDEX_HELD_OUT]
-        self.own = rows if queries is None else torch.full_like(rows, -1)
-        self.queries = source[rows]
-        self.k = min(limits.INDEX_AT, len(index) - 1)
-        self.expected = self._others(index._exact(self.queries, self.k + 1)[0], slice(None))
-
-    def tune(self, found: Approximate, goal: float) -> float:
-        """Look harder until the recall of the second half is as wished, or there is no more to try: it is returned."""
-        half = len(self.queries) // 2
-        while True:
-            if self._recall(found, slice(0, half)) >= goal:
-                measured = self._recall(found, slice(half, None))
-                if measured >= goal:
-                    return measured
-            if not found.harder():
-                return self._recall(found, slice(half, None))
-
-    def _recall(self, found: Approximate, part: slice) -> float:
-        got = self._others(found.search(self.queries[part], self.k + 1, self.k + 1)[0], part)
-        hits = (got[:, :, None] == self.expected[part][:, None, :]).any(2)
-        return float(hits.double().mean())
-
-    def _others(self, places: Tensor, part: slice) -> Tensor:
-        """Return the first ``k`` that are not the query itself."""
-        order = torch.argsort((places == self.own[part, None]).int(), dim=1, stable=True)
-        return places.gather(1, order)[:, : self.k]
 
 
 def _vocab(ids: Any, count: int) -> Vocab:

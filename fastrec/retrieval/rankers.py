@@ -1,4 +1,4 @@
-"""``ObjectiveRanker``: for each of several goals the items that sessions reach it with, by candidates and trees."""
+"""Boosted trees that order candidates: ``RankedCandidates`` for the next item, ``ObjectiveRanker`` for goals."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fastrec._core.kernels import compiled, shared, view
 from fastrec._core.kernels import sessions as loops
 from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab
 from fastrec.table.state import Saved, saved_name
 
-# ``RankedCandidates``: several models' candidates, ordered by boosted trees, as one model of sessions.
+# Boosted trees: training, storage and fast prediction.
 
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 
@@ -42,7 +42,7 @@ def _of_bytes(raw: Tensor) -> xgb.Booster:
 
 
 def log_odds(trees: xgb.Booster, x: Tensor) -> Tensor:
-    """Return what trees say of rows float32 ``[n, features]``, NaN where a value is missing: float32 ``[n]``.
+    """Return the trees' margins of rows float32 ``[n, features]`` (NaN: missing): float32 ``[n]``.
 
     A compiled loop takes a fifth of XGBoost's time (120 trees, one core), with the same bits.
     """
@@ -57,7 +57,7 @@ def log_odds(trees: xgb.Booster, x: Tensor) -> Tensor:
 
 @lru_cache(limits.RANKED_CANDIDATES_LAID_OUT)
 def _nodes(booster: xgb.Booster) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Return what every row begins with, and the trees as ``sum_of_leaves`` takes them, filled up to one depth."""
+    """Return the base margin, and the trees as ``sum_of_leaves`` takes them, filled up to one depth."""
     learner = json.loads(booster.save_raw("json"))["learner"]
     about, trees = learner["learner_model_param"], learner["gradient_booster"]["model"]["trees"]
     names, levels = ("left_children", "right_children", "split_indices", "split_conditions"), 0
@@ -80,23 +80,23 @@ def _nodes(booster: xgb.Booster) -> tuple[float, np.ndarray, np.ndarray, np.ndar
 
 
 def _matrix(table: Table) -> Tensor:
-    return torch.stack([table[n].values.float() for n in table.names if n not in ("session", "item")], 1)
+    return torch.stack([table[n].values.float() for n in numeric(table)], 1)
 
 
 class RankedCandidates(SessionModel):
-    """What several models find for a session, scored by XGBoost: the log-odds that an item is next, 0 for the least.
+    """Several models' candidates, scored by XGBoost: the log-odds of being next, 0 for the least.
 
-    The trees learn from the last sessions what came next, out of candidates of models that learned from the sessions
-    before; then the models learn from all. What is no candidate comes last, by popularity.
+    The trees learn on the last sessions, from candidates of models fitted to the earlier ones; then the models learn
+    from all sessions. Other items come last, by popularity.
 
     Args:
-        models: name → model that finds candidates, the one that takes longest first; None: co-visitation by two hops,
-            what comes right after, session kNN, popularity of late. A session's own items are candidates too.
-        k: how many candidates each model finds, or name → how many.
-        share: of the sessions, the last, that the trees learn from.
-        most: how many events of these, drawn at random.
-        negatives: how many wrong candidates of each the trees see.
-        rounds: how many trees.
+        models: name → model that finds candidates, the slowest first; None: two-hop and directed co-visitation, session
+            kNN and recent popularity. A session's own items are candidates too.
+        k: candidates per model, or name → number.
+        share: of the sessions, the last, for the trees.
+        most: maximum of their events, drawn at random.
+        negatives: wrong candidates per event for the trees.
+        rounds: number of trees.
 
     Source: the two stages of the OTTO competition's solutions (Kaggle 2022): co-visitation, then boosted trees.
     """
@@ -142,7 +142,7 @@ class RankedCandidates(SessionModel):
         self._fit_models(sessions, seed, until, 1)
 
     def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
-        """Fit each in an equal share of the time that is left; quick ones, which come last, leave theirs unused."""
+        """Fit each model in an equal share of the time left; quick models come last and leave theirs unused."""
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / rounds
             fit = model.fit if rounds > 1 else model.refit  # what was chosen for the past is right for all
@@ -165,17 +165,17 @@ class RankedCandidates(SessionModel):
             parts.append(_matrix(self._features(table, asked))[rows])
             labels.append(label[rows])
         y, stops = torch.cat(labels), [] if until is None else [_StopAt(until)]
-        # without a right candidate the models' scores have to do
+        # without a right candidate, the first model's scores are used
         self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
 
     def _scored(self, sessions: SessionFrame) -> tuple[Tensor, Tensor, Tensor]:
-        """Return all candidates: their sessions, their codes, and their scores, 0 for a session's least."""
+        """Return all candidates: sessions, codes, and scores, 0 for a session's least."""
         table = self._candidates.union(sessions)
         session, x = table["session"].values, _matrix(self._features(table, sessions))
         if self._trees is None or not len(x):
             return session, table["item"].values, x.nan_to_num(0)[:, 0]
-        # Probabilities would give a blend the first candidates alone (Diginetica, 6,000 held-out events: NDCG@20 of the
-        # net and these .2949 → .2958).
+        # With probabilities, a blend would use the first candidates only (Diginetica, 6,000 held-out events: NDCG@20 of
+        # the blend with a net .2949, with log-odds .2958).
         score = log_odds(self._trees, x)
         least = torch.zeros(len(sessions)).scatter_reduce_(0, session, score, "amin", include_self=False)
         return session, table["item"].values, score - least[session]
@@ -187,7 +187,7 @@ class RankedCandidates(SessionModel):
         return out
 
     def standard_scores(self, sessions: SessionFrame) -> torch.Tensor:
-        """Return what ``SessionModel.standard_scores`` does, from the candidates: all other items have one score."""
+        """Compute ``SessionModel.standard_scores`` from the candidates alone: all other items have one score."""
         sessions = sessions.recode(self._known())
         session, item, score = self._scored(sessions)
         counts, score = torch.bincount(session, minlength=len(sessions)), score.double()
@@ -212,32 +212,31 @@ class RankedCandidates(SessionModel):
 
 
 class _StopAt(xgb.callback.TrainingCallback):
-    """Ends a training when the time is over; some trees are grown whatever it takes."""
+    """Ends a training at a time, after a minimum of trees."""
 
     def __init__(self, until: float) -> None:
         super().__init__()
         self.until = until
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Return whether that was the last tree."""
+        """Return whether to stop."""
         return epoch + 1 >= limits.RANKED_CANDIDATES_FEWEST_TREES and time.monotonic() > self.until
 
 
 class ObjectiveRanker(Saved):
-    """Candidates of several models, ordered by boosted trees of each goal: what is clicked, carted, ordered next.
+    """Candidates of several models, ordered by boosted trees per goal, such as clicks, carts and orders.
 
     Args:
         objectives: the goals: kinds of events, as ``event`` names them.
         models: name → model that finds candidates; a session's own items are candidates too.
-        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
-        k: how many candidates each model finds, or name → how many.
-        negatives: how many wrong candidates of each session the trees see.
-        rounds: how many trees a goal has.
+        event: side feature of the kinds of events (``SessionFrame(features=…)``).
+        k: candidates per model, or name → number.
+        negatives: wrong candidates per session for the trees.
+        rounds: trees per goal.
 
     Attributes:
-        candidates: the sources as they were fitted last; ``candidates.seconds`` says how long each took.
-        instead: goal → the source whose order is taken in place of the trees', which put the others behind; set it
-            where held-out sessions say that a source alone is better, as with few sessions to learn from.
+        candidates: the fitted sources; ``candidates.seconds`` has their times.
+        instead: goal → source whose order comes before the trees'; for goals where it is better on held-out sessions.
 
     Source: the solutions of the OTTO competition (Kaggle 2022): co-visitation by kinds of events, then boosted trees.
     """
@@ -265,11 +264,7 @@ class ObjectiveRanker(Saved):
         self.instead: dict[str, str] = {}
 
     def find(self, sessions: SessionFrame) -> Self:
-        """Fit what finds candidates, and what is counted of items; the trees stay as they are.
-
-        Args:
-            sessions: all events that are known when it is asked, those of the sessions that are asked for as well.
-        """
+        """Fit the sources and the features to all events known at prediction; the trees stay."""
         self.items, self._timed = sessions.items, sessions.times is not None
         sources = {n: ModelSource(m) for n, m in self.models.items()}
         self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": 20}).fit(sessions)
@@ -277,16 +272,16 @@ class ObjectiveRanker(Saved):
         return self
 
     def learn(self, asked: SessionFrame, wanted: Mapping[str, SessionFrame], *, seed: int = 0) -> Self:
-        """Grow the trees of every goal.
+        """Train the trees of every goal.
 
         Args:
-            asked: sessions up to a moment; ``find`` was given nothing that came later.
-            wanted: goal → for each of them the items that it was reached with.
+            asked: sessions up to a moment; ``find`` must not have seen later events.
+            wanted: goal → the items of each session that reached it.
             seed: of everything random.
 
         Raises:
             NotFittedError: ``find`` was not called.
-            DataError: nothing that was found is right for a goal, or it is not said what is.
+            DataError: no candidate is right for a goal, or ``wanted`` lacks it.
         """
         asked = asked.recode(self._known())
         absent = next((n for n in self.objectives if n not in wanted), None)
@@ -310,11 +305,9 @@ class ObjectiveRanker(Saved):
         """Return the best items of each session for every goal: codes int64 ``[n, k]``, 0 where there are fewer.
 
         Raises:
-            NotFittedError: it was not trained.
+            NotFittedError: ``find`` or ``learn`` was not called.
         """
-        asked = asked.recode(self._known())
-        if not self._trees:
-            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        asked = asked.recode(self._known(learned=True))
         best = {n: torch.zeros((len(asked), k), dtype=torch.int64) for n in self.objectives}
         for table in self.candidates.stream(asked):
             session, item = table["session"].values, table["item"].values
@@ -331,9 +324,7 @@ class ObjectiveRanker(Saved):
         return best
 
     def _state(self) -> dict[str, Any]:
-        self._known()
-        if not self._trees:
-            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        self._known(learned=True)
         return {**super()._state(), "_trees": {n: _as_bytes(t) for n, t in self._trees.items()}}
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -345,20 +336,21 @@ class ObjectiveRanker(Saved):
             raise DataError(problem, remedy="Make both with order=…, or neither")
         return _matrix(self._kinds(self._popular(table, asked), asked))
 
-    def _known(self) -> Vocab:
+    def _known(self, learned: bool = False) -> Vocab:
         if self.items is None:
             raise NotFittedError("nothing finds candidates yet", remedy="Call find first")
+        if learned and not self._trees:
+            raise NotFittedError("no trees have been grown", remedy="Call learn first")
         return self.items
 
 
 def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = False) -> SessionFrame:
-    """Return of every session the events of one kind.
+    """Return each session's events of one kind.
 
     Args:
-        sessions: with the side feature ``event``.
-        event: it says what kind an event is.
+        event: side feature of the kinds of events.
         kind: which are kept.
-        first: only the first of them.
+        first: keep only the first of them.
 
     Raises:
         MissingColumnError, DataError: there is no such side feature, or it is a number.
@@ -375,14 +367,11 @@ def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = Fa
 
 
 def recall_of_sets(items: Tensor, wanted: SessionFrame) -> float:
-    """Return how many of the items that are to be found are among those given, of as many as could be.
+    """Return ``Σ found / Σ min(k, wanted)`` over sessions; NaN if nothing is wanted.
 
     Args:
-        items: codes int64 ``[n, k]``, by the vocabulary of ``wanted``; 0: none.
-        wanted: each session's items, an item counting once; each one without a code counts, and is never found.
-
-    Returns:
-        ``Σ found / Σ min(k, wanted)``; NaN where nothing is to be found.
+        items: codes int64 ``[n, k]`` of the vocabulary of ``wanted``; 0: none.
+        wanted: each session's items, counted once each; unknown ones count and are never found.
     """
     codes = len(wanted.items)
     rows = torch.repeat_interleave(wanted.lengths)

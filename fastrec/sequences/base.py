@@ -1,4 +1,4 @@
-"""``SessionModel``: what learns from sessions and scores all items for other ones."""
+"""``SessionModel``: learns from sessions and scores all items for other sessions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from fastrec.table.state import Saved
 
 
 def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k items with the highest scores; of equal scores the one with the lower code comes first.
+    """Return the k items with the highest scores; ties go to the lower code.
 
     Args:
-        scores: float ``[b, codes]``; -inf: never.
-        k: how many.
+        scores: float ``[b, codes]``; -inf: never returned.
 
     Returns:
-        Items int64 ``[b, k]`` and their scores ``[b, k]``, the best first; 0 and -inf where there are fewer than k.
+        Items int64 ``[b, k]`` and their scores ``[b, k]``, best first; 0 and -inf where there are fewer than k.
     """
     on_cpu = on_host(scores) and scores.dtype == torch.float32
     if on_cpu and k <= limits.RANKED_FEW and compiled(scores.numel()):
@@ -37,7 +36,7 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
         return items, found
     wanted = min(k, scores.shape[1])
     found, items = torch.topk(scores, wanted, dim=1)
-    # topk says nothing of equal scores: rows where some stand at the edge, or inside, are ordered by hand
+    # topk orders equal scores at random: rows with ties are sorted again
     tied = (found[:, 1:] == found[:, :-1]).any(1) | ((scores == found[:, -1:]).sum(1) > 1)
     rows = (tied & (found[:, 0] > -torch.inf)).nonzero().squeeze(1)
     if len(rows):
@@ -48,12 +47,12 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def hide_items(scores: torch.Tensor, sessions: SessionFrame) -> None:
-    """Make scores ``[b, codes]`` -inf, in place, at the items of each row's session."""
+    """Set the scores ``[b, codes]`` of each row's own items to -inf, in place."""
     scores[rows_of(sessions.offsets), sessions.values] = -torch.inf
 
 
 def of_all(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]], sessions: SessionFrame) -> torch.Tensor:
-    """Return blocks of scores, see ``SessionModel.score``, as those of all sessions in order."""
+    """Join blocks of scores, see ``SessionModel.score``, in the order of the sessions."""
     found = torch.empty(0, len(sessions.items))
     for rows, scores in blocks:
         if torch.equal(rows, torch.arange(len(sessions))):  # all at once: a copy takes as long as a model's sums
@@ -71,7 +70,7 @@ def recommended(
     exclude_seen: bool,
     done: Callable[[int], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the best items of sessions by blocks of scores, see ``SessionModel.recommend``.
+    """Return the best items of sessions from blocks of scores, see ``SessionModel.recommend``.
 
     ``done`` is called with the number of sessions just scored.
 
@@ -85,7 +84,7 @@ def recommended(
     for rows, scores in blocks:
         if exclude_seen:
             hide_items(scores, sessions.take(rows))
-        # chosen where the scores are: all of them to the host took 2.9 s of 50,000 sessions and 20,000 items (H100)
+        # on the scores' device: copying all to the host took 2.9 s for 50,000 sessions and 20,000 items (H100)
         items[rows], best[rows] = (found.cpu() for found in best_items(scores, k))
         if done is not None:
             done(len(rows))
@@ -93,8 +92,8 @@ def recommended(
 
 
 def standardised(scores: torch.Tensor, reserved: int) -> torch.Tensor:
-    """Return scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
-    # parts that stay in the processor's cache from one step to the next
+    """Scale each row of scores ``[b, codes]`` to mean 0 and deviation 1, in place; reserved codes get 0."""
+    # in parts that fit the processor's cache
     for part in scores.split(max(1, limits.BLOCK_WORDS // max(scores.shape[1], 1))):
         known = part[:, reserved:]
         known.clamp_(min=-1e30)
@@ -108,7 +107,7 @@ def standardised(scores: torch.Tensor, reserved: int) -> torch.Tensor:
 
 
 def checked(sessions: Any) -> SessionFrame:
-    """Return sessions; refuse what is no ``SessionFrame``."""
+    """Return the sessions; refuse anything but a ``SessionFrame``."""
     if isinstance(sessions, SessionFrame):
         return sessions
     remedy = "Read it: SessionFrame(log, session=…, item=…, order=…), or .new(log) of the sessions learned from"
@@ -116,12 +115,12 @@ def checked(sessions: Any) -> SessionFrame:
 
 
 class SessionModel(Saved, ABC):
-    """Learns from sessions; scores every item for a session by its events so far: the higher, the likelier it is next.
+    """Base of models that learn from sessions and score every item as the next of a session: higher is likelier.
 
-    Scores are of the codes of the vocabulary that it was trained with (``items``): float32 ``[b, len(items)]``, code 0
-    (no item) always -inf. Sessions coded by another vocabulary are recoded first.
+    Scores are float32 ``[b, len(items)]`` by the codes of the training vocabulary (``items``); code 0 (no item) is
+    -inf. Sessions with another vocabulary are recoded first.
 
-    A class of your own defines ``_fit`` and ``_block``, and says what it has learned as ``Saved`` describes.
+    Your own class defines ``_fit`` and ``_block``, and its learned state as ``Saved`` describes.
     """
 
     items: Vocab | None = None
@@ -129,20 +128,19 @@ class SessionModel(Saved, ABC):
 
     @abstractmethod
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
-        """Learn; ``sessions`` are coded by ``self.items``."""
+        """Learn; ``sessions`` have the codes of ``self.items``."""
 
     @abstractmethod
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
-        """Return scores of all codes for some sessions: float32 ``[b, codes]``, on any device; column 0 is not read."""
+        """Score all codes for some sessions: float32 ``[b, codes]``, on any device; column 0 is not read."""
 
     def fit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
         """Learn from sessions.
 
         Args:
-            sessions: every event but the first of a session is one that followed the events before it.
+            sessions: every event but a session's first is an example of what follows the events before it.
             seed: of everything random.
-            minutes: the wall time that it may take; None: as much as the settings say. Models that take seconds need
-                not look at it.
+            minutes: limit of wall time; None: none. Models that train in seconds may ignore it.
 
         Raises:
             DataError: no session has two events.
@@ -155,23 +153,23 @@ class SessionModel(Saved, ABC):
         return self
 
     def refit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
-        """Learn from other sessions, with what the last ``fit`` has chosen by sessions that it held out."""
+        """Learn from other sessions; settings that the last ``fit`` chose on held-out sessions stay."""
         return self.fit(sessions, seed=seed, minutes=minutes)
 
     def score(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield scores of all items, block by block, sessions of equal length together.
+        """Yield scores of all items in blocks of sessions of similar length.
 
         Yields:
-            The numbers of some sessions, int64 ``[b]``, and their scores, float32 ``[b, len(items)]`` on the CPU: every
-            session comes once, an empty one with what the model thinks of everybody. The scores may be changed.
+            Session numbers int64 ``[b]`` and their scores float32 ``[b, len(items)]`` on the CPU, which may be changed.
+            Every session comes once, also an empty one.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
         """
         return ((rows, scores.cpu()) for rows, scores in self._blocks(sessions))
 
     def _blocks(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield what ``score`` does, on the model's device."""
+        """Yield the same as ``score``, on the model's device."""
         items = self._known()
         sessions = checked(sessions).recode(items)
         order = torch.argsort(sessions.lengths, stable=True)
@@ -181,10 +179,10 @@ class SessionModel(Saved, ABC):
             yield rows, scores
 
     def standard_scores(self, sessions: SessionFrame) -> torch.Tensor:
-        """Return scores of all codes with mean 0 and deviation 1 in every session, float32 ``[n, codes]``.
+        """Return scores with mean 0 and deviation 1 in every session: float32 ``[n, codes]``.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
         """
         sessions = checked(sessions).recode(self._known())
         return standardised(of_all(self.score(sessions), sessions), len(sessions.items.reserved))
@@ -195,16 +193,15 @@ class SessionModel(Saved, ABC):
         """Return the best items of each session.
 
         Args:
-            sessions: any.
-            k: how many.
+            k: number of items.
             exclude_seen: leave out the session's own items.
 
         Returns:
-            Codes int64 ``[n, k]``, the best first (of equal scores the lower code), and their scores float32
-            ``[n, k]``; 0 and -inf where there are fewer.
+            Codes int64 ``[n, k]`` and scores float32 ``[n, k]``, best first (ties: the lower code); 0 and -inf where
+            there are fewer.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
             DataError: ``k`` is below 1.
         """
         sessions = checked(sessions).recode(self._known())
@@ -216,18 +213,18 @@ class SessionModel(Saved, ABC):
         return self.items
 
 
-# How good ranked items are: HR, MRR and NDCG over all items, and coverage.
+# Metrics of ranked items: HR, MRR and NDCG over all items, and coverage.
 
 
 def target_ranks(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the place of each row's right item among all items, from 1; of equal scores the lower code comes first.
+    """Return the rank of each row's target among all items, from 1; ties: the lower code first.
 
     Args:
-        scores: float ``[b, codes]``; -inf (or NaN): never shown.
-        target: codes int64 ``[b]``; 0: no item of the vocabulary.
+        scores: float ``[b, codes]``; -inf or NaN: never shown.
+        target: codes int64 ``[b]``; 0: an unknown item.
 
     Returns:
-        int64 ``[b]``; the number of codes where the item is never shown.
+        int64 ``[b]``; the number of codes if the target is never shown.
     """
     own = scores.gather(1, target.unsqueeze(1))
     codes = torch.arange(scores.shape[1], device=scores.device)
@@ -243,20 +240,20 @@ def sequence_metrics(
     *,
     codes: int | None = None,
 ) -> dict[str, float]:
-    """HR, MRR, NDCG of one right item a session among its best ``k``, and the share of items that are shown.
+    """Compute HR, MRR and NDCG of one target per session among its best ``k`` items, and the share of items shown.
 
     Args:
-        ranking: scores of all codes, float ``[n, codes]`` (code 0 is no item); or blocks of them, ``(rows, scores)``,
-            as ``SessionModel.score`` yields; or the best items themselves, int64 ``[n, at least k]``, 0 for none.
-        target: the right items, int64 ``[n]``; 0: an item without a code, which is never found.
-        k: how many items are shown. Of equal scores the lower code comes first.
-        codes: how many codes there are, 0 included: for the coverage of best items.
+        ranking: scores float ``[n, codes]``; or blocks ``(rows, scores)``, as ``SessionModel.score`` yields them; or
+            the best items, int64 ``[n, at least k]``, 0 for none.
+        target: codes int64 ``[n]``; 0: an unknown item, which is never found.
+        k: number of items shown; ties: the lower code first.
+        codes: number of codes with 0, for the coverage of best items.
 
     Returns:
-        ``hr@k``, ``mrr@k``, ``ndcg@k`` and, where ``codes`` are known, ``coverage@k``.
+        ``hr@k``, ``mrr@k``, ``ndcg@k`` and, if ``codes`` are known, ``coverage@k``.
 
     Raises:
-        DataError: there are no sessions, not as many targets as sessions, or fewer than ``k`` items a session.
+        DataError: no sessions, numbers of targets and sessions differ, or fewer than ``k`` items per session.
     """
     if target is None:  # as SessionFrame.target may be
         raise DataError("the sessions have no targets", remedy="Read them (target=…), or cut them by leave_one_out")
@@ -268,14 +265,10 @@ def sequence_metrics(
         if len(ranking) != len(target):
             raise DataError(f"{len(target)} targets for {len(ranking)} sessions", remedy="Give one for each")
     for rows, part in blocks:
-        items = part if not part.is_floating_point() else None
-        if items is None:
-            codes = part.shape[1]
-            found = target_ranks(part, target[rows].to(part.device))
-            items = best_items(part, k)[0]
-        else:
-            found = item_ranks(items, target[rows].to(items.device), k)
-        ranks[rows] = found.cpu()
+        right, items = target[rows].to(part.device), part
+        if part.is_floating_point():
+            codes, items = part.shape[1], best_items(part, k)[0]
+        ranks[rows] = (item_ranks(items, right, k) if items is part else target_ranks(part, right)).cpu()
         if codes is not None:
             shown = shown if len(shown) else torch.zeros(codes, dtype=torch.bool)
             shown[items[:, :k].cpu().reshape(-1)] = True
@@ -294,15 +287,15 @@ GAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def mean_gains(ranks: torch.Tensor, k: int) -> dict[str, float]:
-    """Return HR, MRR and NDCG of one right item a session from its place (``[n]``, from 1) among the best ``k``."""
+    """Return the mean HR, MRR and NDCG from the targets' ranks (``[n]``, from 1) among the best ``k``."""
     of = {f"{name}@{k}": torch.where(ranks <= k, gain(ranks.double()), 0.0) for name, gain in GAINS.items()}
     return {name: float(gains.mean()) for name, gains in of.items()}
 
 
 def item_ranks(items: torch.Tensor, target: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the place of each ``target``, int64 ``[n]``, among its row's ``k`` best items, from 1; ``k + 1``: none.
+    """Return the rank of each ``target``, int64 ``[n]``, among its row's ``k`` items, from 1; ``k + 1``: absent.
 
-    Items are codes int64 ``[n, at least k]``, the best first; code 0 is no item, and never found.
+    Items are codes int64 ``[n, at least k]``, best first; code 0 is never found.
     """
     if items.shape[1] < k:
         raise DataError(f"{items.shape[1]} items a session for a metric at {k}", remedy=f"Give {k} or more")

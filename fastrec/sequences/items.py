@@ -18,14 +18,14 @@ from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel
 from fastrec.sequences.neighbours import by_age, exponential
 from fastrec.sequences.reading import SessionFrame
-from fastrec.table.column import rows_of
+from fastrec.table.column import offsets_of, rows_of
 
-# For every item those near it in sessions: the sums behind co-visitation, without listing all pairs.
+# Sums of co-visitation for every item, without listing all pairs.
 
 
 @dataclass
 class Nearness:
-    """What makes two events of a session neighbours."""
+    """Weights of two events of a session as neighbours."""
 
     after: Tensor  # float32: weights of the events 1, 2, … after one; those farther do not count
     before: Tensor  # the same before it
@@ -36,15 +36,14 @@ class Nearness:
 
 
 def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` items near each item, the heaviest first, of packed sessions, those of the past first.
+    """Return each item's ``k`` nearest items, highest sum first, from packed sessions in the order of time.
 
-    ``of_item`` has a factor above 0 of each item as a neighbour, float32 ``[items]``. Returns codes int64 ``[items,
-    k]``, -1 where there are fewer, and the sums of weights times factors, 0 there; of equal ones the lower code first.
+    ``of_item`` is a factor above 0 for each item as a neighbour, float32 ``[items]``. Returns codes int64 ``[items,
+    k]``, -1 where there are fewer, and sums of weights times factors, 0 there; ties: the lower code first.
     """
     rows = rows_of(offsets)
     places = torch.argsort(values, stable=True)
-    starts = torch.zeros(len(of_item) + 1, dtype=torch.int64)
-    starts[1:] = torch.cumsum(torch.bincount(values, minlength=len(of_item)), 0)
+    starts = offsets_of(torch.bincount(values, minlength=len(of_item)))
     items = torch.full((len(of_item), k), -1, dtype=torch.int64)
     scores = torch.zeros(len(of_item), k)
     weights = torch.ones(len(values)) if nearness.weights is None else nearness.weights
@@ -62,11 +61,11 @@ def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearn
 
 
 def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int = 50) -> tuple[Tensor, Tensor]:
-    """Add the near items of near items, ``w(i, j) + share · Σ w(i, m) w(m, j) / Σ w(m, ·)``, through ``width`` of them.
+    """Add items at two hops: ``w(i, j) + share · Σ w(i, m) w(m, j) / Σ w(m, ·)``, by the ``width`` nearest ``m``.
 
-    Takes and returns what ``near_items`` gives, ``[items, keep]``.
+    Takes and returns the arrays of ``near_items``, ``[items, keep]``.
     """
-    # hops go by shares, so that a much visited item in the middle does not outweigh all others
+    # shares, so that a frequent item between two others does not dominate
     near, total = items[:, :width].contiguous(), scores[:, :width].sum(1, keepdim=True)
     weights = scores[:, :width] / torch.where(total > 0, total, 1)
     codes = torch.full((len(items), keep), -1, dtype=torch.int64)
@@ -90,8 +89,8 @@ def near_to_all(
 ) -> tuple[Tensor, Tensor]:
     """Return the ``k`` items nearest to the events of each of ``count`` sessions.
 
-    An event has its session (ascending), its item and a weight; ``items`` and ``scores`` are as of ``near_items``, in
-    any order. Returns codes int64 ``[count, k]``, -1 where there are fewer, and the sums of weights, 0 there.
+    Each event has its session (ascending), item and weight; ``items`` and ``scores`` are those of ``near_items``, in
+    any order. Returns codes int64 ``[count, k]``, -1 where there are fewer, and sums of weights, 0 there.
     """
     found = torch.full((count, k), -1, dtype=torch.int64)
     sums = torch.zeros(count, k)
@@ -110,7 +109,7 @@ def near_to_all(
 
 
 def _without_loops(log, weights, times, nearness, postings, of_item, items, scores):
-    """Find near items as the compiled loop does, by numpy, one item after the other."""
+    """Compute ``near_items`` without the compiled loop: NumPy, one item at a time."""
     values, offsets, rows = (x.numpy() for x in log)
     places, starts = (x.numpy() for x in postings)
     weights, times, of_item, items, scores = (x.numpy() for x in (weights, times, of_item, items, scores))
@@ -129,7 +128,7 @@ def _without_loops(log, weights, times, nearness, postings, of_item, items, scor
 def _keep_best(
     codes: np.ndarray, weights: np.ndarray, items: np.ndarray, scores: np.ndarray, factor: np.ndarray | None = None
 ) -> None:
-    """Put the codes with the largest sums of weights, times factors, into a row; of equal ones the lower first."""
+    """Write the codes with the largest sums of weights times factors into a row; ties: the lower code first."""
     codes, which = np.unique(codes, return_inverse=True)
     sums = np.zeros(len(codes), dtype=np.float32)
     np.add.at(sums, which, weights.astype(np.float32))  # in order and in float32, to the bit as the compiled loops do
@@ -139,30 +138,30 @@ def _keep_best(
 
 
 class CoVisitation(SessionModel):
-    """Item to item by how near two items stood in sessions, and how near the item stands to the session's end.
+    """Item-to-item scores from the distances of two items in sessions, weighted by the item's distance from the end.
 
-    ``w(i, j)`` sums ``exp(-(d - 1) / near)`` over the events of ``j`` that came ``d`` events after ``i``, times
-    ``before`` for those before it, over ``n_i^norm n_j^norm`` with ``n`` an item's events. A session's item that is
-    ``d`` events from its end weighs ``exp(-d / own)``.
+    ``w(i, j)`` sums ``exp(-(d - 1) / near)`` over the events of ``j`` that come ``d`` events after ``i`` (before it:
+    times ``before``), over ``n_i^norm n_j^norm`` with ``n`` an item's events. A session's item ``d`` events from its
+    end weighs ``exp(-d / own)``.
 
     Args:
-        window: how many events apart neighbours may be.
-        near: in events; None: all in the window weigh the same.
-        before: the weight of items before; 0: only what came after counts (directed).
-        own: in events; None: all of the session weigh the same.
-        norm: how much the items' own frequencies are taken out: 0 not at all, .5 as the cosine does; two numbers: of
-            the session's item, and of the one that may follow.
-        recency: an event counts ``exp(-age / recency)``, its session's age in shares of the log's span; None: alike.
-        keep: how many near items of each item are kept.
-        hops: 2: near items' near items too, ``hop`` times as much: what never stood together may be near.
-        hop: see there.
-        again: a session's own item counts this much of the weight of what is nearest to it.
-        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is, with ``weights``: kind →
-            weight of an event as a neighbour and of the session's own; other kinds do not count. None: all weigh 1.
-        gap: seconds between neighbours, at most, where events have times.
+        window: largest distance of neighbours, in events.
+        near: in events; None: equal weights in the window.
+        before: weight of items before; 0: directed, only later items count.
+        own: in events; None: equal weights in the session.
+        norm: exponent of the items' frequencies: 0 none, .5 the cosine's; or two numbers, for the session's item and
+            the candidate.
+        recency: an event weighs ``exp(-age / recency)``, its session's age in shares of the log's span; None: 1.
+        keep: number of near items stored per item.
+        hops: 2: also the near items of near items, with weight ``hop``.
+        hop: see ``hops``.
+        again: weight of a session's own item, as a share of its nearest item's.
+        event: side feature of the kinds of events (``SessionFrame(features=…)``), with ``weights``: kind → weight, 0
+            for other kinds. None: all weigh 1.
+        gap: largest time between neighbours in seconds, if events have times.
 
     Raises:
-        DataError: a number makes no sense.
+        DataError: a number is out of range.
 
     Source: Linden, Smith, York 2003, "Amazon.com recommendations: item-to-item collaborative filtering".
     """
@@ -228,7 +227,7 @@ class CoVisitation(SessionModel):
         return table[sessions.sides[self.event]]
 
     def _asked(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the sessions' events that count: session, item, weight."""
+        """Return the sessions' events with a weight: session, item, weight."""
         (rows, steps), table = sessions.steps(), exponential(self.own)
         weight = table[steps.clamp_max(len(table) - 1)] * self._of_events(sessions)
         kept = (weight >= limits.CO_VISITATION_LEAST) & (sessions.values > 0)
@@ -236,16 +235,18 @@ class CoVisitation(SessionModel):
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         if self._matrix is None:
-            near = as_matrix(self._items, self._scores)
-            # of few items a dense product is faster
-            self._matrix = near.toarray() if len(self._items) <= limits.CO_VISITATION_DENSE else near
+            there, size = self._items >= 0, len(self._items)
+            near = (self._scores[there].numpy(), self._items[there].numpy(), offsets_of(there.sum(1)).numpy())
+            self._matrix = csr_matrix(near, shape=(size, size))
+            if size <= limits.CO_VISITATION_DENSE:  # a dense product is faster
+                self._matrix = self._matrix.toarray()
         rows, items, weight = (x.numpy() for x in self._asked(sessions))
         found = csr_matrix((weight, (rows, items)), shape=(len(sessions), len(self._prior))) @ self._matrix
         dense = found if isinstance(found, np.ndarray) else found.toarray()
         return torch.from_numpy(dense).float() + self._prior
 
     def candidates(self, sessions: SessionFrame, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ``k`` nearest items of each session, as ``recommend`` gives them; others get no score."""
+        """Return each session's ``k`` nearest items, as ``recommend`` does, without scoring all items."""
         sessions = sessions.recode(self._known())
         found = near_to_all(*self._asked(sessions), len(sessions), self._items, self._scores, k)
         return found[0].clamp_min(0), found[1].masked_fill(found[0] < 0, -torch.inf)
@@ -254,19 +255,11 @@ class CoVisitation(SessionModel):
         super()._restore({**state, "_matrix": None})
 
 
-def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
-    """Return the near items of every item, ``[items, k]`` with -1 for none, as a float32 matrix ``[items, items]``."""
-    there = items >= 0
-    starts = np.concatenate([[0], np.cumsum(there.sum(1).numpy())])
-    return csr_matrix((scores[there].numpy(), items[there].numpy(), starts), shape=(len(items), len(items)))
-
-
 class PopularItems(SessionModel):
-    """How many events an item had, the same for every session: what any other model must beat.
+    """Number of events of an item, the same for every session: the baseline of any other model.
 
     Args:
-        recency: an event counts ``exp(-age / recency)``, its session's age before the end of the log in shares of the
-            log's span; None: all count alike.
+        recency: an event weighs ``exp(-age / recency)``, its session's age in shares of the log's span; None: 1.
 
     Raises:
         DataError: ``recency`` is not above 0.
@@ -292,7 +285,7 @@ class PopularItems(SessionModel):
         self, sessions: SessionFrame, k: int, exclude_seen: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the best items, see ``SessionModel.recommend``."""
-        # found once, as they are the same for every session
+        # computed once: they are the same for every session
         if exclude_seen or not len(sessions):
             return super().recommend(sessions, k, exclude_seen)
         items, found = super().recommend(sessions.take(torch.arange(1)), k)

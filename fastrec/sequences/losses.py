@@ -1,4 +1,4 @@
-"""What nets over sessions learn from: targets, negatives, losses."""
+"""Losses of nets over sessions, negative sampling, augmentation and initial item vectors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from fastrec.sequences.session_net import SessionNet
 
 # Cross-entropy of a linear layer with many outputs, block by block with its own gradient.
 #
-# Autograd keeps the logits, their softmax and its gradient, ``[positions, items]`` each. Here a block of positions goes
-# all the way, from logits to the gradients of its inputs and of the weights, while it is in the processor's cache; only
-# the gradients stay. Memory is bounded by the block, whatever the number of items.
+# Autograd stores the logits, their softmax and its gradient, ``[positions, items]`` each. Here the gradients of a block
+# of positions are computed while its logits are in the processor's cache, and only these are stored.
 
 
 def linear_cross_entropy(
@@ -35,18 +34,15 @@ def linear_cross_entropy(
     own: Tensor | None = None,
     half: bool = False,
 ) -> Tensor:
-    """Return the mean of ``cross_entropy(hidden @ weight.T + bias, target)``.
+    """Return the mean of ``cross_entropy(hidden @ weight.T + bias, target)``; 0 without positions.
 
     Args:
         hidden: ``[positions, width]``.
-        weight: one row an item, ``[items, width]``.
-        target: the right item of each position, int64 ``[positions]``.
-        bias: added to the logits, ``[items]``; it gets no gradient.
-        own: added to the logit of each position's own target, ``[positions]``; it gets no gradient.
-        half: compute logits and their gradient in bfloat16, where the processor is several times faster at it.
-
-    Returns:
-        A number; 0 without positions.
+        weight: ``[items, width]``.
+        target: item of each position, int64 ``[positions]``.
+        bias: added to the logits, ``[items]``; without a gradient.
+        own: added to the logit of each position's target, ``[positions]``; without a gradient.
+        half: compute logits and their gradient in bfloat16, which some processors multiply several times faster.
     """
     return _LinearCrossEntropy.apply(hidden, weight, target, bias, own, half)
 
@@ -90,12 +86,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
-# Items that are drawn to compare right ones with, and the chance that they had to be.
+# Negative sampling, with the chance of each item to be drawn.
 
 
 @dataclass(frozen=True)
 class BatchItems:
-    """Items of a batch, each once."""
+    """Distinct items of a batch."""
 
     codes: Tensor  # int64 ``[m]``
     place: Tensor  # where among them each position's target stands, int64 ``[p]``
@@ -103,9 +99,9 @@ class BatchItems:
 
 
 class ItemDraw:
-    """Draws items for whole batches, all alike or by ``'popularity'``; code 0 is never drawn.
+    """Draws negative items for whole batches, uniformly or by ``'popularity'``; code 0 is never drawn.
 
-    ``counts`` says how often each code occurs in training, ``[codes]``; None: all alike.
+    ``counts``: number of training events of each code, ``[codes]``; None: equal.
     """
 
     def __init__(self, codes: int, counts: Tensor | None, sampling: str, *, device: torch.device) -> None:
@@ -117,17 +113,16 @@ class ItemDraw:
         self.sums = self.shares.double().cumsum(0)
 
     def draw(self, negatives: int) -> Tensor:
-        """Return codes int64 ``[negatives]``, with replacement."""
+        """Return codes int64 ``[negatives]``, drawn with replacement."""
         if self.sampling == "popularity":
             point = torch.rand(negatives, device=self.device, dtype=torch.float64) * self.sums[-1]
             return torch.searchsorted(self.sums, point, right=True).clamp_(1, self.codes - 1)
         return torch.randint(1, max(self.codes, 2), (negatives,), device=self.device)
 
     def among(self, target: Tensor, negatives: int) -> BatchItems:
-        """Return the batch's targets, int64 ``[p]``, and as many ``negatives`` drawn.
+        """Return the batch's targets, int64 ``[p]``, and ``negatives`` drawn items.
 
-        The chance of an item: that it is one of as many targets, drawn by how often items occur, or one of the
-        negatives.
+        An item's chance: to be among as many targets drawn by frequency, or among the negatives.
         """
         drawn = torch.cat([target, self.draw(negatives)]) if negatives else target
         codes, place = torch.unique(drawn, return_inverse=True)
@@ -140,30 +135,27 @@ class ItemDraw:
         return BatchItems(codes, place[: len(target)], chance)
 
 
-# Outputs and the items that were right → one number: against all items, or against some that are drawn.
-#
-# All take ``(hidden, target, net)``: outputs ``[b, L, width]``, codes ``[b, L]`` (0: not asked) and the net that made
-# them, whose item vectors they compare with.
+# Losses of outputs and targets, over all items or over drawn ones.
 
 Sampling = Literal["uniform", "popularity", "in_batch"]
 
 
 class SessionLoss(nn.Module):
-    """A loss of a net's outputs at the positions that are asked.
+    """A loss of a net's outputs ``[b, L, width]`` at the positions with a target, codes ``[b, L]`` (0: none).
 
     Attributes:
-        counts: how often each code occurs in training, ``[codes]``; set by ``session_learner``.
+        counts: number of training events of each code, ``[codes]``; set by ``session_learner``.
     """
 
     counts: Tensor | None = None
 
     def forward(self, hidden: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the mean over the positions that are asked; 0 where none is."""
+        """Return the mean over the positions with a target; 0 if there are none."""
         asked = target > 0
         return self.of(net.query(hidden[asked]), target[asked], net)
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss of queries ``[p, width]`` with the targets ``[p]``."""
         raise NotImplementedError
 
 
@@ -180,14 +172,14 @@ class FullSoftmax(SessionLoss):
 
 
 class SampledSoftmax(SessionLoss):
-    """Cross-entropy over the batch's right items and others that are drawn, the same for all positions.
+    """Cross-entropy over the batch's targets and drawn negatives, shared by all positions.
 
-    An item stands for those that were not drawn: its logit is less by the logarithm of its chance to be among the
-    batch's items (logQ; arXiv 2507.09331 says why a position's own target has none).
+    Each logit is reduced by the logarithm of the item's chance to be in the batch (logQ), except a position's own
+    target (arXiv 2507.09331 gives the reason).
 
     Args:
-        negatives: how many are drawn, at most.
-        sampling: ``'uniform'``, by ``'popularity'``, or only the batch's own (``'in_batch'``).
+        negatives: number of drawn items, at most.
+        sampling: ``'uniform'``, by ``'popularity'``, or only the batch's targets (``'in_batch'``).
         log_q: whether logits are corrected.
         half: see ``linear_cross_entropy``.
     """
@@ -205,19 +197,17 @@ class SampledSoftmax(SessionLoss):
             self.draw = ItemDraw(net.items.codes, self.counts, self.sampling, device=target.device)
         drawn = self.draw.among(target, self.negatives if self.sampling != "in_batch" else 0)
         keys = net.keys(net.items(drawn.codes))
-        if not self.log_q:
-            return linear_cross_entropy(query, keys, drawn.place, half=self.half)
-        bias = -drawn.chance.log()
-        return linear_cross_entropy(query, keys, drawn.place, bias=bias, own=-bias[drawn.place], half=self.half)
+        bias = -drawn.chance.log() if self.log_q else None
+        own = None if bias is None else -bias[drawn.place]
+        return linear_cross_entropy(query, keys, drawn.place, bias=bias, own=own, half=self.half)
 
 
 class GoalLoss(SessionLoss):
-    """The weighted sum of a loss's values for the goals of a net with ``heads``.
+    """Weighted sum of a loss over the goals of a net with ``heads``; targets are ``[b, L, goals]``.
 
     Args:
         loss: of each goal.
-        weights: of each; None: learned, by how uncertain a goal is (Kendall, Gal, Cipolla 2018): ``exp(-s) loss +
-            s / 2``.
+        weights: of each goal; None: learned uncertainty weights ``exp(-s) loss + s / 2`` (Kendall, Gal, Cipolla 2018).
     """
 
     def __init__(self, loss: SessionLoss, weights: Sequence[float] | None = None) -> None:
@@ -225,7 +215,7 @@ class GoalLoss(SessionLoss):
         self.loss, self.weights = loss, weights
 
     def forward(self, hidden: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """Return the sum; targets are ``[b, L, goals]``."""
+        """Return the sum over goals."""
         self.loss.counts, total = self.counts, hidden.new_zeros(())
         assert net.heads is not None
         for goal, spread in enumerate(net.heads.log_var):
@@ -238,11 +228,11 @@ class GoalLoss(SessionLoss):
 
 
 class GBCE(SessionLoss):
-    """Binary cross-entropy of the right item and of drawn ones, made less sure of itself (gSASRec, arXiv 2308.07192).
+    """Calibrated binary cross-entropy of the target and drawn negatives (gSASRec, arXiv 2308.07192).
 
     Args:
-        negatives: how many items are drawn, the same for all positions.
-        calibration: 0 = plain binary cross-entropy, 1 = probabilities are fully calibrated (``t`` in the paper).
+        negatives: number of drawn items, shared by all positions.
+        calibration: 0: plain binary cross-entropy, 1: fully calibrated probabilities (``t`` in the paper).
     """
 
     def __init__(self, negatives: int = 256, calibration: float = 0.75) -> None:
@@ -265,11 +255,11 @@ class GBCE(SessionLoss):
 
 
 class BPRMax(SessionLoss):
-    """Pairs of the right item and drawn ones, those with high scores counting most (arXiv 1706.03847).
+    """Pairs of the target and drawn negatives, weighted by the softmax of the negatives' scores (arXiv 1706.03847).
 
     Args:
-        negatives: how many items are drawn, the same for all positions.
-        decay: weight of the drawn items' squared scores.
+        negatives: number of drawn items, shared by all positions.
+        decay: weight of the negatives' squared scores.
     """
 
     def __init__(self, negatives: int = 512, decay: float = 0.01) -> None:
@@ -290,12 +280,11 @@ class BPRMax(SessionLoss):
         return (-(won + 1e-10).log() + self.decay * kept).sum() / max(len(target), 1)
 
 
-# Changes made to training sessions anew in every epoch.
+# Augmentation of training sessions, new in every epoch.
 #
-# ``prefix``: a session ends after some of its events, drawn at random. ``crop``: a window of it, drawn at random.
-# ``reversed``: half of the sessions run backwards. ``reorder``: in half of the sessions the events of a window, a third
-# as long, stand in an order drawn at random. ``mask``: a tenth of the inputs are replaced by a virtual item, one that
-# is no item of the vocabulary, so that a model does not lean on any single event. Side features go with their events.
+# ``prefix``: a random number of first events. ``crop``: a random window. ``reversed``: half of the sessions backwards.
+# ``reorder``: in half of the sessions, a window of a third of the length in random order. ``mask``: a tenth of the
+# inputs replaced by a virtual item, so that no single event is indispensable. Side features move with their events.
 #
 # Source of ``crop``, ``mask`` and ``reorder``: Xie et al. 2020, "Contrastive Learning for Sequential Recommendation".
 
@@ -305,9 +294,9 @@ AUGMENTATIONS = ("prefix", "crop", "reversed", "reorder", "mask")
 def augmented(
     names: Sequence[str], starts: Tensor, ends: Tensor, longest: int, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return where sessions begin and end, after changes to their ends; none is left with fewer than two events.
+    """Return the sessions' starts and ends after ``prefix`` and ``crop``; at least two events remain.
 
-    ``starts`` and ``ends`` are int64 ``[n]``; every session has two events or more, and keeps ``longest`` at most.
+    ``starts`` and ``ends`` are int64 ``[n]``, two events or more apart; at most ``longest`` are kept.
     """
     if "prefix" in names:
         ends = starts + 2 + _drawn(ends - starts - 1, generator)
@@ -319,9 +308,9 @@ def augmented(
 
 
 def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: torch.Generator) -> Tensor:
-    """Return which event of its session stands at each place, int64 ``[n, longest]``.
+    """Return the event shown at each place after ``reversed`` and ``reorder``, int64 ``[n, longest]``.
 
-    Behind a session's end, which ``lengths`` tell, it is the place itself.
+    Past a session's end, given by ``lengths``, it is the place itself.
     """
     place = torch.arange(longest, device=lengths.device).repeat(len(lengths), 1)
     ends = lengths.unsqueeze(1)
@@ -342,34 +331,31 @@ def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: tor
 
 
 def _drawn(below: Tensor, generator: torch.Generator) -> Tensor:
-    """Whole numbers from 0 up to, and without, those given, all alike."""
+    """Return uniform whole numbers from 0 to below the given ones."""
     share = torch.rand(len(below), generator=generator, dtype=torch.float64)
     return (share * below).long()
 
 
-# Item vectors by which items occur together, in seconds: the start of a net's table.
+# Initial item vectors from co-occurrence.
 
 
 def ppmi_svd(
     sessions: SessionFrame, dims: int = 64, *, window: int = 5, shift: float = 1.0, rounds: int = 3, seed: int = 0
 ) -> torch.Tensor:
-    """Return vectors of items from the positive pointwise mutual information of those near each other.
+    """Return item vectors from the positive pointwise mutual information of items near each other in sessions.
 
-    Two items ``d`` events apart in a session, up to ``window``, count ``1 / d``; the matrix of positive information is
-    approximated by its largest singular values, whose roots weigh the vectors (Levy and Goldberg 2014), found by
-    subspace iteration from a random start (Halko, Martinsson, Tropp 2011). Its cost grows with events times ``window``,
-    however long a session.
+    Two items ``d`` events apart, up to ``window``, count ``1 / d``. The vectors are the matrix's largest singular
+    vectors, weighted by the roots of their values (Levy and Goldberg 2014), by randomised subspace iteration (Halko,
+    Martinsson, Tropp 2011). The cost is proportional to events times ``window``.
 
     Args:
-        sessions: events in order.
         dims: width of the vectors.
-        window: how many events apart items are at most.
-        shift: information that is taken for none is up to the logarithm of this.
+        shift: information below its logarithm counts as none.
         rounds: of the iteration.
         seed: of its start.
 
     Returns:
-        float32 ``[codes, dims]``, of root mean square length 1; zeros for codes that stand beside none.
+        float32 ``[codes, dims]``, root mean square length 1; zeros for codes without neighbours.
     """
     size = len(sessions.items)
     near = _nearness(sessions, window, size)
@@ -395,7 +381,7 @@ def ppmi_svd(
 
 
 def _nearness(sessions: SessionFrame, window: int, size: int) -> csr_matrix:
-    """Return how much items occur together, symmetric."""
+    """Return the symmetric matrix of co-occurrence weights."""
     values = sessions.values.numpy()
     session = np.repeat(np.arange(len(sessions)), sessions.lengths.numpy())
     found = csr_matrix((size, size), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Neighbours: sessions like a session, and what they go on with."""
+"""Session kNN: sessions similar to a session, and the items they contain."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel, sequence_metrics
 from fastrec.sequences.reading import SessionFrame, by_time, prefixes
-from fastrec.table.column import rows_of
+from fastrec.table.column import offsets_of, rows_of
 
-# Sessions that share items with a session, and what they make likely next: the sums that all session-kNN have.
+# The sums that all session kNN have in common.
 
 
 class Decays(NamedTuple):
-    """Weights by a distance in events, float32 ``[distances]``, the last for whatever is farther."""
+    """Weights by a distance in events, float32 ``[distances]``; the last one applies to all larger distances."""
 
     own: Tensor  # of an item, by how far it is from the end of the session that is asked for
     back: Tensor  # of a neighbour, by how far from that end the latest shared item is
@@ -33,7 +33,7 @@ class Decays(NamedTuple):
 
 
 def exponential(length: float | None) -> Tensor:
-    """``exp(-distance / length)``; None: 1 at any distance."""
+    """Return ``exp(-distance / length)``; None: 1 at any distance."""
     if length is None:
         return torch.ones(1)
     return torch.exp(-torch.arange(limits.NEIGHBOURS_FARTHEST, dtype=torch.float64) / length).float()
@@ -41,7 +41,7 @@ def exponential(length: float | None) -> Tensor:
 
 @dataclass
 class SessionIndex:
-    """Sessions of the past, and for every item the sessions that have it."""
+    """Past sessions, and the sessions of each item."""
 
     values: Tensor  # codes of items, int64, session ``i`` at ``offsets[i]`` up to ``offsets[i + 1]``
     offsets: Tensor
@@ -51,7 +51,7 @@ class SessionIndex:
 
     @classmethod
     def of(cls, values: Tensor, offsets: Tensor, n_items: int) -> SessionIndex:
-        """Index packed sessions, those of the past first; codes are 0 to ``n_items - 1``."""
+        """Index packed sessions in the order of time; codes are 0 to ``n_items - 1``."""
         session = rows_of(offsets)
         order = torch.argsort(values, stable=True)  # within an item by session, within that by place
         item, session = values[order], session[order]
@@ -59,9 +59,7 @@ class SessionIndex:
         last[:-1] = (item[1:] != item[:-1]) | (session[1:] != session[:-1])
         item, session = item[last], session[last]
         places = order[last] - offsets[session]
-        starts = torch.zeros(n_items + 1, dtype=torch.int64)
-        starts[1:] = torch.cumsum(torch.bincount(item, minlength=n_items), 0)
-        return cls(values, offsets, session, places, starts)
+        return cls(values, offsets, session, places, offsets_of(torch.bincount(item, minlength=n_items)))
 
     def score(
         self,
@@ -75,12 +73,12 @@ class SessionIndex:
         sample: int,
         k: int,
     ) -> Tensor:
-        """Return scores of all items for sessions (``values``, ``offsets``; codes below 0 are unknown items).
+        """Score all items for sessions (``values``, ``offsets``; codes below 0 are unknown items): float32 ``[sessions,
+        n_items]``.
 
-        Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. Of the
-        ``sample`` latest sessions with a shared item the ``k`` most alike (of equal ones the later) give an item how
-        alike they are, times the decays, times the item's factor, which is above 0. ``prior`` is what items score
-        before. Returns float32 ``[sessions, n_items]``.
+        The similarity of two sessions is the sum of the weights of their shared items, times the neighbour's factor. Of
+        the ``sample`` latest sessions with a shared item, the ``k`` most similar (ties: the later) add their
+        similarity, times the decays and the item's factor above 0, to their items. ``prior`` is added to every score.
         """
         out = (prior / of_item).repeat(len(offsets) - 1, 1)
         queries, factors = (values, offsets), (of_session, of_item)
@@ -99,7 +97,7 @@ class SessionIndex:
 def _without_loops(
     index: SessionIndex, queries: Any, decays: Decays, factors: Any, at_most: tuple[int, int], out: Tensor
 ) -> None:
-    """Score as the compiled loop does, by numpy, one session after the other."""
+    """Compute the same as the compiled loop: NumPy, one session at a time."""
     (values, offsets), (of_session, _) = (tuple(x.numpy() for x in pair) for pair in (queries, factors))
     names = ("values", "offsets", "sessions", "places", "starts")
     log, log_offsets, sessions, places, starts = (getattr(index, n).numpy() for n in names)
@@ -127,7 +125,7 @@ def _without_loops(
 
 
 def _stretches(starts: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of some rows' elements: for each the row's number among them, and the place."""
+    """Return the elements of some rows: each one's index among the rows, and its place."""
     first, lengths = starts[rows], starts[rows + 1] - starts[rows]
     of = np.repeat(np.arange(len(rows)), lengths)
     return of, np.arange(len(of)) + (first - lengths.cumsum() + lengths)[of]
@@ -137,15 +135,13 @@ Recency = float | Literal["held-out"] | None
 
 
 class SessionKNN(SessionModel):
-    """Finds the sessions that share items with a session, and adds up what they hold, each by how like it is.
+    """Scores items by their occurrence in similar sessions; items in no neighbour come last, by popularity.
 
-    Items that no neighbour has come last, by popularity.
+    Your own class defines ``settings`` and ``_weights``.
 
     Args:
-        k: how many neighbours count.
-        sample: how many of the sessions that share an item are looked at: the latest.
-
-    A class of your own defines ``settings`` and ``_weights``.
+        k: number of neighbours.
+        sample: how many of the latest sessions with a shared item are compared.
     """
 
     def __init__(self, *, k: int, sample: int, recency: Recency = None) -> None:
@@ -157,11 +153,7 @@ class SessionKNN(SessionModel):
 
     @abstractmethod
     def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
-        """Factors of sessions and of codes, float64, and the decays.
-
-        Args:
-            sessions: those learned from, the past first.
-        """
+        """Return factors of the training sessions (in the order of time) and of codes, float64, and the decays."""
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         sessions, age = by_age(sessions)
@@ -174,7 +166,7 @@ class SessionKNN(SessionModel):
         self._prior = _popularity(self._index)
 
     def refit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
-        """See ``SessionModel.refit``: the recency stays."""
+        """Learn from other sessions with the recency of the last ``fit``."""
         given, self.recency = self.recency, getattr(self, "_chosen", self.recency)
         try:
             return self.fit(sessions, seed=seed, minutes=minutes)
@@ -182,7 +174,7 @@ class SessionKNN(SessionModel):
             self.recency = given
 
     def _held_out_recency(self, sessions: SessionFrame, minutes: float | None) -> float | None:
-        """Return the recency with which the sessions before put the last sessions' items first, by NDCG@20."""
+        """Return the recency with the best NDCG@20 on the last sessions, learned from the earlier ones."""
         until = math.inf if minutes is None else time.monotonic() + 60 * minutes * limits.RECENCY_TIME
         past, late = by_time(sessions, limits.RECENCY_SHARE)
         asked = prefixes(late, last=limits.RECENCY_EVENTS, longest=limits.PREFIX_LONGEST)
@@ -195,7 +187,7 @@ class SessionKNN(SessionModel):
             trial.recency = recency
             ranking = trial.fit(past).score(asked)
             scores[recency] = sequence_metrics(ranking, asked.target)["ndcg@20"]  # type: ignore[arg-type]
-        # Two choices, of parts of a log, should be the same where little depends on it.
+        # The first recency is preferred unless another is clearly better, so that similar logs give the same choice.
         worth = {r: s * (1 + limits.RECENCY_GAIN * (r == limits.RECENCIES[0])) for r, s in scores.items()}
         return max(worth, key=worth.__getitem__, default=limits.RECENCIES[0])
 
@@ -215,15 +207,15 @@ class SessionKNN(SessionModel):
 
 
 def _popularity(index: SessionIndex) -> torch.Tensor:
-    """They order what no neighbour has, and are too small to move anything else: float32 [codes]."""
+    """Return scores by popularity, float32 ``[codes]``, too small to change the order of any others."""
     sessions = index.starts.diff().float()
     return sessions / sessions.max().clamp_min(1) * 1e-30
 
 
 def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:
-    """Return sessions in the order in which they ended, and their ages in shares of the log's span: float64 ``[n]``.
+    """Return sessions in the order of their ends, and their ages in shares of the log's span: float64 ``[n]``, last 0.
 
-    The last is of age 0. Without times sessions go by their places.
+    Without times, the order is that of the sessions.
     """
     ends = sessions.ends
     if ends is None:
@@ -236,48 +228,10 @@ def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:
 
 
 def inverse_frequency(sessions: SessionFrame) -> torch.Tensor:
-    """``log(sessions / sessions with the item)`` of every code, float64; of those in no session that of one."""
+    """Return ``log(sessions / sessions with the item)`` of every code, float64; codes in no session count as in one."""
     pairs = torch.unique(rows_of(sessions.offsets) * len(sessions.items) + sessions.values)
     counts = torch.bincount(pairs % len(sessions.items), minlength=len(sessions.items))
     return torch.log(len(sessions) / counts.clamp_min(1).double())
-
-
-class STAN(SessionKNN):
-    """Sequence and time aware neighbourhood: three exponential decays on the cosine of sessions.
-
-    Args:
-        k, sample: see ``SessionKNN``.
-        own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)`` (λ1).
-        recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
-            span (λ2); ``'held-out'``: the best of six for the last tenth of the sessions, found by those before.
-        near: a neighbour's item that is ``d`` events away from the shared one that is latest in the session gets
-            ``exp(-d / near)`` (λ3). None, of each of the three: it does not matter.
-
-    Source: Garg, Gupta, Malhotra, Vig, Shroff 2019, "Sequence and time aware neighborhood for session-based
-    recommendations: STAN".
-    """
-
-    def __init__(
-        self,
-        *,
-        k: int = 500,
-        sample: int = 5000,
-        own: float | None = 3.0,
-        recency: Recency = 0.7,
-        near: float | None = 3.0,
-    ) -> None:
-        super().__init__(k=k, sample=sample, recency=recency)
-        self.own, self.near = own, near
-
-    def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
-        near = exponential(self.near)
-        decays = Decays(exponential(self.own), exponential(None), near, near)
-        return _cosine(sessions), torch.ones(len(sessions.items)), decays
-
-
-def _cosine(sessions: SessionFrame) -> torch.Tensor:
-    """Return the cosine's factors of neighbours, float64 ``[n]``."""
-    return sessions.lengths.clamp_min(1).double().rsqrt()
 
 
 Decay = Literal["same", "harmonic", "linear", "log", "quadratic"]
@@ -292,13 +246,13 @@ _DECAYS = {
 
 
 class VSKNN(SessionKNN):
-    """Vector multiplication session kNN: two sessions are as alike as the decayed weights of the items they share.
+    """Vector multiplication session kNN: similarity is the sum of the decayed weights of shared items.
 
     Args:
         k, sample: see ``SessionKNN``.
-        weighting: how an item's weight falls with its distance from the end of the session.
-        score_weighting: how a neighbour's weight falls with the distance of the latest shared item from that end.
-        idf: an item scores ``1 + idf · log(sessions / sessions with it)`` times what its neighbours give.
+        weighting: decay of an item's weight with its distance from the session's end.
+        score_weighting: decay of a neighbour's weight with the distance of the latest shared item from that end.
+        idf: an item's score is multiplied by ``1 + idf · log(sessions / sessions with it)``.
 
     Source: Ludewig, Jannach 2018, "Evaluation of session-based recommendation algorithms", §3.4.
     """
@@ -326,19 +280,20 @@ class VSKNN(SessionKNN):
 
 
 class VSTAN(SessionKNN):
-    """STAN with two weights of V-SKNN's: by where the latest shared item stands, and by how rare an item is.
+    """STAN with two weights of V-SKNN: the place of the latest shared item, and the rarity of an item.
 
-    The defaults' mild decays were chosen on the last sessions of Diginetica's training part.
+    The defaults were chosen on the last sessions of Diginetica's training part. None, for ``own``, ``back``, ``near``
+    and ``recency``: no decay.
 
     Args:
         k, sample: see ``SessionKNN``.
-        own: an item that is ``d`` events from the end of the session weighs ``exp(-d / own)``.
+        own: an item ``d`` events from the session's end weighs ``exp(-d / own)``.
         back: a neighbour whose latest shared item is ``d`` events from that end weighs ``exp(-d / back)``.
-        near: a neighbour's item that is ``d`` events away from the shared one gets ``exp(-d / near)``.
-        before: what those before the shared one get, as a share of that.
-        recency: a neighbour weighs ``exp(-age / recency)``, its age before the end of the log in shares of the log's
-            span, or ``'held-out'``, see ``STAN``. None, of ``own``, ``back``, ``near`` and this: it does not matter.
-        idf: an item scores ``1 + idf · log(sessions / sessions with it)`` times what its neighbours give.
+        near: a neighbour's item ``d`` events from the shared one weighs ``exp(-d / near)``.
+        before: factor of items before the shared one.
+        recency: a neighbour weighs ``exp(-age / recency)``, its age in shares of the log's span; ``'held-out'``: the
+            best of six values on the last tenth of the sessions.
+        idf: an item's score is multiplied by ``1 + idf · log(sessions / sessions with it)``.
 
     Source: Ludewig, Mauro, Latifi, Jannach 2021, "Empirical analysis of session-based recommendation algorithms".
     """
@@ -356,10 +311,34 @@ class VSTAN(SessionKNN):
         idf: float = 1.0,
     ) -> None:
         super().__init__(k=k, sample=sample, recency=recency)
-        self.own, self.back, self.near, self.before = own, back, near, before
-        self.idf = idf
+        self.own, self.back, self.near, self.before, self.idf = own, back, near, before, idf
 
     def _weights(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(self.back), near, near * self.before)
-        return _cosine(sessions), 1 + self.idf * inverse_frequency(sessions), decays
+        of_session = sessions.lengths.clamp_min(1).double().rsqrt()  # the neighbour's part of the cosine
+        return of_session, 1 + self.idf * inverse_frequency(sessions), decays
+
+
+class STAN(VSTAN):
+    """Sequence and time aware neighbourhood: three exponential decays on the cosine of sessions.
+
+    Args:
+        k, sample: see ``SessionKNN``.
+        own, recency, near: the decays λ1, λ2 and λ3, see ``VSTAN``.
+
+    Source: Garg, Gupta, Malhotra, Vig, Shroff 2019, "Sequence and time aware neighborhood for session-based
+    recommendations: STAN".
+    """
+
+    def __init__(
+        self,
+        *,
+        k: int = 500,
+        sample: int = 5000,
+        own: float | None = 3.0,
+        recency: Recency = 0.7,
+        near: float | None = 3.0,
+    ) -> None:
+        decays = {"own": own, "back": None, "near": near, "before": 1.0, "recency": recency}
+        super().__init__(k=k, sample=sample, idf=0.0, **decays)

@@ -28,13 +28,12 @@ class SASRec(SessionNet):
 
     Args:
         blocks, heads: of attention.
-        attention_dropout: share of attention that is dropped; None: ``dropout``. 0 is faster for long sessions.
-        bias: what attention adds by how far apart events are, see ``AttentionBias``; None: nothing. By ``'time'`` and
-            ``'both'`` it reads the events' times.
+        attention_dropout: dropout of attention; None: ``dropout``. 0 is faster for long sessions.
+        bias: of attention, by the distance of events, see ``AttentionBias``; ``'time'`` and ``'both'`` read times.
         items, codings, options: see ``SessionNet``.
 
     Raises:
-        DataError: there is no such bias, or the net looks at both sides of an event.
+        DataError: an unknown bias, or a bidirectional net.
     """
 
     block: type[nn.Module] = TransformerBlock
@@ -61,7 +60,7 @@ class SASRec(SessionNet):
         self.norm = nn.LayerNorm(items.width)
 
     def hidden(self, inputs: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]`` and, if it is ``timed``, times ``[b, L]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]`` and, for a ``timed`` net, times ``[b, L]``."""
         x, mask = inputs + self.places[: inputs.shape[1]], self._mask(lengths, inputs.shape[1])
         place = torch.arange(inputs.shape[1], device=inputs.device)
         masks: Any = [mask] * len(self.blocks) if self.bias is None else self.bias(place, times)
@@ -80,19 +79,18 @@ class ESASRec(SASRec):
 
 
 class HSTU(SASRec):
-    """SASRec with HSTU's blocks (arXiv 2402.17152), which are made to be used with a ``bias``."""
+    """SASRec with HSTU's blocks (arXiv 2402.17152), which need a ``bias``."""
 
     block = HSTUBlock
 
 
 class PooledSASRec(SASRec):
-    """SASRec, and beside it a weighted mean of the session's items, which lies where items lie.
+    """SASRec plus a weighted mean of the session's item vectors, for logs in which items come back.
 
-    The mean is CORE's (arXiv 2204.11067), whose session is the mean alone, once it has ended. Here every event has
-    weights of its own for the events up to it, which depend on how many events ago these were too, so that all
-    positions are learned from at once; and a learned share of SASRec's output is added: a mean of the items seen would
-    never be nearer to another one. It is for logs in which items come back; where none does, SASRec alone is better.
-    The arguments are those of ``SASRec``.
+    The mean is CORE's (arXiv 2204.11067), but every event has weights for the events up to it, which also depend on
+    their distance, so that all positions are trained at once. A learned share of SASRec's output is added, because a
+    mean of seen items is never nearest to another item. If items do not come back, SASRec alone is better. Arguments
+    are those of ``SASRec``.
     """
 
     def __init__(self, items: ItemTower, codings: Any = (), **options: Any) -> None:
@@ -115,17 +113,17 @@ class PooledSASRec(SASRec):
 
 
 class HiddenEventNet(SessionNet):
-    """A net that tells hidden events; what comes next is an event hidden behind the last one."""
+    """A net that predicts hidden events; the next item is an event hidden behind the last one."""
 
     task: ClassVar[Task] = "masked"
 
     @property
     def reads(self) -> int:
-        """How many events it can read when it is asked for the next one."""
+        """Number of events that it can read to predict the next one."""
         return self.max_len - 1
 
     def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Return what is compared with items to find the next one: ``[b, width]``."""
+        """Return the query of the next item: ``[b, width]``."""
         items = torch.cat([items, items.new_zeros(items.shape[0], 1)], 1)
         items = items.scatter(1, lengths.unsqueeze(1), self.items.codes)
         longer = [torch.cat([s, s.new_zeros(s.shape[0], 1)], 1) for s in sides]
@@ -133,7 +131,7 @@ class HiddenEventNet(SessionNet):
 
 
 class BERT4Rec(HiddenEventNet, SASRec):
-    """Bidirectional transformer (arXiv 1904.06690); the arguments are those of ``SASRec``, with more attention."""
+    """Bidirectional transformer (arXiv 1904.06690); arguments are those of ``SASRec``, with more attention."""
 
     def __init__(self, items: ItemTower, codings: Any = (), *, blocks: int = 2, heads: int = 2, **options: Any) -> None:
         super().__init__(items, codings, blocks=blocks, heads=heads, **options)
@@ -143,13 +141,12 @@ class BERT4Rec(HiddenEventNet, SASRec):
 
 
 class XLNet(HiddenEventNet):
-    """A bidirectional transformer that knows distances, not places (after arXiv 1906.08237 and Transformers4Rec).
+    """A bidirectional transformer with relative positions (arXiv 1906.08237, Transformers4Rec).
 
-    With the loader's ``task='masked'`` hidden events are told from all others (XLNet-MLM, which Transformers4Rec found
-    best for sessions); with ``'permuted'`` a hidden event also sees those hidden ones that come before it in an order
-    drawn at random. There, one stream holds what events are, another what is asked; the second sees, of the first,
-    only what comes earlier. Distances enter as a learned number for each, added to the attention's logits. The
-    arguments are those of ``BERT4Rec``.
+    With the loader's ``task='masked'``, hidden events are predicted from all others (XLNet-MLM, the best of
+    Transformers4Rec for sessions). With ``'permuted'``, a hidden event also sees the hidden ones before it in a random
+    order: one stream holds the events, another the queries, which see only earlier events. A learned number per
+    distance is added to the attention logits. Arguments are those of ``BERT4Rec``.
     """
 
     permutes: ClassVar[bool] = True
@@ -163,18 +160,18 @@ class XLNet(HiddenEventNet):
         self.norm = nn.LayerNorm(items.width)
 
     def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Return outputs ``[b, L, width]``, of use where events are hidden.
+        """Return outputs ``[b, L, width]``, meaningful at hidden events.
 
         Args:
             items: codes int64 ``[b, L]``.
             lengths: int64 ``[b]``.
-            *sides: of the events; one more than those says when each hidden event is told, int64 ``[b, L]``: 0 for
-                those that are not hidden. Without it, events with the mask's code are hidden, and none sees another.
+            *sides: of the events; one more gives the order of hidden events, int64 ``[b, L]``, 0 for others. Without
+                it, events with the mask's code are hidden, and none sees another.
         """
         mask = self.items.codes
         known = sides[: len(self.codings)]
         order = sides[-1] if len(sides) > len(known) else (items == mask).long()
-        # an event that all see: one that sees nothing has no attention
+        # a first event visible to all: attention to nothing is NaN
         first = self.start.expand(items.shape[0], 1, -1)
         content = torch.cat([first, self.input(items, *known)], 1)
         asked = self.input(torch.full_like(items, mask), *known)
@@ -193,11 +190,11 @@ class XLNet(HiddenEventNet):
 
 
 class GRU4Rec(SessionNet):
-    """Gated recurrent units (arXiv 1511.06939), whose state is turned to the items' space.
+    """Gated recurrent units (arXiv 1511.06939), with the state projected to the items' space.
 
     Args:
         state: width of the recurrent state; None: the items'.
-        layers: how many.
+        layers: number of layers.
         items, codings, options: see ``SessionNet``.
     """
 
@@ -215,7 +212,7 @@ class GRU4Rec(SessionNet):
 
 
 class NARM(SessionNet):
-    """Neural attentive recommendation machine (arXiv 1711.04725): the last state beside a mean of all states so far.
+    """Neural attentive recommendation machine (arXiv 1711.04725): the last state and a mean of all states so far.
 
     Args:
         state: width of the recurrent state; None: the items'.

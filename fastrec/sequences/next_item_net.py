@@ -1,4 +1,4 @@
-"""``NextItemNet``: a net of this room as a ``SessionModel``: fit, score, recommend, save, load."""
+"""``NextItemNet``: a net as a ``SessionModel``."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in _NETS}
 
 
 class NextItemNet(SessionModel):
-    """A net that is trained on every event of every session to tell the next one.
+    """A net trained to predict every next event of every session.
 
     Args:
-        net: its class's name, one of ``NETS``.
+        net: name of its class, one of ``NETS``.
         width: of items' and sessions' vectors.
-        epochs: passes over the sessions; with ``minutes`` as many of them as fit, the learning rate reaching its end.
-        lr: the highest learning rate.
-        tokens: positions in a batch; fewer where that would make fewer than 16 batches.
-        max_len: events of a session that are read; None: as many as 99 of 100 sessions have, from 10 to 200.
-        negatives: items that a batch is compared with beside its own; with fewer items than that all are.
+        epochs: passes over the sessions; with ``minutes``, fewer if the time ends first (the schedule still completes).
+        lr: highest learning rate.
+        tokens: positions in a batch; fewer if that made fewer than 16 batches.
+        max_len: events read per session; None: the 99th percentile of lengths, within 10 and 200.
+        negatives: items compared beside the batch's own; with up to twice as many items, all are compared.
         decay: weight decay.
-        augment: changes made to training sessions, see ``fastrec.sequences.losses``.
-        chronological: sessions are read in the order of their times, or else that they stand in, in every epoch (see
-            ``SessionLoader``); False: in a new one at random, which is better where sessions are users.
-        warm: the items' vectors begin as ``ppmi_svd``'s.
-        half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
+        augment: changes of training sessions, see ``fastrec.sequences.losses``.
+        chronological: read sessions in the order of their times (else as given) in every epoch, see ``SessionLoader``;
+            False: shuffle, which is better if sessions are users.
+        warm: initialise the items' vectors by ``ppmi_svd``.
+        half: logits in bfloat16, see ``linear_cross_entropy``; None: if the processor has instructions for it.
         options: of the net: ``dropout``, ``cosine``, ``blocks``, ``bias``, ….
 
     Attributes:
-        device: where it is trained; None: ``FASTREC_DEVICE``, else the CPU.
+        device: of the training; None: ``FASTREC_DEVICE``, else the CPU.
     """
 
     device: DeviceLike = None
@@ -113,7 +113,7 @@ class NextItemNet(SessionModel):
         lengths = sessions.lengths[sessions.lengths > 1].double()[:1_000_000]  # torch.quantile takes no more than 2^24
         max_len = asked["max_len"] or int(min(max(torch.quantile(lengths, 0.99).item(), 10), 200))
         self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
-        # a small log has 16 batches in an epoch, too, of 256 positions at least
+        # 16 batches in an epoch of a small log too, of 256 positions at least
         tokens = min(asked["tokens"], max(len(sessions.values) // 16, 256))
         given = {"seed": seed, "device": self.device, **{n: asked[n] for n in ("augment", "chronological")}}
         given["timed"] = asked["options"].get("bias") in ("time", "both")
@@ -141,7 +141,7 @@ class NextItemNet(SessionModel):
         self.losses = [float(v) for v in learn.recorder.losses]
 
     def _goals(self) -> tuple[str, Sequence[str]] | None:
-        """Return the side feature that tells kinds of events, and the kinds that are goals."""
+        """Return the side feature of the kinds of events, and the kinds that are goals."""
         return None
 
     def _heads(self) -> GoalHeads | None:
@@ -156,21 +156,21 @@ class NextItemNet(SessionModel):
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def item_vectors(self) -> Tensor:
-        """Return vectors of all codes, float32 ``[codes, width]``: products with ``session_vectors`` are the scores.
+        """Return vectors of all codes, float32 ``[codes, width]``: scores are their products with ``session_vectors``.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
         """
         self._known()
         self._keys = item_keys(self.model) if self._keys is None else self._keys
         return self._keys.T.float().cpu()
 
     def session_vectors(self, sessions: SessionFrame) -> Tensor:
-        """Return vectors of sessions, float32 ``[n, width]``; an empty one has zeros.
+        """Return vectors of sessions, float32 ``[n, width]``; zeros for an empty one.
 
         Raises:
-            NotFittedError: nothing was learned.
-            DataError: the sessions have other side features than the net has learned from.
+            NotFittedError: ``fit`` was not called.
+            DataError: the side features are not those of the training.
         """
         sessions = sessions.recode(self._known())
         net = self._reader(sessions)
@@ -180,7 +180,7 @@ class NextItemNet(SessionModel):
         return found
 
     def _reader(self, sessions: SessionFrame) -> SessionNet:
-        """Return the net, which can read these sessions."""
+        """Return the net after checking that it can read these sessions."""
         assert self.model is not None
         learned = len(self.model.codings)
         if len(sessions.sides) != learned:
@@ -222,21 +222,21 @@ class NextItemNet(SessionModel):
 
 
 class GoalNet(NextItemNet):
-    """One net for several goals, each the next event of a kind: the next click, what is carted next, what is bought.
+    """One net for several goals, each the next event of a kind: click, cart, purchase.
 
-    It scores by one goal. ``of(goal)`` returns a model of another goal that shares the net: whichever of them is fitted
-    first trains it, the others take it over.
+    It scores by one goal. ``of(goal)`` returns a model of another goal that shares the net: the first one fitted trains
+    it, the others take it over.
 
     Args:
         goals: kinds of events, as ``event`` names them.
-        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
+        event: side feature of the kinds of events (``SessionFrame(features=…)``).
         heads: ``'shared'``, ``'mmoe'`` or ``'ple'``, see ``GoalHeads``.
         goal_weights: of each goal's loss; None: learned, see ``GoalLoss``.
-        goal: the one that it scores by; None: the first.
-        **options: see ``NextItemNet``; changes of training sessions (``augment``) are not among them.
+        goal: the one it scores by; None: the first.
+        **options: see ``NextItemNet``; without ``augment``.
 
     Raises:
-        DataError: no goal, or weights of another number; ``fit``: no event is of a goal's kind.
+        DataError: no goal, or another number of weights; ``fit``: no event is of a goal's kind.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``SessionFrame``: who looked at what in which order, and how it is read and split."""
+"""``SessionFrame``: sessions of events, and how they are read and split."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastrec.table.state import Saved
 _TIMED_BY = {"number": "numbers", "datetime": "times (2024-03-31 10:30:00)", "category": "ordered categories"}
 _TIMES = "Write times as 2024-03-31 10:30:00, or as numbers"
 
-# A log of events, or a table of list columns, as events that stand session by session and in order.
+# Reading of a log of events, or of a table of list columns.
 
 
 @dataclass
@@ -60,7 +60,7 @@ def read_events(source: Any, columns: dict[str, Any], target: str | None, virtua
         problem = "holds one item a row, and no column says which session a row belongs to"
         raise DataError(problem, column=item, remedy="Name the session's column (session=…), or give a column of lists")
     table[session].refuse_missing("a row belongs to no session", "Fill the column, or drop the row")
-    # sessions are numbered in the order in which they first appear
+    # sessions are numbered by first appearance
     coded = table[session].coded()
     codes = coded.codes - 1
     first = torch.full((coded.size - 1,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
@@ -105,12 +105,12 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
 
 
 def _elements(column: Column) -> Column:
-    """Return a column's values, of lists what they hold."""
+    """Return a column's values; for lists, their elements."""
     return packed(column).elements or column if column.kind == "list" else column
 
 
 def refuse_clock(values: Any, name: str) -> None:
-    """Refuse times of day, which columns hold as numbers; the first value tells, of lists the first in one."""
+    """Refuse times of day, which columns store as numbers; only the first value, or first list element, is checked."""
     if isinstance(values, Column | torch.Tensor) or library_of(values) == "cudf":
         return  # they hold none
     for row, value in enumerate(values):
@@ -124,10 +124,10 @@ def refuse_clock(values: Any, name: str) -> None:
 
 
 def as_order(column: Column, needless: torch.Tensor) -> Column:
-    """Return a column of ``order``, one value an event or a list a session, with text in ISO 8601 as times.
+    """Return a column of ``order``, one value per event or a list per session, with ISO 8601 text as times.
 
-    Other text says nothing of the order, and is refused, as missing values are but for ``needless`` events (bool
-    ``[events]``), which are dropped, and come first where they have none.
+    Other text is refused, and missing values too, except at ``needless`` events (bool ``[events]``), which are dropped:
+    they sort first.
     """
     held = packed(column) if column.kind == "list" else column
     values = moments = _elements(column)
@@ -152,7 +152,7 @@ def as_order(column: Column, needless: torch.Tensor) -> Column:
 
 
 def _key(column: Column) -> torch.Tensor:
-    """Return numbers ``[n]`` in the order of a column's values."""
+    """Return sort keys ``[n]`` of a column's values."""
     if column.kind == "category":
         coded = column.coded()
         by_value = coded.keys.sort_order() if column.ordered is None else torch.arange(coded.size - 1)
@@ -162,7 +162,7 @@ def _key(column: Column) -> torch.Tensor:
     return column.integer()
 
 
-# What is known of events and items beside the item: categories as codes, numbers, vectors; and what they were like.
+# Coding of side features.
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Coding(Saved):
 
     @classmethod
     def fit(cls, column: Column) -> Coding:
-        """Learn it: text, categories and booleans are categories, all other values numbers or vectors."""
+        """Learn the coding: text, categories and booleans become codes, other values numbers or vectors."""
         if column.kind == "vector":
             return cls("vector", width=column.values.shape[1])
         if column.kind == "category" or (column.kind == "number" and column.values.dtype == torch.bool):
@@ -191,7 +191,7 @@ class Coding(Saved):
         return cls("number", mean=mean, scale=scale or 1.0)
 
     def encode(self, column: Column) -> torch.Tensor:
-        """Return codes int64 ``[n]``, standardised numbers float32 ``[n]`` or vectors ``[n, width]``; 0: missing."""
+        """Return codes int64 ``[n]``, standardised numbers float32 ``[n]`` or vectors ``[n, width]``; missing: 0."""
         if self.vocab is not None:
             return self.vocab.encode(column)
         if self.kind == "vector":
@@ -200,26 +200,26 @@ class Coding(Saved):
         return self.standard(column.number())
 
     def standard(self, values: torch.Tensor) -> torch.Tensor:
-        """Return numbers float64 as they are read: float32; a missing one is the mean."""
+        """Standardise numbers float64 to float32; missing ones become the mean."""
         return ((values - self.mean) / self.scale).nan_to_num(0.0, 0.0, 0.0).float()
 
     def decode(self, values: torch.Tensor) -> pa.Array:
-        """Return what ``encode`` was given, null where a code stands for no value; vectors have no such form."""
+        """Invert ``encode``, with null for codes without a value; vectors cannot be decoded."""
         if self.vocab is not None:
             return self.vocab.decode(values)
         return pa.array((values.double() * self.scale + self.mean).numpy())
 
     def empty(self) -> torch.Tensor:
-        """Return what ``encode`` gives of no rows."""
+        """Return the ``encode`` of no rows."""
         if self.vocab is not None:
             return torch.zeros(0, dtype=torch.int64)
         return torch.zeros((0, self.width) if self.kind == "vector" else 0)
 
 
 def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding], dict[str, torch.Tensor]]:
-    """Return how each column of a table of items was coded, and ``[codes]`` or ``[codes, width]`` of it.
+    """Code the columns of a table of items: codings by name, and values ``[codes]`` or ``[codes, width]``.
 
-    An item without a row has zeros, one with two is refused; the column ``item`` has the ids.
+    ``item`` is the column of ids. An item without a row gets zeros; one with two is refused.
     """
     table = Table.read(source, device="cpu")
     codes = items.encode(table[item])
@@ -238,13 +238,13 @@ def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding],
     return codings, sides
 
 
-# Virtual items: events without an item, a search or a page, as items that are read and never recommended.
+# Virtual items: events without an item (a search, a page), which are read and never recommended.
 
 _PREFIX = "virtual: "  # no name that a vocabulary reserves begins so
 
 
 def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
-    """Return a vocabulary with a reserved code for each value of ``says`` where there is no item, in sorted order."""
+    """Add a reserved code for each value of ``says`` at events without an item, in sorted order."""
     alone = item.is_missing() & ~says.is_missing()
     texts = _texts(Vocab.fit(says.take(alone.nonzero().squeeze(1))))[1:] if bool(alone.any()) else []
     return Vocab(
@@ -253,7 +253,7 @@ def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
 
 
 def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
-    """Return codes of virtual items, int64 ``[events]``; 0: an event with an item, or one that ``items`` lacks."""
+    """Return codes of virtual items, int64 ``[events]``; 0: an event with an item, or with an unknown value."""
     known = {name: i for i, name in enumerate(items.reserved) if name.startswith(_PREFIX)}
     coded = Vocab.fit(says)
     table = torch.tensor([0, *(known.get(text, 0) for text in _texts(coded)[1:])], dtype=torch.int64)
@@ -261,52 +261,51 @@ def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
 
 
 def has_virtual(items: Vocab) -> bool:
-    """Return whether some codes of a vocabulary are virtual items."""
+    """Return whether a vocabulary has virtual items."""
     return any(name.startswith(_PREFIX) for name in items.reserved)
 
 
 def _texts(values: Vocab) -> list[str]:
-    """Return the names of all codes of a vocabulary; the first is no value."""
+    """Return the names of all codes of a vocabulary; the first means no value."""
     return ["", *(f"{_PREFIX}{v}" for v in values.values.to_pylist())]
 
 
 class SessionFrame:
-    """Sessions as item codes one after the other.
+    """Sessions as item codes, one session after the other.
 
-    Items are coded by a ``Vocab``: 0 is no item (missing, or never seen when the vocabulary was made), known items
-    count from 1. Ties in the order keep the order of the rows. Sessions stand in the order in which they first appear;
-    one whose events are all dropped stays, empty. An event without an item is dropped, unless ``virtual`` makes it one.
+    Code 0 is no item (missing or unknown), known items count from 1. Ties in the order keep the order of the rows.
+    Sessions are numbered by first appearance; one whose events are all dropped remains, empty. An event without an item
+    is dropped, unless ``virtual`` gives it one.
 
     Args:
-        source: a log (one event a row), or one session a row with its items as a list: anything that ``Table.read``
-            takes, a path too.
-        item: the column of items.
-        session: a log's column of sessions; of lists: the sessions' ids, if there are any.
-        order: column or columns by which the events of a session are ordered: numbers, times, text in ISO 8601, or
-            another category with an order; none: they are in order. Events that are dropped need none.
-        features: columns of the events beside the item: text, categories and booleans become codes, other values
-            standardised numbers.
-        target: the column with the item that follows the session, where it is known; of a log its last row's counts.
-        items: the items' codes; None: those of the events (and targets) at hand.
-        item_table: a table of items with ``item`` as its ids: other columns are side features, see ``item_sides``.
-        unknown: events with an item that has no code are dropped, or kept with code 0 (``'keep'``).
-        virtual: a column that says what an event without an item was (a search, a page): each of its values becomes a
-            virtual item. Models read these and learn what follows them; none is ever recommended. Their codes come
-            before the items', with the vocabulary's other reserved ones.
+        source: a log (one event a row) or one session a row with its items as a list: a path, or anything
+            ``Table.read`` takes.
+        item: column of items.
+        session: column of sessions, or for lists their ids, if any.
+        order: columns that order a session's events: numbers, times, ISO 8601 text or ordered categories; empty: the
+            order of the rows. Dropped events need no value.
+        features: more columns of the events: text, categories and booleans become codes, other values standardised
+            numbers.
+        target: column of the item that follows the session; in a log, the value of its last row counts.
+        items: codes of the items; None: learned from the events and targets.
+        item_table: table of items with ``item`` as ids; its other columns become ``item_sides``.
+        unknown: drop events with an unknown item, or keep them with code 0 (``'keep'``).
+        virtual: column that describes events without an item (a search, a page): each value becomes a virtual item,
+            which models read but never recommend. Their codes are reserved ones, before the items'.
 
     Attributes:
         values: item codes, int64 ``[events]``.
         offsets: session ``i`` is ``values[offsets[i]:offsets[i + 1]]``, int64 ``[n + 1]``.
-        items: the items' ``Vocab``; ``len(items)`` codes, 0 included, is the width of a row of scores.
-        sessions: the sessions' ids, a ``Column`` ``[n]``; None: there are none.
-        target: codes of the items that follow, int64 ``[n]``; None: not known. 0: an item without a code.
-        times: float64 ``[events]``: the first of ``order`` as numbers (times: seconds since 1970); None: it is none.
+        items: ``Vocab`` of the items; ``len(items)`` codes, 0 included.
+        sessions: ids, a ``Column`` ``[n]``, or None.
+        target: codes of the next items, int64 ``[n]`` (0: unknown), or None.
+        times: first column of ``order`` as numbers (times: seconds since 1970), float64 ``[events]``, or None.
         sides: name → ``[events]`` of ``features``: codes int64, numbers float32.
         item_sides: name → ``[codes]`` or ``[codes, width]`` of ``item_table``.
         codings, item_codings: how these became numbers.
 
     Raises:
-        DataError: columns do not fit together, a row has no session, or ``order`` has no value there or other text.
+        DataError: columns do not fit together, a row has no session, or ``order`` has missing or other values.
     """
 
     def __init__(
@@ -339,11 +338,10 @@ class SessionFrame:
         self._fill(events)
 
     def new(self, source: Any, *, target: str | None = None) -> Self:
-        """Return other sessions with the same columns and codes: those to predict for.
+        """Read other sessions with the same columns and codes, such as those to predict for.
 
         Args:
-            source: as for the class.
-            target: the column with the item that follows, where it is known.
+            source, target: as for the class.
         """
         made = copy.copy(self)
         events = made._read(source, target)
@@ -357,7 +355,7 @@ class SessionFrame:
         return made
 
     def _tell_of_unknown(self, rows: torch.Tensor) -> None:
-        """Warn of sessions without a known item, of those that had one: int64 ``rows``, one number for each event."""
+        """Warn of sessions that lost all their items; int64 ``rows`` has each original event's session."""
         had = torch.bincount(rows, minlength=len(self)) > 0
         lost = had & (torch.bincount(rows_of(self.offsets)[self.values > 0], minlength=len(self)) == 0)
         count = int(lost.sum())
@@ -369,12 +367,12 @@ class SessionFrame:
 
     @classmethod
     def of(cls, values: torch.Tensor, offsets: torch.Tensor, items: Vocab, *, target: Any = None) -> Self:
-        """Return sessions of codes that are there already.
+        """Make sessions from codes.
 
         Args:
             values: item codes, int64 ``[events]``.
             offsets: int64 ``[n + 1]``.
-            items: what the codes mean.
+            items: vocabulary of the codes.
             target: int64 ``[n]``, or None.
         """
         made = cls.__new__(cls)
@@ -386,12 +384,12 @@ class SessionFrame:
         return made
 
     def form(self) -> dict[str, Any]:
-        """Return how these sessions were read and coded, without any session, as ``save_state`` takes it."""
+        """Return how these sessions were read and coded, as ``save_state`` takes it."""
         return {n: getattr(self, n) for n in ("columns", "unknown", "codings", "timed_by", "virtual")}
 
     @classmethod
     def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
-        """Return no sessions, whose ``new`` reads others as those that gave ``form`` were read."""
+        """Return an empty frame whose ``new`` reads sessions as the frame of ``form`` did."""
         made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
         vars(made).update(form)
         made.sides = {n: c.empty() for n, c in made.codings.items()}
@@ -429,7 +427,7 @@ class SessionFrame:
         self._keep(kept)
 
     def _keep(self, kept: torch.Tensor) -> None:
-        """Drop all other events; bool ``[events]``."""
+        """Drop all events but those of a mask, bool ``[events]``."""
         if bool(kept.all()):
             return
         self.offsets = offsets_of(kept.long())[self.offsets]
@@ -442,12 +440,12 @@ class SessionFrame:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """How many events each session has, int64 ``[n]``."""
+        """Number of events of each session, int64 ``[n]``."""
         return lengths_of(self.offsets)
 
     @property
     def gaps(self) -> torch.Tensor:
-        """Seconds (or what ``order`` counts) since the session's event before, float64 ``[events]``; 0 at its start.
+        """Time since the session's previous event, in the unit of ``times``, float64 ``[events]``; 0 at its start.
 
         Raises:
             DataError: the events have no times.
@@ -458,7 +456,7 @@ class SessionFrame:
         return gaps
 
     def inputs(self, timed: bool = False) -> list[torch.Tensor]:
-        """Return what nets read of every event, ``[events]`` each: items, side features and, if asked, times.
+        """Return the inputs of nets, ``[events]`` each: items, side features and, if asked, times.
 
         Raises:
             DataError: times are asked for, and the events have none.
@@ -469,11 +467,11 @@ class SessionFrame:
 
     @property
     def ends(self) -> torch.Tensor | None:
-        """The time of each session's last event, float64 ``[n]``, NaN where it is empty; None without times."""
+        """Time of each session's last event, float64 ``[n]``, NaN if it is empty; None without times."""
         return None if self.times is None else self.at_ends(self.times, torch.nan)
 
     def at_ends(self, values: torch.Tensor, empty: float = 0) -> torch.Tensor:
-        """Return what values of events, ``[events]``, are at each session's last one, ``[n]``; ``empty`` has none."""
+        """Return the values ``[events]`` at each session's last event, ``[n]``; ``empty`` for empty sessions."""
         found = torch.full((len(self),), empty, dtype=values.dtype)
         filled = self.lengths > 0
         found[filled] = values[self.offsets[1:][filled] - 1]
@@ -489,15 +487,15 @@ class SessionFrame:
         return self.offsets[:-1].index_add(0, rows_of(self.offsets), early)  # times ascend within a session
 
     def steps(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the session of each event, and how many events of it follow: int64 ``[events]`` each."""
+        """Return each event's session, and how many of its events follow: int64 ``[events]`` each."""
         rows = rows_of(self.offsets)
         return rows, self.offsets[rows + 1] - 1 - torch.arange(len(rows))
 
     def next_of_kinds(self, side: str, kinds: Sequence[str]) -> torch.Tensor:
-        """Return at each event the item of the session's next event of each kind, int64 ``[events, kinds]``; 0: none.
+        """Return at each event the next item of each kind in its session, int64 ``[events, kinds]``; 0: none.
 
         Raises:
-            MissingColumnError, DataError: as ``kinds``.
+            MissingColumnError, DataError: as for ``kinds``.
         """
         names, found = self.kinds(side), torch.zeros(len(self.values), len(kinds), dtype=torch.int64)
         ends, here = self.offsets[1:][rows_of(self.offsets)], torch.arange(len(self.values))
@@ -509,10 +507,10 @@ class SessionFrame:
         return found
 
     def kinds(self, side: str) -> list[str]:
-        """Return the kinds of events that a side feature tells, by its codes; '' of codes that stand for no kind.
+        """Return the names of a side feature's codes; '' for reserved ones.
 
         Raises:
-            MissingColumnError: sessions have no such side feature.
+            MissingColumnError: there is no such side feature.
             DataError: it is a number.
         """
         if side not in self.sides:
@@ -527,7 +525,7 @@ class SessionFrame:
         """Return the codes of kinds of events.
 
         Raises:
-            MissingColumnError, DataError: as ``kinds``; or no event is of such a kind.
+            MissingColumnError, DataError: as for ``kinds``; or no event is of such a kind.
         """
         names = self.kinds(side)
         lost = next((n for n in kinds if n not in names), None)
@@ -545,7 +543,7 @@ class SessionFrame:
         return made
 
     def cut(self, starts: torch.Tensor, ends: torch.Tensor) -> Self:
-        """Return sessions of neighbouring events, wherever they stand; without ids and targets.
+        """Return sessions of neighbouring events, without ids and targets.
 
         Args:
             starts, ends: int64 ``[m]``: each session's first event, and the one after its last.
@@ -559,13 +557,13 @@ class SessionFrame:
         return made
 
     def last(self, events: int) -> Self:
-        """Return the sessions' last events, at most so many of each."""
+        """Return each session's last events, at most ``events``."""
         made = self.cut(torch.maximum(self.offsets[:-1], self.offsets[1:] - events), self.offsets[1:])
         made.sessions, made.target = self.sessions, self.target
         return made
 
     def with_target(self) -> Self:
-        """Return sessions with the known item that follows as their last event (without times and side features)."""
+        """Append each known target as the last event; times and side features are dropped."""
         if self.target is None:
             return self
         known = (self.target > 0).long()
@@ -578,9 +576,9 @@ class SessionFrame:
         return made
 
     def recode(self, items: Vocab) -> Self:
-        """Return the same sessions by another vocabulary's codes, without side features of items.
+        """Return the sessions in another vocabulary's codes, without side features of items.
 
-        Events without a code there are dropped (or 0, see ``unknown``), such targets are 0.
+        Events with an unknown item are dropped (or 0, see ``unknown``); unknown targets become 0.
         """
         same = items.values.equals(self.items.values) and items.reserved == self.items.reserved
         if items is self.items or same:
@@ -596,7 +594,7 @@ class SessionFrame:
         return made
 
     def decode(self, codes: torch.Tensor) -> pa.Array:
-        """Item ids of codes of any shape, flattened; code 0 is null."""
+        """Return item ids of codes of any shape, flattened; code 0 is null."""
         return self.items.decode(codes.reshape(-1))
 
     def __repr__(self) -> str:
@@ -610,7 +608,7 @@ def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
     return Vocab.fit(concat([Table({name: c}) for c in parts])[name])
 
 
-# Which sessions, or which of their events, are trained on, and which are held out.
+# Splits into training and held-out sessions or events.
 
 
 def leave_one_out(sessions: SessionFrame) -> tuple[SessionFrame, SessionFrame]:
@@ -630,11 +628,7 @@ def leave_one_out(sessions: SessionFrame) -> tuple[SessionFrame, SessionFrame]:
 
 
 def by_time(sessions: SessionFrame, share: float = 0.1) -> tuple[SessionFrame, SessionFrame]:
-    """Hold out the sessions that ended last.
-
-    Args:
-        sessions: with times they go by their last event; without, the last in order are the last.
-        share: of the sessions, held out.
+    """Hold out a share of the sessions: those that ended last; without times, the last in order.
 
     Raises:
         DataError: ``share`` is not between 0 and 1.
@@ -645,7 +639,7 @@ def by_time(sessions: SessionFrame, share: float = 0.1) -> tuple[SessionFrame, S
 
 
 def by_session(sessions: SessionFrame, share: float = 0.1, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
-    """Hold out sessions at random.
+    """Hold out a share of the sessions at random.
 
     Raises:
         DataError: ``share`` is not between 0 and 1.
@@ -655,10 +649,10 @@ def by_session(sessions: SessionFrame, share: float = 0.1, *, seed: int = 0) -> 
 
 
 def given_split(sessions: SessionFrame, held_out: torch.Tensor) -> tuple[SessionFrame, SessionFrame]:
-    """Hold out the sessions where a mask, bool ``[n]``, is True.
+    """Hold out the sessions of a mask, bool ``[n]``.
 
     Raises:
-        DataError: the mask is not bool, or not one of every session.
+        DataError: the mask is not bool, or of another length.
     """
     if held_out.dtype != torch.bool or held_out.shape != (len(sessions),):
         given = f"a mask of {tuple(held_out.shape)} {held_out.dtype}"
@@ -674,17 +668,16 @@ def prefixes(
     seed: int = 0,
     longest: int | None = None,
 ) -> SessionFrame:
-    """Return every event but the first of a session as a target, with the events before it as its session.
+    """Return one session per event but a session's first: the events before it, with it as target.
 
     Args:
-        sessions: the sessions.
-        last: only the last so many targets; None: all. All of a long session take the square of its length.
-        drawn: only so many targets, drawn at random; in their order.
-        seed: of what is drawn.
-        longest: only so many events before each target, the last ones; None: all.
+        last: only the last so many targets; None: all, whose events grow with the square of a session's length.
+        drawn: only so many targets at random, in their order.
+        seed: of the draw.
+        longest: at most so many events before each target, the last ones; None: all.
 
     Returns:
-        One session per such event, in the order of the events; ids are those of the sessions they come from.
+        Sessions in the order of the targets, with the ids of their origin.
     """
     lengths = (sessions.lengths - 1).clamp_min(0)
     rows = torch.repeat_interleave(torch.arange(len(sessions)), lengths)

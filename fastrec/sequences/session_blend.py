@@ -1,4 +1,4 @@
-"""``SessionBlend``: several models' scores, brought to one scale for each session and added up."""
+"""``SessionBlend``: a weighted sum of several models' standardised scores."""
 
 from __future__ import annotations
 
@@ -22,38 +22,36 @@ _STEPS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.45, 2.0)  # a weight is tried t
 
 
 class FitStore(Protocol):
-    """Keeps what a blend has finished."""
+    """Stores finished parts of a blend's training."""
 
     def fit(self, model: SessionModel, sessions: SessionFrame, fit: Callable[[], object]) -> None:
-        """Call ``fit``, which trains the model on the sessions, and keep it; or give it what was kept."""
+        """Call ``fit``, which trains the model on the sessions, and store the model; or restore a stored one."""
 
     def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
-        """Call ``choose``, which sets ``weights``, ``valid`` and ``held``, and keep these; or set what was kept."""
+        """Call ``choose``, which sets ``weights``, ``valid`` and ``held``, and store these; or restore stored ones."""
 
 
 class SessionBlend(SessionModel):
-    """Models whose scores, standardised for each session, are added up with weights chosen on held-out sessions.
+    """Weighted sum of models' scores, standardised per session, with weights chosen on held-out sessions.
 
-    ``fit`` holds the last sessions out, or each one's last event, trains every model on the others, chooses the weights
-    by NDCG, and trains all again on all sessions (where there is time for that).
+    ``fit`` holds out the last sessions, or each one's last event, trains every model on the rest, chooses the weights
+    by NDCG, and retrains all models on all sessions if the time allows.
 
     Args:
         models: name → model.
-        weights: of each; None: chosen when it is trained.
-        k: how many items the choice looks at.
+        weights: of each model; None: chosen by ``fit``.
+        k: number of items by which weights are chosen.
         share: of the sessions, held out.
-        most: events of held-out sessions that are scored at most, the last ones.
-        hold: ``'sessions'``: the last ones are held out, and every event of theirs is asked for; ``'events'``: the last
-            of each session, where sessions are users who come back.
-        exclude_seen: a session's own items are never asked for: they are left out when weights are chosen, and by
-            ``recommend_each``.
+        most: maximum of scored held-out events, the last ones.
+        hold: ``'sessions'``: all events of the last sessions; ``'events'``: each session's last event, if sessions are
+            users who come back.
+        exclude_seen: leave a session's own items out when choosing weights, and in ``recommend_each``.
 
     Attributes:
-        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``; as ``'popularity'`` those of
-            the items that are looked at most, which any model must beat.
-        held: what was held out when the weights were chosen: ``'target'`` (codes), ``'length'`` (events before it) and,
-            by the same names, the target's rank, ``k + 1`` where it is not shown; int64 each.
-        store: keeps what is finished, so that an interrupted ``fit`` goes on from there; None: nothing is kept.
+        valid: name → held-out metrics of each model, of the blend (``'blend'``) and of the baseline (``'popularity'``).
+        held: the held-out events, int64: ``'target'`` (codes), ``'length'`` (events before it) and, by the names of
+            ``valid``, the target's rank, ``k + 1`` if not shown.
+        store: stores finished parts, so that an interrupted ``fit`` can continue; None: nothing is stored.
     """
 
     store: FitStore | None = None
@@ -93,9 +91,9 @@ class SessionBlend(SessionModel):
         self._fit_all(sessions, seed, until)
 
     def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
-        """Train each in an equal share of the time that is left; quick ones, which come last, leave theirs unused.
+        """Train each model in an equal share of the time left; quick models come last and leave theirs unused.
 
-        One that has learned already, from fewer sessions, and would now have far less time than it took, stays.
+        A model that was trained already, on fewer sessions, is kept if the time left is far less than it took.
         """
         took = self._took
         for i, model in enumerate(list(self.models.values())[::-1]):
@@ -108,7 +106,7 @@ class SessionBlend(SessionModel):
             took[id(model)] = time.monotonic() - began
 
     def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
-        """Find weights by the last sessions, after training on the others in half of the time, or in most of it."""
+        """Choose weights on the last sessions, after training on the others in half or most of the time."""
         even, share_of_time = [1.0] * len(self.models), 0.5
         if self.hold == "events":
             train, asked = leave_one_out(sessions)
@@ -141,12 +139,12 @@ class SessionBlend(SessionModel):
             self._weigh(known)
 
     def popular_beside(self) -> PopularItems | None:
-        """Return what any model must beat, not fitted; None: it is among the models."""
+        """Return an unfitted popularity baseline; None if one is among the models."""
         there = "popularity" in self.models or any(isinstance(m, PopularItems) for m in self.models.values())
         return None if there else PopularItems()
 
     def _weigh(self, known: _Candidates) -> None:
-        """Find the weights that put the right items first; none are taken that are worse than one model alone."""
+        """Choose the weights with the best NDCG; never worse than the best single model."""
 
         def ndcg(weights: list[float]) -> float:
             return mean_gains(known.ranks(weights, self.k), self.k)[f"ndcg@{self.k}"]
@@ -154,7 +152,7 @@ class SessionBlend(SessionModel):
         names = range(len(self.models))
         alone = max(([float(i == j) for i in names] for j in names), key=ndcg)
         found = [alone]
-        # Even weights alone end where no single change helps: MovieLens-1M's blend had .179 so, its net .194.
+        # Even weights alone end in a local optimum: MovieLens-1M's blend reached .179, its net .194.
         for weights in ([1.0] * len(names), [w or 0.1 for w in alone]):
             for _ in range(3):
                 before = weights
@@ -169,7 +167,7 @@ class SessionBlend(SessionModel):
         self.valid["blend"] = mean_gains(self.held["blend"], self.k)
 
     def _best_of_each(self, sessions: SessionFrame) -> tuple[_Candidates, list[Tensor]]:
-        """Return each model's best items with all models' scores of them; and the ``k`` best of each, ``[n, k]``."""
+        """Return the union of the models' best items with all their scores; and each one's ``k`` best, ``[n, k]``."""
         target = sessions.target
         assert target is not None
         order, parts, tops = [], [], []
@@ -186,13 +184,13 @@ class SessionBlend(SessionModel):
         return found, list(torch.cat(tops, 1)[:, rows])
 
     def _parts(self, sessions: SessionFrame) -> Any:
-        """Return blocks of sessions, and each model's standardised scores of them."""
+        """Yield blocks of sessions, and each model's standardised scores of them."""
         order = torch.argsort(sessions.lengths, stable=True)
         for rows in order.split(max(1, limits.BLOCK // max(len(sessions.items), 1))):
             yield rows, self._standard(sessions.take(rows))
 
     def _hide(self, scores: Tensor, sessions: SessionFrame, rows: Tensor) -> None:
-        """Leave out of some sessions' scores what is no item and, if asked, what they have already."""
+        """Set reserved codes and, if asked, the sessions' own items to -inf."""
         scores[:, : len(sessions.items.reserved)] = -torch.inf
         if self.exclude_seen:
             hide_items(scores, sessions.take(rows))
@@ -208,11 +206,10 @@ class SessionBlend(SessionModel):
     def recommend_each(
         self, sessions: SessionFrame, k: int, done: Callable[[int], None] | None = None
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return what ``recommend`` gives, of every model and, as ``'blend'``, of all together, scored once.
+        """Return ``recommend`` of every model and, as ``'blend'``, of their blend, with one scoring.
 
         Args:
-            sessions: any.
-            k: how many items.
+            k: number of items.
             done: called with the number of sessions just scored.
         """
         assert self.weights is not None
@@ -231,14 +228,14 @@ class SessionBlend(SessionModel):
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Items that a blend may put first, few enough to try many weights on."""
+    """A few items per session on which many weights can be tried."""
 
     codes: Tensor  # int64 ``[n, c]``, ascending; an item may stand there twice
     scores: Tensor  # of each model, float32 ``[n, c, models]``
     target: Tensor  # the right items, int64 ``[n]``
 
     def ranks(self, weights: Sequence[float], k: int) -> Tensor:
-        """Return the right items' places by some weights, int64 ``[n]``; ``k + 1``: not among the candidates."""
+        """Return the targets' ranks under some weights, int64 ``[n]``; ``k + 1``: not among the candidates."""
         total = self.scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
         again = torch.zeros_like(self.codes, dtype=torch.bool)
         again[:, 1:] = self.codes[:, 1:] == self.codes[:, :-1]

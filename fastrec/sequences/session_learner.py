@@ -1,4 +1,4 @@
-"""``session_learner``: a fastai Learner for next items in one line."""
+"""``session_learner``: a fastai Learner and loaders for next items."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ from fastrec.training.learner import LeanLearner, one_cycle
 from fastrec.training.rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 
-# Scores of all items by a net, session by session of equal length.
+# Scores of all items by a net, in batches of similar length.
 
 
 def padded(sessions: SessionFrame, max_len: int, timed: bool = False) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return the last events of sessions as codes int64 ``[b, L]``, 0 behind the end, their lengths and side
-    features; with ``timed`` their times as the last of these.
-    """
+    """Return the last events as codes int64 ``[b, L]``, padded with 0, lengths, and side features with times last."""
     ends = sessions.offsets[1:]
     starts = torch.maximum(sessions.offsets[:-1], ends - max_len)
     lengths = ends - starts
@@ -55,15 +53,15 @@ def padded(sessions: SessionFrame, max_len: int, timed: bool = False) -> tuple[T
 
 @torch.no_grad()
 def item_keys(net: SessionNet) -> Tensor:
-    """Return all items' vectors as they are compared with queries, ``[width, codes]``."""
+    """Return all items' vectors as compared with queries, ``[width, codes]``."""
     return net.keys(net.items.all()).T.contiguous()
 
 
 @torch.no_grad()
 def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the numbers of some sessions and their scores of all codes, float32 on its device, until all have come.
+    """Yield session numbers and scores of all codes, float32 on the net's device, block by block.
 
-    Sessions are coded as the net was trained; ``keys`` is what ``item_keys`` gave, if it is known.
+    Sessions have the net's vocabulary; ``keys`` is a known ``item_keys``.
     """
     keys = item_keys(net) if keys is None else keys
     for rows, query in net_queries(net, sessions, max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
@@ -74,7 +72,7 @@ def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = No
 
 @torch.no_grad()
 def net_queries(net: SessionNet, sessions: SessionFrame, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the numbers of some sessions, ``at_once`` at most, and their vectors as they are compared with keys."""
+    """Yield the numbers of at most ``at_once`` sessions and their vectors as compared with keys."""
     device = net.items.table.weight.device
     training = net.training
     if training:  # in every block it would take a sixth of the time on a GPU
@@ -89,16 +87,15 @@ def net_queries(net: SessionNet, sessions: SessionFrame, at_once: int) -> Iterat
 
 
 class SessionLearner(LeanLearner):
-    """A Learner whose net says what comes next in a session."""
+    """A Learner whose net predicts a session's next item."""
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
-        """As fastai's ``fit``; on a CPU freed memory is kept for the next batch meanwhile."""
+        """Train as fastai's ``fit``; on a CPU, freed memory is reused for the next batch."""
         with keeping_memory():
             super().fit(*args, **kwargs)
 
     def recommend(self, sessions: SessionFrame, k: int = 20, *, exclude_seen: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the best items of each session: codes int64 ``[n, k]`` and scores ``[n, k]``, see
-        ``SessionModel.recommend``.
+        """Return codes int64 ``[n, k]`` and scores ``[n, k]`` of the best items, see ``SessionModel.recommend``.
 
         Raises:
             DataError: ``k`` is below 1.
@@ -109,7 +106,7 @@ class SessionLearner(LeanLearner):
     def show_results(
         self, sessions: SessionFrame | None = None, max_n: int = 9, k: int = 5, **kwargs: Any
     ) -> pd.DataFrame:
-        """Return what ``max_n`` sessions are (None: held-out ones), what came next, and the ``k`` best items."""
+        """Show ``max_n`` sessions (None: held-out ones), their next items and the ``k`` best items."""
         if sessions is None:
             held = self.dls.valid.sessions
             sessions = held.cut(held.offsets[:-1], torch.maximum(held.offsets[1:] - 1, held.offsets[:-1]))
@@ -134,7 +131,7 @@ class NextItemMetric(Metric):
 
     Args:
         kind: ``'hr'``, ``'mrr'`` or ``'ndcg'``.
-        k: how many items are shown.
+        k: number of items shown.
     """
 
     def __init__(self, kind: str = "mrr", k: int = 20) -> None:
@@ -144,7 +141,7 @@ class NextItemMetric(Metric):
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self.total, self.count = 0.0, 0
 
     def accumulate(self, learn: Any) -> None:
@@ -162,12 +159,12 @@ class NextItemMetric(Metric):
 
     @property
     def value(self) -> float | None:
-        """The mean over sessions."""
+        """Mean over sessions."""
         return self.total / self.count if self.count else None
 
     @property
     def name(self) -> str:
-        """As the table of a training shows it."""
+        """Column title in fastai's table."""
         return f"{self.kind}@{self.k}"
 
 
@@ -197,26 +194,24 @@ def session_learner(
     heads: GoalHeads | None = None,
     **options: Any,
 ) -> SessionLearner:
-    """Return a Learner with its net, made for the items of ``dls``.
+    """Return a Learner with a net for the items of ``dls``.
 
     Args:
         dls: of ``session_dataloaders``.
-        model: a net's class, or a net.
+        model: a net, or its class.
         width: of items' and sessions' vectors.
         loss: None: ``SampledSoftmax()``.
-        opt_func: None: fused AdamW (a fastai ``opt_func``, see ``fastrec.optim``).
-        start: vectors of the items to begin with, ``[codes, at most width]``, such as ``ppmi_svd``'s.
-        sparse: gradients of the item table are row-sparse: the optimizer touches a batch's rows only.
+        opt_func: a fastai ``opt_func``, see ``fastrec.optim``; None: fused AdamW.
+        start: initial item vectors, ``[codes, at most width]``, such as ``ppmi_svd``'s.
+        sparse: row-sparse gradients of the item table: the optimizer updates a batch's rows only.
         metrics: None: HR@20 and MRR@20 of the held-out sessions.
         config: options of the net.
         heads: of several goals, with a ``GoalLoss`` and a loader of ``goals``.
-        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, …).
-
-    Returns:
-        The Learner; ``fit_one_cycle``, ``lr_find`` and the rest are fastai's.
+        **options: of the Learner (``lr``, ``cbs``, ``path``, ``wd``, …).
 
     Raises:
-        DataError: the training loader yields no batch, learns another task than the net can, or lacks its times.
+        DataError: the training loader has no batch, a task that the net does not learn, or no times for a net that
+            needs them.
     """
     if not len(dls.train):
         raise DataError("no training session has two events", remedy="Check the columns of sessions and items")
@@ -259,29 +254,28 @@ def _build(dls: DataLoaders, model: type[SessionNet], width: int, sparse: bool, 
 class SessionLoader(DataLoader):
     """Batches ``(items, lengths, *sides, target)`` of sessions.
 
-    Items and targets are int64 ``[b, L]``, filled up behind with 0; target 0 is not asked for. An epoch has every
-    session of two events or more once, cut to its last ``max_len`` inputs, in as many batches as positions need.
-    Sessions of like length occur together, among those of a chunk of 32 batches.
+    Items and targets are int64 ``[b, L]``, padded with 0; target 0 is not predicted. An epoch has every session of two
+    events or more once, cut to its last ``max_len`` inputs. Sessions of similar length are batched together within
+    chunks of 32 batches.
 
     Args:
-        sessions: a target of theirs counts as their last event.
-        tokens: positions in a batch, about; at least ``4 * max_len``.
-        max_len: events of a session that are read, the last ones.
-        task: what is asked: the next item at all positions (``'causal'``), at the last one (``'last'``), or items that
-            are hidden (``'masked'``, ``'permuted'``), see ``fastrec.sequences.session_net``.
-        shuffle: a new order every epoch.
-        chronological: with ``shuffle``: chunks follow each other in the order of the sessions' last times (without
-            times: in their order), the last ones at the end of the epoch.
-        augment: changes made to training sessions anew in every epoch, see ``fastrec.sequences.losses``.
+        sessions: a target counts as the last event.
+        tokens: positions in a batch, roughly; at least ``4 * max_len``.
+        max_len: events read of a session, the last ones.
+        task: predict the next item at all positions (``'causal'``) or the last one (``'last'``), or hidden items
+            (``'masked'``, ``'permuted'``), see ``fastrec.sequences.session_net``.
+        shuffle: use a new order every epoch.
+        chronological: with ``shuffle``: order the chunks by the sessions' last times (else as given), the latest last.
+        augment: changes of sessions in every epoch, see ``fastrec.sequences.losses``.
         masked: share of events that ``'masked'`` and ``'permuted'`` hide.
-        seed: same seed, same batches.
-        device: where batches are made.
-        timed: batches have the events' times behind their side features, float64 ``[b, L]``.
-        goals: a side feature, and kinds of events that it tells: at each position the next item of each is asked,
-            targets are ``[b, L, goals]``; of the task ``'causal'`` without changes.
+        seed: of the order and of all changes.
+        device: of the batches.
+        timed: append the events' times to their side features, float64 ``[b, L]``.
+        goals: a side feature and kinds of events: targets are the next item of each kind, ``[b, L, goals]``; for
+            ``'causal'`` without ``augment``.
 
     Raises:
-        DataError: a setting is none of those above, or times are asked for and there are none.
+        DataError: an unknown setting, or times are asked for and there are none.
     """
 
     def __init__(
@@ -317,7 +311,7 @@ class SessionLoader(DataLoader):
             asked.times = known.new_full(asked.values.shape, torch.nan)
             asked.times[runs(asked.offsets[:-1], sessions.lengths)[1]] = known
         self.rows = (asked.lengths > 1).nonzero().squeeze(1)
-        # fastai counts the rows of a dataset, and reads none here
+        # fastai only counts the dataset's rows
         super().__init__(dataset=self.rows, bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
         if seed is not None:
             self.rng = random.Random(seed)
@@ -330,7 +324,7 @@ class SessionLoader(DataLoader):
         return -(-int(positions.sum()) // self.tokens)
 
     def new(self, sessions: SessionFrame, **changes: Any) -> SessionLoader:
-        """Return a loader of other sessions with the same settings but for those given."""
+        """Return a loader of other sessions with the same settings but for ``changes``."""
         names = ("tokens", "max_len", "task", "shuffle", "chronological", "augment", "masked", "timed", "seed")
         same = {n: getattr(self, n) for n in (*names, "device")}
         return SessionLoader(sessions, **{**same, **changes})
@@ -341,7 +335,6 @@ class SessionLoader(DataLoader):
         generator = torch.Generator().manual_seed(self.rng.getrandbits(62))
         ends = self.sessions.offsets[self.rows + 1]
         starts = self.sessions.offsets[self.rows]
-        # without changes: the last events
         starts, ends = augmented(self.augment, starts, ends, self.max_len + 1, generator=generator)
         for rows in self._batches(ends - starts - 1, generator):
             yield self._batch(starts[rows], ends[rows], generator)
@@ -356,7 +349,7 @@ class SessionLoader(DataLoader):
             rows = torch.argsort(self.sessions.ends[self.rows].nan_to_num(), stable=True)
         count = max(len(self), 1)
         place = _shares(positions[rows], count)
-        # by length within a chunk; at random among equal ones, so that batches differ from epoch to epoch
+        # by length within a chunk, ties at random, so that batches differ between epochs
         draw = torch.rand(len(rows), generator=generator) if self.shuffle else torch.zeros(len(rows))
         key = place // limits.SESSION_LOADER_CHUNK * (self.max_len + 2) + positions[rows]
         rows = rows[torch.argsort(key.double() + draw.double(), stable=True)]
@@ -385,7 +378,7 @@ class SessionLoader(DataLoader):
 
 
 def _shares(positions: Tensor, count: int) -> Tensor:
-    """Return which of ``count`` batches of about as many positions each row goes to, int64 ``[n]``, ascending."""
+    """Return which of ``count`` batches of similar size each row belongs to, int64 ``[n]``, ascending."""
     starts = offsets_of(positions)[:-1]
     last = int(starts[-1]) if len(starts) else 0
     return starts * count // (last + 1)
@@ -406,12 +399,11 @@ def session_dataloaders(
     timed: bool = False,
     goals: tuple[str, Sequence[str]] | None = None,
 ) -> DataLoaders:
-    """Loaders of training sessions, and of held-out ones, of which the last item is asked.
+    """Return loaders of training sessions and of held-out ones, whose last item is predicted.
 
     Args:
         train: sessions to learn from.
-        valid: sessions with their target, or with it as their last event; None: the first hundred of ``train``, for
-            ``show_results``.
+        valid: sessions with a target, or with it as their last event; None: the first hundred of ``train``.
         tokens, max_len, task, chronological, augment, masked, seed, device, timed: see ``SessionLoader``.
         goals: of training sessions, see ``SessionLoader``.
     """
@@ -425,14 +417,13 @@ def session_dataloaders(
 
 
 class OneCycleInTime(Callback):
-    """Rates rise and fall by the share of the batches that are done, or of the time, whichever is larger.
+    """Learning rate schedule by the share of batches done, or of the time used, whichever is larger.
 
-    Without a limit that is ``fit_one_cycle``'s schedule. With one that binds, weights depend on how fast the machine
-    was.
+    Without a limit it is ``fit_one_cycle``'s. With a limit that is reached, weights depend on the machine's speed.
 
     Args:
-        lr: the highest rate.
-        seconds: wall time from the start of the training; None: no limit.
+        lr: highest rate.
+        seconds: wall time of the training; None: no limit.
         pct_start: share of the training in which the rate rises.
         div, div_final: the first rate is ``lr / div``, the last ``lr / div_final``.
     """
@@ -465,6 +456,6 @@ class OneCycleInTime(Callback):
         learn.opt.set_hyper("lr", self.rate(self.done))
 
     def after_batch(self) -> None:
-        """Stop where the time is over."""
+        """Stop when the time is over."""
         if self.seconds is not None and time.monotonic() - self.began >= self.seconds:
             raise CancelFitException

@@ -1,4 +1,4 @@
-"""``SessionNet``: what every net of this room is: vectors of sessions, compared with vectors of items."""
+"""``SessionNet``: base of the nets that compare vectors of sessions with vectors of items."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from fastrec.sequences.reading import Coding
 
 
 class ByteDropout(nn.Dropout):
-    """``nn.Dropout``; on a CPU a number's fate is one byte, eight of which are drawn at once.
+    """``nn.Dropout`` that on a CPU decides each number by one random byte, eight of them from one draw.
 
-    PyTorch draws a number of 32 or 64 bits for each: in a small net over long sessions that is a quarter of a training
-    step. The share that is dropped is the nearest multiple of 1/256, and what stays is divided by just what is kept,
-    so that the mean is right.
+    PyTorch draws 32 or 64 bits per number, a quarter of a training step for a small net over long sessions. The dropped
+    share is the nearest multiple of 1/256, and the rest is divided by exactly what is kept.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with some numbers 0 and the others larger; while it does not train, ``x``."""
+        """Drop and rescale in training; otherwise return ``x``."""
         level = round(self.p * 256)
         if not self.training or not on_host(x) or not 0 < level < 256:
             return F.dropout(x, self.p, self.training)
@@ -36,14 +35,14 @@ class ByteDropout(nn.Dropout):
 
 
 class ItemTower(nn.Module):
-    """Vectors of items by their codes; side features make one for an item that was in no session.
+    """Vectors of items by their codes; side features make one for an item in no session.
 
     Args:
-        codes: how many codes there are, 0 included.
+        codes: number of codes, 0 included.
         width: of the vectors.
-        extra: virtual items behind the last code (a mask, say).
-        codings, sides: side features of items as in ``SessionFrame``: how they were coded, ``[codes, …]`` each.
-        sparse: the table's gradients are row-sparse, for tables much larger than a batch.
+        extra: virtual items after the last code, such as a mask.
+        codings, sides: side features of items, as in ``SessionFrame``.
+        sparse: row-sparse gradients, for tables much larger than a batch.
     """
 
     def __init__(
@@ -76,20 +75,20 @@ class ItemTower(nn.Module):
         return vectors
 
     def all(self) -> Tensor:
-        """Return vectors of all codes, ``[codes, width]``; virtual items are left out."""
+        """Return vectors of all codes but virtual items, ``[codes, width]``."""
         if not self.readers:
             return self.table.weight[: self.codes]
         return self(torch.arange(self.codes, device=self.table.weight.device))
 
     @torch.no_grad()
     def start_from(self, vectors: Tensor) -> None:
-        """Begin with known vectors ``[codes, at most width]``; rows of zeros, and further columns, stay as they are."""
+        """Set vectors ``[codes, at most width]``; rows of zeros, and further columns, keep their values."""
         known = (vectors != 0).any(1)
         self.table.weight[: self.codes][known, : vectors.shape[1]] = vectors[known].to(self.table.weight)
 
 
 class EventInput(nn.Module):
-    """What a model reads at an event: its item's vector and its side features, coded by ``codings``, added up."""
+    """Sum of an event's item vector and side features, coded by ``codings``."""
 
     def __init__(self, items: ItemTower, codings: Sequence[Coding] = (), *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -124,10 +123,7 @@ class _NumberInput(nn.Module):
         return self.linear(values if self.linear.in_features > 1 else values.unsqueeze(-1))
 
 
-# What a batch of sessions asks: the next item, the last one, or items that are hidden.
-#
-# Each function takes sessions ``[b, L]`` (0 behind their end) with their lengths, and gives inputs and targets of one
-# shape; target 0 is not asked for.
+# Tasks: functions from sessions ``[b, L]``, padded with 0, and their lengths to inputs and targets of one shape.
 
 Task = Literal["causal", "last", "masked", "permuted", "hidden last", "permuted last"]
 
@@ -142,20 +138,20 @@ class BatchTargets:
     target: Tensor  # int64 ``[b, L]``, 0 where nothing is asked
 
     def hide(self, share: float, mask: int, generator: torch.Generator) -> None:
-        """Put the virtual item ``mask`` in the place of some inputs; targets stay."""
+        """Replace a share of the inputs by the virtual item ``mask``; targets stay."""
         drawn = torch.rand(self.items.shape, generator=generator).to(self.items.device) < share
         self.items = torch.where(drawn & (self.items > 0), mask, self.items)
 
 
 def causal(items: Tensor, lengths: Tensor, sides: list[Tensor], *_: Any) -> BatchTargets:
-    """Ask for the next one at every event."""
+    """Predict the next item at every event."""
     place = torch.arange(items.shape[1] - 1, device=items.device)
     inputs = items[:, :-1].masked_fill(place >= (lengths - 1).unsqueeze(1), 0)
     return BatchTargets(inputs, lengths - 1, [s[:, :-1] for s in sides], items[:, 1:])
 
 
 def last(items: Tensor, lengths: Tensor, sides: list[Tensor], *_: Any) -> BatchTargets:
-    """Ask for the last event, at the one before."""
+    """Predict the last event from the one before."""
     asked = causal(items, lengths, sides)
     place = torch.arange(asked.items.shape[1], device=items.device)
     asked.target = asked.target.masked_fill(place != (lengths - 2).unsqueeze(1), 0)
@@ -165,9 +161,10 @@ def last(items: Tensor, lengths: Tensor, sides: list[Tensor], *_: Any) -> BatchT
 def masked(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
 ) -> BatchTargets:
-    """Hide some events by the code ``mask``, and ask for them at their place (Cloze, arXiv 1904.06690).
+    """Hide some events by the code ``mask`` and predict them (Cloze, arXiv 1904.06690).
 
-    The last event is hidden too in every fifth session, as it is when the next item is asked; at least one is in any.
+    At least one event is hidden per session; in every fifth session also the last one, as when predicting the next
+    item.
     """
     draw = torch.rand(items.shape, generator=generator).to(items.device)
     place = torch.arange(items.shape[1], device=items.device)
@@ -181,9 +178,9 @@ def masked(
 def permuted(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
 ) -> BatchTargets:
-    """As ``masked``, but events stay what they are; the last side says in which order hidden ones are told.
+    """Choose events as ``masked`` does without replacing them; a last side gives the order of the hidden ones.
 
-    It is int64 ``[b, L]``: 0 where nothing is hidden, then 1, 2, … in an order drawn at random.
+    It is int64 ``[b, L]``: 0 for others, then 1, 2, … in a random order.
     """
     asked = masked(items, lengths, sides, mask, share, generator)
     draw = torch.rand(items.shape, generator=generator).to(items.device)
@@ -193,13 +190,13 @@ def permuted(
 
 
 def hidden_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, *_: Any) -> BatchTargets:
-    """Hide the last event, and ask for it."""
+    """Hide the last event and predict it."""
     end = torch.arange(items.shape[1], device=items.device) == (lengths - 1).unsqueeze(1)
     return BatchTargets(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))
 
 
 def permuted_last(items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, *_: Any) -> BatchTargets:
-    """As ``hidden_last``, with the order that ``permuted`` gives."""
+    """Add to ``hidden_last`` the order that ``permuted`` gives."""
     asked = hidden_last(items, lengths, sides, mask)
     return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
 
@@ -208,20 +205,19 @@ Heads = Literal["shared", "mmoe", "ple"]
 
 
 class GoalHeads(nn.Module):
-    """A net's output as each goal sees it: experts, mixed by each goal's gate, added to the output.
+    """Outputs per goal: experts, mixed by the goal's gate and added to the net's output.
 
-    ``'shared'``: each goal has one expert of its own over the shared net (shared bottom). ``'mmoe'``: all experts are
-    everybody's (Ma et al. 2018). ``'ple'``: a goal has one of its own beside everybody's (one level of Tang et al.
-    2020).
+    ``'shared'``: one own expert per goal (shared bottom). ``'mmoe'``: common experts (Ma et al. 2018). ``'ple'``:
+    common experts and one own (one level of Tang et al. 2020).
 
     Args:
         kind: which of them.
-        goals: how many.
+        goals: number of goals.
         width: of the outputs.
-        experts: how many are everybody's.
+        experts: number of common experts.
 
     Attributes:
-        log_var: of each goal's loss, learned where its weight is (Kendall, Gal, Cipolla 2018).
+        log_var: learned uncertainty of each goal's loss (Kendall, Gal, Cipolla 2018).
     """
 
     def __init__(self, kind: Heads, goals: int, width: int, experts: int = 3) -> None:
@@ -240,7 +236,7 @@ class GoalHeads(nn.Module):
         self.log_var = nn.Parameter(torch.zeros(goals))
 
     def forward(self, hidden: Tensor, goal: int) -> Tensor:
-        """Return outputs ``[…, width]`` as a goal sees them."""
+        """Return a goal's outputs ``[…, width]``."""
         count = self.allowed.shape[1]
         gate = self.gates(hidden).unflatten(-1, (-1, count))[..., goal, :]
         shares = gate.masked_fill(~self.allowed[goal], -torch.inf).softmax(-1)
@@ -259,17 +255,16 @@ TASKS: dict[str, Callable[..., BatchTargets]] = {
 
 
 class SessionNet(nn.Module):
-    """A net whose outputs are compared with the vectors that it reads items by (tied weights).
+    """A net whose outputs are compared with the item vectors that it reads (tied weights).
 
-    One of your own has ``hidden``: ``[b, L, width]`` of inputs ``[b, L, width]``; what stands behind a session's end
-    must change nothing.
+    Your own class defines ``hidden``: ``[b, L, width]`` of inputs ``[b, L, width]``, which must ignore padding.
 
     Args:
-        items: the items' vectors.
+        items: vectors of the items.
         codings: of the events' side features.
-        max_len: events that it can read.
-        dropout: share of numbers that are dropped.
-        cosine: outputs and items are compared by the cosine of their angle, times this; None: by their product.
+        max_len: number of events that it can read.
+        dropout: share of numbers dropped.
+        cosine: scale of the cosine by which outputs and items are compared; None: their product.
     """
 
     task: ClassVar[Task] = "causal"  # what it learns from
@@ -294,7 +289,7 @@ class SessionNet(nn.Module):
 
     @property
     def reads(self) -> int:
-        """How many events it can read when it is asked for the next one."""
+        """Number of events that it can read to predict the next one."""
         return self.max_len
 
     @property
@@ -307,32 +302,29 @@ class SessionNet(nn.Module):
         raise NotImplementedError
 
     def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Return outputs at every position.
+        """Return outputs at every position, ``[b, L, width]``.
 
         Args:
-            items: codes int64 ``[b, L]``, 0 behind the end.
+            items: codes int64 ``[b, L]``, padded with 0.
             lengths: int64 ``[b]``.
-            *sides: of the events, ``[b, L]`` each; a net that is ``timed`` reads their times after these, float64.
-
-        Returns:
-            ``[b, L, width]``.
+            *sides: of the events, ``[b, L]`` each; for a ``timed`` net, then their times, float64.
         """
         known = len(self.codings)
         return self.hidden(self.input(items, *sides[:known]), lengths, *sides[known:])
 
     def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Return what is compared with items to find the next one: ``[b, width]``; of an empty session zeros."""
+        """Return the query of the next item, ``[b, width]``; zeros for an empty session."""
         found = self(items, lengths, *sides)
         place = (lengths - 1).clamp_min(0)
         return found[torch.arange(found.shape[0], device=found.device), place] * (lengths > 0).unsqueeze(1)
 
     def query(self, hidden: Tensor, goal: int | None = None) -> Tensor:
-        """Return outputs as they are compared with ``keys``, as a goal sees them; None: the one that is asked for."""
+        """Return outputs as compared with ``keys``, for a goal (None: ``self.goal``)."""
         hidden = hidden if self.heads is None else self.heads(hidden, self.goal if goal is None else goal)
         return hidden if self.cosine is None else F.normalize(hidden, dim=-1)
 
     def keys(self, vectors: Tensor) -> Tensor:
-        """Items' vectors as they are compared with ``query``."""
+        """Return items' vectors as compared with ``query``."""
         return vectors if self.cosine is None else self.cosine * F.normalize(vectors, dim=-1)
 
     def scores(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
@@ -340,16 +332,16 @@ class SessionNet(nn.Module):
         return self.query(self.last(items, lengths, *sides)) @ self.keys(self.items.all()).T
 
 
-# Blocks of attention over sessions, from stock parts.
+# Blocks of attention over sessions.
 
 Bias = Literal["position", "time", "both"]
 
 
 class AttentionBias(nn.Module):
-    """What each block adds to attention's logits by how far apart two events are (HSTU, arXiv 2402.17152).
+    """Learned additions to each block's attention logits by the distance of two events (HSTU, arXiv 2402.17152).
 
-    A head has a number for each count of events between them, one for each size of the time between them, or both. The
-    time goes by its logarithm: under 1.35 s, under 1.35² s, and so on. Later events are hidden.
+    Each head has a number per count of events between them, per size of the time between them, or both. Times are
+    binned by logarithm: under 1.35 s, under 1.35² s, and so on. Later events are hidden.
     """
 
     def __init__(self, kind: Bias, blocks: int, heads: int, max_len: int) -> None:
@@ -364,7 +356,7 @@ class AttentionBias(nn.Module):
             nn.init.zeros_(table.weight)
 
     def forward(self, place: Tensor, times: Tensor | None = None) -> Tensor:
-        """Return what is added, ``[blocks, b or 1, heads, L, L]``, by places ``[L]`` and times ``[b, L]``, seconds."""
+        """Return additions ``[blocks, b or 1, heads, L, L]`` from places ``[L]`` and times ``[b, L]`` in seconds."""
         apart = place.unsqueeze(1) - place
         found: Any = 0.0
         if "position" in self.tables:
@@ -372,26 +364,26 @@ class AttentionBias(nn.Module):
         if "time" in self.tables:
             assert times is not None
             found = found + self.tables["time"](gap_sizes(times.unsqueeze(2) - times.unsqueeze(1)))
-        # a finite number, that both softmax and SiLU turn into 0, and their gradients
+        # finite, so that softmax and SiLU and their gradients are 0, not NaN
         found = found.masked_fill((apart < 0).unsqueeze(2), limits.HIDDEN_LOGIT)
         return found.unflatten(3, (self.blocks, self.heads)).permute(3, 0, 4, 1, 2)
 
 
 def gap_sizes(gaps: Tensor) -> Tensor:
-    """Return sizes of time gaps in seconds, int64: 0 up to a second, and for those that are negative or NaN."""
+    """Return bins of time gaps in seconds, int64; 0 up to a second, and if negative or NaN."""
     size = torch.where(gaps > 1.0, gaps, 1.0).log() / limits.TIME_GAP_STEP
     return size.clamp_max(limits.TIME_GAPS - 1).long()  # an infinite number has no int64
 
 
 def padding_mask(lengths: Tensor, width: int) -> Tensor:
-    """Return which positions each position may attend to where all of a session are seen: bool ``[b, 1, 1, width]``."""
+    """Return the visible positions of bidirectional attention: bool ``[b, 1, 1, width]``."""
     place = torch.arange(width, device=lengths.device)
     # an empty session sees its first position, which is padding: attention to nothing is NaN
     return (place < lengths.clamp_min(1).unsqueeze(1))[:, None, None, :]
 
 
 class SelfAttention(nn.Module):
-    """Attention of a session's events to each other, of which a share, ``dropout``, is dropped."""
+    """Attention of a session's events to each other, with ``dropout``."""
 
     def __init__(self, width: int, heads: int = 1, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -400,12 +392,12 @@ class SelfAttention(nn.Module):
         self.write = nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
-        """Return outputs ``[b, L, width]``; without a mask events see those before them and themselves.
+        """Return outputs ``[b, L, width]``; without a mask, events see themselves and those before.
 
         Args:
             x: ``[b, L, width]``.
-            mask: of what is seen, or what is added to the logits, ``[b or 1, heads or 1, L, seen]``.
-            other: what is looked at, ``[b, seen, width]``; None: ``x``.
+            mask: bool, or additions to the logits, ``[b or 1, heads or 1, L, seen]``.
+            other: attended events, ``[b, seen, width]``; None: ``x``.
         """
         b, length, width = x.shape
         if other is None:
@@ -420,9 +412,9 @@ class SelfAttention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention, then a net of a subclass at each position, each added to what it reads after a norm of it.
+    """Attention, then a subclass's net at each position, each on a norm of its input and added to it.
 
-    A share ``attention_dropout`` of the attention is dropped; None: ``dropout``.
+    ``attention_dropout``: of attention; None: ``dropout``.
     """
 
     def __init__(
@@ -451,10 +443,10 @@ class TransformerBlock(AttentionBlock):
 
 
 class HSTUBlock(nn.Module):
-    """A block of HSTU (arXiv 2402.17152): attention by SiLU at each pair of events, its outcome gated; no other layers.
+    """A block of HSTU (arXiv 2402.17152): attention by SiLU at each pair of events, with a gated result.
 
-    One projection gives gates, values, queries and keys. Attention is not divided by its sum, so that it tells how
-    often a thing occurred; it is divided by the number of events seen. Arguments are those of ``AttentionBlock``.
+    One projection gives gates, values, queries and keys. Attention is divided by the number of visible events, not by
+    its sum, so that it reflects counts. Arguments are those of ``AttentionBlock``.
     """
 
     def __init__(
@@ -468,7 +460,7 @@ class HSTUBlock(nn.Module):
         self.dropout = ByteDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return outputs ``[b, L, width]``; ``mask`` is added to the logits, and hides no event that comes before."""
+        """Return outputs ``[b, L, width]``; ``mask`` is added to the logits and hides no earlier event."""
         gate, *read = F.silu(self.read(self.before(x))).chunk(4, -1)
         v, q, k = (t.unflatten(2, (self.heads, -1)).transpose(1, 2) for t in read)
         logits = q @ k.transpose(2, 3)
@@ -479,9 +471,9 @@ class HSTUBlock(nn.Module):
 
 
 class LiGRBlock(AttentionBlock):
-    """A block with learned gates on what is added, and SwiGLU as its net (LiGR, arXiv 2502.03417; eSASRec, 2508.06450).
+    """A block with learned gates on its additions and a SwiGLU net (LiGR, arXiv 2502.03417; eSASRec, 2508.06450).
 
-    The arguments are those of ``AttentionBlock``.
+    Arguments are those of ``AttentionBlock``.
     """
 
     def __init__(self, width: int, heads: int = 1, **options: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, warn
+from fastrec.errors import DataError, refuse_rows, warn
 from fastrec.features._engine.folds import row_folds
 from fastrec.features.columns import refuse
 from fastrec.table import Column, Table, as_column, column_names
@@ -174,12 +174,9 @@ def purged_folds(start: torch.Tensor, end: torch.Tensor, folds: int, *, embargo:
     excluded if its closed span meets that of a scored row, or if it starts within ``embargo`` ticks after the end
     of the last scored span. ``names``: the two columns. Every row is scored.
     """
-    bad = end < start
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
-        problem = f"the span ends at {end[row].item()}, before it starts at {start[row].item()}"
-        remedy = "Give the time at which the label is known, at or after the row's own"
-        raise DataError(problem, column=names[1], row=row, remedy=remedy)
+    about = {"column": names[1], "remedy": "Give the time at which the label is known, at or after the row's own"}
+    problem = "the span ends at {}, before it starts at {}".format
+    refuse_rows(end < start, lambda row: problem(end[row].item(), start[row].item()), **about)
     codes = blocks(start, folds, name=names[0])
     train = {}
     for k in range(folds):

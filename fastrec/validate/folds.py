@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core.atomic import atomic_file
-from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError, refuse_rows
 from fastrec.table import Table
 from fastrec.validate import cuts
 from fastrec.validate.mirror import AUTO, mirror
@@ -36,8 +36,9 @@ class Folds:
         codes: the fold in which each row is scored, integers ``[n]`` from 0; -1: in none. ``[r, n]`` if rows are scored
             in up to ``r`` folds (numbered consecutively: 0…4 in the first line, 5…9 in the second).
         train: fold → bool ``[n]``, the rows it trains on; other folds train on all rows that they do not score.
-        method: how they were cut, in plain words.
-        why: the reason for this cut, in plain words.
+        method: how they were cut, in plain words, parameters included.
+        why: the reason for this cut, in plain words; '' if the user chose it.
+
     Raises:
         DataError: there are no folds, or a fold has no row to score or to train on.
         LeakageError: a fold trains on a row that it scores.
@@ -56,7 +57,7 @@ class Folds:
         # A copy: folds are frozen, even if the given array changes.
         self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
-        self._method, self._why = method, why
+        self.method, self.why = method, why
         self._count = int(self._layers.max()) + 1
         self._check()
 
@@ -76,9 +77,8 @@ class Folds:
             if mask is not None and (mask.dtype != torch.bool or mask.shape != (self.size,)):
                 raise DataError(f"training rows of fold {k} are no bool [{self.size}]", remedy="Give one for each row")
             both = None if mask is None else mask & self._scored_in(k)
-            if both is not None and bool(both.any()):
-                row = int(both.nonzero()[0])
-                raise LeakageError(f"fold {k} trains on a row that it scores", row=row, remedy="Leave it out of one")
+            problem, remedy = f"fold {k} trains on a row that it scores", "Leave it out of one"
+            refuse_rows([] if both is None else both, problem, LeakageError, remedy=remedy)
             trained = self.size - int(sizes[k]) if mask is None else int(mask.sum())
             if not int(sizes[k]) or not trained:
                 what = "to score" if not int(sizes[k]) else "to train on"
@@ -110,16 +110,6 @@ class Folds:
         return self._layers.shape[1]
 
     @property
-    def method(self) -> str:
-        """The way the folds were cut, in plain words, parameters included."""
-        return self._method
-
-    @property
-    def why(self) -> str:
-        """The reason for this cut, in plain words; '' if the user chose it."""
-        return self._why
-
-    @property
     def scored(self) -> torch.Tensor:
         """Bool ``[n]``: the rows that some fold scores (with time-based folds, the first block is in none)."""
         return (self._layers >= 0).any(0)
@@ -144,10 +134,9 @@ class Folds:
         Raises:
             DataError: a row is scored in several folds.
         """
-        if self.is_repeated:
-            problem = f"the row is scored in several folds ({self.method}), and has no one fold"
-            remedy = "Take the folds one by one: for train_rows, valid_rows in folds"
-            raise DataError(problem, row=int(self._twice().nonzero()[0]), remedy=remedy)
+        problem = f"the row is scored in several folds ({self.method}), and has no one fold"
+        remedy = "Take the folds one by one: for train_rows, valid_rows in folds"
+        refuse_rows(self._twice(), problem, remedy=remedy)
         return self._layers.max(0).values.long()
 
     @property
@@ -401,7 +390,7 @@ class Folds:
             cut = cls.stratified(train, target, folds, seed=seed)
         else:
             cut = cls.kfold(train, folds, seed=seed)
-        cut._why = seen.why
+        cut.why = seen.why
         return cut
 
     # Checks against leakage

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse_rows
 from fastrec.features.columns import refuse
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
@@ -161,10 +161,8 @@ class Target(Saved):
         if self.scale is None:
             return values
         scaled = values.log() if self.scale == "log" else values.log1p()
-        if not bool(scaled.isfinite().all()):
-            row = int((~scaled.isfinite()).nonzero()[0])
-            remedy = "Give another scale, or drop the row"
-            raise DataError(f"{float(values[row]):g} has no {self.scale}", column=column.name, row=row, remedy=remedy)
+        about = {"column": column.name, "remedy": "Give another scale, or drop the row"}
+        refuse_rows(~scaled.isfinite(), lambda row: f"{float(values[row]):g} has no {self.scale}", **about)
         return scaled
 
     def restore(self, values: torch.Tensor) -> torch.Tensor:

@@ -219,22 +219,10 @@ def test_zero_targets():
 
 def test_outside_the_domain():
     # a prediction there is infinitely bad, a target there is a mistake
-    assert score("rmsle", [1.0, 2.0], [1.0, -1.0]) == math.inf
-    assert score("poisson_deviance", [1.0, 2.0], [1.0, 0.0]) == math.inf
-    assert score("gamma_deviance", [1.0, 2.0], [1.0, -0.1]) == math.inf
-    for name, y in {"rmsle": -1.0, "poisson_deviance": -0.5, "gamma_deviance": 0.0}.items():
+    for name, y, wrong in (("rmsle", -1.0, -1.0), ("poisson_deviance", -0.5, 0.0), ("gamma_deviance", 0.0, -0.1)):
+        assert score(name, [1.0, 2.0], [1.0, wrong]) == math.inf
         with pytest.raises(DataError, match=r"column 'y', row 1: a value is"):
             score(name, [1.0, y], [1.0, 1.0])
-
-
-def test_gini_as_kaggle_wrote_it():
-    def kaggle(y, p):
-        ordered = y[np.lexsort((np.arange(len(y)), -p))]
-        return (ordered.cumsum().sum() / ordered.sum() - (len(y) + 1) / 2) / len(y)
-
-    rng = np.random.default_rng(1)
-    y, p = rng.gamma(1, 9, 300), rng.permutation(300) / 300
-    assert close(score("gini", y, p), kaggle(y, p) / kaggle(y, y))
 
 
 @pytest.mark.parametrize(
@@ -346,17 +334,12 @@ def test_names_and_directions():
             assert m.get_metric(metric) is metric
             again = pickle.loads(pickle.dumps(metric))
             assert (again.name, again.wants, again.tasks) == (metric.name, metric.wants, metric.tasks)
-    with pytest.raises(DataError, match="task='rank'"):
-        m.metrics_for("rank")
-    with pytest.raises(DataError, match="task='rank'"):
-        m.default_metric("rank")
-    auc, rmse = m.get_metric("auc"), m.get_metric("rmse")
-    assert auc.better(0.7, 0.6)
-    assert rmse.better(0.6, 0.7)
-    assert not auc.better(0.6, 0.6)
-    assert rmse.better(9.0, NAN)
-    assert not rmse.better(NAN, 9.0)
-    assert not rmse.better(NAN, NAN)
+    for asked in (m.metrics_for, m.default_metric):
+        with pytest.raises(DataError, match="task='rank'"):
+            asked("rank")
+    better = {("auc", 0.7, 0.6): True, ("rmse", 0.6, 0.7): True, ("auc", 0.6, 0.6): False}
+    better |= {("rmse", 9.0, NAN): True, ("rmse", NAN, 9.0): False, ("rmse", NAN, NAN): False}
+    assert {(name, a, b): m.get_metric(name).better(a, b) for name, a, b in better} == better
 
 
 @pytest.mark.parametrize("task", TASKS)

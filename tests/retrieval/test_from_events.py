@@ -1,7 +1,5 @@
 """Candidates made from a log of events, against plain loops over the log."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """What every model of sessions keeps: saving, odd sessions, other vocabularies, a session alone as among others."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,16 +7,7 @@ import pytest
 import torch
 
 from fastrec.errors import MissingFileError, UnreadableFileError
-from fastrec.retrieval import (
-    EASE,
-    HistoryFilter,
-    ImplicitALS,
-    ItemKNN,
-    Popularity,
-    RankedCandidates,
-    RP3Beta,
-    SpectralFilter,
-)
+from fastrec.retrieval import HistoryFilter, RankedCandidates
 from fastrec.sequences import (
     STAN,
     VSKNN,
@@ -31,18 +20,10 @@ from fastrec.sequences import (
     SessionModel,
     prefixes,
 )
+from tests.retrieval.test_filters import FILTERS
 from tests.sequences.helpers import frame, random_lists, scores_of
 
 NET = {"width": 8, "tokens": 64, "epochs": 2}
-FILTERS = {
-    "EASE": lambda: EASE(reg=3.0),
-    "EASE of few": lambda: EASE(reg=3.0, max_items=4),
-    "ImplicitALS": lambda: ImplicitALS(factors=3, iterations=3),
-    "ItemKNN": lambda: ItemKNN(k=4),
-    "Popularity": Popularity,
-    "RP3Beta": RP3Beta,
-    "SpectralFilter": lambda: SpectralFilter(factors=3),
-}
 MODELS = {
     "BERT4Rec": lambda: NextItemNet("BERT4Rec", **NET, warm=False),
     "CoVisitation": CoVisitation,

@@ -1,7 +1,5 @@
 """Both ways of computing."""
 
-from __future__ import annotations
-
 import pytest
 
 from fastrec._core import kernels, limits

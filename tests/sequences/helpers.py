@@ -1,7 +1,5 @@
 """Sessions of lists, and all scores of a model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import torch
@@ -33,3 +31,15 @@ def lists_of(frame: SessionFrame) -> list[list]:
 def cycle(n: int = 120) -> SessionFrame:
     """Every item of 0 to 11 is followed by the next one."""
     return SessionFrame({"items": [[(i + j) % 12 for j in range(2 + i % 5)] for i in range(n)]}, item="items")
+
+
+def chains(seed: int, sessions: int, items: int) -> list[list[int]]:
+    """Each event is most often the number after the one before it."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(sessions):
+        walk = [int(rng.integers(items))]
+        for _ in range(rng.integers(1, 7)):
+            walk.append((walk[-1] + 1) % items if rng.random() < 0.8 else int(rng.integers(items)))
+        found.append(walk)
+    return found

@@ -1,14 +1,11 @@
 """What a blend does with its time, and what it notes of the sessions that it held out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from fastrec.sequences import CoVisitation, PopularItems, SessionBlend, prefixes, sequence_metrics
 from fastrec.sequences import session_blend as module
-from tests.retrieval.walks import chains
-from tests.sequences.helpers import frame
+from tests.sequences.helpers import chains, frame
 
 LOG = frame(chains(1, 200, 15))
 
@@ -63,19 +60,24 @@ def test_few_held_out_events_leave_the_first_training_most_of_the_time(most, fir
 
 
 def test_what_was_held_out_is_noted():
-    blend = SessionBlend({"near": CoVisitation(), "popular": PopularItems()}, k=5, most=50).fit(LOG)
-    asked = prefixes(LOG)
-    held, ranks = blend.held, {n: blend.held[n] for n in ("near", "popular", "blend")}
+    models = {"popular": PopularItems(), "near": CoVisitation()}
+    blend = SessionBlend(models, k=5, most=50).fit(LOG)
+    asked, held = prefixes(LOG), blend.held
     n = len(held["target"])
     assert 30 < n <= 50
     assert torch.equal(held["target"], asked.target[-n:])
     assert torch.equal(held["length"], asked.lengths[-n:])
-    for name, found in ranks.items():
+    for name in (*models, "blend"):
         items = torch.zeros(n, 5, dtype=torch.int64)
-        shown = (found <= 5).nonzero().squeeze(1)
-        items[shown, found[shown] - 1] = 1
+        shown = (held[name] <= 5).nonzero().squeeze(1)
+        items[shown, held[name][shown] - 1] = 1
         of_ranks = sequence_metrics(items, torch.ones(n, dtype=torch.int64), 5)
         assert of_ranks == pytest.approx({n: blend.valid[name][n] for n in of_ranks})
+    assert blend.weights[1] > blend.weights[0]
+    each = blend.recommend_each(LOG, 2)
+    assert list(each) == ["popular", "near", "blend"]
+    torch.testing.assert_close(blend.recommend(LOG, 2), each["blend"])
+    assert SessionBlend(models, k=1, weights=[1.0, 0.0]).fit(LOG).valid == {}
 
 
 def test_a_blend_is_never_worse_than_one_model_alone():

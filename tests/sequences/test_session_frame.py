@@ -1,7 +1,5 @@
 """Sessions of logs and of lists: what is packed, in which order, and what odd input becomes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from itertools import pairwise
@@ -89,6 +87,10 @@ def test_text_in_iso_is_times_in_a_log_and_in_lists(tmp_path, times):
         frame = SessionFrame(source, item="i", session=session, order="t")
         assert lists_of(frame) == [["a", "b", "c"]]
         assert frame.times.tolist() == seconds
+    levels = pd.Categorical(["low", "high", "low"], ["low", "high"], ordered=True)  # text with an order is no time
+    frame = SessionFrame(log.assign(t=levels), item="i", session="s", order="t")
+    assert lists_of(frame) == [["a", "b", "c"]]
+    assert frame.times is None
 
 
 @pytest.mark.parametrize(
@@ -118,21 +120,6 @@ def test_an_order_that_is_no_time_or_is_missing_is_refused_by_row(tmp_path, time
         SessionFrame(lists, item="i", order="t")
 
 
-def test_ids_of_another_type_are_named_with_their_file(tmp_path):
-    known = SessionFrame({"s": [1, 1], "i": [44, 45]}, item="i", session="s")
-    pd.DataFrame({"s": [1, 1], "i": ["it-44", "it-45"]}).to_csv(tmp_path / "test.csv", index=False)
-    with pytest.raises(DataError, match=r"test.csv', column 'i': holds text here, but whole numbers before. Give"):
-        known.new(tmp_path / "test.csv")
-
-
-def test_a_category_with_an_order_orders_events():
-    levels = pd.Categorical(["low", "high", "low"], ["low", "high"], ordered=True)
-    log = pd.DataFrame({"s": [1, 1, 1], "i": list("abc"), "t": levels})
-    frame = SessionFrame(log, item="i", session="s", order="t")
-    assert lists_of(frame) == [["a", "c", "b"]]
-    assert frame.times is None
-
-
 def test_times_of_day_are_no_times(tmp_path):
     (tmp_path / "log.csv").write_text("s,i,t\n1,a,23:50\n1,b,00:10\n")
     with pytest.raises(DataError, match=r"log\.csv', column 't', row 0: '23:50:00' is no time.*2024-03-31"):
@@ -159,20 +146,6 @@ def test_an_enum_of_polars_is_times_or_an_order(tmp_path):
             frame = SessionFrame(source, item="i", session=session, order="t")
             assert lists_of(frame) == [["c", "b", "a"] if times is None else ["a", "b", "c"]]
             assert times is None if frame.times is None else float(frame.times[0]) == times
-
-
-def test_times_of_another_kind_than_those_learned_from_are_refused(tmp_path):
-    logs = {"numbers": [2, 1], "times": ["2024-03-02", "2024-03-01"]}
-    logs = {n: pd.DataFrame({"s": [1, 1], "i": ["a", "b"], "t": t}) for n, t in logs.items()}
-    for name, other in zip(logs, list(logs)[::-1], strict=True):
-        logs[other].to_csv(tmp_path / "test.csv", index=False)
-        train = SessionFrame(logs[name], item="i", session="s", order="t")
-        assert lists_of(train.new(logs[name])) == [["b", "a"]]
-        for known in (train, SessionFrame.of_form(train.form(), train.items), train.new(logs[name].iloc[:0])):
-            with pytest.raises(DataError, match=rf"test.csv', column 't': holds {other}.* but {name}.*Give {name}"):
-                known.new(tmp_path / "test.csv")
-    old = {n: v for n, v in train.form().items() if n != "timed_by"}  # a run of before says nothing
-    assert lists_of(SessionFrame.of_form(old, train.items).new(logs["numbers"])) == [["b", "a"]]
 
 
 @pytest.mark.parametrize("times", [[2.0, None, 1.0], [2, None, 1], ["2024-03-02", "", "2024-03-01"]])
@@ -218,6 +191,22 @@ def test_unseen_items_are_dropped_or_kept_as_unknown():
     with pytest.warns(DataWarning, match="no item of 1 of 2"):
         kept = SessionFrame(train, item="items", unknown="keep").new(test)
     assert lists_of(kept) == [[None, 2], [None]]
+    assert SessionFrame({"items": [[], []]}, item="items").lengths.tolist() == [0, 0]
+
+
+def test_times_and_ids_of_another_kind_than_those_learned_from_are_refused(tmp_path):
+    logs = {"numbers": [2, 1], "times": ["2024-03-02", "2024-03-01"]}
+    logs = {n: pd.DataFrame({"s": [1, 1], "i": ["a", "b"], "t": t}) for n, t in logs.items()}
+    for name, other in zip(logs, list(logs)[::-1], strict=True):
+        logs[other].to_csv(tmp_path / "test.csv", index=False)
+        train = SessionFrame(logs[name], item="i", session="s", order="t")
+        assert lists_of(train.new(logs[name])) == [["b", "a"]]
+        for known in (train, SessionFrame.of_form(train.form(), train.items), train.new(logs[name].iloc[:0])):
+            with pytest.raises(DataError, match=rf"test.csv', column 't': holds {other}.* but {name}.*Give {name}"):
+                known.new(tmp_path / "test.csv")
+    known = SessionFrame({"s": [1, 1], "i": [44, 45]}, item="i", session="s")
+    with pytest.raises(DataError, match=r"test.csv', column 'i': holds text here, but whole numbers before. Give"):
+        known.new(tmp_path / "test.csv")
 
 
 def test_sessions_without_a_known_item_are_told_of_once_a_call():
@@ -231,18 +220,17 @@ def test_sessions_without_a_known_item_are_told_of_once_a_call():
 
 def test_features_of_lists_follow_their_items_and_bad_ones_are_named():
     table = {"items": [["a", None], ["b"]], "price": [[1.0, 5.0], [3.0]], "t": [[2, 1], [1]]}
-    frame = SessionFrame(pd.DataFrame(table), item="items", features=["price"], order="t")
+    frame = SessionFrame(table, item="items", features=["price"], order="t")
     assert lists_of(frame) == [["a"], ["b"]]
     np.testing.assert_allclose(frame.sides["price"], [(1 - 3) / math.sqrt(8 / 3), 0.0], atol=1e-6)
-    with pytest.raises(DataError, match="not as long"):
-        SessionFrame(pd.DataFrame({**table, "price": [[1.0], [3.0]]}), item="items", features=["price"])
-    with pytest.raises(DataError, match="one value a row"):
-        SessionFrame(pd.DataFrame({**table, "price": [1.0, 3.0]}), item="items", features=["price"])
-    refused(DataError, "no column says which session", lambda: SessionFrame(pd.DataFrame(LOG), item="i"))
-    with pytest.raises(DataError, match="belongs to no session"):
-        SessionFrame(pd.DataFrame({"s": [1.0, None], "i": [1, 2]}), item="i", session="s")
-    with pytest.raises(MissingColumnError):
-        SessionFrame(pd.DataFrame(LOG), item="j", session="s")
+    for words, source, options in (
+        ("not as long", {**table, "price": [[1.0], [3.0]]}, {"item": "items", "features": ["price"]}),
+        ("one value a row", {**table, "price": [1.0, 3.0]}, {"item": "items", "features": ["price"]}),
+        ("no column says which session", LOG, {"item": "i"}),
+        ("belongs to no session", {"s": [1.0, None], "i": [1, 2]}, {"item": "i", "session": "s"}),
+        ("'j'", LOG, {"item": "j", "session": "s"}),
+    ):
+        refused((DataError, MissingColumnError), words, lambda s=source, o=options: SessionFrame(s, **o))
 
 
 def test_a_table_of_items_is_laid_out_by_code():
@@ -253,18 +241,6 @@ def test_a_table_of_items_is_laid_out_by_code():
     np.testing.assert_allclose(frame.item_sides["v"], [0, math.sqrt(1.5), 0, -math.sqrt(1.5)], atol=1e-6)
     with pytest.raises(DataError, match="several rows"):
         SessionFrame(pd.DataFrame(LOG), item="i", session="s", item_table=pd.concat([about, about]))
-
-
-def test_nothing_but_empty_sessions():
-    frame = SessionFrame(pd.DataFrame({"items": [[], []]}), item="items")
-    assert len(frame) == 2
-    assert frame.lengths.tolist() == [0, 0]
-
-
-def test_a_session_of_a_hundred_thousand_events():
-    frame = SessionFrame({"items": [list(range(100_000)), [1]]}, item="items")
-    assert frame.last(3).values.tolist() == [99_998, 99_999, 100_000, 2]
-    assert frame.take(torch.tensor([1, 0])).lengths.tolist() == [1, 100_000]
 
 
 def test_recoding_keeps_what_is_known():
@@ -289,6 +265,11 @@ def test_splits_equal_plain_loops():
     assert frame.decode(asked.target).to_pylist() == [2, 3, 6]
     assert asked.sessions.to_arrow().to_pylist() == ["a", "a", "d"]
     assert [lists_of(p) for p in by_time(frame, 0.25)] == [[[1, 2, 3], [4], []], [[5, 6]]]
+    log = {"s": [0, 1, 1, 2], "i": [1, 2, 3, 4], "t": [5, 1, 9, 7]}  # by the last event
+    assert [lists_of(p) for p in by_time(SessionFrame(log, item="i", session="s", order="t"), 0.3)] == [
+        [[1], [4]],
+        [[2, 3]],
+    ]
     a, b = given_split(frame, torch.tensor([True, False, False, True]))
     assert (lists_of(a), lists_of(b)) == ([[4], []], [[1, 2, 3], [5, 6]])
     a, b = by_session(frame, 0.5, seed=3)
@@ -298,25 +279,20 @@ def test_splits_equal_plain_loops():
     refused(DataError, "mask", lambda: given_split(frame, torch.tensor([1])))
 
 
-def test_a_split_by_time_goes_by_the_last_event():
-    log = pd.DataFrame({"s": [0, 1, 1, 2], "i": [1, 2, 3, 4], "t": [5, 1, 9, 7]})
-    train, valid = by_time(SessionFrame(log, item="i", session="s", order="t"), 0.3)
-    assert (lists_of(train), lists_of(valid)) == ([[1], [4]], [[2, 3]])
-
-
 def test_some_prefixes_of_a_session_without_end():
     lists = [list(range(5)), [7], [], [3, 4, 5], list(range(100_000))]
     frame = SessionFrame({"items": lists}, item="items")
-    few = prefixes(frame.take(torch.arange(4)), last=3, longest=2)
+    short = frame.take(torch.arange(4))
+    few = prefixes(short, last=3, longest=2)
     assert lists_of(few) == [[2, 3], [3], [3, 4]]
     assert few.decode(few.target).to_pylist() == [4, 4, 5]
-    every = prefixes(frame.take(torch.arange(4)))
-    some = prefixes(frame.take(torch.arange(4)), drawn=4, seed=3)
+    every, some = prefixes(short), prefixes(short, drawn=4, seed=3)
     rows = torch.randperm(6, generator=torch.Generator().manual_seed(3))[:4].sort().values
     assert lists_of(some) == lists_of(every.take(rows))
     assert torch.equal(some.target, every.target[rows])
     ends = prefixes(frame, last=2, longest=3)  # all of them would be 5,000,000,000 events
     assert lists_of(ends) == [[99_995, 99_996, 99_997], [99_996, 99_997, 99_998]]
+    assert lists_of(frame.last(3)) == [[2, 3, 4], [7], [], [3, 4, 5], [99_997, 99_998, 99_999]]
 
 
 # Virtual items --------------------------------------------------------------------------------------------------------

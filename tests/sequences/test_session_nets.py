@@ -1,12 +1,11 @@
 """Nets of sessions: what they see, what they must not see, how large they are, and that they learn."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
+from fastai.torch_core import set_seed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,9 +27,10 @@ from fastrec.sequences import (
 )
 from fastrec.sequences.next_item_net import NETS
 from fastrec.sequences.session_net import ByteDropout, gap_sizes
+from fastrec.training import Checkpoint
 from tests._core.refusals import refused
 from tests.sequences.helpers import cycle
-from tests.training.helpers import quiet_fit
+from tests.training.helpers import Kill, Killed, quiet_fit
 
 DEVICE = resolve_device()
 WIDTH, CODES = 8, 20
@@ -120,22 +120,26 @@ def test_permuted_events_see_only_those_told_before():
             assert bool(moved[asked]) == (int(order[0, changed]) < int(order[0, asked]))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_reach_every_parameter(name):
-    net = net_of(name).train().requires_grad_(True)
-    items = torch.randint(1, CODES, (4, 6), device=DEVICE)
-    if NETS[name].task == "masked":
-        items[:, 2] = CODES
-    out = net.query(net(items, torch.tensor([6, 5, 4, 3], device=DEVICE)))[:, 1:3] @ net.keys(net.items.all()).T
-    torch.nn.functional.cross_entropy(out.flatten(0, 1), torch.randint(1, CODES, (8,), device=DEVICE)).backward()
-    silent = [n for n, p in net.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)]
-    assert not silent
-
-
 BIASED = [
     (name, bias) for name in ("SASRec", "PooledSASRec", "ESASRec", "HSTU") for bias in ("position", "time", "both")
 ]
 TIMES = torch.tensor([[5.0, 5.0, 60.0, 4000.5], [1.7e9, 1.7e9 + 9e5, 0, 0]], dtype=torch.float64, device=DEVICE)
+
+
+@pytest.mark.parametrize(("name", "bias"), [*((name, None) for name in NAMES), *BIASED])
+def test_gradients_reach_every_parameter_and_times_matter(name, bias):
+    net = net_of(name, **({"bias": bias, "heads": 2} if bias else {})).train().requires_grad_(True)
+    items, lengths = torch.randint(1, CODES, (2, 4), device=DEVICE), torch.tensor([4, 2], device=DEVICE)
+    if NETS[name].task == "masked":
+        items[:, 2] = CODES
+    times = [TIMES] if net.timed else []
+    out = net.query(net(items, lengths, *times))[:, 1:3] @ net.keys(net.items.all()).T
+    right = torch.randint(1, CODES, (4,), device=DEVICE)
+    torch.nn.functional.cross_entropy(out.flatten(0, 1), right).backward()
+    assert all(bool(p.grad.isfinite().all()) and bool(p.grad.abs().sum() > 0) for p in net.parameters())
+    if net.timed:
+        net.eval().requires_grad_(False)
+        assert float((net(items, lengths, TIMES * 3) - net(items, lengths, TIMES)).abs().max()) > 1e-4
 
 
 def test_gaps_are_sized_by_their_logarithm():
@@ -218,19 +222,6 @@ def test_neither_a_later_event_nor_its_time_nor_padding_moves_a_biased_output(wh
     alone = net.last(items[:, :place], torch.full((2,), place, device=DEVICE), *(t[:, :place] for t in given_times))
     padded = net.last(other, torch.full((2,), place, device=DEVICE), *([later] if net.timed else []))
     torch.testing.assert_close(alone, padded, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "bias"), BIASED)
-def test_a_bias_learns_and_times_matter(name, bias):
-    net = net_of(name, bias=bias, heads=2).train().requires_grad_(True)
-    items, lengths = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0]], device=DEVICE), torch.tensor([4, 2], device=DEVICE)
-    outputs = net(items, lengths, *([TIMES] if net.timed else []))
-    outputs[0].square().sum().backward()
-    assert all(bool(p.grad.isfinite().all()) for p in net.parameters())
-    assert all(float(t.weight.grad.abs().sum()) > 0 for t in net.bias.tables.values())
-    if net.timed:
-        net.eval().requires_grad_(False)
-        assert float((net(items, lengths, TIMES * 3) - net(items, lengths, TIMES)).abs().max()) > 1e-4
 
 
 def timed_log(n: int, seed: int = 0) -> SessionFrame:
@@ -326,32 +317,28 @@ def test_row_sparse_gradients_train_as_well():
     assert learn.validate()[2] > 0.95
 
 
-def test_ppmi_vectors_bring_together_what_stands_together():
-    lists = [[g * 10 + i for i in torch.randperm(10).tolist()[:5]] for g in range(3) for _ in range(60)]
+@pytest.mark.parametrize(
+    ("lists", "dims", "window"),
+    [
+        ([[1, 2], [2, 3], [1, 2, 3], [3, 4]], 5, 1),  # all of the matrix
+        ([[g * 10 + i for i in torch.randperm(10).tolist()[:5]] for g in range(3) for _ in range(60)], 3, 5),
+    ],
+)
+def test_ppmi_vectors_are_those_of_the_matrix(lists, dims, window):
     frame = SessionFrame({"items": lists}, item="items")
-    vectors = ppmi_svd(frame, 6)
-    assert vectors.shape == (len(frame.items), 6)
-    assert not vectors[0].any()
-    near = torch.nn.functional.normalize(vectors[1:], dim=1)
-    like = near @ near.T
-    groups = torch.tensor(frame.items.values.to_pylist()) // 10
-    same = groups.unsqueeze(1) == groups
-    assert float(like[same].mean()) > 0.8
-    assert float(like[~same].abs().mean()) < 0.1
-
-
-def test_ppmi_is_the_matrix_itself_where_all_of_it_fits():
-    frame = SessionFrame({"items": [[1, 2], [2, 3], [1, 2, 3], [3, 4]]}, item="items")
-    vectors = ppmi_svd(frame, 5, window=1)
-    near = torch.zeros(5, 5)
-    for a, b in ((1, 2), (2, 3), (1, 2), (2, 3), (3, 4)):
-        near[a, b] += 1
-        near[b, a] += 1
+    near = torch.zeros(len(frame.items), len(frame.items), dtype=torch.float64)
+    for own in frame.values.split(frame.lengths.tolist()):
+        for i, a in enumerate(own.tolist()):
+            for apart, b in enumerate(own[i + 1 : i + 1 + window].tolist(), 1):
+                near[a, b] += 1 / apart
+                near[b, a] += 1 / apart
     total = near.sum(1)
     information = (near * total.sum() / (total.unsqueeze(1) * total).clamp_min(1e-9)).clamp_min(1e-9).log().clamp_min(0)
-    values, turn = torch.linalg.eigh(information.double())
-    wanted = (turn * values.abs()) @ turn.T  # what the vectors' products are, their signs left out
-    found = vectors.double() @ vectors.double().T
+    values, turn = torch.linalg.eigh(information)
+    largest = values.abs().argsort(descending=True)[:dims]
+    wanted = (turn[:, largest] * values[largest].abs()) @ turn[:, largest].T  # the vectors' products, signs left out
+    vectors = ppmi_svd(frame, dims, window=window).double()
+    found = vectors @ vectors.T
     torch.testing.assert_close(found / found.norm(), wanted / wanted.norm(), rtol=1e-3, atol=1e-4)
 
 
@@ -370,13 +357,8 @@ def test_dropout_by_bytes_keeps_the_mean_and_drops_as_asked():
     found.sum().backward()
     torch.testing.assert_close(x.grad, found.detach() / 2)
     assert dropout.eval()(x) is x
-
-
-@pytest.mark.parametrize("p", [0.0, 0.001, 0.999, 1.0])
-def test_dropout_at_its_edges(p):
-    torch.manual_seed(0)
-    found = ByteDropout(p)(torch.ones(100_000))
-    assert abs(float((found == 0).double().mean()) - p) < 0.0005
+    for p in (0.0, 0.001, 0.999, 1.0):
+        assert abs(float((ByteDropout(p)(torch.ones(100_000)) == 0).double().mean()) - p) < 0.0005
 
 
 def test_attention_has_a_dropout_of_its_own():
@@ -386,3 +368,26 @@ def test_attention_has_a_dropout_of_its_own():
     net = ESASRec(ItemTower(CODES, WIDTH), attention_dropout=0.1, **options)
     assert net.blocks[0].attention.dropout == 0.1
     assert net.blocks[0].dropout.p == 0.3
+
+
+# A training that was killed goes on and ends with the same weights
+
+
+def resumed(model):
+    set_seed(4)
+    lists = [[(i * 7 + j * j) % 40 for j in range(2 + i % 6)] for i in range(80)]
+    frame = SessionFrame({"items": lists}, item="items")
+    dls = session_dataloaders(frame, frame.take(torch.arange(9)), tokens=64, max_len=8, augment=["mask"], seed=2)
+    return session_learner(dls, model, width=8)
+
+
+@pytest.mark.parametrize(("model", "at"), [(SASRec, 3), (SASRec, 11), (GRU4Rec, 8)])
+def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, model, at):
+    whole = quiet_fit(resumed(model), 3)
+    with pytest.raises(Killed):
+        quiet_fit(resumed(model), 3, cbs=[Checkpoint(tmp_path / "c", every=2), Kill(at)])
+    again = resumed(model)
+    set_seed(99)
+    quiet_fit(again, 3, cbs=Checkpoint(tmp_path / "c", every=2))
+    for (name, a), (_, b) in zip(whole.model.state_dict().items(), again.model.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name

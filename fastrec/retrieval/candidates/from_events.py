@@ -1,4 +1,4 @@
-"""``make_candidates``: a log of events → a table of candidates with labels, and the candidates to rank."""
+"""``make_candidates``: a log of events → labelled candidates, and candidates to rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, sample_negatives
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Column, Table, Vocab, as_column, concat
@@ -29,12 +29,11 @@ from fastrec.table.column_types import times_in_text
 
 
 class PastFeatures(Saved):
-    """Adds columns to a table of candidates, by the log's events and the session's own.
+    """Features of candidates from the log and the session's own events.
 
-    How near the candidate is to each of the session's last three items, and to the nearest of its last twenty (directed
-    co-visitation); how popular the session's items are, and the candidate beside them. Of a log with times: the item's
-    share of the events in the log's last parts, the seconds since its first and last event, and since the session's
-    last one.
+    Directed co-visitation with each of the session's last three items, and its maximum over the last twenty; the
+    popularity of the session's items, and of the candidate relative to it. With times: the item's share of events in
+    the last parts of the log, and the seconds since its first and last event and the session's last one.
 
     Args:
         windows: the last parts, as shares of the log's span.
@@ -44,7 +43,7 @@ class PastFeatures(Saved):
         self.windows = list(windows)
 
     def fit(self, sessions: SessionFrame) -> PastFeatures:
-        """Count the log's items and what follows what; of the log that the sources learn from."""
+        """Count the items and pairs of the log that the sources learn from."""
         codes, values, times = len(sessions.items), sessions.values, sessions.times
         self._columns = {"item_log_events": torch.bincount(values, minlength=codes).float().log1p()}
         if times is not None and len(times):
@@ -65,7 +64,7 @@ class PastFeatures(Saved):
         return self
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """Return the table, of ``session`` and ``item`` of the sessions, with these columns more."""
+        """Add the columns to a table with ``session`` and ``item`` of the sessions."""
         session, item = table["session"].values, table["item"].values
         made = {name: values[item] for name, values in self._columns.items()}
         log = self._columns["item_log_events"]
@@ -116,7 +115,7 @@ class CandidateTables:
     label: str = _LABEL  #: the name of the labels' column
 
     def write(self, folder: str | Path) -> Path:
-        """Write ``train.parquet`` and ``test.parquet`` into a folder; an earlier result there is replaced.
+        """Write ``train.parquet`` and ``test.parquet`` into a folder, in place of an earlier result.
 
         Raises:
             WriteError: the file system refused, or the folder holds something else.
@@ -128,7 +127,7 @@ class CandidateTables:
         return Path(folder)
 
 
-# Where the log is cut: what is learned from, what is asked for, what came after.
+# The cut of the log into history, groups to ask for, and their future.
 
 
 @dataclass
@@ -144,7 +143,7 @@ class _Log:
     by_user: bool
 
     def read(self, events: Any) -> SessionFrame:
-        """Return the log's sessions; their sides mark the events that are acts, positives, or items shown."""
+        """Return the log's sessions; their sides mark acts, positives and shown items."""
         if self.kind is None and (self.targets or self.shown):
             raise DataError("kinds of events were named, and no column of kinds", remedy="Name it: kind=…")
         if _LABEL in (self.group, self.item):
@@ -168,7 +167,7 @@ class _Log:
         return log
 
     def cuts(self, log: SessionFrame, cut: str | float | None, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return where each session's events end that may be learned from, and which sessions are cut where."""
+        """Return the end of each session's events to learn from, the sessions to ask for, and where these are cut."""
         starts, ends = log.offsets[:-1], log.offsets[1:]
         size, rows = len(log.values), rows_of(log.offsets)
         place = torch.arange(size)
@@ -254,7 +253,7 @@ class _Log:
 
 
 def _as_ids(ids: Any) -> Any:
-    """Return whole floats, which pandas makes of ids where an event has none, as the integers that they were."""
+    """Return whole floats as integers: pandas turns integers into floats if an event has no id."""
     found = ids.to_arrow() if isinstance(ids, Column) else ids
     whole = pa.types.is_floating(found.type) and bool(pc.all(pc.equal(pc.floor(found), found)).as_py())
     return found.cast(pa.int64()) if whole else ids
@@ -267,15 +266,15 @@ def _only(sessions: SessionFrame, mark: str) -> SessionFrame:
 
 
 def _pairs(sessions: SessionFrame) -> Tensor:
-    """Return each event's number of session and item, as one."""
+    """Return each event's session and item as one number."""
     return rows_of(sessions.offsets) * len(sessions.items) + sessions.values
 
 
-# What is learned from a part of the log, and found for sessions.
+# Sources and features of a part of the log.
 
 
 class _Finder:
-    """Sources and features that have learned from a part of the log, in codes of the items of that part alone."""
+    """Sources and features fitted to a part of the log, in the codes of that part's items."""
 
     def __init__(self, known: SessionFrame, sources: Any, k: int, kind: str | None, keep: bool) -> None:
         self.known = torch.cat([torch.zeros(1, dtype=torch.int64), torch.unique(known.values)])
@@ -300,21 +299,21 @@ class _Finder:
             problem = "before the cut no group has two events: nothing says what follows what"
             raise DataError(problem, column=str(known.columns["session"]), remedy="Give more events, or a later cut")
         self.candidates = Candidates(wrapped, k).fit(acts)
-        # what is popular, or near at two hops, fills up; as features such sources count like any other
+        # popular items and two hops only fill up the candidates; as features these sources count like any other
         few = [n in ("near", "popular", "late") for n in wrapped]
         self._weights = torch.tensor([limits.CANDIDATES_FEW_WEIGHT if f else 1.0 for f in few])
         self._of_acts = [CandidateFeatures().fit(acts), PastFeatures().fit(acts)]
         self._of_all = EventFeatures(kind).fit(log)
 
     def coded(self, sessions: SessionFrame) -> SessionFrame:
-        """Return sessions in the codes of the items that are known; other items are left out."""
+        """Return sessions in the codes of the known items; others are dropped."""
         made = copy.copy(sessions)
         made.items, made.values = self.items, self._codes[sessions.values]
         made._keep(made.values > 0)
         return made
 
     def unions(self, asked: SessionFrame) -> Iterator[Table]:
-        """Yield what the sources find for sessions, coded by ``coded``, block by block."""
+        """Yield the sources' candidates for sessions coded by ``coded``, block by block."""
         acts = _only(asked, _ACT)
         own = torch.unique(_pairs(acts))
         for union in self.candidates.stream(acts):
@@ -322,7 +321,7 @@ class _Finder:
             yield union if self.keep else union.take(~seen)
 
     def taken(self, union: Table, asked: SessionFrame) -> Table:
-        """Return the best ``k`` of each session, with features, by session and item: the order says nothing."""
+        """Return each session's best ``k`` with features, sorted by session and item."""
         acts = _only(asked, _ACT)
         session, score = union["session"].values, self.candidates.fused(union, self._weights)
         rows = best_first(session, score)
@@ -335,17 +334,17 @@ class _Finder:
         return self._of_all(table, asked)
 
     def named(self, table: Table, ids: Column, group: str, item: str) -> Table:
-        """Return a table of ``blocks`` with the ids of groups and items in place of their numbers."""
+        """Replace the numbers of groups and items by their ids."""
         found = self.items.decode(table["item"].values)
         about = {group: _as_ids(ids.take(table["session"].values)), item: _as_ids(found)}
-        clash = next((n for n in about if n in table and n not in ("session", "item")), None)
+        clash = next((n for n in about if n in numeric(table)), None)
         if clash is not None:
             raise DataError("a feature has this name", column=clash, remedy="Rename the column")
-        return Table({**about, **{n: table[n] for n in table.names if n not in ("session", "item")}})
+        return Table({**about, **{n: table[n] for n in numeric(table)}})
 
     @staticmethod
     def recall(parts: Sequence[Table], share: float, taken: tuple[float, float]) -> Table:
-        """Return ``Candidates.recall`` of blocks as one, and the recall and number of those that are taken."""
+        """Join ``Candidates.recall`` of blocks, and add the recall and number of the taken ones."""
         about: dict[str, list[Any]] = {"source": [*parts[0]["source"].to_arrow().to_pylist(), "taken"]}
         for name, factor, last in (("recall", share, taken[0]), ("gain", share, taken[0]), ("candidates", 1, taken[1])):
             about[name] = [*(factor * torch.stack([part[name].values for part in parts]).sum(0)).tolist(), last]
@@ -385,39 +384,34 @@ def make_candidates(
     groups: int = 20_000,
     seed: int = 0,
 ) -> CandidateTables:
-    """Turn a log of events into candidates with labels and candidates to rank, for ``fastrec.fit(group=…)``.
+    """Turn a log of events into labelled candidates and candidates to rank, for ``fastrec.fit(group=…)``.
 
-    The log is cut. Sources learn from what is before the cut and find candidates; the label says which of them came
-    after it. Then the sources learn from the whole log, and find the candidates that are to be ranked.
-
-    Users with times are cut at one moment. Users without times are cut before their last event. Of sessions the last
-    tenth are cut anywhere, and sources learn from what was before the first of them.
+    Sources learn from the log before a cut and find candidates; labels say which came after it. Then they learn from
+    the whole log and find the candidates to rank. Users with times are cut at one moment, users without times before
+    their last event. The last tenth of sessions are cut at random places, and sources learn from the earlier ones.
 
     Args:
-        events: one event a row: a path or a frame; or one row for each user or session with ``item`` as its list.
-        item: the column of items.
-        user: the column of users; a group is a user.
-        session: the column of sessions, in place of ``user``; a group is a session.
-        time: the column of times: numbers, dates or ISO 8601; None: the events are in order.
-        kind: a column that says what kind an event is.
-        targets: the kinds that are positives; None: all but ``shown``.
-        shown: the kind of events that say an item was shown. Such items are no history; if they are candidates and were
-            shown after the cut, they stay as negatives.
-        test: the events of the users or sessions that are to be ranked, with the same columns, or of users only their
-            column; None: all users of the log, or its last tenth of sessions.
-        k: candidates a group.
+        events: one event a row: a path or a frame; or one row per user or session with ``item`` as its list.
+        item: column of items.
+        user: column of users, which are the groups; or give ``session``.
+        session: column of sessions, which are the groups.
+        time: column of times: numbers, dates or ISO 8601; None: the events are in order.
+        kind: column of the kinds of events.
+        targets: kinds that are positives; None: all but ``shown``.
+        shown: kind of events that only show an item. They are no history; candidates shown after the cut stay as
+            negatives.
+        test: events of the groups to rank, with the same columns, or for users only their column; None: all users, or
+            the last tenth of sessions.
+        k: candidates per group.
         sources: names of ``next near knn ease popular late own``, or name → source; None: those that fit the log.
         seen: whether a group's own items are candidates; ``auto``: if enough positives are repeats.
-        cut: the moment, as ``time`` writes it; None: the time of the first of the last tenth of events.
-        negatives: so many of each group in ``train``, at random; None: all candidates.
-        groups: so many groups in ``train``, at random.
-        seed: of what is random.
-
-    Returns:
-        The tables, and what the sources are worth.
+        cut: the moment, as ``time`` writes it; None: the start of the last tenth of events.
+        negatives: number per group in ``train``, at random; None: all.
+        groups: number in ``train``, at random.
+        seed: of all that is random.
 
     Raises:
-        DataError: columns, times or options make no sense, or no group has events before and after the cut.
+        DataError: wrong columns, times or options, or no group has events before and after the cut.
 
     Example:
         >>> from fastrec.retrieval import make_candidates

@@ -1,4 +1,4 @@
-"""Sources of candidates: models, near vectors, a session's own items, what is popular."""
+"""Sources of candidates: models, near vectors, a session's own items, popularity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.retrieval.base import Saved
+from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.index import Index
 from fastrec.sequences import CoVisitation, SessionFrame, SessionModel
 from fastrec.sequences.neighbours import by_age
@@ -19,9 +19,9 @@ from fastrec.table.column import rows_of
 
 
 class CandidateSource(Saved, ABC):
-    """Learns from sessions, then finds some items for each of others.
+    """Learns from sessions, then finds some items for each session.
 
-    One of your own has ``_fit`` and ``_best``; to be saved, ``learned`` (see ``Saved``; ``items`` are saved apart).
+    Your own class defines ``_fit`` and ``_best``, and to be saved ``learned`` (see ``Saved``).
     """
 
     items: Vocab | None = None
@@ -33,10 +33,10 @@ class CandidateSource(Saved, ABC):
 
     @abstractmethod
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        """Return what ``best`` does."""
+        """Return the result of ``best``."""
 
     def fit(self, sessions: SessionFrame) -> Self:
-        """Learn from sessions: from those before the ones that are asked for (see ``cut_at``)."""
+        """Learn from the sessions before those to ask for (see ``cut_at``)."""
         self.items = sessions.items
         self._fit(sessions)
         return self
@@ -45,10 +45,10 @@ class CandidateSource(Saved, ABC):
         """Return each session's ``k`` best items.
 
         Returns:
-            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer.
+            Codes int64 ``[n, k]``, best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer.
 
         Raises:
-            NotFittedError: nothing was learned.
+            NotFittedError: ``fit`` was not called.
             DataError: ``k`` is below 1.
         """
         if self.items is None:
@@ -61,8 +61,8 @@ class CandidateSource(Saved, ABC):
         """Return the best items of each session as rows.
 
         Returns:
-            ``session`` (its number, int64), ``item`` (its code, int64), ``score`` (float32) and ``rank`` (from 1),
-            sessions in the order given, the best first.
+            ``session`` (number, int64), ``item`` (code, int64), ``score`` (float32) and ``rank`` (from 1), by session
+            and rank.
         """
         items, scores = self.best(sessions, k)
         session, place = (items > 0).nonzero(as_tuple=True)
@@ -71,10 +71,9 @@ class CandidateSource(Saved, ABC):
 
 
 def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: int) -> tuple[Tensor, Tensor]:
-    """Return each session's ``k`` best items, of equal ones the lower code, from rows in any order, each pair once."""
+    """Return each session's ``k`` best items (ties: the lower code) from rows in any order, each pair once."""
     order = torch.argsort(item, stable=True)
-    order = order[torch.argsort(score[order], descending=True, stable=True)]
-    order = order[torch.argsort(session[order], stable=True)]
+    order = order[best_first(session[order], score[order])]
     session, item, score = session[order], item[order], score[order]
     place = torch.arange(len(session)) - torch.searchsorted(session, session)
     kept = place < k
@@ -86,12 +85,11 @@ def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: i
 
 
 class ModelSource(CandidateSource):
-    """The items that a model of sessions recommends.
+    """The recommendations of a session model.
 
     Args:
-        model: such as ``CoVisitation``, ``VSTAN``, ``PopularItems`` or a net; one that is fitted already stays as it is
-            where ``fitted``.
-        fitted: whether ``fit`` leaves the model as it is.
+        model: such as ``CoVisitation``, ``VSTAN``, ``PopularItems`` or a net.
+        fitted: the model is fitted, and ``fit`` leaves it unchanged.
         exclude_seen: leave out the session's own items.
     """
 
@@ -120,12 +118,12 @@ class ModelSource(CandidateSource):
 
 
 class NearestVectors(CandidateSource):
-    """The items nearest to the mean of a session's vectors, the last counting most.
+    """The items nearest to the weighted mean of a session's vectors.
 
     Args:
-        vectors: float ``[n, d]``: a net's item vectors, say.
-        ids: whose they are, ``[n]``.
-        decay: an event that is ``d`` events from the session's end counts ``exp(-d / decay)``.
+        vectors: float ``[n, d]``, such as a net's item vectors.
+        ids: of their items, ``[n]``.
+        decay: an event ``d`` events from the session's end weighs ``exp(-d / decay)``.
         metric: ``"cosine"`` or ``"dot"``.
     """
 
@@ -137,7 +135,7 @@ class NearestVectors(CandidateSource):
         self.index, self.decay = Index(vectors, ids, metric=metric, verbose=False), decay
 
     def _fit(self, sessions: SessionFrame) -> None:
-        """Find the place of every code, -1 for none, and the code of every place, 0 for none."""
+        """Find the place of every code (-1: none), and the code of every place (0: none)."""
         self._code = sessions.items.encode(as_column(self.index.ids.values, name="item"))
         self._place = torch.full((len(sessions.items),), -1, dtype=torch.int64)
         known = self._code > 0
@@ -164,10 +162,10 @@ class NearestVectors(CandidateSource):
 
 
 class RepeatedItems(CandidateSource):
-    """The items that a session had, the latest and most frequent first.
+    """The session's own items, the latest and most frequent first.
 
     Args:
-        decay: an event that is ``d`` events from the session's end counts ``exp(-d / decay)``.
+        decay: an event ``d`` events from the session's end weighs ``exp(-d / decay)``.
     """
 
     learned = ()
@@ -190,14 +188,13 @@ class RepeatedItems(CandidateSource):
 
 
 class SegmentPopularity(CandidateSource):
-    """The items with the most events in the session's segment, recent ones counting most.
+    """The items with the most events in the session's segment.
 
     Args:
-        segment: a side feature of events, of codes (``SessionFrame(features=…)``): a country, a device, a kind of user.
-            A session is of its last event's segment. None: all are of one.
-        recency: an event counts ``exp(-age / recency)``, its session's age before the end of the log in shares of the
-            log's span; None: all count alike.
-        most: how many items of each segment are kept.
+        segment: side feature of codes (``SessionFrame(features=…)``): a country, a device; the session's last event
+            counts. None: one segment.
+        recency: an event weighs ``exp(-age / recency)``, its session's age in shares of the log's span; None: 1.
+        most: number of items stored per segment.
     """
 
     learned = ("_items", "_scores")

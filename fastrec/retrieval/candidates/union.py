@@ -11,18 +11,18 @@ from torch import Tensor
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.retrieval.base import Saved
+from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, concat
 
 
 class Candidates(Saved):
-    """The union of what several sources find, a row for every session and item, with each source's score and rank.
+    """Union of several sources: a row for every session and item, with each source's score and rank.
 
     Args:
-        sources: name → source, or model of sessions.
-        k: how many each finds; or name → how many.
+        sources: name → source, or session model.
+        k: candidates per source, or name → number.
 
     Raises:
         DataError: there is no source, or ``k`` names others.
@@ -48,7 +48,7 @@ class Candidates(Saved):
         self.seconds: dict[str, float] = {}
 
     def fit(self, sessions: SessionFrame) -> Self:
-        """Fit every source; ``seconds`` then says how long each took for a million events."""
+        """Fit every source; ``seconds`` then has each one's time per million events."""
         millions = max(len(sessions.values), 1) / 1e6
         for name, source in self.sources.items():
             started = time.perf_counter()
@@ -57,18 +57,16 @@ class Candidates(Saved):
         return self
 
     def union(self, sessions: SessionFrame) -> Table:
-        """Return what all sources find.
+        """Return the candidates of all sources.
 
         Returns:
-            ``session`` (its number) and ``item`` (its code), int64, ascending; for each source ``{name}_score``
-            (float32) and ``{name}_rank`` (float32, from 1), NaN where it did not find the item; ``sources``: how many
-            did.
+            ``session`` (number) and ``item`` (code), int64, ascending; per source ``{name}_score`` and ``{name}_rank``
+            (float32, ranks from 1), NaN if it did not find the item; ``sources``: how many did.
         """
-        parts = list(self.stream(sessions))
-        return concat(parts) if len(parts) > 1 else parts[0]
+        return concat(list(self.stream(sessions)))
 
     def stream(self, sessions: SessionFrame) -> Iterator[Table]:
-        """``union`` block by block of sessions, in their order; one block at least."""
+        """Yield ``union`` in blocks of sessions, in their order; at least one block."""
         step = max(1, limits.BLOCK // sum(self.k.values()))
         for a in range(0, max(len(sessions), 1), step):
             rows = torch.arange(a, min(a + step, len(sessions)))
@@ -93,7 +91,7 @@ class Candidates(Saved):
         return Table({**columns, "sources": sources})
 
     def fused(self, table: Table, weights: Tensor | None = None) -> Tensor:
-        """Return one score of what ``union`` found, by all sources' ranks: the sum of ``weight / (60 + rank)``.
+        """Return the reciprocal rank fusion of a ``union``: the sum of ``weight / (60 + rank)``.
 
         Args:
             table: of ``union``.
@@ -105,45 +103,38 @@ class Candidates(Saved):
         return terms.sum(1) if weights is None else terms @ weights
 
     def label(self, table: Table, wanted: SessionFrame | Tensor) -> Tensor:
-        """Return which candidates were right: float32 ``[rows]``, 1 or 0.
+        """Return which candidates are right: float32 ``[rows]``, 1 or 0.
 
         Args:
             table: of ``union``.
-            wanted: each session's items that are to be found; or one code each, int64 ``[n]``.
+            wanted: each session's right items; or one code each, int64 ``[n]``.
         """
         pairs, codes = self._wanted(wanted)
         return torch.isin(table["session"].values * codes + table["item"].values, pairs).float()
 
     def recall(self, table: Table, wanted: SessionFrame | Tensor, at: int = 100) -> Table:
-        """Return what each source contributes: how many of the items that are to be found it finds.
+        """Return each source's contribution to the recall.
 
         Args:
-            table: of ``union``, of the sessions whose items ``wanted`` holds.
+            table: of ``union``, for the sessions of ``wanted``.
             wanted: as for ``label``.
-            at: of each source the candidates up to this rank.
+            at: count each source's candidates up to this rank.
 
         Returns:
-            ``source`` (``'union'`` last), ``recall``: the share found of all items to be found; ``gain``: what the
-            union would lose without the source; ``candidates``: how many a session.
+            ``source`` (``'union'`` last), ``recall``: share of the wanted items found; ``gain``: loss of the union
+            without the source; ``candidates``: mean number per session.
         """
         pairs, codes = self._wanted(wanted)
         right = torch.isin(table["session"].values * codes + table["item"].values, pairs)
         total, sessions = max(len(pairs), 1), max(len(wanted), 1)
-        by = {n: table[f"{n}_rank"].values <= at for n in self.sources}
-        stacked = torch.stack(list(by.values()))
-        alone = stacked.sum(0) == 1
-        rows: list[tuple[str, float, float, float]] = []
-        for name, there in by.items():
-            found, only = int((there & right).sum()), int((there & right & alone).sum())
-            rows.append((name, found / total, only / total, int(there.sum()) / sessions))
-        every = stacked.any(0)
-        found = int((every & right).sum()) / total
-        rows.append(("union", found, found, int(every.sum()) / sessions))
-        names = ("source", "recall", "gain", "candidates")
-        return Table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        found = torch.stack([table[f"{n}_rank"].values <= at for n in self.sources])
+        alone, every = found.sum(0) == 1, found.any(0)
+        found, lost = torch.cat([found, every[None]]), torch.cat([found & alone, every[None]])
+        shares = {"recall": (found & right).sum(1).double() / total, "gain": (lost & right).sum(1).double() / total}
+        return Table({"source": [*self.sources, "union"], **shares, "candidates": found.sum(1).double() / sessions})
 
     def _wanted(self, wanted: SessionFrame | Tensor) -> tuple[Tensor, int]:
-        """Return the pairs that are to be found, each once, and what a session's number is multiplied by."""
+        """Return the distinct wanted pairs, and the factor of a session's number in them."""
         known = next(iter(self.sources.values())).items
         codes = len(known) if known is not None else int(wanted.max()) + 1
         if isinstance(wanted, Tensor):
@@ -155,13 +146,13 @@ class Candidates(Saved):
 
 
 def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, seed: int = 0) -> torch.Tensor:
-    """Return all positives, and some negatives of each session that has a positive.
+    """Return all positives, and some random negatives of each session with a positive.
 
     Args:
         table: candidates, with ``session``.
         label: ``[n]``, above 0: a positive.
-        per_session: how many negatives, at random.
-        seed: of the choice.
+        per_session: number of negatives.
+        seed: of the draw.
 
     Returns:
         Rows of the table, int64, ascending.
@@ -175,8 +166,7 @@ def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, see
     session, positive = table["session"].values, label > 0
     draw = torch.rand(len(session), generator=torch.Generator().manual_seed(seed))
     draw[positive] = -1.0
-    order = torch.argsort(draw, stable=True)
-    order = order[torch.argsort(session[order], stable=True)]
+    order = best_first(session, -draw)
     ordered = session[order]
     place = torch.arange(len(order)) - torch.searchsorted(ordered, ordered)
     count = torch.bincount(session[positive], minlength=int(session.max()) + 1 if len(session) else 0)
@@ -186,16 +176,11 @@ def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, see
 
 
 def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, SessionFrame, SessionFrame]:
-    """Part a log at a moment.
-
-    Args:
-        sessions: with times (``order=…``).
-        moment: what is before it is known; seconds since 1970 where ``order`` holds times.
+    """Split a log at a moment (seconds since 1970 if ``order`` holds times).
 
     Returns:
-        What may be learned from: all sessions with their events before the moment. Then, of the sessions with events
-        both before and after, those before, which are asked for; and those after, which are to be found. The last two
-        have one session for another.
+        All sessions with their events before the moment, to learn from. Then, for sessions with events on both sides,
+        the events before, and those after, as two frames of the same sessions.
 
     Raises:
         DataError: the events have no times.
@@ -210,11 +195,10 @@ def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, Session
 
 
 def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
-    """Cut every session of two events or more somewhere, at random; shorter ones are left out.
+    """Cut every session of two or more events at a random place; shorter ones are left out.
 
     Returns:
-        What was before the cut, which is asked for, and what came after, which is to be found: one session for
-        another, with one event or more.
+        The events before the cut, and those after, as two frames of the same sessions.
     """
     long = (sessions.lengths > 1).nonzero().squeeze(1)
     starts, ends = sessions.offsets[long], sessions.offsets[long + 1]
@@ -225,18 +209,23 @@ def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame
     return asked, wanted
 
 
-class CandidateFeatures(Saved):
-    """Adds columns to a table of candidates.
+def numeric(table: Table) -> list[str]:
+    """Return the columns of a table of candidates but ``session`` and ``item``."""
+    return [n for n in table.names if n not in ("session", "item")]
 
-    For every ``{source}_score`` its share of the session's highest and of their sum; the item's events in the log and
-    in its last twentieth (of events by time; without times, of sessions as they stand); the session's length, its last
-    item's events, and whether the candidate is that item.
+
+class CandidateFeatures(Saved):
+    """Features of candidates.
+
+    Per ``{source}_score``, its share of the session's maximum and sum; the item's events in the log and its last
+    twentieth (of events by time; without times, of sessions in order); the session's length, its last item's events,
+    and whether the candidate is that item.
     """
 
     learned = ("_counts", "_recent")
 
     def fit(self, sessions: SessionFrame) -> Self:
-        """Count the log's items; of the log that the sources learn from."""
+        """Count the items of the log that the sources learn from."""
         codes = len(sessions.items)
         self._counts = torch.bincount(sessions.values, minlength=codes).float()
         few = max(1, len(sessions) // 20)
@@ -248,11 +237,11 @@ class CandidateFeatures(Saved):
 
     @property
     def popularity(self) -> Tensor:
-        """Each code's share of the most frequent item's events, float32 ``[codes]``."""
+        """Each code's events as a share of the most frequent item's, float32 ``[codes]``."""
         return self._counts / self._counts.max().clamp_min(1)
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """Return the table, of ``session``, ``item`` and scores of the sessions, with these columns more."""
+        """Add the columns to a table with ``session``, ``item`` and scores of the sessions."""
         session, item = table["session"].values, table["item"].values
         last = sessions.at_ends(sessions.values)
         made = {
@@ -275,15 +264,14 @@ def _shares(name: str, score: Tensor, session: Tensor, count: int) -> dict[str, 
 
 
 class EventFeatures(Saved):
-    """Adds columns to a table of candidates, by kinds of events.
+    """Features of candidates by kinds of events.
 
-    For every kind: how many events of it the session had about the item, how many in all, how many the log had about
-    the item, and their share of the item's events. How many events, and seconds, ago the session's last event about the
-    item was; NaN where there was none.
+    Per kind: the session's events with the item and in all, the log's events with the item, and their share of the
+    item's events. The number of events, and of seconds, since the session's last event with the item; NaN if there is
+    none.
 
     Args:
-        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is; None: all are of the
-            kind ``events``.
+        event: side feature of the kinds of events (``SessionFrame(features=…)``); None: one kind, ``events``.
     """
 
     learned = ("_kinds", "_counts")
@@ -292,7 +280,7 @@ class EventFeatures(Saved):
         self.event = event
 
     def fit(self, sessions: SessionFrame) -> Self:
-        """Count the log's events of each kind about each item; of the log that the sources learn from."""
+        """Count each item's events by kind in the log that the sources learn from."""
         self._kinds = ["", "events"] if self.event is None else sessions.kinds(self.event)
         counts = torch.bincount(
             self._of(sessions) * len(sessions.items) + sessions.values, minlength=len(self._kinds) * len(sessions.items)
@@ -301,7 +289,7 @@ class EventFeatures(Saved):
         return self
 
     def _of(self, sessions: SessionFrame) -> Tensor:
-        """Return the events' kinds as ``fit`` numbers them; 0: one that it did not see."""
+        """Return the events' kinds as ``fit`` numbers them; 0: unknown."""
         if self.event is None:
             return torch.ones_like(sessions.values)
         place = {name: i for i, name in enumerate(self._kinds) if name}
@@ -309,7 +297,7 @@ class EventFeatures(Saved):
         return table[sessions.sides[self.event]]
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """Return the table, of ``session`` and ``item`` of the sessions, with these columns more."""
+        """Add the columns to a table with ``session`` and ``item`` of the sessions."""
         session, item = table["session"].values, table["item"].values
         codes, (rows, steps), kinds = len(sessions.items), sessions.steps(), self._of(sessions)
         pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)

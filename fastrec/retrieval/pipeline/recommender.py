@@ -1,4 +1,4 @@
-"""``Recommender``: from sessions to the items that are shown, in four stages."""
+"""``Recommender``: from sessions to the items shown, in four stages."""
 
 from __future__ import annotations
 
@@ -19,38 +19,34 @@ from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.retrieval.base import best_first
 from fastrec.retrieval.candidates.sources import CandidateSource
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, sample_negatives
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, numeric, sample_negatives
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
 from fastrec.table import Table, Vocab, as_column, concat, load_state, save_state
 from fastrec.table.column import offsets_of
 from fastrec.validate import Lists
 
-# A recommender on disk: its stages as plain state, its ranker's files beside them.
+# Files of a saved recommender.
 ABOUT, RANKER, _STAGES = "recommender.json", "ranker", "stages"
 STAGES = ("retrieve", "filter", "score", "order")
-_IDS = ("session", "item")
 
 
 class Recommender:
     """Retrieves candidates, filters them, scores them by a ranker, and orders them.
 
     Args:
-        retriever: ``Candidates``, one source, or a model of sessions.
-        filters: what takes candidates away: ``Seen()``, ``Available(ids)``, ``InSegment(…)``, or functions like these.
-        ranker: an estimator of ranking, which gets the candidates' columns as numbers; or what has ``predict(table)``,
-            as a run directory opened by ``SavedRun``, which gets them with the items' ids. None: the source's own
-            scores, of several sources the sum of ``1 / (60 + rank)``.
-        features: adds columns for the ranker: called with table and sessions; with ``fit(sessions)`` if it has to
-            learn. None: ``CandidateFeatures()`` where the ranker is an estimator.
-        order: what puts candidates in another order: ``Boost(…)``, ``Quota(…)``, ``MMR(…)``, one after the other.
-        depth: how many candidates a single source or model retrieves.
+        retriever: ``Candidates``, one source, or a session model.
+        filters: ``Seen()``, ``Available(ids)``, ``InSegment(…)``, or functions like these.
+        ranker: a ranking estimator, which gets the candidates' numeric columns; or an object with ``predict(table)``,
+            such as a ``SavedRun``, which gets them with the items' ids. None: the source's scores; for several sources,
+            ``Candidates.fused``.
+        features: adds columns for the ranker, called with table and sessions; it may have ``fit(sessions)``. None:
+            ``CandidateFeatures()`` for an estimator.
+        order: ``Boost(…)``, ``Quota(…)``, ``MMR(…)``, or functions like these, one after the other.
+        depth: candidates of a single source or model.
 
     Attributes:
-        seconds: what each stage of the last call took.
+        seconds: time of each stage in the last call.
         form: how the sessions of ``fit`` were read and coded, see ``SessionFrame.form``.
-
-    Source of that sum: Cormack, Clarke, Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and individual
-    rank learning methods".
 
     Example:
         >>> import pandas as pd
@@ -84,17 +80,17 @@ class Recommender:
     def fit(
         self, sessions: SessionFrame, *, share: float = 0.12, most: int = 30_000, negatives: int = 60, seed: int = 0
     ) -> Self:
-        """Fit the retriever, and the ranker where it is an estimator.
+        """Fit the retriever, and a ranker that is an estimator.
 
-        The ranker learns from the last sessions what came next, out of candidates of a retriever that learned from the
-        sessions before them; then the retriever learns from all.
+        The ranker learns on the last sessions, from candidates of a retriever fitted to the earlier ones; then the
+        retriever learns from all sessions.
 
         Args:
-            sessions: the log, the past first or with times.
-            share: of the sessions, the last, that the ranker learns from.
-            most: how many events it learns from, drawn at random.
-            negatives: how many wrong candidates of each it sees.
-            seed: of what is drawn, and of the ranker.
+            sessions: the log, in the order of time or with times.
+            share: of the sessions, the last, for the ranker.
+            most: maximum of their events, drawn at random.
+            negatives: wrong candidates per event for the ranker.
+            seed: of all draws, and of the ranker.
 
         Raises:
             DataError: no candidate of the last sessions is right.
@@ -112,7 +108,7 @@ class Recommender:
         """The items' codes.
 
         Raises:
-            DataError: nothing was learned.
+            DataError: ``fit`` was not called.
         """
         found = next(iter(self.retriever.sources.values())).items
         if found is None:
@@ -122,21 +118,15 @@ class Recommender:
     def save(self, folder: str | Path) -> None:
         """Write all stages as JSON, safetensors and a ranker's own files, without pickle.
 
-        An earlier save is replaced in one step. A run directory that ranks is copied into it.
+        An earlier save is replaced in one step. A run directory used as ranker is copied.
 
         Raises:
-            NotFittedError: nothing was learned.
-            DataError: a stage is a function, or of a class of your own that says no state.
+            NotFittedError: ``fit`` was not called.
+            DataError: a stage is a function, or of your own class without a state.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
         check_replaceable(folder, ABOUT)
-        state = {
-            "retriever": self.retriever,
-            "filters": self.filters,
-            "order": self.order,
-            "features": self.features,
-            "form": self.form,
-        }
+        state = {n: getattr(self, n) for n in ("retriever", "filters", "order", "features", "form")}
         at = getattr(self.ranker, "folder", None)
         is_run = isinstance(at, Path) and (at / "config.json").is_file()
         kind = None if self.ranker is None else "run" if is_run else "estimator"
@@ -157,12 +147,12 @@ class Recommender:
         """Read what ``save`` wrote.
 
         Args:
-            folder: where it is.
-            ranker: what ranks, where that is no estimator: of a run ``SavedRun(folder / "ranker")``.
+            folder: of the save.
+            ranker: a ranker that is no estimator: for a run, ``SavedRun(folder / "ranker")``.
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a class that is not known, or its ranker has to be given.
+            DataError: it holds an unknown class, or its ranker has to be given.
         """
         folder = Path(folder)
         recover(folder)
@@ -171,11 +161,10 @@ class Recommender:
         try:
             kind = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["ranker"]
             state = load_state(folder / _STAGES)
-            parts = {n: state[n] for n in ("retriever", "filters", "features", "order")}
-            form = state["form"]
+            form, parts = state["form"], {n: state[n] for n in ("retriever", "filters", "features", "order")}
+        except DataError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
             problem = f"the saved recommender cannot be read ({error!r})"
             raise UnreadableFileError(problem, file=folder, remedy="Save it again") from error
         if kind == "estimator":
@@ -202,22 +191,20 @@ class Recommender:
             parts.append(full.take(rows))
             labels.append(label[rows])
             groups.append(table["session"].values[rows])
-        table, label = (concat(parts) if len(parts) > 1 else parts[0]), torch.cat(labels)
+        table, label = concat(parts), torch.cat(labels)
         if not bool(label.any()):
             raise DataError("no candidate of the last sessions is right", remedy="Give more sources or sessions")
-        self.ranker.fit(Lists(table, torch.cat(groups), conts=self._columns(table), label=label), None, seed=seed)
+        self.ranker.fit(Lists(table, torch.cat(groups), conts=numeric(table), label=label), None, seed=seed)
 
     def recommend(self, sessions: SessionFrame, k: int = 20, *, context: Table | None = None) -> Table:
         """Return the items to show for each session.
 
         Args:
-            sessions: any.
-            k: how many, at most.
-            context: more columns for a ranker that is no estimator, one row for each session: a run's, say.
+            k: number of items, at most.
+            context: more columns for a ranker that is no estimator, one row per session.
 
         Returns:
-            ``session`` (its number), ``item`` (its id), ``score`` (float32) and ``rank`` (from 1), sessions in the
-            order given, items in the order in which they are shown.
+            ``session`` (number), ``item`` (id), ``score`` (float32) and ``rank`` (from 1), by session and rank.
 
         Raises:
             DataError: ``k`` is below 1.
@@ -226,8 +213,8 @@ class Recommender:
             raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         self.seconds = dict.fromkeys(STAGES, 0.0)
         if context is not None and len(context) != len(sessions):
-            remedy = "Give one for each session"
-            raise DataError(f"{len(context)} rows of context for {len(sessions)} sessions", remedy=remedy)
+            problem = f"{len(context)} rows of context for {len(sessions)} sessions"
+            raise DataError(problem, remedy="Give one for each session")
         sessions = sessions.recode(self.items)
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         stream = self.retriever.stream(sessions)
@@ -242,14 +229,11 @@ class Recommender:
         return Table({"session": session, "item": sessions.decode(item), "score": score, "rank": rank})
 
     def recommend_one(self, items: Any, k: int = 20) -> Table:
-        """Return the items to show for one session.
+        """Return the items to show for one session, as ``recommend`` does.
 
         Args:
-            items: ids of its items so far, the last one last; unknown ones are left out.
-            k: how many, at most.
-
-        Returns:
-            As ``recommend``.
+            items: ids of its items so far, the last one last; unknown ones are dropped.
+            k: number of items, at most.
         """
         known = self.items
         codes = known.encode(as_column(items, name="item")) if len(items) else torch.zeros(0, dtype=torch.int64)
@@ -276,21 +260,16 @@ class Recommender:
 
     def _scores(self, table: Table, sessions: SessionFrame, context: Table | None) -> Tensor:
         if self.ranker is None:
-            sources = list(self.retriever.sources)
-            if len(sources) == 1:
-                return table[f"{sources[0]}_score"].values
-            return self.retriever.fused(table)
+            only, *more = self.retriever.sources
+            return self.retriever.fused(table) if more else table[f"{only}_score"].values
         full = table if self.features is None else self.features(table, sessions)
         if isinstance(self.ranker, Estimator):
-            said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))
+            said = self.ranker.predict(Lists(full, table["session"].values, conts=numeric(full)))
         else:
             taken = {} if context is None else context.take(table["session"].values)
             more = {n: taken[n] for n in taken}
             said = self.ranker.predict(full.with_columns({**more, "item": sessions.decode(table["item"].values)}))
         return torch.as_tensor(said).float()
-
-    def _columns(self, table: Table) -> list[str]:
-        return [n for n in table.names if n not in _IDS]
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

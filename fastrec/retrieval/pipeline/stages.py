@@ -1,8 +1,9 @@
-"""What puts candidates in another order than their scores': boosts, quotas, variety.
+"""Filters of candidates, and orders beside the scores: boosts, quotas, variety.
 
-Each is called with the candidates of all sessions, best first within a session (session and item: int64 ``[n]``, score:
-float32 ``[n]``), the items' ``Vocab`` and how many will be shown; it gives the rows in their new order and their
-scores. Yours may be any such function.
+An order is called with the candidates of all sessions, best first within a session (session and item: int64 ``[n]``,
+score: float32 ``[n]``), the items' ``Vocab`` and the number shown. It returns the rows in their new order, and scores.
+A filter is called with the table of candidates (``session`` and ``item``: numbers and codes) and the sessions; it
+returns a bool per row: whether it stays. Your own may be any such functions.
 """
 
 from __future__ import annotations
@@ -19,30 +20,21 @@ from fastrec.sequences import SessionFrame
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
 
-# What takes candidates away: items that were seen, that are not to be had, or not for this segment.
-#
-# A filter is called with the table of candidates (``session`` and ``item``, numbers and codes) and the sessions; it
-# gives a bool for each row: whether it stays. Yours may be any function of these two.
-
 
 class Seen(Saved):
-    """Takes away the session's own items."""
+    """Filters out the session's own items."""
 
     learned = ()
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
-        """Return bool ``[rows]``: True where the candidate is none of them."""
+        """Return bool ``[rows]``."""
         codes = len(sessions.items)
         own = torch.unique(rows_of(sessions.offsets) * codes + sessions.values)
         return ~torch.isin(table["session"].values * codes + table["item"].values, own)
 
 
 class Available(Saved):
-    """Leaves only items available; ``set`` says anew which, between requests.
-
-    Args:
-        ids: of the items.
-    """
+    """Keeps only available items; ``set`` changes them between requests."""
 
     learned = ()
 
@@ -50,7 +42,7 @@ class Available(Saved):
         self.set(ids)
 
     def set(self, ids: Any) -> None:
-        """Make these items, and no others, available from now on."""
+        """Make only these items available from now on."""
         self.ids, self._vocab = as_column(ids_of(ids), name="item"), None
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
@@ -61,11 +53,11 @@ class Available(Saved):
 
 
 class InSegment(Saved):
-    """Leaves only items that are for the session's segment.
+    """Keeps only items of the session's segment.
 
     Args:
-        segment: a side feature of events (``SessionFrame(features=…)``); a session is of its last event's.
-        allowed: the segment's name → ids of its items; sessions of other segments keep all.
+        segment: side feature of events (``SessionFrame(features=…)``); the session's last event counts.
+        allowed: segment → ids of its items; sessions of other segments keep all.
     """
 
     learned = ()
@@ -93,7 +85,7 @@ class InSegment(Saved):
 
 
 def _mask(ids: Any, items: Vocab) -> Tensor:
-    """Return bool ``[codes]``: whether the item is among the ids; unknown ids say nothing."""
+    """Return bool ``[codes]``: whether the item is among the ids; unknown ids are ignored."""
     mask = torch.zeros(len(items), dtype=torch.bool)
     if len(ids):
         mask[items.encode(as_column(ids, name="item"))] = True
@@ -109,7 +101,7 @@ class Boost(Saved):
 
     Args:
         ids: of the items.
-        amount: 0.1: a tenth of the range; below 0 they sink.
+        amount: such as 0.1 for a tenth of the range; negative: lower.
     """
 
     learned = ()
@@ -118,7 +110,7 @@ class Boost(Saved):
         self.ids, self.amount = as_column(ids_of(ids), name="item"), amount
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
-        """Return rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
+        """Return rows int64 ``[n]`` in their new order, and their scores float32 ``[n]``."""
         boosted = _mask(self.ids, items)
         low, high = _bounds(session, score)
         score = score + self.amount * (high - low)[session] * boosted[item]
@@ -127,12 +119,12 @@ class Boost(Saved):
 
 
 class Quota(Saved):
-    """At most so many items of a group among those that are shown, as long as there are others; the rest come after.
+    """Limits the items of a group shown first; the others come after all other items.
 
     Args:
         ids: of the items.
-        groups: of each, of any key type: a brand, a shop.
-        most: how many of a group.
+        groups: of each item, of any key type, such as brands.
+        most: items per group.
 
     Raises:
         DataError: lengths differ, or ``most`` is below 1.
@@ -148,7 +140,7 @@ class Quota(Saved):
         self.most = most
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
-        """Return rows in their new order, and their scores; items without a group are not counted."""
+        """Return rows in their new order, and their scores; items without a group are not limited."""
         of_item = torch.zeros(len(items), dtype=torch.int64)
         of_item[items.encode(self.ids)] = self.groups.coded().codes.cpu()
         of_item[: len(items.reserved)] = 0
@@ -165,14 +157,14 @@ class Quota(Saved):
 class MMR(Saved):
     """Maximal marginal relevance: each next item is good and unlike those before it.
 
-    The next is the one with the highest ``share · relevance − (1 − share) · similarity``: the score brought to 0 to 1
-    within the session, and the highest cosine with an item before it.
+    It maximises ``share · relevance − (1 − share) · similarity``: the score, scaled to 0 to 1 within the session, and
+    the highest cosine with an item before it.
 
     Args:
-        vectors: float ``[n, d]``; items without one are like no other.
-        ids: whose they are.
-        share: of relevance: 1 leaves the order as it is.
-        depth: how many of the best candidates of a session are ordered, times ``k``.
+        vectors: float ``[n, d]``; items without one are unlike all others.
+        ids: of their items.
+        share: of relevance; 1 keeps the order.
+        depth: the best ``depth * k`` candidates of a session are ordered.
 
     Raises:
         DataError: shapes do not fit, or ``share`` is not between 0 and 1.
@@ -191,7 +183,7 @@ class MMR(Saved):
         self.share, self.depth = share, depth
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
-        """Return rows in their new order, and their scores; those that are not reached keep their order behind."""
+        """Return rows in their new order, and their scores; candidates beyond the depth keep their order behind."""
         table = torch.zeros(len(items), self.vectors.shape[1])
         table[items.encode(self.ids)] = self.vectors
         table[: len(items.reserved)] = 0.0
@@ -205,14 +197,13 @@ class MMR(Saved):
             rows = (torch.isin(session, sessions) & (place < width)).nonzero().squeeze(1)
             at = torch.searchsorted(sessions, session[rows]), place[rows]
             self._choose(rows, at, relevance[rows], table[item[rows]], k, rank)
-        order = torch.argsort(rank, stable=True)
-        order = order[torch.argsort(session[order], stable=True)]
+        order = best_first(session, -rank)
         return order, score[order]
 
     def _choose(
         self, rows: Tensor, at: tuple[Tensor, Tensor], relevance: Tensor, vectors: Tensor, k: int, rank: Tensor
     ) -> None:
-        """Put the first ``k`` choices of some sessions into ``rank``."""
+        """Write the ranks of the first ``k`` choices of some sessions into ``rank``."""
         if not len(rows):
             return
         shape = int(at[0].max()) + 1, int(at[1].max()) + 1

@@ -1,19 +1,124 @@
-"""``ObjectiveRanker`` and what it is made of: features by kinds of events, cuts, recall of sets; against loops."""
-
-from __future__ import annotations
+"""Trees that order candidates: as a model of sessions, and for several goals with features by kinds of events."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError, NotFittedError, UnreadableFileError
-from fastrec.retrieval import EventFeatures, ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
-from fastrec.sequences import CoVisitation, PopularItems, SessionFrame
+from fastrec.retrieval import EventFeatures, ObjectiveRanker, RankedCandidates, cut_anywhere, events_of, recall_of_sets
+from fastrec.retrieval.rankers import _grown, _matrix, log_odds
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Table, load_state, save_state
 from tests._core.refusals import refused
+from tests.sequences.helpers import chains, frame, scores_of
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Models that say nothing of direction, with trees that can learn it."""
+    models = {"popular": PopularItems(), "around": CoVisitation(before=1.0), "next": CoVisitation(before=0.0, window=1)}
+    return RankedCandidates(models, k=15, share=0.3, rounds=20).fit(frame(chains(1, 500, 15)), seed=1)
+
+
+def first_right(model: SessionModel, walks: list[list[int]]) -> float:
+    asked = frame([w[:-1] for w in walks], items=model.items)
+    best = model.items.decode(model.recommend(asked, 1)[0][:, 0]).to_pylist()
+    return float(np.mean([b == w[-1] for b, w in zip(best, walks)]))
+
+
+def test_trees_order_better_than_the_first_model(fitted):
+    walks = chains(2, 150, 15)
+    assert first_right(fitted, walks) > 0.6
+    assert first_right(fitted.models["around"], walks) < 0.5
+
+
+def test_scores_are_log_odds_above_the_least_candidates(fitted):
+    asked = frame([[1, 2], [], [99], [3] * 50], items=fitted.items)
+    for rows, scores in fitted.score(asked):
+        table = fitted._candidates.union(asked.take(rows))
+        there = torch.zeros_like(scores, dtype=torch.bool)
+        there[table["session"].values, table["item"].values] = True
+        x = _matrix(fitted._features(table, asked.take(rows))).numpy()
+        odds = torch.logit(torch.from_numpy(fitted._trees.predict(xgb.DMatrix(x))).double())
+        for row, row_scores in enumerate(scores):
+            own = odds[table["session"].values == row]
+            expected = (own - own.min()).float()
+            torch.testing.assert_close(row_scores[there[row]], expected, rtol=1e-4, atol=1e-4)
+            assert (row_scores[1:][~there[row, 1:]] < row_scores[there[row]].min()).all()
+
+
+def test_few_sessions_and_the_usual_models(tmp_path):
+    model = RankedCandidates(rounds=3).fit(frame([["a", "b"], ["a", "c"], ["a", "b"]]))
+    items, _ = model.recommend(frame([["a"], []], items=model.items), 3)
+    assert (items > 0).all()
+    model.save(tmp_path / "m")
+    assert torch.equal(SessionModel.load(tmp_path / "m").recommend(frame([["a"]], items=model.items), 3)[0], items[:1])
+
+
+def test_the_time_given_is_shared_out():
+    given = []
+
+    class Slow(PopularItems):
+        def _fit(self, sessions, *, seed, minutes):
+            given.append(minutes)
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    models = {"slow": Slow(), "quick": PopularItems(recency=0.5)}
+    RankedCandidates(models, k=5, rounds=2).fit(frame(chains(5, 60, 15)), minutes=10)
+    assert given[0] == pytest.approx(5, abs=0.5)  # half of the time for the past, the quick model took none
+    assert given[1] == pytest.approx(10, abs=0.5)
+
+
+def test_what_makes_no_sense():
+    refused(DataError, "0 models", lambda: RankedCandidates({}))
+
+
+def test_trees_stop_when_the_time_is_over():
+    models = {"around": CoVisitation(before=1.0)}
+    model = RankedCandidates(models, share=0.3, rounds=500).fit(frame(chains(1, 200, 15)), minutes=1e-6)
+    assert model._trees.num_boosted_rounds() == 10
+
+
+@pytest.mark.parametrize("rows", [60, 5_000])  # trees of few rows are a split deep, or none
+def test_leaves_are_added_up_as_xgboost_does(rows):
+    draw = np.random.default_rng(rows)
+    x = draw.integers(-3, 4, (rows, 5)).astype("f4")  # values stand at thresholds too
+    x[:, 3] = draw.normal(size=rows)
+    y = (np.nan_to_num(x).sum(1) + draw.normal(size=rows) > 0).astype("f4")
+    x[draw.random(x.shape) < 0.3] = np.nan
+    grown = _grown(torch.from_numpy(x), torch.from_numpy(y), 40, 0)
+    asked = np.tile(x, (5_000 // rows + 1, 1))  # enough for the compiled loop
+    asked[::7] = np.nan
+    found = log_odds(grown, torch.from_numpy(asked))
+    np.testing.assert_array_equal(found, grown.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True))
+    assert len(found.unique()) > 2
+    params = {"objective": "binary:logistic", "max_depth": 9, "min_child_weight": 0}  # a saved model's own depth counts
+    deep = xgb.train(params, xgb.DMatrix(x, y), 5)
+    np.testing.assert_array_equal(
+        log_odds(deep, torch.from_numpy(np.tile(asked, (8, 1)))),
+        np.tile(deep.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True), 8),
+    )
+
+
+def test_the_recency_of_neighbours_is_chosen_once():
+    class Choosing(VSTAN):
+        chosen = 0
+
+        def _held_out_recency(self, sessions, minutes):
+            self.chosen += 1
+            return [0.3, 0.1][self.chosen - 1]
+
+    log, neighbours = frame(chains(1, 60, 15)), Choosing(recency="held-out")
+    RankedCandidates({"knn": neighbours}, k=5, rounds=2).fit(log)
+    assert neighbours.chosen == 1
+    assert neighbours.settings()["recency"] == "held-out"  # another fit chooses anew
+    assert torch.equal(scores_of(neighbours, log), scores_of(VSTAN(recency=0.3).fit(log), log))
+    assert scores_of(neighbours.fit(log), log).equal(scores_of(VSTAN(recency=0.1).fit(log), log))
+
 
 KINDS = ["clicks", "carts"]
 
@@ -34,13 +139,13 @@ def log(seed: int = 0, sessions: int = 60) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["session", "item", "t", "type"])
 
 
-def frame(seed: int = 0, sessions: int = 60) -> SessionFrame:
+def visits(seed: int = 0, sessions: int = 60) -> SessionFrame:
     return SessionFrame(log(seed, sessions), item="item", session="session", order="t", features=["type"])
 
 
 @pytest.fixture(scope="module")
 def trained():
-    known = frame()
+    known = visits()
     asked, later = cut_anywhere(known, seed=1)
     models = {"near": CoVisitation(), "popular": PopularItems()}
     ranker = ObjectiveRanker(KINDS, models, k=8, rounds=20)
@@ -57,14 +162,6 @@ def test_each_goal_has_an_order_of_its_own(trained):
     found = {n: recall_of_sets(best[n], wanted[n]) for n in KINDS}
     assert found["carts"] > recall_of_sets(best["clicks"], wanted["carts"])
     assert all(len(set(row[row > 0].tolist())) == int((row > 0).sum()) for row in best["carts"])
-
-
-def test_a_session_alone_is_scored_as_beside_others(trained):
-    ranker, asked, _ = trained
-    whole = ranker.recommend(asked, 5)
-    for i in (0, 17):
-        alone = ranker.recommend(asked.take(torch.tensor([i])), 5)
-        assert all(torch.equal(alone[n][0], whole[n][i]) for n in KINDS)
 
 
 def test_a_source_in_place_of_the_trees(trained, tmp_path):
@@ -89,29 +186,26 @@ def test_a_source_in_place_of_the_trees(trained, tmp_path):
     assert all(torch.equal(again[n], best[n]) for n in KINDS)
 
 
-def test_a_frame_of_other_kinds_and_items_gets_what_it_got_among_all(trained, tmp_path):
+def test_a_frame_of_other_kinds_and_items_gets_what_it_got_among_all(trained):
     """A frame of its own numbers kinds and items by its own: a session of clicks alone, or one with a kind more."""
     ranker, asked, _ = trained
     whole = ranker.recommend(asked, 5)
     ids = asked.items.values.to_pylist()
-    kinds = ["", *asked.codings["type"].vocab.values.to_pylist()]
-    clicked = [i for i in range(len(asked)) if set(side(asked, i, kinds)) == {"clicks"}][:2]
+    kinds = [asked.kinds("type")[c] for c in asked.sides["type"]]
+    parts = [slice(*asked.offsets[i : i + 2].tolist()) for i in range(len(asked))]
+    clicked = [i for i, part in enumerate(parts) if set(kinds[part]) == {"clicks"}][:2]
     assert len(clicked) == 2
     for i in clicked:
-        part = slice(int(asked.offsets[i]), int(asked.offsets[i + 1]))
-        rows = {"s": 0, "item": [ids[c - 1] for c in asked.values[part]], "t": asked.times[part], "type": "clicks"}
-        fresh = SessionFrame(pd.DataFrame(rows), item="item", session="s", order="t", features=["type"])
+        rows = {"s": 0, "item": [ids[c - 1] for c in asked.values[parts[i]]], "t": asked.times[parts[i]]}
+        rows = pd.DataFrame({**rows, "type": "clicks"})
+        fresh = SessionFrame(rows, item="item", session="s", order="t", features=["type"])
         assert len(fresh.codings["type"].vocab) < len(asked.codings["type"].vocab)
         got = ranker.recommend(fresh, 5)
         assert all(torch.equal(got[n][0], whole[n][i]) for n in KINDS)
 
 
-def side(frame, i, kinds):
-    return [kinds[c] for c in frame.sides["type"][frame.offsets[i] : frame.offsets[i + 1]]]
-
-
 def test_events_of_a_kind_that_was_not_there_count_for_none():
-    known = frame(3, 12)
+    known = visits(3, 12)
     features = EventFeatures("type").fit(known)
     item = known.items.values.to_pylist()[0]
     own = pd.DataFrame({"s": 0, "item": [item] * 3, "t": [0, 1, 2], "type": ["added", "carts", "added"]})
@@ -125,14 +219,8 @@ def test_events_of_a_kind_that_was_not_there_count_for_none():
         assert float(got["item_clicks"].values) == ((events["item"] == item) & (events.type == "clicks")).sum()
 
 
-def test_sessions_with_times_and_without_are_told_apart(trained):
-    ranker, _, _ = trained
-    bare = SessionFrame(log(0, 5), item="item", session="session", features=["type"])
-    refused(DataError, "sessions without times", lambda: ranker.recommend(bare, 5))
-
-
 def test_features_by_kinds_of_events():
-    known = frame(3, 12)
+    known = visits(3, 12)
     features = EventFeatures("type").fit(known)
     rng = np.random.default_rng(0)
     pairs = sorted(
@@ -158,7 +246,7 @@ def test_features_by_kinds_of_events():
 
 
 def test_sessions_are_cut_with_an_event_on_either_side():
-    known = frame(5, 40)
+    known = visits(5, 40)
     asked, later = cut_anywhere(known, seed=3)
     assert (asked.lengths > 0).all()
     assert (later.lengths > 0).all()
@@ -177,7 +265,7 @@ def test_sessions_are_cut_with_an_event_on_either_side():
 
 
 def test_events_of_a_kind():
-    known = frame(7, 20)
+    known = visits(7, 20)
     events = log(7, 20)
     names = known.items.values.to_pylist()
     for kind in KINDS:
@@ -210,29 +298,24 @@ def test_recall_of_sets_is_that_of_a_loop(seed):
     np.testing.assert_allclose(got, hits / possible if possible else np.nan)
 
 
-def test_errors_of_saving_and_of_what_is_wanted(trained, tmp_path):
-    ranker, asked, wanted = trained
-    bare = ObjectiveRanker(KINDS, {"popular": PopularItems()}).find(asked)
-    refused(NotFittedError, "Call learn first", lambda: bare.save(tmp_path / "bare"))
-    refused(DataError, "wanted lacks the goal 'carts'", lambda: bare.learn(asked, {"clicks": wanted["clicks"]}))
+def test_errors(trained, tmp_path):
+    known, models = visits(0, 10), {"popular": PopularItems()}
+    ranker = ObjectiveRanker(["clicks"], models)
+    nothing = {"clicks": events_of(known, "type", "orders")}
+    numbers = SessionFrame(log(0, 5), item="item", session="session", features=["t"])
+    refused(DataError, "0 goals", lambda: ObjectiveRanker([], models))
+    refused(NotFittedError, "Call find first", lambda: ranker.recommend(known))
+    refused(NotFittedError, "Call learn first", lambda: ranker.find(known).recommend(known))
+    refused(NotFittedError, "Call learn first", lambda: ranker.save(tmp_path / "bare"))
+    refused(DataError, "wanted lacks the goal 'clicks'", lambda: ranker.learn(known, {}))
+    refused(DataError, "no candidate is right for 'clicks'", lambda: ranker.learn(known, nothing))
+    refused(MissingColumnError, "no such side feature", lambda: events_of(known, "kind", "clicks"))
+    refused(DataError, "no kind of event", lambda: EventFeatures("t").fit(numbers))
+    refused(DataError, "sessions without times", lambda: trained[0].recommend(numbers, 5))
     save_state(tmp_path / "other", {"a": 1})
     refused(UnreadableFileError, "no ObjectiveRanker", lambda: ObjectiveRanker.load(tmp_path / "other"))
-    ranker.save(tmp_path / "damaged")
+    trained[0].save(tmp_path / "damaged")
     state = load_state(tmp_path / "damaged")
     learned = {**state["learned"], "_trees": dict.fromkeys(KINDS, torch.zeros(9, dtype=torch.uint8))}
     save_state(tmp_path / "damaged", {**state, "learned": learned})
     refused(UnreadableFileError, "no ObjectiveRanker", lambda: ObjectiveRanker.load(tmp_path / "damaged"))
-
-
-def test_errors():
-    known = frame(0, 10)
-    models = {"popular": PopularItems()}
-    refused(DataError, "0 goals", lambda: ObjectiveRanker([], models))
-    ranker = ObjectiveRanker(["clicks"], models)
-    refused(NotFittedError, "Call find first", lambda: ranker.recommend(known))
-    refused(NotFittedError, "Call learn first", lambda: ranker.find(known).recommend(known))
-    nothing = {"clicks": events_of(known, "type", "orders")}
-    refused(DataError, "no candidate is right for 'clicks'", lambda: ranker.learn(known, nothing))
-    refused(MissingColumnError, "no such side feature", lambda: events_of(known, "kind", "clicks"))
-    numbers = SessionFrame(log(0, 5), item="item", session="session", features=["t"])
-    refused(DataError, "no kind of event", lambda: EventFeatures("t").fit(numbers))
