@@ -202,7 +202,8 @@ def main() -> None:
         data=DATA,
         tables=(",".join(TABLES), "names with commas between"),
         minutes=(5.0, "for each table"),
-        seeds=(1, "splits"),
+        seeds=(1, "splits, up to this one"),
+        from_seed=(0, "the first split, where others are in another file"),
         systems=("lightgbm,catboost,fastrec,autogluon", "names with commas between"),
         peer=(None, "AutoGluon's Python; without it AutoGluon is left out"),
         peer_script=(None, "what it runs"),
@@ -218,7 +219,7 @@ def main() -> None:
     asked = [s for s in a.systems.split(",") if a.peer or s != "autogluon"]
     if odd := [s for s in asked if s not in systems]:
         raise SystemExit(f"there is no system {odd[0]!r} here: there are {', '.join(systems)}")
-    for seed, name in itertools.product(range(a.seeds), a.tables.split(",")):
+    for seed, name in itertools.product(range(a.from_seed, a.seeds), a.tables.split(",")):
         left = [s for s in asked if (name, seed, s) not in there]
         with tempfile.TemporaryDirectory() as place:
             folder, truth_file, target, metric = folder_of(a, name, seed, Path(place)) if left else (None,) * 4
