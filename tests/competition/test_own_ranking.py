@@ -209,7 +209,7 @@ def test_a_row_without_a_list_is_refused_before_training(folder, tmp_path):
     assert (code, "column 'search', row 4: a list id is missing" in out) == (1, True), out
 
 
-def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
+def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path, monkeypatch):
     submission, truth = folder / "run" / "submission.csv", tmp_path / "t.csv"
     oracle = f"mrr {mean_reciprocal_rank(pd.read_csv(submission)):.5f}"
     TRUTH.to_csv(truth, index=False)
@@ -221,8 +221,12 @@ def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
     # Lists are written together, also if the test's are mixed.
     mixed = tmp_path / "mixed.csv"
     TEST.sample(frac=1.0, random_state=0).to_csv(mixed, index=False)
-    for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
-        assert invoke("check", submission, mixed, *more) == said
+    assert invoke("check", submission, mixed) == said
+    monkeypatch.chdir(folder / "run")  # the path alone does not name the run
+    assert invoke("check", "submission.csv", mixed) == said
+    for wrong, words in ((["--run", folder / "run", *more], "both"), (["--run", tmp_path / "none"], "config.json")):
+        code, out = invoke("check", submission, mixed, *wrong)
+        assert (code, words in out) == (1, True), out
     TRUTH.assign(bought=0).to_csv(truth, index=False)
     code, out = invoke("score", submission, truth)
     assert (code, "no line of the submission is relevant" in out) == (1, True)
