@@ -305,7 +305,7 @@ def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, A
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=again) from error
 
 

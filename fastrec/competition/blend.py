@@ -170,7 +170,7 @@ class _FirstRun:
         return self._learned([table[n].to_numpy() for n in names])
 
     def values_of_file(self, path: Path, known: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a file's predictions of these rows, held against those of the runs (``known``)."""
+        """Return a file's predictions of these rows; ``known`` are the runs' predictions, to detect leakage."""
         if not self.ids:
             remedy = "Write ids = (…) in its recipe, and run it again"
             raise DataError("its recipe names no ids, by which rows of a file are found", file=self.path, remedy=remedy)
@@ -323,18 +323,16 @@ class _FirstRun:
 def seen_share(
     train: Sequence[np.ndarray], test: Sequence[np.ndarray], label: np.ndarray, size: int | None = None
 ) -> tuple[float, float]:
-    """Measure what predictions say of training rows beyond honest ones, and how far they say as much of test rows.
+    """Estimate whether a model has seen the training rows, from its and out-of-fold predictions of train and test.
 
-    Let the part of the predictions that a weighted sum of the honest ones lacks explain the share s of what these leave
-    open of the target (a squared correlation), and let the variance of that part on test rows be r times that on
-    training rows. A model that has not seen the training rows knows no more of them than of test rows: averaging models
-    takes away noise, and nothing that they know. So s ≤ r (Cauchy and Schwarz), with s = r only if the honest ones
-    leave open nothing but signal; s ≤ r² has held for all models that were tried (``limits.SEEN_SHARE``). Predictions
-    by heart are near the target on training rows, s near 1, and on test rows nearer to the honest ones.
+    Regress the predictions on the out-of-fold ones. s is the squared correlation of the residuals with those of the
+    target, r the ratio of the residuals' variances, test to train. A model that has not seen the training rows knows no
+    more of them than of test rows, so s ≤ r (Cauchy and Schwarz); s ≤ r² held for all models tried
+    (``limits.SEEN_SHARE``). A model that has memorised the training rows has s near 1, and a smaller r.
 
-    ``train`` and ``test`` are the predictions in question, then the honest ones, float64 ``[n, k]`` each; there are
-    ``size`` independent rows (None: n). Returns by three standard errors s at least, and r at most (1 without
-    ``test``).
+    ``train`` and ``test`` are the predictions in question, then the out-of-fold ones, float64 ``[n, k]`` each; there
+    are ``size`` independent rows (None: n). Returns a lower bound of s and an upper bound of r, at three standard
+    errors (1 without ``test``).
     """
 
     def beyond(numbers: np.ndarray, honest: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""``Budget``: how a run keeps a limit of time: the best models first, each with a share of what is left."""
+"""``Budget``: a run's time limit, shared among its models."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 class Budget:
-    """The time that a run may take.
+    """A run's time limit.
 
-    Models are fitted one after the other in the order of the recipe, on all cores, each on all folds. A model gets its
-    share of the time that is left, the first ones more than the last, fold by fold; what it leaves goes to the models
-    after it. One that cannot learn in its share, or would not be done with all folds, is left out, and ``left_out``
-    says why.
+    Models are fitted one after the other in the order of the recipe, on all cores, each on all folds. A model gets a
+    share of the remaining time, the first ones more than the last; unused time goes to later models. A model that
+    cannot finish all folds in its share is left out, and ``left_out`` has the reason.
 
     Args:
         minutes: wall time.

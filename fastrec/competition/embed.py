@@ -72,7 +72,7 @@ def run_vectors(
         data: the sessions, or rows with all columns that the run reads, as ``predict_run`` takes them. Users of
             sessions and both sides of two towers want them.
         model: the run's model; None: the first that has vectors.
-        trust: modules of generators and models of one's own that may be imported.
+        trust: modules of custom generators and models that may be imported.
         device: where to compute.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The steps of a run over tables that learn: features, cross-fitted models, refit, stack, permutation, decision."""
+"""The fitting steps of a run over tables: features, cross-fitted models, refit, stack, permutation, decision."""
 
 from __future__ import annotations
 

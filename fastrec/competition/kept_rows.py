@@ -1,7 +1,7 @@
-"""A run's rows as ``fastrec try`` takes them, kept among its parts: nothing is read or made a second time.
+"""A run's rows cached among its parts, for ``fastrec try``, ``select`` and ``tune``.
 
-Kept are the training rows as the recipe laid them out, what is to be predicted of them, the test rows and the other
-tables. The features of all rows and of every fold are parts already; here is noted which ones.
+The cache has the recipe's training rows with their labels, the test rows, the other tables, and the names of the parts
+that hold the features of all rows and of each fold.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def keep_rows(run: TableRun) -> str | None:
 
 
 class KeptRows:
-    """What a run over a table has kept of its rows, in its parts, which are beside the run directory."""
+    """The cached rows of a run over a table."""
 
     def __init__(self, run: str | Path) -> None:
         self.run, self.parts = Path(run), Parts.beside(Path(run))

@@ -180,9 +180,9 @@ def next_item_form(items: str, session: str | None, k: int, **options: Any) -> S
 
 
 def run_sessions(run: Run) -> None:
-    """Carry a recipe for sessions out: a blend of its models, the submission, the scores and the report.
+    """Run a recipe for sessions: a blend of its models, the submission, the scores and the report.
 
-    Without a limit of time the recipe's minutes hold.
+    Without a time limit the recipe's ``minutes`` apply.
     """
     recipe, stages = run.recipe, run.stages
     with stages.stage("read", unit="sessions") as advance:
@@ -333,7 +333,7 @@ class SavedNextItems:
 
     Args:
         folder: the run directory.
-        trust: modules that may be imported: those of models of one's own, which runs their code.
+        trust: modules that may be imported: those of custom models; importing runs their code.
         device: where nets compute.
 
     Attributes:

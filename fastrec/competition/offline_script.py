@@ -22,10 +22,10 @@ from fastrec.errors import DataError, DataWarning, MissingFileError, MissingPack
 
 @dataclass(frozen=True)
 class RecipeSources:
-    """What a recipe is made of: its module, and module → source (of a package that of its ``__init__.py``).
+    """A recipe's module, and module → source (of a package that of its ``__init__.py``).
 
     ``packages`` are those with an ``__init__.py``, ``others`` top-level names of other libraries, ``beside`` modules
-    that ask for files beside them.
+    that read files beside them.
     """
 
     entry: str

@@ -1,4 +1,4 @@
-"""``predict_run``: other rows predicted by what a run directory holds, without the recipe's code."""
+"""``predict_run``: predicts new rows by a run directory, without the recipe's code."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from fastrec.validate import Folds, Lists, Rows, Target
 
 
 class SavedRun:
-    """What a run directory holds to predict with.
+    """A run directory, loaded to predict.
 
     Args:
         folder: the run directory.
-        trust: modules that may be imported: those of generators and estimators of one's own, which runs their code.
+        trust: modules that may be imported: those of custom generators and estimators; importing runs their code.
 
     Raises:
         MissingFileError, UnreadableFileError: it is no run directory, or a damaged one.
@@ -112,12 +112,12 @@ class SavedRun:
         return [n for n in dict.fromkeys([*ids, *own, *read]) if n not in hidden]
 
     def read(self, source: Any, table: str = "test", *, device: DeviceLike = None) -> Table:
-        """Read a file or a frame, with its columns of the types that the run has learned.
+        """Read a file or a frame, and convert its columns to the types that the run has learned.
 
         Args:
             source: a file, or a frame of any library.
-            table: which table it is: ``test``, ``train``, ``history`` or another of the run's. Of ``test`` only what
-                the run reads is looked at.
+            table: its role: ``test``, ``train``, ``history`` or another table of the run. For ``test``, only columns
+                that the run reads are converted.
             device: where the table goes.
 
         Raises:
@@ -378,7 +378,7 @@ def predict_run(
     trust: Sequence[str] = (),
     stages: Stages | None = None,
 ) -> Path:
-    """Predict rows with what a run directory holds and write them in the form of its submission.
+    """Predict rows by a run directory and write them in the form of its submission.
 
     Args:
         run: the run directory.
@@ -386,7 +386,7 @@ def predict_run(
             from, by their names; ``history`` or ``train`` the earlier rows that some features look back to.
         out: the file to write.
         device: where to compute.
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
         stages: progress; None: none is shown.
 
     Returns:
@@ -414,7 +414,7 @@ def read_rows(
 ) -> tuple[Table, Rows]:
     """Read rows to predict (``data``: see ``predict_run``), and compute their features."""
     stages = stages or Stages(quiet=True)
-    where, files = resolve_device(device), _files(Path(data), saved.reading)
+    where, files = resolve_device(device), rows_files(Path(data), saved.reading)
     with stages.stage("read") as advance:
         read = {n: saved.read(p, n, device=where) for n, p in files.items()}
         table = read.pop("test")
@@ -439,18 +439,17 @@ def read_rows(
     return table, rows
 
 
-def _files(data: Path, reading: Reading) -> dict[str, Path]:
-    remedy = (
-        "Give the rows to predict: their file, or a folder with test.csv or test.parquet (fastrec layout writes one)"
-    )
+def rows_files(data: Path, reading: Reading) -> dict[str, Path]:
+    """Map the tables of a folder of rows to predict by name; a file alone is ``test``."""
+    remedy = "Give the rows to predict: their file, or a folder with test.csv or .parquet (fastrec layout writes one)"
     return files_of(data, "test", remedy, reading.files)
 
 
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:
-    """Write the tables that a recipe lays out of a competition's files, as ``predict_run`` takes them.
+    """Write a recipe's tables as ``predict_run`` reads them, and return their paths.
 
-    They are ``test.parquet``, a file for every other table and, where features look back to training rows,
-    ``history.parquet``, in a new folder ``out`` or over those of an earlier layout; returns their paths.
+    They are ``test.parquet``, a file for every other table and, if features look back to training rows,
+    ``history.parquet``. ``out`` is a new folder, or one of an earlier layout, which is replaced.
     """
     data, out = Path(data), Path(out)
     if isinstance(recipe, NextItemCompetition):  # the test sessions as lists, whatever the files are like
@@ -475,7 +474,7 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
 
 
 class SameBlend(Stack):
-    """The kind of blend that a ``chosen`` stack has, where the base models are the same; else it is chosen anew."""
+    """A stack with the blend of a ``chosen`` one if the base models are the same; else the blend is chosen anew."""
 
     def __init__(self, chosen: StackModel) -> None:
         super().__init__(extra=chosen.extra)
@@ -491,17 +490,17 @@ class SameBlend(Stack):
 
 
 class SavedRecipe(Competition):
-    """What a run learned from and with: its features, models and columns, without the recipe's code.
+    """A recipe made from a run directory: its features, models and columns, without the recipe's code.
 
-    The second level is the blend that the run has chosen, fitted anew; with the recipe itself it is the recipe's.
+    The second level is the run's chosen blend, fitted anew.
 
     Args:
-        saved, found, folds: the run; the rows, and how they are validated.
-        trust: modules of generators of one's own that may be imported.
-        warm: models that can begin with what the run's have learned.
-        cold_folds: folds whose rows the run has learned from: their models begin from nothing all the same, lest the
-            second level take what they know by heart for skill.
-        recipe: the recipe where its code is at hand: its features, models and stack are taken, not the run's.
+        saved, found, folds: the run; the rows and their folds.
+        trust: modules of custom generators that may be imported.
+        warm: let models that can do so continue training from the run's models.
+        cold_folds: folds whose rows the run was trained on: their models start from scratch, so that the second level
+            does not take memorised rows for skill.
+        recipe: the recipe, if its code is available; its features, models and stack replace the run's.
     """
 
     refit = True

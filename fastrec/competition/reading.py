@@ -1,4 +1,4 @@
-"""``Reading``: how the files of a folder are read: which is which, headers, separators, times and numbers in text."""
+"""``Reading``: how a folder's files are read: their roles, headers, separators, times and numbers in text."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ _ROWS = ("train", "test", "history")  # tables of the rows themselves, which hav
 
 @dataclass(repr=False)
 class Reading:
-    """What the files themselves do not say.
+    """File roles, text formats and column types that the files do not tell.
 
     Args:
-        files: role → the file's name, such as ``{'train': 'flights.csv'}``: of ``train``, ``test``, ``truth`` and
-            ``sample``; other files keep their own names.
-        tables: the names of other files that are read too; None: all that lie in the folder.
-        header, delimiter, missing: how the text files are written, as ``fastrec.table.read.CsvForm`` has it. (A file
-            whose first line holds names that are not ``header`` has a header of its own.)
-        dates: columns of text, or of whole numbers such as 20240131, that are times → their format, as in
+        files: role (``train``, ``test``, ``truth``, ``sample``) → file name, such as ``{'train': 'flights.csv'}``.
+        tables: other files to read, by name; None: all in the folder.
+        header, delimiter, missing: see ``fastrec.table.read.CsvForm``. (A file whose first line has other names than
+            ``header`` has a header of its own.)
+        dates: columns of times, written as text or as whole numbers such as 20240131 → their format, as in
             ``'%d/%m/%Y'``; None: ISO 8601.
-        numbers: columns of text that are numbers with signs around them: ``'$1,200'``, ``'5 %'``.
+        numbers: text columns that are numbers with signs around them: ``'$1,200'``, ``'5 %'``.
         decimal_commas: those of ``numbers`` that are written as in ``'1.200,50'``.
-        texts: columns that are text though their values may look like numbers: ``'00715'``.
-        types: table → column → type, as a run has learned them (see ``fastrec.table.column_types``); a recipe has none.
-        gaps: the columns that have missing values in a run's training rows; None: not known.
+        texts: columns that stay text although their values look like numbers: ``'00715'``.
+        types: table → column → type, learned by a run (see ``fastrec.table.column_types``).
+        gaps: the columns with missing values in a run's training rows; None: unknown.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -67,15 +66,15 @@ class Reading:
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
     def read(self, path: str | Path, table: str = "train", names: Sequence[str] | None = None) -> pa.Table:
-        """Read a file as an Arrow table, with its columns of the types that they should have.
+        """Read a file as an Arrow table and convert its columns to their types.
 
         Args:
             path: the file.
-            table: which table it is: ``train``, ``test``, ``history`` or another's name.
-            names: the columns whose types matter; None: all.
+            table: its role: ``train``, ``test``, ``history`` or another table's name.
+            names: the columns to convert; None: all.
 
         Raises:
-            FastrecError: naming the file and, where one is at fault, column and row.
+            FastrecError: naming the file and, for a wrong value, column and row.
         """
         form = CsvForm(self.header, self.delimiter, self.missing)
         text = [n for n, t in self._types(table).items() if t == "text"]
@@ -90,18 +89,18 @@ class Reading:
         *,
         file: str | Path | None = None,
     ) -> pa.Table:
-        """Convert a table's columns to the types that they should have; absent columns are ignored.
+        """Convert a table's columns to their types; absent columns are ignored.
 
         Args:
-            role, names: as ``table`` and ``names`` of ``read``.
+            role, names: ``table`` and ``names`` of ``read``.
             file: for messages.
 
         Returns:
-            The table. A value that is not of the recipe's format becomes missing, and is told of (``DataWarning``).
+            The table. Values that are not of the recipe's format become missing, with a ``DataWarning``.
 
         Raises:
-            DataError: a value is not of the type or the format that the run has learned, naming column and row. (Where
-                its training rows have missing values, one of another format is told of and becomes missing, too.)
+            DataError: a value is not of the type or format that the run learned, naming column and row. (In a column
+                with missing values in the training rows, it becomes missing with a ``DataWarning``.)
         """
         types = self._types(role)
         for name in table.column_names:
@@ -131,7 +130,7 @@ class Reading:
         return table
 
     def frame(self, source: Any, table: str = "train", names: Sequence[str] | None = None) -> Table:
-        """Convert a frame of any library, or a ``Table``, to a table of the right types, as ``convert`` does."""
+        """Convert a frame of any library, or a ``Table``, to a table, with its columns as by ``convert``."""
         made = source if isinstance(source, Table) else Table.read(source)
         made = made.rename({n: str(n) for n in made.names if not isinstance(n, str)})
         own = [n for n in (*self.dates, *self.numbers, *self.texts) if n in made]
@@ -141,7 +140,7 @@ class Reading:
         return as_types(made, self._types(table), names)
 
     def written(self, name: str) -> dict[str, Any] | None:
-        """Return how a column's values are written in text, for ``parsed``; None: as any other column's."""
+        """Return the text format of a column's values, for ``parsed``; None: the usual one."""
         if self.dates.get(name) is not None:
             return {"date": self.dates[name]}
         if name in self.numbers:
@@ -154,9 +153,9 @@ class Reading:
 
 
 def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
-    """Convert texts to numbers, without currency and percent signs and thousands separators; ``(5)`` is -5.
+    """Convert texts to numbers without currency, percent signs and thousands separators; ``(5)`` is -5, ``c-8`` is 8.
 
-    So are one to three letters that a few digits follow: ``c-8`` is 8. With a ``decimal_comma`` dots part thousands.
+    With a ``decimal_comma``, dots separate thousands.
     """
     import pandas as pd
 
@@ -172,7 +171,7 @@ def parse_numbers(values: pa.Array, *, decimal_comma: bool = False) -> pa.Array:
 
 
 def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
-    """Parse a column's text as a run reads it (``Reading.written``), every value or none."""
+    """Parse a column's text by its format (``Reading.written``); a value that does not parse is a ``DataError``."""
     if "bool" in written:
         made = as_type(as_type(values, "bool", column=column), "number", column=column)
     elif "clock" in written:
@@ -191,7 +190,7 @@ def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.A
 
 
 def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path | None, decimal_comma: bool) -> None:
-    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``."""
+    """Refuse numbers with the other decimal sign: ``1.234,56`` in a column of ``1,234.56``."""
     own, other = (COMMA_TEXT, NUMBER_TEXT) if decimal_comma else (NUMBER_TEXT, COMMA_TEXT)
     text = pc.utf8_trim_whitespace(_plain(values))
     lost = pc.and_(pc.match_substring_regex(text, f"^{other}$"), pc.invert(pc.match_substring_regex(text, f"^{own}$")))
@@ -239,7 +238,7 @@ _ALIKE = {"text", "number", "bool", "clock"}
 
 @dataclass
 class CompetitionData:
-    """A competition's data: rows to learn from and rows to predict, and what their features are made from."""
+    """A competition's data: training rows, rows to predict, and other tables that features read."""
 
     #: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column
     train: Table
@@ -258,9 +257,9 @@ class CompetitionData:
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:
-        """Learn the types of all columns, and make those of train and test the same.
+        """Learn the types of all columns, and unify those of train and test.
 
-        ``known`` are those of a run whose recipe is carried out again.
+        ``known`` are the types that an earlier run of the recipe learned.
         """
         made = {"train": shared_types(self.train, self.test), **{n: types_of(t) for n, t in self.tables.items()}}
         self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}

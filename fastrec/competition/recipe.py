@@ -1,4 +1,4 @@
-"""``Competition``: what a competition's recipe says; ``fastrec.competition.run_competition`` carries it out."""
+"""``Competition``: a competition's recipe, which ``fastrec.competition.run_competition`` runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of recipe is carried out."""
+    """Steps and options of one kind of recipe."""
 
     # ``module:NAME`` of the steps, functions of the run's record, in their order; imported when a run begins
     steps: str
@@ -47,7 +47,7 @@ class Kind:
 
 
 class Competition(ABC):
-    """A recipe: which rows, which features, which models. ``fastrec run`` carries it out.
+    """A recipe: which rows, which features, which models. ``fastrec run`` runs it.
 
     A table with a target needs ``name``, ``task`` and ``target``; everything else has a default that one overrides.
 

@@ -1,4 +1,4 @@
-"""Finished parts that an interrupted run resumes from, and the features of all rows and folds kept among them."""
+"""The cache of finished parts from which an interrupted run resumes, and a run's features in it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ from fastrec.validate import Folds, Trained
 
 _T = TypeVar("_T")
 
-# What an interrupted run has finished, kept beside the run directory so that the next one goes on from there.
-#
-# Each part's folder is named by a digest of all that it was made from: rows, features, folds, settings, seed, the
-# library's version. A part is written under another name and renamed when it is whole, so that a kill at any moment
-# leaves whole parts, and rubbish that is cleared away.
+# Each part's folder is named by a digest of its inputs: rows, features, folds, settings, seed, the library's version.
+# A part is written under another name and renamed when it is complete, so that a kill leaves no partial parts.
 
 
 class Parts:
-    """Finished parts of runs into one directory, kept in ``folder``."""
+    """The cache of a run directory's finished parts, in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +48,7 @@ class Parts:
         return self.folder / f"{kind}-{key}"
 
     def found(self, kind: str, key: str, read: Callable[[Path], _T]) -> _T | None:
-        """Return what ``read`` makes of a part's folder; None: it is not there, or damaged, and cleared away."""
+        """Read a part by ``read(folder)``; None: it is absent, or was damaged and is removed."""
         place = self.folder_of(kind, key)
         if not place.is_dir():
             return None
@@ -65,7 +62,7 @@ class Parts:
         return found
 
     def keep(self, kind: str, key: str, write: Callable[[Path], object]) -> None:
-        """Let ``write`` fill the folder of a part that was just made."""
+        """Store a part: ``write`` fills its folder."""
         place = self.folder_of(kind, key)
         self._made.add(place.name)
         with atomic_folder(place) as part:
@@ -74,10 +71,7 @@ class Parts:
     def stored(
         self, kind: str, key: str, read: Callable[[Path], _T], make: Callable[[], _T], write: Callable[[Path, _T], None]
     ) -> _T:
-        """Return what is in a part; one that is not there, or damaged, is made and kept.
-
-        ``key`` is a digest of all that the part is made from.
-        """
+        """Read a part, or make and store it; ``key`` is a digest of its inputs."""
         made = self.found(kind, key, read)
         if made is None:
             made = make()
@@ -85,7 +79,7 @@ class Parts:
         return made
 
     def clear(self) -> None:
-        """Drop parts that this run has not used: what changed has been made anew."""
+        """Remove parts that this run has not used."""
         if not self.folder.is_dir():
             return
         for place in self.folder.iterdir():
@@ -94,7 +88,7 @@ class Parts:
 
 
 class KeptModels:
-    """``fastrec.validate.crossfit.FoldStore`` of a run's parts; ``keys``: model → a digest of what its folds are of."""
+    """A ``fastrec.validate.crossfit.FoldStore`` in a run's parts; ``keys``: model → digest of its inputs."""
 
     def __init__(self, parts: Parts, keys: Mapping[str, str]) -> None:
         self.parts, self.keys = parts, keys
@@ -121,7 +115,7 @@ class KeptModels:
         return self.parts.found("model", f"{name}-{fold}-{self.keys[name]}", read) if name in self.keys else None
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
-        """Keep a model that has just been trained."""
+        """Store a trained model."""
 
         def write(part: Path) -> None:
             trained.model.save(part / "model")  # type: ignore[attr-defined]
@@ -142,10 +136,10 @@ SIDES = ("train", "valid")  # of a fold: the rows it trains on, and those it sco
 
 
 class RunFeatures:
-    """Rows with their features, fitted once and kept among a run's ``parts`` (None: nowhere).
+    """Rows with their features, fitted once and cached in a run's ``parts`` (None: not cached).
 
-    ``found`` has the rows, training rows without a target dropped; rows that are scored do not show their ``targets``.
-    With ``split``, which makes partitions of a table, a cluster's workers make the features.
+    ``found`` has the rows with known ``targets``, which are hidden from the features of scored rows. With ``split``,
+    which makes partitions of a table, a cluster's workers compute the features.
     """
 
     def __init__(

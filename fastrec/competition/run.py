@@ -1,4 +1,4 @@
-"""``run_competition``: carries a recipe out, from its files to a complete run directory."""
+"""``run_competition``: runs a recipe, from its files to a complete run directory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
         remedy = "Give a competition's folder, such as competitions/trivago2019"
         raise MissingFileError("there is no such file", file=path, remedy=remedy)
     root = path.parent.parent.parent
-    # Of a folder that stands by itself what is two folders above is no workspace.
+    # Two folders above a single recipe's folder may be no workspace.
     if (path.parent.parent.name == "competitions" or (root / "features").is_dir()) and str(root) not in sys.path:
         sys.path.insert(0, str(root))
     module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
@@ -92,7 +92,7 @@ def run_competition(
     ranks: int = 1,
     scheduler: str | None = None,
 ) -> Path:
-    """Carry a recipe out: features, base models, stack, submission, scores and report.
+    """Run a recipe: features, base models, stack, submission, scores and report.
 
     With ``resume`` finished parts are cached beside the run directory (``.NAME.parts``). An interrupted run continues
     from there, and a run after a change recomputes only the parts that the change concerns.

@@ -23,7 +23,7 @@ from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
 
 @dataclass(kw_only=True)
 class Run:
-    """A run: what the caller of ``run_competition`` asked for (see there), and when it began."""
+    """A run: the arguments of ``run_competition`` (see there), and when it began."""
 
     recipe: Any
     data: Path

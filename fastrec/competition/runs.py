@@ -1,8 +1,7 @@
-"""``list_runs`` and ``compare_runs``: a folder's runs beside each other, and two of them on the same rows."""
+"""``list_runs``, ``compare_runs`` and ``log_run``: list a folder's runs, compare two, log one in MLflow."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from fastrec._core.atomic import read_json
 from fastrec._core.imports import require
 from fastrec.competition.predict import SavedRun
-from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
 from fastrec.report.data import RunSummary, list_scores, list_weights, out_of_fold, read_table, run_summary
@@ -64,8 +63,8 @@ def list_runs(folder: str | Path) -> list[RunSummary]:
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of run directories")
     found = [run_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
     # A loss is listed in ascending order.
-    signs = {s.name: -1 if _scores(folder / s.name).get("greater_is_better", True) else 1 for s in found}
-    return sorted(found, key=lambda s: (s.competition, s.metric, signs[s.name] * s.score, s.name))
+    losses = {s.name: read_json(folder / s.name / "scores.json").get("greater_is_better") is False for s in found}
+    return sorted(found, key=lambda s: (s.competition, s.metric, s.score if losses[s.name] else -s.score, s.name))
 
 
 def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: str | None = None) -> list[Comparison]:
@@ -86,9 +85,10 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         MissingColumnError: a run has no such column.
     """
     first, second = Path(a), Path(b)
-    metric, better = _scores(first).get("metric"), _scores(first).get("greater_is_better", True)
-    if metric != _scores(second).get("metric"):
-        problem = f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}"
+    scores = [read_json(r / "scores.json") for r in (first, second)]
+    metric, better = scores[0].get("metric"), scores[0].get("greater_is_better", True)
+    if metric != scores[1].get("metric"):
+        problem = f"{first.name} is scored by {metric}, {second.name} by {scores[1].get('metric')}"
         raise DataError(problem, remedy="Compare runs of one metric")
     file = next((n for n in _RANKS if (first / n).is_file()), None)
     rows = [read_table(r / (file or "rows.parquet")) for r in (first, second)]
@@ -119,8 +119,8 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         for value in sorted(v for v in pc.unique(text).to_pylist() if v is not None):
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
     if file is not None:
-        pairs = zip(rows, (first, second), strict=True)
-        a_and_b = np.column_stack([_of_lists(r, model or _scores(run).get("final", "stack"), run) for r, run in pairs])
+        each = zip(rows, scores, (first, second), strict=True)
+        a_and_b = np.column_stack([_of_lists(r, model or s.get("final", "stack"), run) for r, s, run in each])
         known = np.isfinite(a_and_b).all(1)  # lists of one class have no area
         weights, made = list_weights(rows[0], str(metric)), []
         for name, chosen in segments:
@@ -185,21 +185,17 @@ def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
     return found[model]
 
 
-def _scores(run: Path) -> dict[str, Any]:
-    return read_json(run / "scores.json")
-
-
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")
 _REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow takes in no name
 _FILES = ("report.html", "config.json", "scores.json", "gate.json")
 
 
 def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = ()) -> str:
-    """Note a run's settings, scores and report in MLflow: in the run that is active there, else in a new one.
+    """Log a run's settings, scores and report in MLflow: in its active run, else in a new one.
 
     Args:
         run: the run directory.
-        name: what to call it there; None: as its folder is called.
+        name: of a new MLflow run; None: the folder's name.
         trust: modules of the run's own generators and estimators that may be imported.
 
     Returns:
@@ -211,11 +207,7 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
     """
     mlflow = require("mlflow", "mlflow", "pip install mlflow")
     saved, folder = SavedRun(run, trust=trust), Path(run)
-    try:
-        metrics = _metrics(json.loads((folder / "scores.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        path = folder / "scores.json"
-        raise UnreadableFileError(f"it cannot be read ({error!r})", file=path, remedy="Run the recipe again") from error
+    metrics = _metrics(read_json(folder / "scores.json"))
     there = mlflow.active_run()
     with mlflow.start_run(run_name=name or folder.resolve().name) if there is None else nullcontext(there) as active:
         settings = {n: saved.config[n] for n in _SETTINGS if saved.config.get(n) is not None}
@@ -229,7 +221,7 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
 
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
     """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
-    made = {f"oof_{model}": v for model, v in scores["oof"].items()}
-    made |= {f"test_{model}": v for model, v in scores["models"].items()}
+    made = {f"oof_{model}": v for model, v in scores.get("oof", {}).items()}
+    made |= {f"test_{model}": v for model, v in scores.get("models", {}).items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())
     return {_REFUSED.sub("_", n): float(v) for n, v in made.items() if v is not None}

@@ -1,4 +1,4 @@
-"""What a run scores by: its metric on the target's own scale, classes by thresholds learned out of fold."""
+"""A run's scorer: its metric on the target's own scale, classes by thresholds learned out of fold."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fastrec.validate.target import Task
 
 @dataclass(frozen=True)
 class Decision:
-    """How classes are made of predictions, learned on out-of-fold ones."""
+    """Thresholds for classes and calibration of scores, learned on out-of-fold predictions."""
 
-    # a binary task's class 1 begins above it; None: probabilities are submitted as they are
+    # a binary task's class 1 begins above it; None: probabilities are submitted
     threshold: float | None = None
-    # between which amounts one class ends and the next begins; None: amounts are submitted as they are
+    # amounts between adjacent classes; None: amounts are submitted
     cuts: tuple[float, ...] | None = None
     # slope and intercept of a ranking's chances: the sigmoid of a line of its scores
     sigmoid: tuple[float, float] | None = None

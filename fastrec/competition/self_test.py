@@ -1,4 +1,4 @@
-"""``self_test``: a small competition whose law is known, carried out from its files to the submission."""
+"""``self_test``: runs a small competition with a known law, from its files to the submission."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEAST, _ABOVE = 0.65, 0.03  # an AUC below is no learning; so far above the tru
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """One thing that was looked at, whether it is as it should be, figures (or what is wrong), and what it took."""
+    """A check: its name, whether it passed, figures or the error, and the seconds it took."""
 
     name: str
     ok: bool
@@ -58,9 +58,9 @@ class _Clicks(Competition):
 
 
 def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> list[SelfCheck]:
-    """Carry a small competition out in a folder that is gone afterwards, and hold what comes out against what is known.
+    """Run a small competition in a temporary folder, and compare its results with the known law of its data.
 
-    Returns what was looked at, in order; after a run that raises an error nothing more is looked at.
+    Returns the checks in order; if the run raises an error, they end with it.
     """
     checks: list[SelfCheck] = []
     with tempfile.TemporaryDirectory(prefix="fastrec-self-test-") as folder:
@@ -80,7 +80,7 @@ def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> l
 
 
 class World:
-    """Rows that are written to files, and what is true of them; each check says whether it holds, and figures."""
+    """The data, their known law, and the checks; each returns whether it passed, and figures."""
 
     def __init__(self, folder: Path, device: DeviceLike, stages: Stages) -> None:
         self.data, self.run, self.device, self.stages = folder / "data", folder / "run", device, stages
@@ -101,7 +101,7 @@ class World:
         self.oracle = get_metric("auc")(self.truth, p[_ROWS:])
 
     def carry_out(self) -> tuple[bool, str]:
-        """Carry the recipe out."""
+        """Run the recipe."""
         run_competition(_Clicks(), self.data, self.run, device=self.device, stages=self.stages)
         return True, f"{_ROWS} rows, 5 folds, written and reported"
 
@@ -139,7 +139,7 @@ class World:
         return abs(auc - stack) < 1e-4, f"{report.rows} rows in the official form, auc {auc:.4f}"
 
     def predict(self) -> tuple[bool, str]:
-        """Compare what is predicted by what was saved with the submission."""
+        """Compare the saved run's predictions with the submission."""
         again = predict_run(self.run, self.data / "test.csv", self.run.parent / "again.csv", device=self.device)
         off = float(abs(_column(again, "clicked") - _column(self.run / "submission.csv", "clicked")).max())
         return off < 1e-5, f"what was saved predicts within {off:.1e} of the run"

@@ -1,4 +1,4 @@
-"""From predictions to a submission: classes, probabilities, amounts or ranked lists in the form that is asked for."""
+"""Write predictions as a submission: classes, probabilities, amounts or ranked lists in its form."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def submission_values(
 ) -> Mapping[str, Any]:
     """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale."""
     own = target.restore(prediction)
-    # A metric of classes has made a decision: classes are written, in the target's own values.
+    # With a metric of classes, classes are written, in the target's own values.
     if decision.threshold is not None:
         return {form.values[0]: target.decode(decision.classes(own))}
     if decision.cuts is not None:

@@ -116,7 +116,7 @@ def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
             if len(made) > 2 and time.monotonic() > ends:
                 break
             made.append(saved.explain(rows.slice(i, i + 1), of=of, tables=run.found.tables, fold=0))
-    except Exception as error:  # code of one's own, features that look at other rows: a run is not lost by it
+    except Exception as error:  # custom code, features of other rows: an error here must not cost the run
         run.stages.say(f"not explained: {error}")
         return None
     found, names = pd.concat(made), list(made[0].columns[: len(saved.inputs)])

@@ -249,23 +249,23 @@ def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> tuple[list[str],
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What makes a change a finding: it must be larger than chance **and** large enough to matter.
+    """Thresholds of a finding: a change must be significant **and** large.
 
-    With a million rows every difference is beyond chance, with a hundred none is small: so both are asked for.
+    With a million rows every difference is significant, with a hundred every large one may be chance.
 
     Args:
-        alpha: where nothing has changed, in at most about this share of comparisons is anything found. All columns'
-            tests are corrected together.
-        correction: ``'bh'`` (Benjamini and Hochberg: few of the finds are false) or ``'holm'`` (hardly any is).
+        alpha: the share of comparisons with a finding if nothing has changed. The tests of all columns are corrected
+            together.
+        correction: ``'bh'`` (Benjamini and Hochberg: few findings are false) or ``'holm'`` (hardly any).
         psi: population stability index of a column.
         js: Jensen-Shannon distance of a column, base 2.
         ks: largest difference of a number's two distributions.
         missing: change of the share of missing values.
-        unseen: share of rows with a value that the reference does not have, beyond the share that is usual for it.
-        auc: how well trees tell new rows from old ones, where its interval leaves out 0.5.
-        metric: by how much the metric of a period may be worse than the reference's, beyond its interval: a share of
-            the reference's.
-        overlap: where rows are vectors (of ``fastrec embed``): the share of an id's nearest that have stayed so.
+        unseen: share of rows with a value that the reference lacks, above the expected share.
+        auc: AUC of trees that tell new rows from old ones, if its interval excludes 0.5.
+        metric: how much worse than the reference's the metric of a period may be, beyond its interval: a share of the
+            reference's.
+        overlap: of vectors (``fastrec embed``): the share of an id's nearest neighbours that are still so.
     """
 
     alpha: float = limits.MONITOR_ALPHA

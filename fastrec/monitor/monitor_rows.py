@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core import limits
-from fastrec._core.atomic import recover
+from fastrec._core.atomic import read_json
 from fastrec.competition import SavedRun
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.next_items import is_next_item_run
@@ -50,7 +49,7 @@ class Sides:
 
 
 def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any, trust: Sequence[str] = ()) -> Sides:
-    """Read both sides, as ``monitor`` takes them, and sort out which columns can be compared."""
+    """Read both sides (arguments: see ``monitor``), and choose the columns to compare."""
     of_run = is_run(reference)
     saved = SavedRun(reference, trust=trust) if of_run else None
     old, wanted = (read_table(reference, ("train",)), None) if saved is None else _of_run(saved)
@@ -101,10 +100,7 @@ def is_run(place: Any) -> bool:
 
 
 def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None) -> Table:
-    """Read the rows of a frame, a file, or a folder's file of one of the roles; Parquet parts are one table.
-
-    ``reading`` tells what files do not say themselves.
-    """
+    """Read the rows of a frame, a file, or a folder's file of one of the roles; Parquet parts are one table."""
     reading = reading or Reading()
     if isinstance(source, str | Path) and Path(source).is_dir():
         files = table_files(Path(source), {r: n for r, n in reading.files.items() if (Path(source) / n).is_file()})
@@ -149,9 +145,8 @@ def _of_run(saved: SavedRun) -> tuple[Table, list[str]]:
 
 
 def _metric_of(run: Path) -> tuple[float, bool, str] | None:
-    recover(run)
     try:
-        said = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+        said = read_json(run / "scores.json")
         return float(said["oof"]["stack"]), bool(said.get("greater_is_better", True)), str(said["metric"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -229,18 +224,18 @@ def monitor(
     Columns of times are left out: time goes on. So should ids be that only grow (``drop``).
 
     Args:
-        reference: a table of any library, a file, a folder with ``train``, or a run directory: the rows and columns
-            that it learned from.
-        new: a table of any library, a file, or a folder with ``test`` (or ``train``); where the reference is a run,
-            files are read as its recipe reads them.
+        reference: a table of any library, a file, a folder with ``train``, or a run directory, whose training rows are
+            compared.
+        new: a table of any library, a file, or a folder with ``test`` (or ``train``). With a run as reference, files
+            are read by its recipe's ``reading``.
         drop: columns not to compare.
-        scores: predictions of the new rows, a table or a file; where the reference is a run they are compared with its
-            own, else give a pair: those of the reference, those of the new rows.
-        over_time: the metric by period, which ``metric_over_time`` makes where labels are known. It is held against a
-            run's own out of fold where it is the same metric.
-        thresholds: from when on something is found; None: the defaults.
-        adversarial: let trees tell the two sides apart: it finds what no column shows alone.
-        seed: of the rows that trees look at.
+        scores: predictions of the new rows, a table or a file, to compare with the run's own. Without a run, a pair:
+            predictions of the reference and of the new rows.
+        over_time: the metric by period, from ``metric_over_time``; compared with the run's out-of-fold score of the
+            same metric.
+        thresholds: above which a change is a finding; None: the defaults.
+        adversarial: train trees to tell the two sides apart, which finds joint changes of columns.
+        seed: of the rows that the trees are trained on.
         trust: modules of a run's own generators and estimators that may be imported.
 
     Returns:

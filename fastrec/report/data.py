@@ -425,12 +425,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
 def _read_json(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise UnreadableFileError(f"is not JSON that can be read ({error})", file=path, remedy="Run again") from error
-    if not isinstance(content, dict):
-        raise DataError("holds no JSON object", file=path, remedy="Run again")
+    content = read_json(path, again="Run again")
     _check_shape(content, _SHAPES[path.name], [], path)
     return content
 
@@ -505,7 +500,7 @@ _FILE = "leaderboard.json"
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run in a line: its out-of-fold score with its interval, what it took, and what the leaderboard said."""
+    """A run in one line: its out-of-fold score with its interval, its seconds, and its leaderboard score."""
 
     name: str
     competition: str
@@ -520,7 +515,7 @@ class RunSummary:
 
 
 def run_summary(run: Path) -> RunSummary:
-    """Read what a run directory says in a line; ``config.json`` may be absent.
+    """Summarise a run directory in one line; ``config.json`` may be absent.
 
     Raises:
         UnreadableFileError: its files are damaged.

@@ -18,7 +18,7 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.explain import BACKGROUND
-from fastrec.competition.predict import SavedRun, _files
+from fastrec.competition.predict import SavedRun, rows_files
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.metrics.intervals import conformal_bound, conformal_gaps
@@ -176,7 +176,7 @@ def with_events(
     if isinstance(data, Mapping):
         frames = dict(data)
     else:
-        frames = {n: saved.read(p, n) for n, p in _files(Path(data), saved.reading).items() if n != "test"}
+        frames = {n: saved.read(p, n) for n, p in rows_files(Path(data), saved.reading).items() if n != "test"}
     history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
     online = write_online_state(part / "events", saved.features, frames, history, outputs=made)
     types = {**frames, **({} if history is None else {HISTORY: history})}

@@ -36,8 +36,7 @@ from tests.files import write_csv
 class Clock:
     """A clock that is moved by hand."""
 
-    def __init__(self):
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self):
         return self.now
@@ -104,36 +103,25 @@ def test_the_last_folds_may_take_from_the_models_after_them():
         budget.begin(model, **about, beside=38.0, before=4.0)
 
 
-def test_no_model_is_begun_without_time():
+def test_a_model_that_does_not_fit_into_its_share_is_stopped():
     clock = Clock()
-    budget = Budget(1, clock=clock)
+    budget, plain, model = Budget(1, clock=clock), ConstantModel("a"), Timed("a")
     with pytest.raises(OutOfTimeError, match="a: 1 s are left for 5 folds"):
-        budget.begin(Timed("a"), fold=0, folds=5, ends=clock.now + 1, needed=False)
-    assert budget.begin(Timed("a"), fold=0, folds=5, ends=clock.now + 1, needed=True) == 0.5  # something has to learn
-
-
-def test_a_model_that_keeps_no_time_is_stopped_after_a_fold():
-    clock = Clock()
-    budget = Budget(1, clock=clock)
-    model = ConstantModel("a")
-    assert budget.begin(model, fold=0, folds=5, ends=clock.now + 50, needed=False) is None
+        budget.begin(model, fold=0, folds=5, ends=clock.now + 1, needed=False)
+    assert budget.begin(model, fold=0, folds=5, ends=clock.now + 1, needed=True) == 0.5  # something has to learn
+    # One that keeps no limit is stopped after a fold.
+    assert budget.begin(plain, fold=0, folds=5, ends=clock.now + 50, needed=False) is None
     clock.now += 20
     with pytest.raises(OutOfTimeError, match="a fold takes 20 s"):
-        budget.check(model, took=20, fold=0, folds=5, needed=False)
-    budget.check(model, took=20, fold=0, folds=5, needed=True)
-    budget.check(model, took=5, fold=0, folds=5, needed=False)
-
-
-def test_a_model_whose_folds_take_longer_than_its_share_is_stopped():
-    clock = Clock()
-    budget = Budget(1, clock=clock)
-    model, ends = Timed("a"), clock.now + 20
-    assert budget.begin(model, fold=0, folds=5, ends=ends, needed=False) == pytest.approx(4 * 0.95)
-    clock.now += 10  # six seconds to make rows and to predict
+        budget.check(plain, took=20, fold=0, folds=5, needed=False)
+    budget.check(plain, took=20, fold=0, folds=5, needed=True)
+    budget.check(plain, took=5, fold=0, folds=5, needed=False)
+    # Making rows and predicting counts, too.
+    about = {"fold": 1, "folds": 5, "ends": clock.now + 10}
     with pytest.raises(OutOfTimeError, match="a: a fold takes 6 s beside its learning, and 10 s are left for 4 more"):
-        budget.begin(model, fold=1, folds=5, ends=ends, needed=False, beside=6.0)
-    assert budget.begin(model, fold=1, folds=5, ends=ends, needed=True, beside=6.0) == 0.5
-    assert budget.begin(model, fold=1, folds=5, ends=ends, needed=False, beside=3.0) == 0.5  # a little late
+        budget.begin(model, **about, needed=False, beside=6.0)
+    assert budget.begin(model, **about, needed=True, beside=6.0) == 0.5
+    assert budget.begin(model, **about, needed=False, beside=3.0) == 0.5  # a little late
 
 
 @pytest.mark.parametrize(("wanted", "times"), [(400, 6.0), (98, 2.0), (20, 1.0)])  # 400 / 49 is above the most
@@ -150,40 +138,24 @@ def test_trees_learn_faster_where_rounds_would_not_fit(wanted, times):
     assert pace.is_over is False
     clock.now += 5
     assert pace.is_over
-
-
-def test_slow_rounds_are_judged_by_few():
-    """Where eight rounds were as good as the whole time, the rate would not rise before it is over."""
-    clock = Clock()
-    pace = Deadline(10.0, clock=clock)
-    clock.now += 1
-    assert pace.faster(1, 20) == 1.0
-    clock.now += 0.9
-    assert pace.faster(2, 20) == 1.0
-    clock.now += 0.9  # 0.9 s a round: eight more
-    assert pace.faster(3, 20) == pytest.approx(20 / 8)
-    clock.now += 0.9
-    assert pace.faster(4, 20) == 1.0
-
-
-class Library:
-    """Stands for CatBoost: a round takes ten milliseconds of the clock."""
-
-    def __init__(self, clock):
-        self.clock = clock
-
-    def CatBoost(self, params):
-        def fit(pool):
-            self.clock.now += 0.01 * params["iterations"]
-
-        return SimpleNamespace(fit=fit)
+    # Where eight rounds were as good as the whole time, few are judged: the rate would rise too late.
+    slow, rates = Deadline(10.0, clock=clock), []
+    for k in range(4):
+        clock.now += 0.9 + 0.1 * (k == 0)
+        rates.append(slow.faster(k + 1, 20))
+    assert rates == pytest.approx([1.0, 1.0, 20 / 8, 1.0])
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(2.5, 2000), (0.5, 2000), (1000.0, 2000), (2.5, 250)])
 def test_catboost_learns_faster_where_rounds_would_not_fit(seconds, rounds):
     given = {"learning_rate": 0.05, "depth": 6}
     clock = Clock()
-    made = catboost_in_time(Deadline(seconds, clock=clock), Library(clock), given, None, rounds)
+
+    def CatBoost(params):  # a round takes ten milliseconds of the clock
+        return SimpleNamespace(fit=lambda pool: setattr(clock, "now", clock.now + 0.01 * params["iterations"]))
+
+    library = SimpleNamespace(CatBoost=CatBoost)
+    made = catboost_in_time(Deadline(seconds, clock=clock), library, given, None, rounds)
     possible = 0.85 * (seconds - 0.09) / 0.01
     assert made["iterations"] == pytest.approx(min(possible, rounds), abs=1)
     assert made["iterations"] <= rounds
@@ -290,26 +262,20 @@ def test_time_for_models_of_all_rows_is_given_to_no_other():
     clock.now += 21  # a second late
     with pytest.raises(OutOfTimeError, match="b: all rows would take 30 s, and 29 s are left for it"):
         budget.refit(models[1:])
-
-
-def test_a_late_model_takes_nothing_from_the_refit_of_one_that_keeps_time():
-    clock = Clock()
-    budget, model = Budget(2, clock=clock), Timed("a")
-    budget.keep_for_refit(model, 0.01)
-    clock.now += 119  # five seconds late
-    assert budget.refit([model]) == limits.LEAST_FIT_SECONDS
+    budget = Budget(2, clock=clock)
+    budget.keep_for_refit(models[0], 0.01)
+    clock.now += 119  # five seconds late: one that keeps time has what was set aside
+    assert budget.refit(models[:1]) == limits.LEAST_FIT_SECONDS
 
 
 def test_what_all_rows_take_is_told_from_few():
-    clock = Clock()
-    sizes = []
+    clock, sizes = Clock(), []
 
     def fit(n):
         sizes.append(n)
         clock.now += (n / 1000) ** 2
 
-    said = seconds_for(100_000, fit, Deadline(200.0, clock=clock))
-    assert said == pytest.approx(100**2)
+    assert seconds_for(100_000, fit, Deadline(200.0, clock=clock)) == pytest.approx(100**2)
     assert sizes == [500, 1000, 2000, 4000]  # 21 s are more than a twentieth
     assert seconds_for(900, fit, Deadline(200.0, clock=clock)) == 0
 

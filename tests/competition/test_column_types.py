@@ -98,7 +98,7 @@ def test_numbers_are_text_where_the_run_knows_text(run, submitted, tmp_path):
 
 AS = {
     "as it is": lambda df: df,
-    "the zone it was made in": lambda df: df.assign(t=df.t.dt.tz_convert("Asia/Tokyo")),
+    "another zone": lambda df: df.assign(t=df.t.dt.tz_convert("Asia/Tokyo")),
     "text with offsets": lambda df: df.assign(t=df.t.astype(str)),
     "what pandas reads of the CSV": lambda df: df.astype({"t": str, "open": str}).assign(cost=df.cost.astype(float)),
     "numbers in text": lambda df: df.assign(age=df.age.astype(str), cost=df.cost.astype(str)),

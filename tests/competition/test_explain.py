@@ -130,7 +130,7 @@ def test_background_rows_are_evenly_spaced_by_prediction():
 
 
 @pytest.mark.parametrize("case", ["binary", "multiclass", "regression", "multilabel"])
-def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case):
+def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case, tmp_path):
     saved, rows = SavedRun(runs[case]), TEST.head(4).set_index("id", drop=False)
     of = "flag2" if case == "multilabel" else None
     found = saved.explain(rows, of=of)
@@ -156,7 +156,17 @@ def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case):
         assert explained["base"] == pytest.approx(by_own[frozenset()], abs=1e-6)
         assert sum(explained[n] for n in [*RAW, "base"]) == pytest.approx(explained["prediction"], abs=1e-9)
     own = saved.predict(rows).numpy()
+    if case == "binary":  # one class is explained if it is named
+        yes, no = (saved.explain(rows, of=c) for c in ("Y", "N"))
+        pd.testing.assert_frame_equal(yes, found)
+        np.testing.assert_allclose(no[RAW], -yes[RAW], atol=1e-12)
+        np.testing.assert_allclose(no[["base", "prediction"]], 1 - yes[["base", "prediction"]], atol=1e-12)
+        shutil.copytree(runs[case], tmp_path / "run")
+        pd.testing.assert_frame_equal(Fit(tmp_path).explain(rows), found)
     if case == "multiclass":
+        mid = saved.explain(rows, of="mid")
+        assert "class" not in mid
+        np.testing.assert_allclose(mid["prediction"], own[:, 1], atol=1e-6)
         assert list(found["class"]) == [["low", "mid", "top"][c] for c in own.argmax(1)]
     own = own.max(1) if case == "multiclass" else own[:, 1] if case == "multilabel" else own
     np.testing.assert_allclose(found["prediction"], own, atol=1e-6)
@@ -179,18 +189,6 @@ def test_raw_columns_may_have_the_names_of_the_ends(tmp_path):
     kept = json.loads((run / "explanation.json").read_text())
     assert set(kept["class"]) <= {"low", "mid", "top"}
     assert kept["columns"] == ["class", "base", "city"]
-
-
-def test_one_class_is_explained_if_it_is_named(runs):
-    saved, rows = SavedRun(runs["binary"]), TEST.head(3)
-    yes, no = (saved.explain(rows, of=c) for c in ("Y", "N"))
-    pd.testing.assert_frame_equal(yes, saved.explain(rows))
-    np.testing.assert_allclose(no[RAW], -yes[RAW], atol=1e-12)
-    np.testing.assert_allclose(no[["base", "prediction"]], 1 - yes[["base", "prediction"]], atol=1e-12)
-    several = SavedRun(runs["multiclass"])
-    found = several.explain(rows, of="mid")
-    assert "class" not in found
-    np.testing.assert_allclose(found["prediction"], several.predict(rows)[:, 1], atol=1e-6)
 
 
 def test_a_background_of_ones_own_and_orders(runs, monkeypatch):
@@ -231,7 +229,12 @@ def test_wrong_input_is_named(runs, tmp_path):
     assert "Contributions of columns" not in write_report(run).read_text()  # of an earlier run
 
 
-def test_features_that_look_at_other_rows_are_not_explained(tmp_path):
+def test_features_that_look_at_other_rows_are_not_explained_nor_a_run_without_time(tmp_path, monkeypatch):
+    data = write(tmp_path / "late" / "data", "binary")
+    late = Budget(10, began=-1e6, clock=lambda: 0.0)  # past its end
+    run = run_competition(Recipe("binary"), data, tmp_path / "late" / "run", minutes=late)
+    assert not (run / "explanation.json").exists()
+    assert "Contributions of columns" not in (run / "report.html").read_text()
     recipe = Recipe("binary", features=lambda: FeatureSet([Lag("x", by="city", order="z")], key="id"))
     run = run_competition(recipe, write(tmp_path / "data", "binary"), tmp_path / "run")
     assert not (run / "explanation.json").exists()
@@ -255,45 +258,6 @@ def test_the_report_has_the_contributions_of_the_lowest_the_middle_and_the_highe
     for text in ("a low prediction", "a middle prediction", "a high prediction", f"city = {rows.city[0]}"):
         assert text in page
     assert "margin-left" in page  # bars to the left
-
-
-def test_rows_that_would_take_too_long_or_are_late_are_not_explained(tmp_path, monkeypatch):
-    data = write(tmp_path / "data", "binary")
-    late = Budget(10, began=-1e6, clock=lambda: 0.0)  # past its end
-    run = run_competition(Recipe("binary"), data, tmp_path / "late", minutes=late)
-    assert not (run / "explanation.json").exists()
-    assert "Contributions of columns" not in (run / "report.html").read_text()
-    monkeypatch.setattr(limits, "EXPLAINED_SECONDS", 1e-3)  # three rows take more
-    assert not (run_competition(Recipe("binary"), data, tmp_path / "run") / "explanation.json").exists()
-
-
-def test_a_fit_explains_its_rows(runs, tmp_path):
-    shutil.copytree(runs["binary"], tmp_path / "run")
-    fitted = Fit(tmp_path)
-    found = fitted.explain(TEST.head(2), background=4)
-    np.testing.assert_allclose(found["prediction"], fitted.predict_proba(TEST.head(2))["Y"], atol=1e-6)
-
-
-def test_an_export_explains_as_its_run_does(runs, tmp_path, monkeypatch):
-    serve = pytest.importorskip("fastrec.serve")
-    calls = pytest.importorskip("tests.serve.server.calls")
-    rows = TEST.head(3)
-    for case in ("binary", "multiclass"):
-        serve.export_run(runs[case], tmp_path / case)
-        app = serve.make_app(tmp_path / case)
-        body = {"columns": {n: rows[n].where(rows[n].notna(), None).tolist() for n in RAW}}
-        answer = calls.post(app, "/v1/explain", body).json()
-        monkeypatch.setattr(limits, "ENUMERATED_COLUMNS", 0)
-        drawn, orders = calls.post(app, "/v1/explain", body).json(), SavedRun(runs[case]).explain(rows)
-        for name in RAW:  # both draw the same orders of columns
-            np.testing.assert_allclose(drawn["contributions"][name], orders[name], atol=1e-5)
-        monkeypatch.undo()
-        app.state.service.close()
-        found = SavedRun(runs[case]).explain(rows)
-        for name in RAW:
-            np.testing.assert_allclose(answer["contributions"][name], found[name], atol=1e-5)
-        np.testing.assert_allclose([answer["base"], answer["predictions"]], found[["base", "prediction"]].T, atol=1e-5)
-        assert answer.get("classes") == (list(found["class"]) if "class" in found else None)
 
 
 def oof_of(run: Path) -> tuple[np.ndarray, pd.DataFrame, np.ndarray]:

@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import shutil
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,27 +13,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from fastrec._core.progress import Stages
-from fastrec.cli import app
 from fastrec.competition import (
     RECSYS2019,
-    Competition,
-    CompetitionData,
     SubmissionFormat,
-    check_submission,
     rank_lists,
     ranked_strings,
-    run_competition,
-    score_submission,
 )
 from fastrec.competition.forms.lists import form_of_run, run_around, write_ranked
-from fastrec.errors import DataError, MissingFileError, SubmissionError, UnreadableFileError
-from fastrec.estimators import ColumnRanker, XGBRanker
-from fastrec.features import CountEncode, FeatureSet
-from fastrec.stacking import Stack
-from fastrec.table import Table
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
 LONG = SubmissionFormat(
     keys=("basket", "day"),
@@ -47,7 +33,6 @@ LONG = SubmissionFormat(
     candidates_sep=";",
     answer="bought",
 )
-LENGTH = 33  # items in a list: more than 2019's 25
 names = st.text("abc_ ,;'\"é", min_size=1, max_size=5)
 
 
@@ -94,136 +79,24 @@ def test_a_form_that_no_file_can_have_is_refused(change):
         SubmissionFormat(**{"keys": ("a",), "prediction": "products", **change})
 
 
-# ------------------------------------------------------------------------------------------------------- through a run
-
-
-class Baskets(Competition):
-    """Lists of 33 products, of which a low price is bought."""
-
-    name, task, submission = "Baskets", "ranking", LONG
-    fold_key = "basket"
-
-    def load(self, data, *, rows, device):
-        frames = [_candidates(seed) for seed in (0, 1)]
-        test = {n: v for n, v in frames[1].items() if n != "clicked"}
-        targets = Table({n: frames[1][n][::LENGTH] for n in LONG.keys})
-        return CompetitionData(Table(frames[0]), Table(test), targets, truth=torch.tensor(frames[1]["clicked"]))
-
-    def features(self):
-        return FeatureSet([CountEncode("item_id")], key="basket")
-
-    @property
-    def categories(self):
-        return []
-
-    @property
-    def plain(self):
-        return ["price"]
-
-    def baselines(self):
-        return [ColumnRanker("cheapest", ["price"])]
-
-    def models(self, *, bs):
-        return [XGBRanker("xgb", rounds=3, max_depth=2)]
-
-    def stack(self):
-        return Stack(rounds=2)
-
-
-def _candidates(seed: int, lists: int = 40) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    price = rng.random((lists, LENGTH))
-    clicked = (price + rng.normal(size=price.shape) / 5).argmin(1)[:, None] == np.arange(LENGTH)
-    return {
-        "list_id": np.repeat(np.arange(lists), LENGTH),
-        "basket": np.repeat([f"b{i}" for i in range(lists)], LENGTH),
-        "day": np.repeat(np.arange(lists) % 7, LENGTH),
-        "item_id": np.concatenate([rng.permutation(100)[:LENGTH] for _ in range(lists)]),
-        "price": price.ravel(),
-        "clicked": clicked.ravel().astype(float),
-    }
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run directory, and its test and answer files."""
-    folder = tmp_path_factory.mktemp("baskets")
-    run_competition(Baskets(), folder, folder / "run", device="cpu", stages=Stages(quiet=True))
-    test = _candidates(1)
-    with (folder / "test.csv").open("w", newline="") as file:
-        written = csv.writer(file)
-        written.writerow([*LONG.keys, "kind", "shown", "bought"])
-        for a in range(0, len(test["item_id"]), LENGTH):
-            shown, clicked = test["item_id"][a : a + LENGTH], test["clicked"][a : a + LENGTH]
-            answer = shown[clicked.argmax()]
-            written.writerow([test["basket"][a], test["day"][a], "ask", ";".join(map(str, shown)), answer])
-    return folder
-
-
-def test_a_run_writes_its_recipes_form_and_keeps_it(run):
-    report = check_submission(run / "run" / "submission.csv", run / "test.csv", LONG)
-    assert (report.rows, report.ids, report.warnings) == (40, 40 * LENGTH, ())
-    score = score_submission(run / "run" / "submission.csv", run / "test.csv", LONG)
-    found = json.loads((run / "run" / "scores.json").read_text())
-    assert score.value == pytest.approx(found["models"]["stack"], abs=1e-12)
-    assert form_of_run(run / "run") == LONG
-    with pytest.raises(SubmissionError, match="more than 30"):  # lists that are too long are still refused
-        check_submission(run / "run" / "submission.csv", run / "test.csv", replace(LONG, max_items=30))
-
-
-def invoke(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
-def test_the_command_takes_the_form_from_the_run_around_the_file(run, monkeypatch):
-    assert form_of_run(run_around(run / "run" / "submission.csv")) == LONG
-    assert form_of_run(run_around(run / "run" / "tries" / "other.csv")) == LONG
+def test_the_form_of_the_run_around_a_file_is_found_and_a_damaged_one_named(tmp_path):
+    run = tmp_path / "run"
+    (run / "tries").mkdir(parents=True)
+    (run / "scores.json").write_text("{}")
     assert run_around(run / "submission.csv") is None
-    for command, last in (("check", "ok 40 rows"), ("score", "mrr 0.")):
-        code, out = invoke(command, run / "run" / "submission.csv", run / "test.csv")
-        assert (code, out.splitlines()[-1][: len(last)]) == (0, last)
-    monkeypatch.chdir(run / "run")  # the path alone does not name the run
-    assert invoke("check", "submission.csv", run / "test.csv")[0] == 0
-
-
-def test_the_command_takes_the_form_it_is_given(run, tmp_path):
-    copy = shutil.copy(run / "run" / "submission.csv", tmp_path)
-    code, out = invoke("check", copy, run / "test.csv")
-    assert code == 1  # nothing says that it is not 2019's
-    assert "user_id" in out
-    recipe = tmp_path / "work" / "baskets"
-    recipe.mkdir(parents=True)
-    (recipe / "competition.py").write_text(
-        "from fastrec.competition import SubmissionFormat\n"
-        "from tests.competition.test_form import LONG, Baskets\n"
-        "class Mine(Baskets):\n    submission = LONG\n"
-    )
-    for option in (["--run", run / "run"], ["--competition", recipe]):
-        assert invoke("check", copy, run / "test.csv", *option)[0] == 0
-        assert invoke("score", copy, run / "test.csv", *option)[0] == 0
-    code, out = invoke("check", copy, run / "test.csv", "--run", run, "--competition", recipe)
-    assert (code, "both" in out) == (1, True)
-    code, out = invoke("check", copy, run / "test.csv", "--run", tmp_path / "none")
-    assert (code, "config.json" in out) == (1, True)
-
-
-def test_a_damaged_run_is_named(run, tmp_path):
-    for name in ("config.json", "scores.json"):
-        shutil.copy(run / "run" / name, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert run_around(tmp_path.parent / "submission.csv") is None
     broken = [{**LONG.to_state(), **change} for change in ({"sep": 5}, {"max_items": "x"}, {"keys": None})]
     for damage in [*broken, {"sep": ","}, [], "text", {**LONG.to_state(), "targets": [["a"]]}]:
-        (tmp_path / "config.json").write_text(json.dumps({**config, "submission": damage}))
+        (run / "config.json").write_text(json.dumps({"task": "ranking", "submission": damage}))
         with pytest.raises(UnreadableFileError, match=r"config\.json"):
-            form_of_run(run_around(tmp_path / "submission.csv"))
-    (tmp_path / "config.json").write_text("{")
+            form_of_run(run_around(run / "submission.csv"))
+    (run / "config.json").write_text("{")
     with pytest.raises(UnreadableFileError, match=r"config\.json"):
-        form_of_run(tmp_path)
+        form_of_run(run)
     with pytest.raises(MissingFileError, match=r"config\.json"):
-        form_of_run(tmp_path / "nowhere")
+        form_of_run(run / "nowhere")
+    (run / "config.json").write_text(json.dumps({"task": "ranking", "submission": LONG.to_state()}))
+    assert form_of_run(run_around(run / "tries" / "other.csv")) == LONG
+    assert run_around(tmp_path / "submission.csv") is None
 
 
 # Ranked lists against sorting in plain Python
@@ -253,15 +126,6 @@ def test_lists_against_a_loop(rows, k):
     assert [order[a:b].tolist() for a, b in pairwise(offsets.tolist())] == expected
     strings = ranked_strings(np.array(items), np.array(scores), np.array(groups), k=k)
     assert strings.to_pylist() == [" ".join(str(items[i]) for i in members) for members in expected]
-
-
-def test_hand_worked_lists_stand_in_order_of_first_appearance():
-    groups, scores, items = list("babab"), [1.0, math.nan, 3.0, 0.0, 1.0], list("vwxyz")
-    assert ranked_strings(items, scores, groups).to_pylist() == ["x v z", "y w"]
-    assert ranked_strings(items, scores, groups, sep="|", k=2).to_pylist() == ["x|v", "y|w"]
-    items, scores, groups = np.arange(30), -np.arange(30.0), np.zeros(30, int)  # 25 are kept unless told
-    assert ranked_strings(items, scores, groups)[0].as_py() == " ".join(map(str, range(25)))
-    assert ranked_strings(items, scores, groups, k=None)[0].as_py() == " ".join(map(str, range(30)))
 
 
 def test_every_kind_of_column_gives_the_same_lists():

@@ -148,10 +148,8 @@ def test_lists_may_be_named_by_text(folder, tmp_path):
     ("file", "column", "attribute"),
     [
         ("train", "bought", "label"),
-        ("train", "search", "list_column"),
         ("test", "search", "list_column"),
         ("train", "product", "item"),
-        ("test", "product", "item"),
         ("train", "shop", "fold_key"),
         ("train", "rating", "weight"),
         ("train", "seen", "time"),
@@ -174,28 +172,12 @@ def test_a_column_that_is_misspelt_is_named_before_features(folder, tmp_path, fi
     listed = re.search(r"There are ([^.]*)", message)[1].split(", ")
     assert listed == pd.read_csv(data / f"{file}.csv", nrows=0).columns.tolist()
     assert "features:" not in out
-
-
-@pytest.mark.parametrize("target", ["boughtt", ["bought", "expres"]])
-def test_a_target_that_is_misspelt_is_named(tmp_path, target):
-    class Table(Competition):
-        name = "table"
-
-    Table.target, wrong = target, "boughtt" if target == "boughtt" else "expres"
-    with pytest.raises(MissingColumnError, match=f"lack the recipe's target. Did you mean '{wrong[:6]}") as told:
-        run_competition(Table(), write(tmp_path / "data"), tmp_path / "run", stages=Stages(quiet=True))
-    assert (told.value.file, told.value.column) == (str(tmp_path / "data" / "train.csv"), wrong)
-
-
-def test_the_test_may_lack_the_column_of_folds(folder, tmp_path):
-    data, recipe = write(tmp_path / "data"), tmp_path / "shop"
-    recipe.mkdir()
-    (recipe / "competition.py").write_text(RECIPE.replace("n_folds = 3", "n_folds, fold_key = 3, 'user'"))
-    TRAIN.assign(user=TRAIN["search"] // 2).to_csv(data / "train.csv", index=False)
-    done("run", recipe, "--data", data, "--out", tmp_path / "run")
-    lists = pd.read_parquet(tmp_path / "run" / "lists.parquet").groupby("split")["fold_key"].agg(list)
-    assert sorted(map(int, lists["test"])) == sorted(TEST["search"].unique())
-    assert set(map(int, lists["oof"])) == set(TRAIN["search"] // 2)
+    if attribute == "label":
+        for target in ("boughtt", ["express", "boughtt"]):
+            table = type("Table", (Competition,), {"name": "table", "target": target})()
+            with pytest.raises(MissingColumnError, match=r"lack the recipe's target. Did you mean 'bo") as told:
+                run_competition(table, data, tmp_path / "run", stages=Stages(quiet=True))
+            assert (told.value.file, told.value.column) == (str(data / "train.csv"), "boughtt")
 
 
 def test_a_row_without_a_list_is_refused_before_training(folder, tmp_path):
@@ -209,7 +191,7 @@ def test_a_row_without_a_list_is_refused_before_training(folder, tmp_path):
     assert (code, "column 'search', row 4: a list id is missing" in out) == (1, True), out
 
 
-def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
+def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path, monkeypatch):
     submission, truth = folder / "run" / "submission.csv", tmp_path / "t.csv"
     oracle = f"mrr {mean_reciprocal_rank(pd.read_csv(submission)):.5f}"
     TRUTH.to_csv(truth, index=False)
@@ -221,8 +203,12 @@ def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
     # Lists are written together, also if the test's are mixed.
     mixed = tmp_path / "mixed.csv"
     TEST.sample(frac=1.0, random_state=0).to_csv(mixed, index=False)
-    for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
-        assert invoke("check", submission, mixed, *more) == said
+    assert invoke("check", submission, mixed) == said
+    monkeypatch.chdir(folder / "run")  # the path alone does not name the run
+    assert invoke("check", "submission.csv", mixed) == said
+    for wrong, words in ((["--run", folder / "run", *more], "both"), (["--run", tmp_path / "none"], "config.json")):
+        code, out = invoke("check", submission, mixed, *wrong)
+        assert (code, words in out) == (1, True), out
     TRUTH.assign(bought=0).to_csv(truth, index=False)
     code, out = invoke("score", submission, truth)
     assert (code, "no line of the submission is relevant" in out) == (1, True)
@@ -288,7 +274,11 @@ def test_a_truth_of_the_relevant_candidates_alone_and_labels_in_the_test_file(tm
     found = []
     pairs = TRUTH[TRUTH["bought"] == 1][["search", "product"]]
     for name, more in (("pairs", {"truth": pairs}), ("test", {"truth": None, "test": TEST}), ("both", {"test": TEST})):
-        run = run_competition(Small(), write(tmp_path / name, **more), tmp_path / f"run_{name}")
+        recipe, data = Small(), write(tmp_path / name, **more)
+        if name == "both":  # the test lacks the column of folds
+            recipe.fold_key = "user"
+            TRAIN.assign(user=TRAIN["search"]).to_csv(data / "train.csv", index=False)
+        run = run_competition(recipe, data, tmp_path / f"run_{name}")
         found.append(scores_of(run)["models"]["stack"])
         assert "bought" not in json.loads((run / "config.json").read_text())["features"]
     assert len(set(found)) == 1

@@ -1,6 +1,5 @@
 """A run with ``PseudoLabelled``: what its folds learn from test rows holds nothing of the targets that they score."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.stacking import Stack
 from fastrec.validate import Folds
-from tests.files import write_csv
+from tests.files import scores_of, write_csv
 
 N, M, FOLDS = 240, 80, 4
 TREES = {"rounds": 10, "eta": 0.4, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
@@ -42,8 +41,7 @@ class Shop(Competition):
     name, task, ids, target, categories = "shop", "binary", ("id",), "bought", ["city"]
 
     def __init__(self, **attributes) -> None:
-        for name, value in attributes.items():
-            setattr(self, name, value)
+        vars(self).update(attributes)
 
     def features(self):
         return FeatureSet([TargetEncode("city", "bought"), CountEncode("city")], key="id")
@@ -111,18 +109,6 @@ def test_rows_to_label_are_encoded_as_those_that_the_fold_scores(tmp_path):
             np.testing.assert_allclose(other[column][known], expected[known], rtol=1e-12)
 
 
-def test_without_features_of_targets_the_test_rows_are_as_they_are(tmp_path):
-    class Plain(Shop):
-        def features(self):
-            return FeatureSet([CountEncode("city")], key="id")
-
-    recipe = Plain()
-    found = recipe.load(write(tmp_path / "data"), rows=None, device=torch.device("cpu"))
-    prepared = RunFeatures(recipe, found, recipe.folds(found, None), ["bought"], None)
-    _, test = prepared.fit()
-    assert prepared.unlabeled(2) is test
-
-
 def oof_of(run: Path) -> dict[str, list[float]]:
     return {n: pq.read_table(run / "oof" / f"{n}.parquet")["prediction"].to_pylist() for n in ("alone", "more")}
 
@@ -140,13 +126,13 @@ def test_a_run_is_refitted_predicted_and_gone_on_with(tmp_path):
     np.testing.assert_allclose(test, own.predict(made.test).numpy(), rtol=1e-6)
 
     again = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
-    reused = json.loads((again / "scores.json").read_text())["reused"]
-    assert reused == 2 * (FOLDS + 1) + 1  # every model, those of all rows too, and the features
+    assert scores_of(again)["reused"] == 2 * (FOLDS + 1) + 1  # every model, those of all rows too, and the features
     before = oof_of(again)
     sure = Shop(models=lambda bs: [XGBModel("alone", **TREES), PseudoLabelled(XGBModel("more", **TREES))])
     changed = run_competition(sure, data, tmp_path / "run", resume=True)  # the features are those of before
-    reused = json.loads((changed / "scores.json").read_text())["reused"]
-    assert reused == FOLDS + 1 + (FOLDS + 1) + FOLDS  # models, features: of all, of folds (one twice), of the test
+    assert (
+        scores_of(changed)["reused"] == FOLDS + 1 + (FOLDS + 1) + FOLDS
+    )  # models, features: of all, of folds (one twice), of the test
     fresh = run_competition(sure, data, tmp_path / "fresh", resume=False)
     assert oof_of(changed) == oof_of(fresh)
     assert oof_of(changed)["alone"] == before["alone"]
@@ -154,10 +140,16 @@ def test_a_run_is_refitted_predicted_and_gone_on_with(tmp_path):
 
     write(tmp_path / "data", test=TEST.head(M - 1))
     other = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
-    assert json.loads((other / "scores.json").read_text())["reused"] == 0
+    assert scores_of(other)["reused"] == 0
 
 
 def test_where_there_are_no_test_rows_it_is_the_estimator_alone(tmp_path):
     made = fitted(write(tmp_path / "data", test=None), refit=False)
     assert torch.equal(made.predictions["alone"].oof, made.predictions["more"].oof)
     assert [m.taken for m in made.predictions["more"].models] == [0] * FOLDS
+    # Without features of targets the test rows are as they are.
+    recipe = Shop(features=lambda: FeatureSet([CountEncode("city")], key="id"))
+    found = recipe.load(write(tmp_path / "data"), rows=None, device=torch.device("cpu"))
+    prepared = RunFeatures(recipe, found, recipe.folds(found, None), ["bought"], None)
+    _, test = prepared.fit()
+    assert prepared.unlabeled(2) is test

@@ -87,13 +87,6 @@ def test_a_mistake_is_named_before_the_data_are_read(recipe, message, tmp_path):
         run_competition(recipe(), tmp_path / "no data", tmp_path / "run")
 
 
-def test_an_attribute_of_the_object_is_looked_at_too(tmp_path):
-    recipe = Clicks()
-    recipe.n_fold = 3
-    with pytest.raises(DataError, match="Write n_folds"):
-        run_competition(recipe, tmp_path, tmp_path / "run")
-
-
 @pytest.mark.parametrize(("recipe", "remedy"), [(Clicks, r"Write Clicks\(\)"), (7, "Give a Competition")])
 def test_what_is_no_recipe_is_refused(recipe, remedy, tmp_path):
     with pytest.raises(DataError, match=remedy):
@@ -108,6 +101,10 @@ def test_a_folder_is_a_recipe(tmp_path):
 
 
 def test_helpers_and_data_that_are_not_read_yet_are_no_mistake():
+    recipe = Clicks()
+    recipe.n_fold = 3  # attributes of the object are looked at, too
+    with pytest.raises(DataError, match="Write n_folds"):
+        check_recipe(recipe, bs=None)
     check_recipe(Clicks(), bs=None)
     check_recipe(NeedsData(), bs=None)
 

@@ -26,10 +26,10 @@ from fastrec.monitor.compare import (
     ks_test,
     outside_test,
     psi,
-    shares_test,
 )
 from fastrec.monitor.monitor_rows import read_sides
 from fastrec.monitor.over_time import periods_of
+from tests.files import write_csv
 
 COLOURS = ["red", "green", "blue", "grey", "black"]
 
@@ -173,23 +173,7 @@ def test_a_metric_over_time_and_its_interval():
     assert np.isnan(metric_over_time("auc", np.zeros(4), np.arange(4.0), np.arange(4))["value"][0])
 
 
-def test_a_period_that_is_worse_than_the_run_is_found():
-    def worse(table, *of_the_run):
-        return [f.about for f in monitor_rows._of_metric(table, of_the_run, Thresholds())]
-
-    table = pd.DataFrame({"period": ["a", "b"], "rows": [9, 9], "value": [0.8, 0.6], "low": [0.7, 0.55]})
-    table["high"] = [0.85, 0.69]
-    assert worse(table, 0.78, True, "auc") == ["b"]
-    assert worse(table, 0.5, False, "auc") == ["a", "b"]
-    assert not worse(table, 0.70, True, "auc")
-    # the threshold is a share of the run's: of 900 a loss of 9 is 1 %
-    large = table.assign(low=908.0, high=910.0)
-    assert not worse(large, 900.0, False, "rmse")
-    assert worse(large, 880.0, False, "rmse") == ["a", "b"]
-
-
 def test_only_the_same_metric_is_compared_with_the_runs(reference, monkeypatch):
-
     def of_a_run(*args, **options):
         sides = read_sides(*args, **options)
         sides.metric = 0.45, False, "logloss"
@@ -205,6 +189,11 @@ def test_only_the_same_metric_is_compared_with_the_runs(reference, monkeypatch):
     found = monitor(reference, week(seed=1), over_time=same, adversarial=False)
     assert [f.kind for f in found.findings] == ["metric"]
     assert found.reference_metric == 0.45
+    # the threshold is a share of the run's: of 900 a loss of 9 is 1 %
+    table = pd.DataFrame({"period": ["a", "b"], "rows": 9, "value": 909.0, "low": [908.0, 870.0], "high": 910.0})
+    for value, greater, worse in ((900.0, False, []), (880.0, False, ["a"]), (950.0, True, ["a", "b"])):
+        told = monitor_rows._of_metric(table, (value, greater, "rmse"), Thresholds())
+        assert [f.about for f in told] == worse
 
 
 def test_periods_are_named_or_refused():
@@ -257,8 +246,9 @@ def test_what_cannot_be_compared_is_said(reference):
         monitor(reference, reference.head(3))
     with pytest.raises(DataError, match="no column in common"):
         monitor(reference[["age"]], reference[["age"]].rename(columns={"age": "b"}))
-    with pytest.raises(DataError, match="correction"):
-        Thresholds(correction="none")
+    for wrong in ({"correction": "none"}, {"alpha": 1.0}):
+        with pytest.raises(DataError, match=next(iter(wrong))):
+            Thresholds(**wrong)
     times = reference.assign(at=pd.Timestamp("2026-01-01"), tags=[["a"]] * len(reference))
     found = monitor(times, times, adversarial=False)
     assert found.left_out == {"at": "times: they go on", "tags": "a list"}
@@ -316,20 +306,6 @@ def test_chi_square_is_scipys_with_rare_cells_together(pairs):
         assert found.p == pytest.approx(fisher_exact(table).pvalue, abs=1e-9)
         return
     assert found.p == pytest.approx(known.pvalue, abs=1e-9)
-
-
-@given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
-def test_two_shares_are_a_table_of_two_by_two(n, m, j, k):
-    j, k = min(j, n), min(k, m)
-    found = shares_test((j, k), (n, m))
-    if j + k in (0, n + m):
-        assert found.p == 1
-        return
-    table = [[j, n - j], [k, m - k]]
-    known = chi2_contingency(table, correction=False)
-    exact = known.expected_freq.min() < 5 - 1e-9
-    wanted = known.statistic, fisher_exact(table).pvalue if exact else known.pvalue
-    assert tuple(found) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_a_few_unseen_values_of_a_small_batch_are_no_alarm():
@@ -415,67 +391,39 @@ def test_files_are_read_as_the_runs(run, tmp_path):
     assert {f.kind for f in found.findings} <= {"shape", "unseen"}
 
 
-def test_labels_beside_a_run(run, tmp_path):
-    new = flats(300, 2)
-    written(new, tmp_path / "new.csv")
-    new[["rent"]].assign(at=0).to_csv(tmp_path / "labels.csv", index=False)
-    rent = new["rent"].str[1:].astype(float)
-    rent.to_frame("prediction").to_csv(tmp_path / "scores.csv", index=False)
-    words = ["monitor", run, tmp_path / "new.csv", "--scores", tmp_path / "scores.csv", "--no-trees"]
-    words += ["--labels", tmp_path / "labels.csv", "--time", "at", "--trust", "json"]
-    done = CliRunner().invoke(app, [*map(str, words)])
-    assert done.exit_code in (0, 3), done.output
-    assert "1970-01-01   300 0.0000" in done.output
+def test_what_predict_writes_is_compared_with_the_runs_own(run, tmp_path):
+    for name, dearer in (("same", 0.0), ("dear", 400.0)):
+        new, scores = tmp_path / f"{name}.csv", tmp_path / f"{name}_scores.csv"
+        rows = flats(300, 3, dearer)
+        written(rows[["price", "place"]].assign(rent="$1"), new)
+        predict_run(run, new, scores)
+        found = monitor(run, new, scores=scores, adversarial=False)
+        assert ("prediction" in {f.kind for f in found.findings}) == (name == "dear")
+    rows[["rent"]].assign(at=0).to_csv(tmp_path / "labels.csv", index=False)
+    words = ["monitor", run, new, "--scores", scores, "--no-trees", "--labels", tmp_path / "labels.csv"]
+    done = CliRunner().invoke(app, [*map(str, words), "--time", "at", "--trust", "json"])
+    error = pd.read_csv(scores).rent - rows["rent"].str[1:].astype(float)
+    assert f"1970-01-01   300 {np.sqrt((error**2).mean()):.4f}" in done.output
 
 
-def test_labels_and_what_predict_has_written(tmp_path):
+def test_classes_and_what_predict_has_written_and_a_time_that_is_not_compared(tmp_path):
     class Read(Competition):
-        name, task, target, ids, n_folds, plain = "read", "binary", "bought", ("id",), 3, ("price",)
+        name, task, target, ids, n_folds, time = "read", "binary", "bought", ("id",), 3, "at"
 
         def models(self, *, bs):
             return [XGBModel("xgb", rounds=5, early_stopping_rounds=None, nthread=1)]
 
     rng = np.random.default_rng(0)
-    price = rng.normal(size=700)
-    rows = pd.DataFrame(
-        {"id": range(700), "price": price, "bought": np.where(price + rng.normal(size=700) > 0, "Y", "N")}
-    )
-    (tmp_path / "data").mkdir()
-    rows[:400].to_csv(tmp_path / "data" / "train.csv", index=False)
-    new = tmp_path / "new.csv"
-    rows[400:].assign(at=0).to_csv(new, index=False)
-    run = run_competition(Read(), tmp_path / "data", tmp_path / "run")
+    rows = pd.DataFrame({"id": range(700), "price": rng.normal(size=700), "at": np.arange(700)})
+    rows["bought"] = np.where(rows.price + rng.normal(size=700) > 0, "Y", "N")
+    data, new = write_csv(tmp_path / "data", train=rows[:400]), write_csv(tmp_path, new=rows[400:]) / "new.csv"
+    run = run_competition(Read(), data, tmp_path / "run")
     scores = predict_run(run, new, tmp_path / "scores.csv")
     words = ["monitor", run, new, "--scores", scores, "--no-trees", "--labels", new, "--time", "at", "--metric", "auc"]
     done = CliRunner().invoke(app, [*map(str, words)])
     auc = roc_auc_score(rows.bought[400:], pd.read_csv(scores).bought)
     assert f"1970-01-01   300 {auc:.4f}" in done.output
-
-
-def test_what_predict_writes_is_compared_with_the_runs_own(run, tmp_path):
-    for name, dearer in (("same", 0.0), ("dear", 400.0)):
-        new, scores = tmp_path / f"{name}.csv", tmp_path / f"{name}_scores.csv"
-        written(flats(300, 3, dearer)[["price", "place"]].assign(rent="$1"), new)
-        predict_run(run, new, scores)
-        found = monitor(run, new, scores=scores, adversarial=False)
-        assert ("prediction" in {f.kind for f in found.findings}) == (name == "dear")
-
-
-def test_a_recipes_time_that_is_a_number_is_not_compared(tmp_path):
-    class Timed(Competition):
-        name, task, target, time, n_folds = "timed", "regression", "y", "day", 2
-
-        def models(self, *, bs):
-            return [XGBModel("xgb", rounds=3, early_stopping_rounds=None, nthread=1)]
-
-    rng = np.random.default_rng(0)
-    rows = pd.DataFrame({"day": np.arange(400), "x": rng.normal(size=400), "y": rng.normal(size=400)})
-    (tmp_path / "data").mkdir()
-    rows[:200].to_csv(tmp_path / "data" / "train.csv", index=False)
-    run = run_competition(Timed(), tmp_path / "data", tmp_path / "run", resume=True)
-    found = monitor(run, rows[200:], adversarial=True)
-    assert found.ok, found
-    assert "day" in found.left_out
+    assert "at" in monitor(run, rows[400:], adversarial=False).left_out
 
 
 # Event metrics
@@ -513,7 +461,7 @@ def by_hand(shown, clicks, k=99):
     return [np.mean(hits), np.mean(ranks), taken / seen]
 
 
-def test_figures_are_those_of_plain_loops():
+def test_figures_are_those_of_plain_loops(tmp_path):
     shown, clicks = log()
     mixed = shown.sample(frac=1, random_state=1).sort_values("request_id", kind="stable", key=lambda s: s.str[-1])
     for rows in (shown, mixed):
@@ -522,6 +470,10 @@ def test_figures_are_those_of_plain_loops():
             assert row[FIGURES].tolist() == pytest.approx(by_hand(rows, clicks, k or 99))
             assert all(row[f"{name}_low"] < row[name] < row[f"{name}_high"] for name in FIGURES)
     assert row["requests"] == 400
+    shown.to_parquet(tmp_path / "lists.parquet")
+    files, out = (tmp_path / "lists.parquet", write_csv(tmp_path, clicks=clicks) / "clicks.csv"), tmp_path / "f.json"
+    call("event-metrics", *files, "--time", "at", "--json", out)
+    assert len(json.loads(out.read_text())) == 4
 
 
 def test_by_day_and_segment():
@@ -587,6 +539,7 @@ def files(tmp_path):
 
 
 def test_the_exit_code_says_whether_something_was_found(files):
+    assert call("monitor", files["folder"] / "nothing.csv", files["same"], code=1).startswith("error: ")
     pair, limits = ("monitor", files["old"], files["new"], "--drop", "at"), ("--psi", 9, "--js", 9, "--ks", 9)
     assert "nothing found" in call("monitor", files["old"], files["same"], "--drop", "at", "--no-trees")
     out, figures = files["folder"] / "a.html", files["folder"] / "a.json"
@@ -618,17 +571,3 @@ def test_a_run_of_sessions_is_refused_with_a_remedy(files):
         said = call(*words, code=1)
         assert "has sessions, not rows" in said
         assert "run the recipe again" in said
-
-
-def test_wrong_input_is_one_line(files):
-    assert call("monitor", files["folder"] / "nothing.csv", files["same"], code=1).startswith("error: ")
-    call("monitor", files["old"], files["same"], "--correction", "none", code=1)
-
-
-def test_event_metrics(tmp_path):
-    shown, clicks = log(60)
-    shown.to_parquet(tmp_path / "lists.parquet")
-    clicks.to_csv(tmp_path / "clicks.csv", index=False)
-    out = tmp_path / "f.json"
-    call("event-metrics", tmp_path / "lists.parquet", tmp_path / "clicks.csv", "--time", "at", "--json", out)
-    assert len(json.loads(out.read_text())) == 4

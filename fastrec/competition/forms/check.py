@@ -1,4 +1,4 @@
-"""A submission held against the official rows: its form and its score."""
+"""Check and score a submission."""
 
 from __future__ import annotations
 
@@ -25,20 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class ReportLines:
-    """A result that prints as lines."""
-
-    def lines(self) -> list[str]:
-        """Return the lines to print."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-
 @dataclass(frozen=True)
-class CheckReport(ReportLines):
-    """What a submission that passed holds; ``warnings`` are what is allowed but loses score."""
+class CheckReport:
+    """Counts of a submission that passed, and ``warnings`` of what is allowed but loses score."""
 
     path: str
     rows: int
@@ -49,21 +38,22 @@ class CheckReport(ReportLines):
         """Return lines to print; the last begins with ``ok``."""
         return [*(f"warning: {text}" for text in self.warnings), f"ok {self.rows} rows, {self.ids} ids"]
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
 
 def check_submission(
     submission_path: str | Path, test_path: str | Path, format: SubmissionForm = RECSYS2019, *, any_order: bool = False
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
-    Ids and keys are compared as text. One that a spreadsheet takes for a formula (``=1+1``) is an id like any other: it
-    passes where the test file has exactly that id, and is refused, as every id that is not there, where a spreadsheet
-    has made another of it (``2``, ``'=1+1``).
+    Ids and keys are compared as text. A formula (``=1+1``) is an id like any other: it passes if the test file has
+    exactly that id; what a spreadsheet makes of it (``2``, ``'=1+1``) is refused as an unknown id.
 
     Args:
         submission_path: the submission CSV.
-        test_path: the test CSV it answers; of a ``ValueForm`` the test file or the sample submission, which say the
-            rows and (the sample) their order.
-        format: the form to hold it against.
+        test_path: the test CSV; for a ``ValueForm`` the test file or the sample submission, whose order is checked.
+        format: the form that it should have.
         any_order: do not warn of lines in another order than the test's: a ranking's ids say which line is whose.
 
     Returns:
@@ -79,7 +69,7 @@ def check_submission(
 
 
 @dataclass(frozen=True)
-class ScoreReport(ReportLines):
+class ScoreReport:
     """The score of a submission."""
 
     metric: str  #: the metric's name
@@ -101,6 +91,9 @@ class ScoreReport(ReportLines):
         figures = {**self.others, self.metric: float(self.value)}
         shown = [f"{n} {v}" if isinstance(v, int) else f"{n} {v:.5f}" for n, v in figures.items()]
         return [f"rows {self.rows}", *said, *shown]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def score_submission(

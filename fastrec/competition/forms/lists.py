@@ -1,4 +1,4 @@
-"""Submissions of ranked lists: how they look, are made, written; of next items too."""
+"""Submissions of ranked lists and of next items: their form, check and writing."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class SubmissionFormat(SubmissionForm):
         sep: separates two ids.
         max_items: the most ids in one list.
         targets: (column, value) pairs; the test rows that equal all of them are the targets.
-        candidates: the test file's column with the ids that may be recommended. None: any may: of the next items of
-            sessions, whose rows the test file and the ground truth have, one or several for each.
+        candidates: the test file's column with the ids that may be recommended. None: next items of sessions, where
+            any id may; test file and ground truth have one or several rows for each session.
         candidates_sep: separates two of those; None: test file and ground truth have a row for each candidate, and
             ``score_submission`` scores candidates by their labels.
-        answer: the ground truth's column with the right id, where it has a row for each list.
-        order: columns by which the rows of a session are put in order, whose last row has the answer.
+        answer: the ground truth's column with the right id, if it has a row for each list.
+        order: columns that sort the rows of a session; the last row has the answer.
 
     Raises:
         DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.

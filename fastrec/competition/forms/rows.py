@@ -34,7 +34,7 @@ class RankedLists(NamedTuple):
 def rank_lists(scores: Any, groups: Any, *, k: int | None = None) -> RankedLists:
     """Order every group's rows by score, highest first.
 
-    Equal scores keep the order of the rows (the order of display, where rows are in it); missing scores come last.
+    Equal scores keep the order of the rows; missing scores come last.
 
     Args:
         scores: ``[n]`` numbers; tensor, array or Series.
@@ -129,17 +129,14 @@ def _codes_by_appearance(groups: Any) -> Tensor:
     return torch.from_numpy(codes.to_numpy().astype(np.int64))
 
 
-# ``RowKeys``: the columns that name a submission's rows, as one text for each row.
-#
-# Keys are read and compared as text, so that they stay exactly what they are in the file.
-
-UNIT = "\x1f"  # stands between the keys of a row
+UNIT = "\x1f"  # separates the keys of a row
 
 
 class RowKeys:
-    """The keys of a table's rows, which are at ``numbers`` ``[n]`` of the file ``path`` (None: all of it), or will be.
+    """The keys of a table's rows, one text for each, so that they are compared exactly as in the file.
 
-    Without ``names`` a row's number names it.
+    ``numbers`` ``[n]`` are the rows' numbers in the file ``path`` (None: all of it). Without ``names``, the row's
+    number is its key.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Submissions with one line per row: how they look, and their score."""
+"""Submissions with one line per row: their form, check and score."""
 
 from __future__ import annotations
 

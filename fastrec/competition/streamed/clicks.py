@@ -35,9 +35,9 @@ from fastrec.validate import Rows, Target
 
 
 class LastRows(Callback):
-    """Keeps the probabilities of the last ``rows`` as they were when each row came, and their targets.
+    """Stores targets and predictions of the last ``rows`` training rows, made before the net learned from each.
 
-    In one epoch a row is new when it comes: its probability is as honest as one of a held-out row, and costs nothing
+    In the first epoch each row is new: its prediction is as unbiased as one of a held-out row, and costs nothing
     (progressive validation: Blum, Kalai, Langford 1999).
     """
 
@@ -48,7 +48,7 @@ class LastRows(Callback):
         self._parts: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
 
     def after_pred(self) -> None:
-        """Keep a batch, and let go of the oldest that are not needed any more."""
+        """Store a batch, and drop the oldest ones that are no longer needed."""
         if not self.learn.training:
             return
         said = self.learn.pred.detach().reshape(-1).sigmoid()
@@ -87,9 +87,9 @@ def blend_by_last_rows(last: Mapping[str, LastRows], metric: str | Metric | None
 
 
 def run_clicks(run: Run) -> None:
-    """Carry a streamed recipe out: nets, scores on the test rows, submission and report.
+    """Run a streamed recipe: nets, scores on the test rows, submission and report.
 
-    Packed rows stay in ``.packed`` beside the run directory, for the next run.
+    Packed rows are cached in ``.packed`` beside the run directory, for the next run.
     """
     recipe, stages = run.recipe, run.stages
     nets = dict(recipe.nets())

@@ -66,9 +66,9 @@ class ListsRun(Run):
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.count)]
 
     def once(self, name: str, step: Callable[[ListsRun], None]) -> None:
-        """Carry a step out, unless an earlier process of the run has.
+        """Run a step, unless an earlier process of the run has.
 
-        The next one has a fresh process where there are many rows, and this one may be replaced.
+        With many rows, the next step gets a fresh process, which may replace this one.
         """
         if name in self.done:
             return
