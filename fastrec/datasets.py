@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,15 +32,6 @@ _PILOT = 8  # chunks that the scale of the truth is set on
 _RANK = 2  # length of the planted vectors
 _SHARES = {"ids": 0.6, "pairs": 0.2, "numbers": 0.2}  # of the logit's variance
 _MAIN, _ROWS, _PILOT_ROWS = range(3)  # what random numbers are for
-
-
-class _Drawn(NamedTuple):
-    """A chunk of rows: ids less 1 ``[n_cat, n]``, numbers ``[n, n_cont]``, three parts of the logit, a uniform."""
-
-    ids: list[Tensor]
-    numbers: Tensor
-    parts: dict[str, Tensor]
-    uniform: Tensor
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ class CTRTruth:
             return torch.empty(0)
         places = range(start // _CHUNK, -(-stop // _CHUNK))
         self._intercept  # noqa: B018 - made before the threads start
-        made = torch.cat(run_parallel(lambda i: self._logit(self._draw(i).parts), places, rows=stop - start))
+        made = torch.cat(run_parallel(lambda i: self._logit(self._draw(i)[2]), places, rows=stop - start))
         return made[start - places[0] * _CHUNK :][: stop - start]
 
     def effects(self, column: int) -> Tensor:
@@ -99,13 +90,13 @@ class CTRTruth:
         def fill_chunk(i: int) -> None:
             rows = slice(i * _CHUNK, min((i + 1) * _CHUNK, len(packed)))
             n = rows.stop - rows.start
-            drawn = self._draw(i)
+            ids, x, parts, uniform = self._draw(i)
             cats, numbers, clicks = (view[rows] for view in packed.views)
             packed.clear_pad(rows.start, rows.stop)
-            codes = torch.stack([codes[ranks] for (_, codes), ranks in zip(self._tables, drawn.ids, strict=True)])
+            codes = torch.stack([codes[ranks] for (_, codes), ranks in zip(self._tables, ids, strict=True)])
             cats.copy_(codes[:, :n].T)
-            numbers.copy_(drawn.numbers[:n])
-            clicks[:, 0] = (drawn.uniform < self._logit(drawn.parts).sigmoid_())[:n]
+            numbers.copy_(x[:n])
+            clicks[:, 0] = (uniform < self._logit(parts).sigmoid_())[:n]
 
         run_parallel(fill_chunk, range(-(-len(packed) // _CHUNK)), rows=len(packed))
 
@@ -118,8 +109,11 @@ class CTRTruth:
     def _random(self, what: int, which: int) -> np.random.Generator:
         return np.random.Generator(np.random.SFC64(np.random.SeedSequence([self.seed, what, which])))
 
-    def _draw(self, i: int, what: int = _ROWS) -> _Drawn:
-        """Chunk ``i``: a row depends on the seed and its own number alone."""
+    def _draw(self, i: int, what: int = _ROWS) -> tuple[list[Tensor], Tensor, dict[str, Tensor], Tensor]:
+        """Draw chunk ``i``; a row depends on the seed and its own number alone.
+
+        Returns ids less 1 ``[n_cat, n]``, numbers ``[n, n_cont]``, three parts of the logit, and a uniform number.
+        """
         random = self._random(what, i)
         ids = [self._ranks(random, n) for n in self.cardinalities]
         parts = {"ids": torch.zeros(_CHUNK), "pairs": torch.zeros(_CHUNK), "numbers": torch.zeros(_CHUNK)}
@@ -134,7 +128,7 @@ class CTRTruth:
         if self.n_cont:
             linear, square = self._weights
             parts["numbers"] += x @ linear + (x * x - 1) @ square
-        return _Drawn(ids, x, parts, torch.from_numpy(random.random(_CHUNK, dtype=np.float32)))
+        return ids, x, parts, torch.from_numpy(random.random(_CHUNK, dtype=np.float32))
 
     def _ranks(self, random: np.random.Generator, size: int) -> Tensor:
         """Ranks by frequency, int64 ``[_CHUNK]``, by the inverse of the distribution's function."""
@@ -167,7 +161,7 @@ class CTRTruth:
     def _pilot(self) -> dict[str, Tensor]:
         self._tables, self._weights  # noqa: B018 - made before the threads start
         rows = _PILOT * _CHUNK
-        drawn = run_parallel(lambda i: self._draw(i, _PILOT_ROWS).parts, range(_PILOT), rows=rows)
+        drawn = run_parallel(lambda i: self._draw(i, _PILOT_ROWS)[2], range(_PILOT), rows=rows)
         return {name: torch.cat([d[name] for d in drawn]).double() for name in _SHARES}
 
     @cached_property

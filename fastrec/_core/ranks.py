@@ -18,9 +18,6 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec.errors import FastrecError, RankError
 
-__all__ = ["agree", "all_rows", "broadcast", "is_first", "naming_lost_ranks", "on_first_rank", "rank", "summed"]
-__all__ += ["world_size"]
-
 
 def rank() -> int:
     """Return this process's number, from 0."""

@@ -14,16 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec.errors import DataError
+from fastrec.table.column import plain_decimals
 from fastrec.table.convert import as_column
-from fastrec.table.from_arrow import plain_decimals
 from fastrec.table.keys import is_numeric, is_text
 from fastrec.table.read import MISSING_TEXT
 
 if TYPE_CHECKING:
     from fastrec.table.table import Table
 
-
-__all__ = ["as_type", "as_types", "clocks_in_text", "differing", "shared_types", "times_in_text", "type_of", "types_of"]
 
 ZONED, LIST = "time in ", "list of "
 _OFFSET = r"(?:Z|[+-]\d\d:?\d\d|:\d\d[+-]\d\d)$"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -65,12 +66,13 @@ def every_one(order):
     seed=st.integers(0, 1_000),
     cuts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
     order=st.sampled_from([None, "t", "place", "id"]),
+    spills=st.booleans(),
 )
-def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order):
+def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order, spills, tmp_path_factory):
     frame = log(n, seed)
     cuts = [min(c, n) for c in cuts]
     whole, parts = every_one(order), every_one(order)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), spilled(tmp_path_factory.mktemp("rows")) if spills else nullcontext():
         warnings.simplefilter("error", DataWarning)  # nothing comes together on one worker
         made = parts.fit_transform(parted(frame, cuts)).compute()
     assert_near(whole.fit_transform(frame), made, whole.outputs)
@@ -90,28 +92,6 @@ def test_generators_that_read_one_another_and_history():
     wanted = whole.transform(new, history=frame)
     got = parts.transform(parted(new, [5]), history=parted(frame, [20, 50])).compute()
     assert_near(wanted, got, whole.outputs)
-
-
-def test_a_hidden_target_stays_hidden():
-    frame = log(60).assign(y=np.arange(60) % 3 / 2, outer=np.arange(60) % 2)
-
-    def made():
-        encoded = ff.TargetEncode("k", "y", smooth=1)
-        return ff.FeatureSet([encoded, ff.Lag("y", order="id"), ff.Rolling("y", order="id", window=3)], key="id")
-
-    whole, parts = made(), made()
-    pairs, mine = whole.cross_fit(frame, "outer"), parts.cross_fit(parted(frame, [9, 31]), "outer")
-    for pair, got in zip(pairs, mine, strict=True):
-        for side, own in zip(pair, got, strict=True):
-            assert_near(side, own.compute(), whole.outputs)
-
-
-def test_spilled_to_files(tmp_path):
-    frame = log(70)
-    whole, parts = every_one("t"), every_one("t")
-    with spilled(tmp_path):
-        made = parts.fit_transform(parted(frame, [10, 11, 40])).compute()
-        assert_near(whole.fit_transform(frame), made, whole.outputs)
 
 
 def test_what_happens_is_said(caplog):

@@ -40,8 +40,7 @@ from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.procs.features import looking_back
-from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
-from fastrec.tabular.procs.registry import as_procs
+from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize, as_procs
 from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.loader import CachedRows, FileRows, StreamedFrame, StreamLoader, StreamRows

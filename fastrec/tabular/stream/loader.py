@@ -19,13 +19,13 @@ import pyarrow as pa
 import torch
 from fastai.data.core import TfmdDL
 
-from fastrec._core import limits
+from fastrec._core import limits, ranks
 from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
 from fastrec._core.memory import Growth
 from fastrec.errors import DataError, UnreadableFileError, warn
 from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
-from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined, shared_seed
+from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.features import apply_features
 from fastrec.tabular.recipe import FrameRecipe
@@ -267,7 +267,7 @@ class StreamLoader(Shared, TfmdDL):
             return
         seed = self.rng.getrandbits(62) if self.shuffle else None
         if seed is not None and self.world_size > 1 and self.seed is None:
-            seed = shared_seed(seed, self.world_size)
+            seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
         units = rows.pieces(window)
         if seed is not None:
             units = shuffled_units(units, window, np.random.default_rng(seed))
