@@ -141,7 +141,9 @@ def as_type(
     made = make(values)
     row = _first(pc.and_(pc.is_null(made), _is_value(values)))
     if row is not None:
-        problem = f"{_shown(values[row])} is no {base}, which the column is in the run"
+        text = repr(values[row].as_py())
+        shown = text if len(text) <= 60 else f"{text[:59]}…"
+        problem = f"{shown} is no {base}, which the column is in the run"
         raise DataError(problem, file=file, column=column, row=row, remedy=_remedy(kind, wanted))
     return made.cast(pa.timestamp("us", wanted.removeprefix(ZONED))) if wanted.startswith(ZONED) else made
 
@@ -204,11 +206,6 @@ def _is_empty(values: pa.Array | pa.ChunkedArray) -> bool:
 def _first(chosen: pa.Array) -> int | None:
     row = pc.index(chosen, pa.scalar(True)).as_py()
     return row if row >= 0 else None
-
-
-def _shown(value: pa.Scalar) -> str:
-    text = repr(value.as_py())
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _called(kind: str | None, arrow: pa.DataType) -> str:

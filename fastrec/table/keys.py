@@ -426,16 +426,13 @@ class Coded:
             return self
         with self._lock:
             if "in_order" not in self._cache:
-                self._cache["in_order"] = self._in_order()
+                order, codes, keys = self.keys.sort_order(), self.codes, self.keys
+                if not bool((order[1:] > order[:-1]).all()):
+                    table = torch.zeros(self.size, dtype=torch.int64)
+                    table[order + 1] = torch.arange(1, len(order) + 1)
+                    codes, keys = table.to(codes.device).index_select(0, codes), keys.take(order)
+                self._cache["in_order"] = Coded(codes, keys, True)
             return self._cache["in_order"]
-
-    def _in_order(self) -> Coded:
-        order = self.keys.sort_order()
-        if bool((order[1:] > order[:-1]).all()):
-            return Coded(self.codes, self.keys, True)
-        table = torch.zeros(self.size, dtype=torch.int64)
-        table[order + 1] = torch.arange(1, len(order) + 1)
-        return Coded(table.to(self.codes.device).index_select(0, self.codes), self.keys.take(order), True)
 
     @property
     def size(self) -> int:

@@ -42,7 +42,6 @@ class FrameColumns:
         self.frame, self.ready, self.size, self.order = frame, dict(ready or {}), size, order
         self.names = list(dict.fromkeys([*names, *self.ready]))
         self._known = frozenset(self.names)
-        self._places: np.ndarray | None = None
         self._ascending: dict[int, Rows] = {}
         if device is None and isinstance(frame, Table):
             device = frame.device
@@ -102,19 +101,17 @@ class FrameColumns:
         """The order on the columns' device, once for all of them."""
         return self.order.to(self.device)
 
-    @property
+    @cached_property
     def places(self) -> np.ndarray | None:
         """Place of each frame row among those that count, int64 ``[size]``, their number if it does not count; None:
         they are all as they stand, or one counts twice.
         """
         if self.order is None:
             return None
-        if self._places is None:
-            order, n = self.order.cpu().numpy(), len(self.order)
-            places = np.full(self.size, n, dtype=np.int64)
-            places[order] = np.arange(n)
-            self._places = places if np.count_nonzero(places < n) == n else places[:0]
-        return self._places if len(self._places) == self.size else None
+        order, n = self.order.cpu().numpy(), len(self.order)
+        places = np.full(self.size, n, dtype=np.int64)
+        places[order] = np.arange(n)
+        return places if np.count_nonzero(places < n) == n else None
 
     def ascending(self, stop: int) -> Rows:
         """Return the places of the first ``stop`` rows in the frame, from front to back if no row counts twice.

@@ -181,22 +181,17 @@ def _first(rows: Tensor) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _lists_of(column: Column) -> Column:
-    lists = column.as_lists()
-    if lists is None:
-        problem = f"is among list_names and holds {column.held}, no lists"
-        remedy = "Name it in cat_names or cont_names, or split its text into lists first"
-        raise DataError(problem, column=column.name, row=_first(~column.is_missing()), remedy=remedy)
-    return lists
-
-
 def _coded_lists(
     column: Column, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None
 ) -> ListBatch:
-    name, column = column.name, _lists_of(column)
-    offsets, missing = column.values, column.missing
+    name, lists = column.name, column.as_lists()
+    if lists is None:
+        problem = f"is among list_names and holds {column.held}, no lists"
+        remedy = "Name it in cat_names or cont_names, or split its text into lists first"
+        raise DataError(problem, column=name, row=_first(~column.is_missing()), remedy=remedy)
+    offsets, missing = lists.values, lists.missing
     missing = missing if missing is not None and bool(missing.any()) else None
-    elements = as_column(column.elements, name=name)
+    elements = as_column(lists.elements, name=name)
     try:
         if categorify is None:
             values = torch.where(elements.is_missing(), 0, _whole(elements)).to(dtype)
@@ -208,7 +203,9 @@ def _coded_lists(
             values = categorify.encode(name, every).to(dtype)[coded.codes]
     except DataError as error:
         at = error.row if error.row is not None else _first(~elements.is_missing())
-        raise _of_row(error, offsets, at, "lists") from error
+        row = None if at is None else int(torch.searchsorted(offsets, at, right=True)) - 1
+        problem = error.problem.replace("holds", "holds lists of", 1)
+        raise DataError(problem, column=error.column, row=row, remedy=error.remedy) from error
     return ListBatch(values, offsets, missing)
 
 
@@ -249,9 +246,3 @@ def _vectors(column: Column, width: int) -> Tensor:
         raise DataError(problem, column=column.name, row=_first(~missing), remedy=remedy)
     made = column.vectors(width).float().nan_to_num(0.0, torch.inf, -torch.inf)
     return made.masked_fill_(missing[:, None], 0.0)  # a missing element counts as a missing vector does
-
-
-def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:
-    row = None if element is None else int(torch.searchsorted(offsets, element, right=True)) - 1
-    problem = error.problem.replace("holds", f"holds {what} of", 1)
-    return DataError(problem, column=error.column, row=row, remedy=error.remedy)

@@ -57,7 +57,7 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
 
 def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
     """Order rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
-    ascending = _ascend(ids)
+    ascending = bool((ids[1:] >= ids[:-1]).all())
     if ascending and generator is None:
         return np.arange(len(ids))
     if ascending:
@@ -72,13 +72,9 @@ def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.
     return places if ascending else np.argsort(codes, kind="stable")[places]
 
 
-def _ascend(ids: np.ndarray) -> bool:
-    return bool((ids[1:] >= ids[:-1]).all())
-
-
 def count_groups(ids: np.ndarray) -> int:
     """Count the groups."""
-    if not _ascend(ids):
+    if (ids[1:] < ids[:-1]).any():
         return len(np.unique(ids))
     return int(np.count_nonzero(ids[1:] != ids[:-1])) + bool(len(ids))
 

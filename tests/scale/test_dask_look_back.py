@@ -1,7 +1,8 @@
-"""Generators that look back over all rows, on Dask frames: each partition gets what it needs of those before it."""
+"""Generators that look back, on Dask frames: each partition gets what it needs of those before it."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from contextlib import nullcontext
 
@@ -16,9 +17,9 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import fastrec.features as ff  # noqa: E402
-from fastrec.errors import DataWarning  # noqa: E402
+from fastrec.errors import DataError, DataWarning  # noqa: E402
 from fastrec.features._dask.files import spilled  # noqa: E402
-from tests.scale.dask_parts import assert_near, parted  # noqa: E402
+from tests.scale.dask_parts import assert_near, of_parts, parted  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_this_thread")
 
@@ -33,7 +34,8 @@ def log(n, seed=0):
     frame["bought"] = rng.random(n) < 0.1
     seconds = rng.integers(0, max(n // 2, 1), n) * 1801 + (rng.random(n) < 0.2) * 400_000
     frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s")
-    frame["place"] = rng.random(n).round(2) * 50
+    frame["place"], frame["w"] = rng.random(n).round(2) * 50, rng.integers(0, 3, n) / 2
+    frame["y"] = np.where(rng.random(n) < 0.1, np.nan, rng.integers(0, 2, n))
     return frame
 
 
@@ -47,6 +49,10 @@ def every_one(order):
         ff.Rolling("x", "sum", order=order, window=3, closed="both", min_count=0),
         ff.Ewm(["x", "k"], order=order, half_life=[0.5, 3]),
     ]
+    if order is not None:
+        span = {"t": 20_000.0, "place": 10.0, "id": 15.0}[order]
+        made.append(ff.CumTarget(["k", "word"], "y", order=order, smooth=0))
+        made.append(ff.CumTarget(["k", "word"], "y", order=order, smooth=2, half_life=span, weight="w", name="old"))
     if order in ("t", "place"):
         length, wide = ("2h", "3D") if order == "t" else ("2s", "20s")
         made += [
@@ -94,11 +100,30 @@ def test_generators_that_read_one_another_and_history():
     assert_near(wanted, got, whole.outputs)
 
 
+def test_old_sums_do_not_wear_down_to_nothing():
+    frame = pd.DataFrame({"k": list("aababba"), "y": [1, 0, 1, 1, 0, 1, 0], "t": [0, 1, 2, 9e6, 9e6 + 1, 2e7, 3e7]})
+    whole, parts = (ff.CumTarget("k", "y", order="t", smooth=0, half_life=1.0) for _ in "ab")
+    made = parts.fit_transform(parted(frame, [1, 3, 5])).compute()["cumte_k__y"].tolist()
+    assert made == pytest.approx(whole.fit_transform(frame).iloc[:, -1])
+    assert all(map(math.isfinite, made))
+
+
+def test_times_of_other_units_are_one_order_and_a_missing_one_has_a_name():
+    frame = log(40)
+    parts = [frame.iloc[:20].assign(t=frame["t"][:20].astype("datetime64[s]")), frame.iloc[20:]]
+    made = ff.CumTarget("k", "y", order="t").fit_transform(of_parts(parts)).compute()
+    assert_near(ff.CumTarget("k", "y", order="t").fit_transform(frame), made, ["cumte_k__y"])
+    frame.loc[7, "t"] = pd.NaT
+    with pytest.raises(DataError) as error:
+        ff.CumTarget("k", "y", order="t").fit_transform(parted(frame, [20]))
+    assert error.value.column == "t"
+
+
 def test_what_happens_is_said(caplog):
     frame = parted(log(40), [15])
     with caplog.at_level("INFO", logger="fastrec.features"):
-        ff.FeatureSet([ff.Lag("x", order="t"), ff.Lag("k")]).fit_transform(frame)
-    assert "rows are put in ranges of t for lag1_x" in caplog.text
+        ff.FeatureSet([ff.Lag("x", order="t"), ff.Lag("k"), ff.CumTarget("k", "y", order="t")]).fit_transform(frame)
+    assert "rows are put in ranges of t for lag1_x, cumte_k__y" in caplog.text
     assert "each partition gets the last rows before it for lag1_k" in caplog.text
     with pytest.warns(DataWarning, match="come together on one worker"):
         ff.Lag("x", order="t", n=-1).fit_transform(frame)
@@ -112,7 +137,7 @@ def test_unlabeled_rows_look_back_at_one_another(order):
         known = ff.CountEncode([before], scope="all"), ff.Bucketize(before, quantiles=3, scope="all")
         return ff.FeatureSet([before, so_far, *known])
 
-    frame = log(50).assign(y=np.arange(50) % 2)
+    frame = log(50)
     more, new = log(40, seed=3), log(12, seed=4)
     whole, parts = made(), made()
     wanted = whole.fit_transform(frame, unlabeled=more)

@@ -19,7 +19,7 @@ from fastrec._core.device import DeviceLike
 from fastrec._core.imports import require
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.table import Table, Vocab, load_state, save_state
+from fastrec.table import Vocab, as_column, load_state, save_state
 from fastrec.table.vocab import MISSING, UNSEEN
 from fastrec.tabular.click_log.text import LogEncoder, LogForm, LogPart, as_text, parse, parts_of, stretches
 from fastrec.tabular.columns import TrainingRows
@@ -191,7 +191,9 @@ class ClickLogFrame(ParquetFrame):
             raise DataError(f"a log of {len(form.conts)} numbers and {len(form.cats)} categories", remedy=remedy)
         check_unique(names)
         require("numba", "numba", "pip install 'fastrec-tabular[compiled]'")
-        categorify, logs, labels = Categorify(min_count=min_count, unseen=True), LogTransform(), _labels(label)
+        categorify, logs = Categorify(min_count=min_count, unseen=True), LogTransform()
+        labels = Labels([label], RegressionBlock, dtype=torch.float32)
+        labels.fit({label: as_column(np.zeros(1, np.float32), name=label)}, TrainingRows(1))
         self.recipe = FrameRecipe(list(form.cats), list(form.conts), [categorify, logs], labels)
         self.device = device
         layout, folder = self.recipe.layout(with_y=True), Path(cache)
@@ -213,13 +215,6 @@ class ClickLogFrame(ParquetFrame):
 
 def _names(letter: str, given: int | Sequence[str]) -> list[str]:
     return [f"{letter}{i + 1}" for i in range(given)] if isinstance(given, int) else list(given)
-
-
-def _labels(name: str) -> Labels:
-    labels = Labels([name], RegressionBlock, dtype=torch.float32)
-    one = Table.read(pa.table({name: pa.array([0.0], pa.float32())}))
-    labels.fit({name: one[name]}, TrainingRows(1))
-    return labels
 
 
 # How often each value of some categories comes, counted exactly in memory of a stated size.

@@ -61,10 +61,6 @@ class Stretch:
     part: LogPart
     first: int
 
-    def lines(self) -> int:
-        """Return the number of lines."""
-        return int(np.count_nonzero(self.text[: self.stop] == _LINE_END))
-
 
 def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> list[LogPart]:
     """Read what a user gives as parts of files."""
@@ -136,9 +132,8 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
             remedy = "Give a file of text, line by line"
             raise DataError("a line does not end", file=part.path, row=first, remedy=remedy)
         if end:
-            stretch = Stretch(text, end, part, first)
-            first += stretch.lines()
-            yield stretch
+            yield Stretch(text, end, part, first)
+            first += int(np.count_nonzero(text[:end] == _LINE_END))
 
 
 @dataclass(frozen=True)

@@ -206,21 +206,18 @@ class StreamLoader(Shared, TfmdDL):
         if seed is not None:
             self.rng = random.Random(seed)
         self.set_rank(rank, world_size)
-        if shuffle:
-            self._warn_of_large_groups()
-
-    def _check_share(self) -> None:
-        if self.world_size > 1 and self.shuffle and self.seed is None:
-            check_joined(self.world_size)
-
-    def _warn_of_large_groups(self) -> None:
-        rows, window = self.rows, self._window()
-        if len(rows) > self.buffer_rows and max(u.rows for u in rows.pieces(window)) > max(window, len(rows) // 4):
+        window = self._window()
+        large = shuffle and len(rows) > buffer_rows and max(u.rows for u in rows.pieces(window))
+        if large and large > max(window, len(rows) // 4):
             warn(
                 f"a row group holds {max(u.rows for u in rows.units)} of the {len(rows)} rows, and {window} rows are "
                 "mixed at a time: they will come nearly in the file's order. Write the files with smaller row groups, "
                 "or give cache="
             )
+
+    def _check_share(self) -> None:
+        if self.world_size > 1 and self.shuffle and self.seed is None:
+            check_joined(self.world_size)
 
     def _window(self) -> int:
         # Two buffers of rows are read ahead; the others are mixed.
