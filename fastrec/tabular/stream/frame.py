@@ -64,7 +64,7 @@ class ValueCounts:
         used = counts[1:].nonzero().squeeze(1)
         self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
         self._waiting += len(used)
-        # merging when as much again has come keeps the total cost linear
+        # Merging when as much again has come keeps the total cost linear.
         if self._waiting > max(2 * len(self.counts), 100_000):
             self._merge()
 
@@ -365,11 +365,7 @@ class ParquetFrame:
         return frame
 
     def new_rows(self, paths: Paths) -> StreamRows:
-        """Stream and prepare rows of other files (test rows); they need no targets.
-
-        Args:
-            paths: as for the training rows.
-        """
+        """Stream and prepare rows of other files (test rows), given as the training rows are; they need no targets."""
         rows = self._rows(paths, with_y=False)
         rows.make_features(fit=False)
         return rows
