@@ -1,4 +1,4 @@
-"""Data made to order, of which the truth is known: how well any model can do on it is computed, not guessed."""
+"""Synthetic data with a known truth, so that the best score that any model can reach is computed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["CTRTruth", "PlantedCTR", "planted_ctr"]
 CARDINALITIES = (1_000_000, 200_000, 50_000, 10_000, 2_000, 500, 100, 24, 7, 3)
 TARGET = "click"
 _CHUNK = 1 << 15  # rows: each chunk has random numbers of its own, so that it can be made alone, and by any thread
-_PILOT = 8  # chunks that the scale of the truth is set on
+_PILOT = 8  # chunks that set the scale of the truth
 _RANK = 2  # length of the planted vectors
 _SHARES = {"ids": 0.6, "pairs": 0.2, "numbers": 0.2}  # of the logit's variance
-_MAIN, _ROWS, _PILOT_ROWS = range(3)  # what random numbers are for
+_MAIN, _ROWS, _PILOT_ROWS = range(3)  # uses of random numbers
 
 
 @dataclass(frozen=True)
 class CTRTruth:
-    """The law by which a planted table's clicks are drawn.
+    """The distribution that a planted table's clicks are drawn from.
 
     With ids ``a_1 … a_m`` and numbers ``x_1 … x_k`` a row is clicked with probability ``σ(logit)``,
     ``logit = b + Σ_i e_i[a_i] + Σ_{i odd} ⟨v_i[a_i], v_{i+1}[a_{i+1}]⟩ + Σ_j (w_j x_j + u_j (x_j² - 1) / √2)``:
@@ -75,9 +75,7 @@ class CTRTruth:
         return made[start - places[0] * _CHUNK :][: stop - start]
 
     def effects(self, column: int) -> Tensor:
-        """Return the effect ``e`` of every id of a column alone, float32 ``[cardinality]``: of code ``c`` at ``c -
-        1``.
-        """
+        """Return the effect ``e`` of every id of a column, float32 ``[cardinality]``, code ``c`` at ``c - 1``."""
         table, codes = self._tables[column]
         found = torch.empty(len(table))
         found[codes.long() - 1] = table[:, 0] * self._scales["ids"]
@@ -131,7 +129,7 @@ class CTRTruth:
         return ids, x, parts, torch.from_numpy(random.random(_CHUNK, dtype=np.float32))
 
     def _ranks(self, random: np.random.Generator, size: int) -> Tensor:
-        """Ranks by frequency, int64 ``[_CHUNK]``, by the inverse of the distribution's function."""
+        """Draw ranks by frequency, int64 ``[_CHUNK]``, by the inverse of the distribution function."""
         x = torch.from_numpy(random.random(_CHUNK))  # float64: float32 is too coarse for the ids that come seldom
         power = 1 - self.exponent
         if abs(power) < 1e-9:
@@ -142,7 +140,7 @@ class CTRTruth:
 
     @cached_property
     def _tables(self) -> list[tuple[Tensor, Tensor]]:
-        """Of each column effects and vectors ``[cardinality, 1 + _RANK]`` and codes int32, both by rank."""
+        """Effects and vectors ``[cardinality, 1 + _RANK]`` and codes int32 of each column, both by rank."""
         tables = []
         for i, size in enumerate(self.cardinalities):
             random = self._random(_MAIN, i)
@@ -166,7 +164,7 @@ class CTRTruth:
 
     @cached_property
     def _scales(self) -> dict[str, float]:
-        """What each part of the logit is multiplied by."""
+        """Factor of each part of the logit."""
         there = {name: share for name, share in _SHARES.items() if float(self._pilot[name].std()) > 0}
         whole = sum(there.values())
         scales = dict.fromkeys(_SHARES, 0.0)
@@ -199,11 +197,10 @@ class PlantedCTR(TabularFrame):
 
     @cached_property
     def bayes_auc(self) -> float:
-        """AUC of the true click probability on the validation rows (on all, if there are none): the most that a model
-        can reach, but for luck.
+        """AUC of the true click probability on validation rows (if there are none, on all): the best expected score.
 
         Raises:
-            NotFittedError: this is a part of the frame.
+            NotFittedError: this is only a part of the frame.
         """
         if self.truth is None:
             raise NotFittedError("a part of the table does not know its truth", remedy="Ask the whole table")

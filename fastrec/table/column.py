@@ -412,7 +412,7 @@ def packed(column: Column) -> Column:
 
 # A column of an Arrow array.
 
-# types that few kernels take, and what they are widened to: every value is kept
+# types that few kernels support, and wider ones that hold all their values
 _WIDE = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("float16"): np.float32}
 
 
@@ -435,7 +435,7 @@ def _shared(values: np.ndarray) -> torch.Tensor:
 
 
 class _WritableView:
-    """Offers an array's memory without its read-only mark: torch warns of it, and nothing here writes to its input."""
+    """An array's memory without its read-only flag, of which torch would warn; nothing here writes to it."""
 
     def __init__(self, values: np.ndarray) -> None:
         self._values = values  # keeps the memory alive

@@ -198,7 +198,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: dict[str, Any], error:
     return DataError(problem, file=path, column=name, row=row if found and row >= 0 else None, remedy=remedy)
 
 
-# CSV files whose every value is text: ids and keys stay exactly what the file says.
+# CSV files of text only: ids and keys stay exactly as in the file.
 
 
 def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:

@@ -24,14 +24,13 @@ _PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
 class Vocab:
     """Values of a column that have a code.
 
-    The default view is fastai's: code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that
-    codes equal those of fastai's ``Categorify``. Codes for values never seen and for rare ones come right after 0 when
-    they are asked for.
+    As in fastai, code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that
+    codes equal those of fastai's ``Categorify``. Codes for unseen and for rare values, if requested, follow 0.
 
     Args:
         values: the distinct kept values, in code order.
-        reserved: names of the codes before them; the first stands for missing.
-        rare: distinct values that were seen in training but not kept.
+        reserved: names of the codes before them; the first means missing.
+        rare: distinct training values without a code of their own.
         ordered: the values have an order of their own (an ordered categorical).
         name: the column's name, for messages.
     """
@@ -285,7 +284,7 @@ class ClassList(Sequence):
         return plain, codes, vocab.reserved.index(UNSEEN) if UNSEEN in vocab.reserved else 0
 
     def code_of(self, value: Any) -> int | None:
-        """Return the code of one raw value; None: the vocabulary itself must be asked."""
+        """Return the code of one raw value; None: use the vocabulary's ``encode``."""
         kind, codes, other = self._codes
         value = value.item() if isinstance(value, np.generic) else value
         own = type(value)

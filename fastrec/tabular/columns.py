@@ -23,7 +23,7 @@ Rows = slice | torch.Tensor
 
 
 class FrameColumns:
-    """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
+    """Named columns of a frame, read at each access and not cached.
 
     ``order`` (int64 ``[m]``) are the rows that count. ``device`` None: the GPU where any is already, else
     ``FASTREC_DEVICE``.
@@ -104,7 +104,7 @@ class FrameColumns:
     @cached_property
     def places(self) -> np.ndarray | None:
         """Place of each frame row among those that count, int64 ``[size]``, their number if it does not count; None:
-        they are all as they stand, or one counts twice.
+        all are in the frame's order, or one counts twice.
         """
         if self.order is None:
             return None
@@ -133,7 +133,7 @@ class FrameColumns:
     def as_they_stand(self) -> FrameColumns:
         """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
 
-        The rows are others then: only what does not hang on their order may be asked of them.
+        Use them only for results that do not depend on the order of rows.
         """
         # a gathered and scattered target made a frame of a million rows take a sixth longer
         if not on_host(self) or self.places is None or len(self.order) < self.size:
@@ -287,7 +287,7 @@ class Summary:
 
 
 class TrainingRows:
-    """The training rows of a frame's columns; without ``columns`` they count as they stand, and no loops are used."""
+    """The training rows of a frame's columns; without ``columns`` the first ``count`` rows, and no compiled loops."""
 
     def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)

@@ -1,4 +1,4 @@
-"""Columns of lists and of vectors beside the packed rows, and how a batch holds them.
+"""Columns of lists and of vectors, which are not in the packed rows, and their form in a batch.
 
 A batch is ``(x_cat, x_cont, *extras, y)``: for each list column a ``ListBatch``, for each vector column float32
 ``[b, d]``, in the order of ``list_names`` and then of ``vector_names``. Both are tensors with one entry per row, so
@@ -72,7 +72,7 @@ class Extras:
         return Extras({name: change(t) for name, t in self.columns.items()})
 
     def __getstate__(self) -> dict[str, Any]:
-        # A slice would drag all the rows into the file, and a copy on another device would be written twice.
+        # A slice would save all rows, and a copy on another device would be saved too.
         return {"columns": self.clone().columns, "_copies": {}}
 
 

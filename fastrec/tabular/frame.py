@@ -242,7 +242,7 @@ class TabularFrame(Tabular):
         return concat([read_for(part, recipe) for part in parts])
 
     def _fit_features(self, rows: torch.Tensor) -> Any:
-        """Fit on training rows; those that look back see them as they stand in the frame, and not as a split does."""
+        """Fit on training rows; features that look back see them in the frame's order, not the split's."""
         if not looking_back(self._recipe.features) or bool((rows[1:] >= rows[:-1]).all()):
             return fit_features(self._recipe.features, take_rows(self._raw, rows))
         order = torch.argsort(rows)

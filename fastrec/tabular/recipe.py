@@ -229,14 +229,14 @@ class FrameRecipe:
         """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
         try:
             return self.labels.encode(column)
-        except DataError:  # which row is the first at fault hangs on their order
+        except DataError:  # the first bad row depends on their order
             return self.labels.encode(columns[column.name])
 
     def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
         """Fit a column; return it if there are few rows, so that it is read once."""
         column = columns.raw(name)
         if not (training.by_loops and _learn(self.cont_procs, column, training)):
-            self.fit_values(name, numbers_of(column, columns.rows(0, training.count)))  # a mode hangs on their order
+            self.fit_values(name, numbers_of(column, columns.rows(0, training.count)))  # a mode depends on their order
         return (name, column) if len(columns) <= limits.HELD_ROWS else None
 
 
@@ -282,7 +282,7 @@ def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
 
 
 class BlockLoops:
-    """Writes rows into packed ones, wherever in the frame they stand.
+    """Compiled loops that write rows into packed ones, in any order.
 
     Columns in one piece of memory are read where they are; of others each block is first made as it is without loops.
     """
@@ -377,8 +377,8 @@ class BlockLoops:
 class Writer:
     """Writes a recipe's prepared rows into packed ones, block by block.
 
-    Rows in an order of their own are read as they stand in the frame, and whole packed rows are put in their places:
-    one access to memory for each row, where reading in that order takes one for each number of it.
+    Shuffled rows are read in the frame's order, and whole packed rows are written to their places: one random access to
+    memory for each row instead of one for each number.
 
     Args:
         codes: of each categorical column.

@@ -32,8 +32,7 @@ from fastrec.tabular.targets import Labels
 
 # Packed rows of a log in a folder: written once from the text, read by every epoch.
 #
-# The text is read once: parsed rows go into the file in which the packed ones are to be, values are counted on the way,
-# and once all is known the rows are changed where they lie, block by block.
+# The text is read once: parsed rows are written to the final file while values are counted, then encoded in place.
 
 _LEARNT = "learnt"
 
@@ -43,7 +42,7 @@ Advance = Callable[[int], None]
 class LogRows(CachedRows):
     """Packed rows of a log in a folder, written where they are not there yet.
 
-    Of training rows the ``encoder`` is None, and learnt. ``passes`` says how often rows were gone over to count values.
+    Training rows have no ``encoder``: it is learnt from them. ``passes``: how often rows were read to count values.
     """
 
     def __init__(
@@ -148,10 +147,10 @@ class ClickLogFrame(ParquetFrame):
     as 0, as DLRM has it (see ``LogTransform``). Categories become codes: 0 missing, 1 any value that came less than
     ``min_count`` times in training (or never), then the others in sorted order.
 
-    The text is read once; what it is packed into (160 bytes a line of Criteo's) is kept in ``cache`` and used again as
-    long as files and settings are the same. In memory are ``memory`` bytes of counts (where these do not suffice, rows
-    are gone over again in the cache, not in the text), 50 MB of text and rows, and some 50 bytes for each value that is
-    kept. Batches come from ``dataloaders``, as a ``ParquetFrame``'s do.
+    The text is read once; its packed rows (160 bytes a line of Criteo's) stay in ``cache`` and are reused while files
+    and settings are the same. Memory holds ``memory`` bytes of counts (if these do not suffice, rows are read again
+    from the cache), 50 MB of text and rows, and some 50 bytes for each value with a code. Batches come from
+    ``dataloaders``, as a ``ParquetFrame``'s do.
 
     Args:
         paths: training rows: files, or each a ``LogPart`` of one.
@@ -162,7 +161,7 @@ class ClickLogFrame(ParquetFrame):
         min_count: categories' values that come less often share a code.
         memory: bytes that tables of counts may take.
         device: where batches go; None: ``FASTREC_DEVICE``, else fastai's default.
-        advance: is told of lines as they are read.
+        advance: called with the number of lines just read.
 
     Raises:
         MissingFileError, UnreadableFileError: a file is not there, or cannot be read.
@@ -219,9 +218,9 @@ def _names(letter: str, given: int | Sequence[str]) -> list[str]:
 
 # How often each value of some categories comes, counted exactly in memory of a stated size.
 #
-# All values are counted in one pass while their tables fit. A category whose table does not goes on with a half of its
-# values (those whose mixed bits begin with 0), then with a quarter, and so on; the other shares are counted afterwards,
-# one at a time, from the rows that the first pass has written. Only values that come often enough are kept of each.
+# All values are counted in one pass while their tables fit. If a category's table does not fit, it counts half of its
+# values (those whose mixed bits begin with 0), then a quarter, and so on. The other shares are counted afterwards, one
+# at a time, from the rows that the first pass wrote. Rare values of each share are dropped.
 
 Blocks = Callable[[], Iterator[np.ndarray]]
 """All rows again, block by block: int32 ``[n, words]``."""

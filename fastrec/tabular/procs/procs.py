@@ -128,7 +128,7 @@ class FillMissing(ContProc):
 
     @property
     def flagged(self) -> list[str]:
-        """The columns that get a ``_na`` column beside them."""
+        """The columns that get a ``_na`` column."""
         return list(self.na_dict) if self.add_col else []
 
     def fit(self, name: str, values: torch.Tensor) -> None:
@@ -366,7 +366,7 @@ def spread_places(shares: torch.Tensor, most: int) -> torch.Tensor | slice:
 
 
 def interpolated(values: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Interpolate linearly between knots, two or more: ascending ``x`` and what they stand for, ``y``; flat beyond."""
+    """Interpolate linearly between two or more knots, ascending ``x`` and their values ``y``; flat beyond."""
     right = torch.searchsorted(x, values).clamp(1, len(x) - 1)
     low, high = x[right - 1], x[right]
     part = ((values - low) / (high - low)).clamp(0, 1)

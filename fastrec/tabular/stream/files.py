@@ -109,14 +109,14 @@ class ParquetSource:
                 table = file.read_row_groups([u.group for u in units], columns=names).select(names)
             for column in table.columns:
                 column.validate()
-        except (pa.ArrowException, OSError, EOFError):  # one of them: which one is said when they are read by one
+        except (pa.ArrowException, OSError, EOFError):  # reading them one by one names the bad one
             for unit in units:
                 yield from self.blocks(unit, most, names)
             return
         yield units[0].start, table
 
     def _open(self, unit: Unit) -> pq.ParquetFile:
-        # Text is read as codes and distinct values, as it lies in the file: nothing is to be hashed.
+        # Text is read as codes and distinct values, as the file stores it: nothing is hashed.
         self._check_unchanged(unit.file)
         path, metadata = self.files[unit.file], self._metadata[unit.file]
         return pq.ParquetFile(path, metadata=metadata, read_dictionary=self._text)
@@ -143,7 +143,7 @@ class ParquetSource:
                 with path.open("rb") as file:
                     size = file.seek(0, os.SEEK_END)
                     file.seek(max(size - 8, 0))
-                    length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
+                    length = int.from_bytes(file.read(4), "little")  # of the footer before it
                     file.seek(max(size - 8 - length, 0))
                     self._footers.append(hashlib.sha256(file.read()).hexdigest())
         return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]

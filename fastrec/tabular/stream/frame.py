@@ -48,7 +48,7 @@ from fastrec.tabular.targets import Labels
 
 
 class ValueCounts:
-    """The distinct values of a column and in how many rows each stands."""
+    """The distinct values of a column and their numbers of rows."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -250,7 +250,7 @@ def _column(rows: FileRows, name: str) -> Iterator[Column]:
 def _class_names(labels: Labels, rows: FileRows) -> list[str]:
     if not labels.names:
         return []
-    # The block itself is to learn from rows: one with its classes found, though there were none, would keep these.
+    # A copy of the block: the block itself learns later, and one with classes, even none, would not.
     probe = Labels(labels.names, copy.deepcopy(labels.block), dtype=labels.asked_dtype)
     empty = _like_target(rows, labels.names, dict.fromkeys(labels.names, False))
     probe.fit(empty, TrainingRows(0))
@@ -281,7 +281,7 @@ class ParquetFrame:
         cache: a folder for the packed rows: written now, unless those of the same files and settings are there.
             Epochs then read it and not the Parquet files. Every combination of files and settings has a folder of its
             own in it (``train-…``, ``valid-…``): none disturbs another, and none is ever removed, as a training may
-            still read it. A ``DataWarning`` says what has piled up; remove such folders, or the whole cache, by hand.
+            still read it. A ``DataWarning`` tells their number; remove such folders, or the whole cache, by hand.
         device: where batches go; None: ``FASTREC_DEVICE``, else fastai's default.
         cat_dtype, y_dtype: as for ``TabularFrame``.
 

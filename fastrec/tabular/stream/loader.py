@@ -135,7 +135,7 @@ class FileRows(StreamRows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what packed rows depend on, as JSON values, independent of where the files lie.
+        """Return what packed rows depend on, as JSON values, independent of the files' folder.
 
         ``files``: name, bytes and the footer's digest of each; ``settings``: digests of what was given and learned.
         """
@@ -159,7 +159,7 @@ class FileRows(StreamRows):
 
 
 class StreamedFrame(TabularFrame):
-    """What fastai takes for the data of a stream: a frame that has as many rows, but holds none."""
+    """The data of a stream for fastai: a frame with its number of rows that holds none."""
 
     streamed_rows = 0
 
@@ -324,7 +324,7 @@ class CachedRows(StreamRows):
     def _open(
         self, cache: Path, name: str, given: dict[str, Any], write: Callable[[Path], tuple[int, list[int]]]
     ) -> bool:
-        # Takes the rows that are there, or has them written; tells whether they had to be.
+        # Opens existing rows, or writes them; returns whether they were written.
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
         about = self._held(given)
@@ -343,7 +343,7 @@ class CachedRows(StreamRows):
         return absent
 
     def _held(self, given: dict[str, Any]) -> dict[str, Any] | None:
-        # What is known of rows that were written whole, of the same files and settings
+        # Reads about.json if rows of the same files and settings are complete.
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
