@@ -1,4 +1,4 @@
-"""Data made to order, of which the truth is known: how well any model can do on it is computed, not guessed."""
+"""Synthetic data with a known truth, so that the best score that any model can reach is computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,24 +28,15 @@ __all__ = ["CTRTruth", "PlantedCTR", "planted_ctr"]
 CARDINALITIES = (1_000_000, 200_000, 50_000, 10_000, 2_000, 500, 100, 24, 7, 3)
 TARGET = "click"
 _CHUNK = 1 << 15  # rows: each chunk has random numbers of its own, so that it can be made alone, and by any thread
-_PILOT = 8  # chunks that the scale of the truth is set on
+_PILOT = 8  # chunks that set the scale of the truth
 _RANK = 2  # length of the planted vectors
 _SHARES = {"ids": 0.6, "pairs": 0.2, "numbers": 0.2}  # of the logit's variance
-_MAIN, _ROWS, _PILOT_ROWS = range(3)  # what random numbers are for
-
-
-class _Drawn(NamedTuple):
-    """A chunk of rows: ids less 1 ``[n_cat, n]``, numbers ``[n, n_cont]``, three parts of the logit, a uniform."""
-
-    ids: list[Tensor]
-    numbers: Tensor
-    parts: dict[str, Tensor]
-    uniform: Tensor
+_MAIN, _ROWS, _PILOT_ROWS = range(3)  # uses of random numbers
 
 
 @dataclass(frozen=True)
 class CTRTruth:
-    """The law by which a planted table's clicks are drawn.
+    """The distribution that a planted table's clicks are drawn from.
 
     With ids ``a_1 … a_m`` and numbers ``x_1 … x_k`` a row is clicked with probability ``σ(logit)``,
     ``logit = b + Σ_i e_i[a_i] + Σ_{i odd} ⟨v_i[a_i], v_{i+1}[a_{i+1}]⟩ + Σ_j (w_j x_j + u_j (x_j² - 1) / √2)``:
@@ -80,13 +71,11 @@ class CTRTruth:
             return torch.empty(0)
         places = range(start // _CHUNK, -(-stop // _CHUNK))
         self._intercept  # noqa: B018 - made before the threads start
-        made = torch.cat(run_parallel(lambda i: self._logit(self._draw(i).parts), places, rows=stop - start))
+        made = torch.cat(run_parallel(lambda i: self._logit(self._draw(i)[2]), places, rows=stop - start))
         return made[start - places[0] * _CHUNK :][: stop - start]
 
     def effects(self, column: int) -> Tensor:
-        """Return the effect ``e`` of every id of a column alone, float32 ``[cardinality]``: of code ``c`` at ``c -
-        1``.
-        """
+        """Return the effect ``e`` of every id of a column, float32 ``[cardinality]``, code ``c`` at ``c - 1``."""
         table, codes = self._tables[column]
         found = torch.empty(len(table))
         found[codes.long() - 1] = table[:, 0] * self._scales["ids"]
@@ -99,13 +88,13 @@ class CTRTruth:
         def fill_chunk(i: int) -> None:
             rows = slice(i * _CHUNK, min((i + 1) * _CHUNK, len(packed)))
             n = rows.stop - rows.start
-            drawn = self._draw(i)
+            ids, x, parts, uniform = self._draw(i)
             cats, numbers, clicks = (view[rows] for view in packed.views)
             packed.clear_pad(rows.start, rows.stop)
-            codes = torch.stack([codes[ranks] for (_, codes), ranks in zip(self._tables, drawn.ids, strict=True)])
+            codes = torch.stack([codes[ranks] for (_, codes), ranks in zip(self._tables, ids, strict=True)])
             cats.copy_(codes[:, :n].T)
-            numbers.copy_(drawn.numbers[:n])
-            clicks[:, 0] = (drawn.uniform < self._logit(drawn.parts).sigmoid_())[:n]
+            numbers.copy_(x[:n])
+            clicks[:, 0] = (uniform < self._logit(parts).sigmoid_())[:n]
 
         run_parallel(fill_chunk, range(-(-len(packed) // _CHUNK)), rows=len(packed))
 
@@ -118,8 +107,11 @@ class CTRTruth:
     def _random(self, what: int, which: int) -> np.random.Generator:
         return np.random.Generator(np.random.SFC64(np.random.SeedSequence([self.seed, what, which])))
 
-    def _draw(self, i: int, what: int = _ROWS) -> _Drawn:
-        """Chunk ``i``: a row depends on the seed and its own number alone."""
+    def _draw(self, i: int, what: int = _ROWS) -> tuple[list[Tensor], Tensor, dict[str, Tensor], Tensor]:
+        """Draw chunk ``i``; a row depends on the seed and its own number alone.
+
+        Returns ids less 1 ``[n_cat, n]``, numbers ``[n, n_cont]``, three parts of the logit, and a uniform number.
+        """
         random = self._random(what, i)
         ids = [self._ranks(random, n) for n in self.cardinalities]
         parts = {"ids": torch.zeros(_CHUNK), "pairs": torch.zeros(_CHUNK), "numbers": torch.zeros(_CHUNK)}
@@ -134,10 +126,10 @@ class CTRTruth:
         if self.n_cont:
             linear, square = self._weights
             parts["numbers"] += x @ linear + (x * x - 1) @ square
-        return _Drawn(ids, x, parts, torch.from_numpy(random.random(_CHUNK, dtype=np.float32)))
+        return ids, x, parts, torch.from_numpy(random.random(_CHUNK, dtype=np.float32))
 
     def _ranks(self, random: np.random.Generator, size: int) -> Tensor:
-        """Ranks by frequency, int64 ``[_CHUNK]``, by the inverse of the distribution's function."""
+        """Draw ranks by frequency, int64 ``[_CHUNK]``, by the inverse of the distribution function."""
         x = torch.from_numpy(random.random(_CHUNK))  # float64: float32 is too coarse for the ids that come seldom
         power = 1 - self.exponent
         if abs(power) < 1e-9:
@@ -148,7 +140,7 @@ class CTRTruth:
 
     @cached_property
     def _tables(self) -> list[tuple[Tensor, Tensor]]:
-        """Of each column effects and vectors ``[cardinality, 1 + _RANK]`` and codes int32, both by rank."""
+        """Effects and vectors ``[cardinality, 1 + _RANK]`` and codes int32 of each column, both by rank."""
         tables = []
         for i, size in enumerate(self.cardinalities):
             random = self._random(_MAIN, i)
@@ -167,12 +159,12 @@ class CTRTruth:
     def _pilot(self) -> dict[str, Tensor]:
         self._tables, self._weights  # noqa: B018 - made before the threads start
         rows = _PILOT * _CHUNK
-        drawn = run_parallel(lambda i: self._draw(i, _PILOT_ROWS).parts, range(_PILOT), rows=rows)
+        drawn = run_parallel(lambda i: self._draw(i, _PILOT_ROWS)[2], range(_PILOT), rows=rows)
         return {name: torch.cat([d[name] for d in drawn]).double() for name in _SHARES}
 
     @cached_property
     def _scales(self) -> dict[str, float]:
-        """What each part of the logit is multiplied by."""
+        """Factor of each part of the logit."""
         there = {name: share for name, share in _SHARES.items() if float(self._pilot[name].std()) > 0}
         whole = sum(there.values())
         scales = dict.fromkeys(_SHARES, 0.0)
@@ -205,11 +197,10 @@ class PlantedCTR(TabularFrame):
 
     @cached_property
     def bayes_auc(self) -> float:
-        """AUC of the true click probability on the validation rows (on all, if there are none): the most that a model
-        can reach, but for luck.
+        """AUC of the true click probability on validation rows (if there are none, on all): the best expected score.
 
         Raises:
-            NotFittedError: this is a part of the frame.
+            NotFittedError: this is only a part of the frame.
         """
         if self.truth is None:
             raise NotFittedError("a part of the table does not know its truth", remedy="Ask the whole table")

@@ -59,7 +59,7 @@ class FastrecError(Exception):
         return str(self.args[0])
 
     def of_file(self, file: Any) -> FastrecError:
-        """Return the error with a file; one that names a file already returns itself, and so it does of a frame."""
+        """Return the error with a file; unchanged if it names one already, or if ``file`` is a frame."""
         if self.file is not None or not isinstance(file, str | Path):
             return self
         return type(self)(self.problem, file=file, column=self.column, row=self.row, remedy=self.remedy)
@@ -82,15 +82,15 @@ class MissingColumnError(FastrecError, KeyError):
 
 
 class NotFittedError(FastrecError, RuntimeError):
-    """Something that learns from data was used before it had seen any."""
+    """Something that learns from data was used before it was fitted."""
 
 
 class DeviceError(FastrecError, RuntimeError):
-    """The device that was asked for is not there."""
+    """The requested device does not exist."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """The memory of a device, or of the host, does not suffice for what was asked.
+    """A device, or the host, has not enough memory for a request.
 
     Args:
         problem, remedy: as for ``FastrecError``.
@@ -106,23 +106,23 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 
 class MissingPackageError(FastrecError, ImportError):
-    """An optional package is needed for what was asked."""
+    """An optional package is needed and not installed."""
 
 
 class TrainingError(FastrecError, RuntimeError):
-    """A training that cannot go on: its loss is no number any more."""
+    """Training cannot continue: its loss is not a finite number."""
 
 
 class LeakageError(FastrecError, ValueError):
-    """A feature holds what it must not know: a target, or the future."""
+    """A feature depends on a target, or on the future."""
 
 
 class OutOfTimeError(FastrecError, TimeoutError):
-    """A model that cannot learn anything in the time that it may take."""
+    """A model's time limit is too short to learn anything."""
 
 
 class RankError(FastrecError, RuntimeError):
-    """Processes that train together have lost one of them, or would not do the same."""
+    """A process of a distributed training was lost, or differs from the others."""
 
 
 class SubmissionError(FastrecError, ValueError):
@@ -134,7 +134,7 @@ class WriteError(FastrecError, OSError):
 
 
 class DataWarning(UserWarning):
-    """Something odd in the data that fastrec kept or mended, and how."""
+    """Something odd in the data, and how fastrec handled it."""
 
 
 def refuse_rows(
@@ -145,13 +145,13 @@ def refuse_rows(
     numbers: Any = None,
     **about: Any,
 ) -> None:
-    """Raise an error if there are bad rows: it names the first, and says how many there are.
+    """Raise an error if there are bad rows; it names the first one and their number.
 
     Args:
         bad: bool ``[n]``, or the bad rows in ascending order.
-        problem: what is wrong with them; or what makes it of the first one's place.
-        error: what is raised, with ``about``: further arguments of it.
-        numbers: ``[n]`` the rows' numbers in their file; None: their places.
+        problem: what is wrong with them, or a function of the first one's place that says it.
+        error: the class of the error, and ``about`` its further arguments.
+        numbers: the rows' numbers in their file, ``[n]``; None: their places.
     """
     import numpy as np  # this file is imported first, and mostly raises nothing
 
@@ -168,7 +168,7 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def warn(message: str, category: type[Warning] = DataWarning) -> None:
-    """Warn with the place of the line outside fastrec that led here."""
+    """Warn, attributed to the caller's line outside fastrec."""
     # Python's own ``skip_file_prefixes`` does the same from 3.12 on
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -32,12 +32,14 @@ def test_ids_are_in_range_and_small_columns_come_whole(frame):
 
 
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.3])
-def test_frequencies_follow_the_power_law(exponent):
-    ids = planted_ctr(ROWS, cardinalities=[1_000_000, 2], n_cont=0, exponent=exponent).x_cat[:, 0]
-    counts = np.sort(np.bincount(ids.numpy()))[::-1]
-    rank = np.arange(8, 60)  # frequent enough to be counted, and past the first ranks
-    slope = np.polyfit(np.log(rank + 1.5), np.log(counts[rank]), 1)[0]  # the middle of r to r + 1, shifted by 1
-    assert slope == pytest.approx(-exponent, abs=0.08)
+def test_ids_come_as_often_as_the_integral_of_the_power_law_says(exponent):
+    ids = planted_ctr(ROWS, cardinalities=[3_000, 2], n_cont=0, exponent=exponent).x_cat[:, 0]
+    found = np.sort(np.bincount(ids.numpy()))[::-1][:60] / ROWS
+    t = 1.0 + np.arange(3_001)
+    upto = np.log(t) if exponent == 1 else t ** (1 - exponent) / (1 - exponent)
+    expected = np.diff(upto) / (upto[-1] - upto[0])
+    assert found == pytest.approx(expected[:60], abs=4 * np.sqrt(expected[0] / ROWS))
+    assert found.sum() == pytest.approx(expected[:60].sum(), rel=0.02)
 
 
 def test_clicks_are_as_frequent_as_the_truth_says(frame):

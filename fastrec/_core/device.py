@@ -75,8 +75,8 @@ def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch
 
     Without it torch keeps what it has freed and RMM what it has: each may lack what the other holds idle. To be called
     before anything is on the GPU, as torch's allocator cannot be changed afterwards; a second call changes nothing.
-    CUDA graphs are not to be had then (``CudaGraph`` says so and trains without): a shared pool gives memory that a
-    graph has been recorded with to others. ``torch.cuda.memory_allocated`` and its like know nothing of RMM's pool.
+    CUDA graphs are then unavailable (``CudaGraph`` warns and trains without): a shared pool gives memory that a graph
+    was recorded with to others. ``torch.cuda.memory_allocated`` and the like do not see RMM's pool.
 
     Args:
         device: the CUDA device.

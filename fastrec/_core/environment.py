@@ -46,7 +46,7 @@ class OptionalPart:
 
     extra: str  # the extra of the package that installs it
     packages: Mapping[str, str]  # package → the lowest version
-    gives: str  # what is to be had with it
+    gives: str  # what it provides
 
     @property
     def install(self) -> str:

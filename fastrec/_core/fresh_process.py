@@ -30,7 +30,7 @@ def may_begin_anew() -> bool:
 def begin_anew(folder: Path) -> NoReturn:
     """Replace this process by the same command, which finds its earlier results in ``continued_in``.
 
-    ``folder`` is a ``working_folder`` of this process, which stays as nothing of this process is tidied up.
+    ``folder`` is a ``working_folder`` of this process; it stays, as the process does not clean up.
     """
     lock = locks[folder]  # stays open: no other process may take the folder for a leftover meanwhile
     os.set_inheritable(lock, True)
@@ -42,7 +42,7 @@ def begin_anew(folder: Path) -> NoReturn:
 
 
 def continued_in() -> Path | None:
-    """Return the folder of what this process did before it began anew, once; None: it has just begun."""
+    """Return, once, the folder of results from before this process was replaced; None: it is new."""
     # Removed, so that no process that this one starts takes the folder for its own.
     lock, _, folder = os.environ.pop(_SETTING, "").partition(" ")
     try:

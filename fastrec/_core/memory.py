@@ -1,4 +1,4 @@
-"""Memory: freed blocks kept for the next column, and errors that say what did not fit."""
+"""Memory: reuse of freed blocks, and errors that name what did not fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec.errors import DataError, DeviceMemoryError, FastrecError
 
-# Freed memory kept for the next intermediate column, instead of being given back to the system and fetched anew.
+# Freed memory is reused for the next intermediate column instead of being returned to the system.
 #
 # Each step over millions of rows makes dozens of columns that live for one operation. glibc gives blocks of such sizes
 # back to the system at once, and so does every thread's own arena; fetching their pages again takes longer than the
@@ -64,7 +64,7 @@ def keep_memory() -> Iterator[None]:
 def keeping_memory() -> Iterator[None]:
     """Keep freed blocks of any size, if enabled, and return them 10 s after the last use.
 
-    Folds, and several frames, come one after the other: each would fetch anew what the one before has given back.
+    Folds, and several frames, follow one another: each would fetch again what the previous one returned.
     """
     global _users, _waiting, _changed
     libc = _glibc() if _asked or os.environ.get("FASTREC_KEEP_MEMORY") == "1" else None
@@ -203,14 +203,14 @@ def naming_out_of_memory(
 ) -> Iterator[None]:
     """Raise a ``DeviceMemoryError`` if anything inside runs out of memory.
 
-    Of several around one another the innermost speaks: it knows best what was being done.
+    If several are nested, the innermost one names the task.
 
     Args:
         what: what is being done, to follow "while": ``'copying 40,000,000 rows to the device'``; a function
             is called only where memory does not suffice.
         remedy: what to lower, as a sentence without its full stop.
-        device: where memory is wanted; None: as the error says.
-        need: bytes that all of it takes, where that is known; None: what the error says was asked for last.
+        device: where memory is needed; None: as the error says.
+        need: bytes needed in all, if known; None: the bytes that the error names.
 
     Raises:
         DeviceMemoryError: the memory of a device or of the host was not enough.
@@ -229,7 +229,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error of torch, numpy, RMM, cuDF, CuPy, Arrow or XGBoost is about memory."""
     if isinstance(error, MemoryError | _TORCH_ERROR):  # RMM's, CuPy's, Arrow's and numpy's are MemoryErrors
         return True
-    if isinstance(error, FastrecError):  # it says what happened, whatever else its words speak of
+    if isinstance(error, FastrecError):  # its own message says what happened
         return False
     return isinstance(error, RuntimeError | ValueError) and bool(_TEXTS.search(str(error)))
 

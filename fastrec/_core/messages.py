@@ -39,7 +39,7 @@ def terminal_table(
     styles: Sequence[str | None] | None = None,
     plain: bool = False,
 ) -> Table:
-    """Make a table; where it is wider than the terminal, the least needed columns give way to a line that names them.
+    """Make a table; if it is wider than the terminal, the least needed columns are dropped and named below.
 
     Args:
         columns: all columns.
@@ -90,7 +90,7 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int) else str(value)
 
 
-# ``nearest``: the name that a misspelt one is likely to stand for.
+# ``nearest``: the name that a misspelt one probably means.
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

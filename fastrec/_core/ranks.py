@@ -18,9 +18,6 @@ from torch import Tensor
 from fastrec._core import limits
 from fastrec.errors import FastrecError, RankError
 
-__all__ = ["agree", "all_rows", "broadcast", "is_first", "naming_lost_ranks", "on_first_rank", "rank", "summed"]
-__all__ += ["world_size"]
-
 
 def rank() -> int:
     """Return this process's number, from 0."""
@@ -105,7 +102,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
     """Return each tensor's rows of all ranks, one rank's after the other's, on the device where the part was.
 
-    The number of rows may be another on every rank; ``doing`` says what for.
+    Ranks may have different numbers of rows; ``doing`` is for errors.
     """
     if world_size() == 1 or not parts:
         return list(parts)

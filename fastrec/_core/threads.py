@@ -14,8 +14,6 @@ import torch
 
 from fastrec._core import limits
 
-__all__ = ["few_rows", "half_the_threads", "on_free_threads", "on_one_thread", "run_parallel", "shared_out"]
-
 
 def few_rows(rows: int) -> bool:
     """Tell whether there are too few rows for several threads."""

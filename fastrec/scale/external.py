@@ -210,13 +210,12 @@ def _inputs(ranker: XGBRanker, parts: Sequence[Callable[[], Lists]]) -> TreeInpu
         names = own.names
         for name in own.vocabs:
             values.setdefault(name, []).append(lists.table[name].coded().keys.columns[0])
-    vocabs = {n: Vocab.fit(as_column(_distinct(arrays), name=n)) for n, arrays in values.items()}
+    vocabs = {}
+    for name, arrays in values.items():
+        kind = next((a.type for a in arrays if not pa.types.is_null(a.type)), pa.string())
+        distinct = pa.chunked_array([a.cast(kind) for a in arrays], kind).unique()
+        vocabs[name] = Vocab.fit(as_column(distinct, name=name))
     return TreeInputs(names, vocabs)
-
-
-def _distinct(arrays: list[pa.Array]) -> pa.Array:
-    kind = next((a.type for a in arrays if not pa.types.is_null(a.type)), pa.string())
-    return pa.chunked_array([a.cast(kind) for a in arrays], kind).unique()
 
 
 def _teaching(parts: Sequence[Callable[[], Lists]]) -> Iterator[Lists]:

@@ -3,9 +3,9 @@
 They take int64 codes ``[n]`` and columns to order by.
 """
 
-from fastrec.segments.as_of_join import as_of
 from fastrec.segments.groups import (
     Groups,
+    as_of,
     cumsum_in_group,
     last_in_group,
     lexical_order,

@@ -14,16 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec.errors import DataError
+from fastrec.table.column import plain_decimals
 from fastrec.table.convert import as_column
-from fastrec.table.from_arrow import plain_decimals
 from fastrec.table.keys import is_numeric, is_text
 from fastrec.table.read import MISSING_TEXT
 
 if TYPE_CHECKING:
     from fastrec.table.table import Table
 
-
-__all__ = ["as_type", "as_types", "clocks_in_text", "differing", "shared_types", "times_in_text", "type_of", "types_of"]
 
 ZONED, LIST = "time in ", "list of "
 _OFFSET = r"(?:Z|[+-]\d\d:?\d\d|:\d\d[+-]\d\d)$"
@@ -143,7 +141,9 @@ def as_type(
     made = make(values)
     row = _first(pc.and_(pc.is_null(made), _is_value(values)))
     if row is not None:
-        problem = f"{_shown(values[row])} is no {base}, which the column is in the run"
+        text = repr(values[row].as_py())
+        shown = text if len(text) <= 60 else f"{text[:59]}…"
+        problem = f"{shown} is no {base}, which the column is in the run"
         raise DataError(problem, file=file, column=column, row=row, remedy=_remedy(kind, wanted))
     return made.cast(pa.timestamp("us", wanted.removeprefix(ZONED))) if wanted.startswith(ZONED) else made
 
@@ -206,11 +206,6 @@ def _is_empty(values: pa.Array | pa.ChunkedArray) -> bool:
 def _first(chosen: pa.Array) -> int | None:
     row = pc.index(chosen, pa.scalar(True)).as_py()
     return row if row >= 0 else None
-
-
-def _shown(value: pa.Scalar) -> str:
-    text = repr(value.as_py())
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _called(kind: str | None, arrow: pa.DataType) -> str:

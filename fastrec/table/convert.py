@@ -14,8 +14,7 @@ import torch
 from fastrec._core.imports import library_of
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.table.column import Column
-from fastrec.table.from_arrow import _plain_zero, _shared, _vector_column, arrow_column
+from fastrec.table.column import Column, _plain_zero, _shared, _vector_column, arrow_column
 from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys
 from fastrec.table.read import check_names, read_file
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.imports import require
-from fastrec.table.column import Column
-from fastrec.table.from_arrow import arrow_column
+from fastrec.table.column import Column, arrow_column
 
 _HOW = "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU"
 

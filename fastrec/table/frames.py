@@ -16,8 +16,6 @@ from fastrec.table.convert import column_names
 from fastrec.table.read import check_names
 from fastrec.table.table import Table
 
-__all__ = ["attach", "row_count", "select_columns", "take_rows", "to_library"]
-
 
 def attach(frame: Any, columns: Mapping[str, Column]) -> Any:
     """Add (or replace) columns of a frame; index, order and other columns are untouched.

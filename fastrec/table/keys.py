@@ -1,4 +1,4 @@
-"""Distinct key values, of one column or of several together, kept as Arrow arrays and looked up."""
+"""Distinct key values of one or several columns as Arrow arrays, and their lookup."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class _Values:
     """Distinct values ``[K]`` to look others up among, none missing."""
 
     def __init__(self, known: pa.Array) -> None:
-        self.known, self.rising = known, None  # whole numbers that rise, as a state's keys do
+        self.known, self.rising = known, None  # ascending integers, as a state's keys are
         if pa.types.is_integer(known.type) and not known.null_count:
             numbers = known.to_numpy(zero_copy_only=False)
             self.rising = numbers if bool((numbers[1:] > numbers[:-1]).all()) else None
@@ -267,7 +267,7 @@ class _Prepared:
 
     def __init__(self, columns: Sequence[pa.Array], make: type[_Values]) -> None:
         self.rows: np.ndarray | None = None
-        if len(columns) == 1:  # each value is there once, and its place is the key's
+        if len(columns) == 1:  # each value occurs once, at its key's place
             self.columns: list[tuple[_Values, _Values | None]] = [(make(columns[0]), None)]
             return
         theirs, values = _dense(columns[0])
@@ -278,7 +278,7 @@ class _Prepared:
             self.columns.append((make(values), make(pairs)))
         self.rows = np.empty(len(theirs) + 1, dtype=np.int64)
         self.rows[theirs] = np.arange(len(theirs))
-        self.rows[-1] = -1  # where a key is not found (-1) the last entry answers
+        self.rows[-1] = -1  # the entry of keys that are not found (-1)
 
 
 class Keys:
@@ -426,16 +426,13 @@ class Coded:
             return self
         with self._lock:
             if "in_order" not in self._cache:
-                self._cache["in_order"] = self._in_order()
+                order, codes, keys = self.keys.sort_order(), self.codes, self.keys
+                if not bool((order[1:] > order[:-1]).all()):
+                    table = torch.zeros(self.size, dtype=torch.int64)
+                    table[order + 1] = torch.arange(1, len(order) + 1)
+                    codes, keys = table.to(codes.device).index_select(0, codes), keys.take(order)
+                self._cache["in_order"] = Coded(codes, keys, True)
             return self._cache["in_order"]
-
-    def _in_order(self) -> Coded:
-        order = self.keys.sort_order()
-        if bool((order[1:] > order[:-1]).all()):
-            return Coded(self.codes, self.keys, True)
-        table = torch.zeros(self.size, dtype=torch.int64)
-        table[order + 1] = torch.arange(1, len(order) + 1)
-        return Coded(table.to(self.codes.device).index_select(0, self.codes), self.keys.take(order), True)
 
     @property
     def size(self) -> int:

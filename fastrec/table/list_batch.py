@@ -11,8 +11,6 @@ from torch import Tensor
 
 from fastrec.table.column import lengths_of, offsets_of, runs
 
-__all__ = ["ListBatch"]
-
 
 class ListBatch(Tensor):
     """Tensor of shape ``[b]`` whose entries are lists of codes, one per row.

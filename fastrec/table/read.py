@@ -133,12 +133,31 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
         except UnicodeDecodeError as error:
             raise UnreadableFileError("the header is not UTF-8", file=path, remedy=_NOT_UTF8) from error
     check_names(names, columns, file=path)
-    table = _convert_csv(path, columns, types, how, missing, names, asked)
+
+    def convert(columns: Sequence[str] | None, types: dict[str, pa.DataType], asked: frozenset[str]) -> pa.Table:
+        """Read the file; a column that outgrows the type guessed from its first block gets a wider one."""
+        included = list(columns) if columns is not None else None
+        while True:
+            options = pa_csv.ConvertOptions(
+                column_types=types, include_columns=included, null_values=missing, strings_can_be_null=True
+            )
+            try:
+                return pa_csv.read_csv(_source(path), **how, convert_options=options)
+            except pa.ArrowInvalid as error:
+                found = re.search(r"CSV column #(\d+).*conversion error to (\w+)", str(error))
+                if found is None:
+                    raise
+                name, kind = names[int(found.group(1))], found.group(2)
+                if name in asked and kind != "string":
+                    raise _unfit(path, name, types[name], how, error) from error
+                types[name] = {"null": pa.int64(), "int64": pa.float64(), "string": pa.binary()}.get(kind, pa.string())
+
+    table = convert(columns, types, asked)
     floats = [n for n in table.column_names if n not in asked and pa.types.is_float64(table[n].type)]
     # Above 2^63 Arrow takes integers for floats, and ids lose their last digits: these are read again, as text.
     long = [n for n in floats if (pc.max(pc.abs(table[n])).as_py() or 0) >= 2.0**63]
     kinds = dict.fromkeys(long, pa.string())
-    text = _convert_csv(path, long, kinds, how, missing, names, frozenset(long)) if long else {}
+    text = convert(long, kinds, frozenset(long)) if long else {}
     for name in long:
         digits = pc.utf8_trim_whitespace(text[name])
         if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
@@ -168,35 +187,6 @@ def _source(path: Path) -> Any:
     return open_text(path) if path.suffix.lower() == ".zip" else path
 
 
-def _convert_csv(
-    path: Path,
-    columns: Sequence[str] | None,
-    types: dict[str, pa.DataType],
-    how: dict[str, Any],
-    missing: list[str],
-    names: list[str],
-    asked: frozenset[str],
-) -> pa.Table:
-    """Read the file; a column that outgrows the type guessed from its first block gets a wider one."""
-    while True:
-        options = pa_csv.ConvertOptions(
-            column_types=types, include_columns=list(columns) if columns is not None else None,
-            null_values=missing, strings_can_be_null=True,
-        )  # fmt: skip
-        try:
-            return pa_csv.read_csv(_source(path), **how, convert_options=options)
-        except pa.ArrowInvalid as error:
-            found = re.search(r"CSV column #(\d+).*conversion error to (\w+)", str(error))
-            if found is None:
-                raise
-            name, kind = names[int(found.group(1))], found.group(2)
-            if name in asked and kind != "string":
-                raise _unfit(path, name, types[name], how, error) from error
-            types[name] = {"null": pa.int64(), "int64": pa.float64()}.get(kind, pa.string())
-            if kind == "string":
-                types[name] = pa.binary()
-
-
 def _unfit(path: Path, name: str, kind: pa.DataType, how: dict[str, Any], error: Exception) -> DataError:
     found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
     value = found.group(1) if found else None
@@ -208,7 +198,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: dict[str, Any], error:
     return DataError(problem, file=path, column=name, row=row if found and row >= 0 else None, remedy=remedy)
 
 
-# CSV files whose every value is text: ids and keys stay exactly what the file says.
+# CSV files of text only: ids and keys stay exactly as in the file.
 
 
 def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:

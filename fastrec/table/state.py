@@ -34,7 +34,7 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
         folder: where to; made if need be.
         state: nested dicts (keys are text) and lists of tensors, arrays of numbers, sparse matrices of SciPy, Arrow
             arrays, ``Keys``, columns, vocabularies, ``Saved`` parts and JSON values; a tuple comes back as a list, a
-            tensor on the CPU, a vocabulary or part that stands in two places as one.
+            tensor on the CPU, and a vocabulary or part in two places as one object.
 
     Raises:
         DataError: a value is of none of these kinds.
@@ -184,7 +184,7 @@ def _bytes_of(array: pa.Array, path: str) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(sink.getvalue(), dtype=np.uint8).copy())
 
 
-# The classes of saved objects, by name: those of fastrec are found in its rooms, wherever they have been used.
+# The classes of saved objects by name; those of fastrec are found in its rooms.
 
 T = TypeVar("T")
 # The rooms with classes of saved objects, from the ground up: a class is in its base's room, or in one above it.

@@ -177,7 +177,7 @@ class Table:
         """Return what ``make`` returned for this key, cached.
 
         Args:
-            key: says what it is.
+            key: identifies the result.
             names: the columns that it depends on: it is forgotten with them.
             make: called at most once for a key, also where several threads ask.
         """

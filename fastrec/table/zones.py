@@ -14,7 +14,7 @@ from fastrec.table.column import Column
 from fastrec.table.keys import UNITS_PER_SECOND
 
 _DAY = 86_400
-_CYCLE = 146_097 * _DAY  # 400 years, after which the calendar, and with it every rule of daylight saving, begins anew
+_CYCLE = 146_097 * _DAY  # 400 years, after which the calendar and the rules of daylight saving repeat
 _FIRST, _LAST = 1800, 2499  # no clock was changed before; the rules of any later year are those of one of the last 400
 _EPOCH = dt.datetime(1970, 1, 1)
 _FIXED = re.compile(r"([+-])(\d\d):?(\d\d)")

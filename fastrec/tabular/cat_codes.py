@@ -12,7 +12,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.table import Coded, Column, Keys, Vocab
-from fastrec.table.lookup import Lookup
+from fastrec.table.vocab import Lookup
 from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, coded_of, take_values
 from fastrec.tabular.procs.procs import Categorify
 

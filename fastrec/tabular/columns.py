@@ -23,7 +23,7 @@ Rows = slice | torch.Tensor
 
 
 class FrameColumns:
-    """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
+    """Named columns of a frame, read at each access and not cached.
 
     ``order`` (int64 ``[m]``) are the rows that count. ``device`` None: the GPU where any is already, else
     ``FASTREC_DEVICE``.
@@ -42,7 +42,6 @@ class FrameColumns:
         self.frame, self.ready, self.size, self.order = frame, dict(ready or {}), size, order
         self.names = list(dict.fromkeys([*names, *self.ready]))
         self._known = frozenset(self.names)
-        self._places: np.ndarray | None = None
         self._ascending: dict[int, Rows] = {}
         if device is None and isinstance(frame, Table):
             device = frame.device
@@ -102,19 +101,17 @@ class FrameColumns:
         """The order on the columns' device, once for all of them."""
         return self.order.to(self.device)
 
-    @property
+    @cached_property
     def places(self) -> np.ndarray | None:
         """Place of each frame row among those that count, int64 ``[size]``, their number if it does not count; None:
-        they are all as they stand, or one counts twice.
+        all are in the frame's order, or one counts twice.
         """
         if self.order is None:
             return None
-        if self._places is None:
-            order, n = self.order.cpu().numpy(), len(self.order)
-            places = np.full(self.size, n, dtype=np.int64)
-            places[order] = np.arange(n)
-            self._places = places if np.count_nonzero(places < n) == n else places[:0]
-        return self._places if len(self._places) == self.size else None
+        order, n = self.order.cpu().numpy(), len(self.order)
+        places = np.full(self.size, n, dtype=np.int64)
+        places[order] = np.arange(n)
+        return places if np.count_nonzero(places < n) == n else None
 
     def ascending(self, stop: int) -> Rows:
         """Return the places of the first ``stop`` rows in the frame, from front to back if no row counts twice.
@@ -136,7 +133,7 @@ class FrameColumns:
     def as_they_stand(self) -> FrameColumns:
         """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
 
-        The rows are others then: only what does not hang on their order may be asked of them.
+        Use them only for results that do not depend on the order of rows.
         """
         # a gathered and scattered target made a frame of a million rows take a sixth longer
         if not on_host(self) or self.places is None or len(self.order) < self.size:
@@ -290,7 +287,7 @@ class Summary:
 
 
 class TrainingRows:
-    """The training rows of a frame's columns; without ``columns`` they count as they stand, and no loops are used."""
+    """The training rows of a frame's columns; without ``columns`` the first ``count`` rows, and no compiled loops."""
 
     def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)

@@ -52,7 +52,7 @@ class RecDataLoaders(TabularDataLoaders):
         seed: int | None = None,
         **kwargs: Any,
     ) -> RecDataLoaders:
-        """Make dataloaders of a frame.
+        """Make dataloaders of a frame's training and validation rows.
 
         Args:
             df: a frame of any library, a ``Table``, a dict of arrays, or a CSV or Parquet path.
@@ -70,9 +70,6 @@ class RecDataLoaders(TabularDataLoaders):
             seed: the same seed gives the same split and the same order of batches.
             **kwargs: ``TabularFrame``'s other options (``cat_dtype``, ``y_dtype``, …); all others as for fastai's
                 ``dataloaders`` (``bs``, ``val_bs``, ``shuffle``, ``drop_last``, ``device``, ``wgts``, …).
-
-        Returns:
-            Dataloaders of training and validation rows.
 
         Raises:
             MissingColumnError, MissingFileError: a column or the file is not there.
@@ -128,12 +125,8 @@ class RecDataLoaders(TabularDataLoaders):
             skipinitialspace: leave out spaces after a comma.
             **kwargs: as for ``from_df``.
 
-        Returns:
-            Dataloaders of training and validation rows.
-
         Raises:
-            MissingFileError: there is no such file.
-            UnreadableFileError: it is not CSV.
+            MissingFileError, UnreadableFileError: there is no such file, or it is not CSV.
         """
         import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Columns of lists and of vectors beside the packed rows, and how a batch holds them.
+"""Columns of lists and of vectors, which are not in the packed rows, and their form in a batch.
 
 A batch is ``(x_cat, x_cont, *extras, y)``: for each list column a ``ListBatch``, for each vector column float32
 ``[b, d]``, in the order of ``list_names`` and then of ``vector_names``. Both are tensors with one entry per row, so
@@ -72,7 +72,7 @@ class Extras:
         return Extras({name: change(t) for name, t in self.columns.items()})
 
     def __getstate__(self) -> dict[str, Any]:
-        # A slice would drag all the rows into the file, and a copy on another device would be written twice.
+        # A slice would save all rows, and a copy on another device would be saved too.
         return {"columns": self.clone().columns, "_copies": {}}
 
 
@@ -181,22 +181,17 @@ def _first(rows: Tensor) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _lists_of(column: Column) -> Column:
-    lists = column.as_lists()
-    if lists is None:
-        problem = f"is among list_names and holds {column.held}, no lists"
-        remedy = "Name it in cat_names or cont_names, or split its text into lists first"
-        raise DataError(problem, column=column.name, row=_first(~column.is_missing()), remedy=remedy)
-    return lists
-
-
 def _coded_lists(
     column: Column, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None
 ) -> ListBatch:
-    name, column = column.name, _lists_of(column)
-    offsets, missing = column.values, column.missing
+    name, lists = column.name, column.as_lists()
+    if lists is None:
+        problem = f"is among list_names and holds {column.held}, no lists"
+        remedy = "Name it in cat_names or cont_names, or split its text into lists first"
+        raise DataError(problem, column=name, row=_first(~column.is_missing()), remedy=remedy)
+    offsets, missing = lists.values, lists.missing
     missing = missing if missing is not None and bool(missing.any()) else None
-    elements = as_column(column.elements, name=name)
+    elements = as_column(lists.elements, name=name)
     try:
         if categorify is None:
             values = torch.where(elements.is_missing(), 0, _whole(elements)).to(dtype)
@@ -208,7 +203,9 @@ def _coded_lists(
             values = categorify.encode(name, every).to(dtype)[coded.codes]
     except DataError as error:
         at = error.row if error.row is not None else _first(~elements.is_missing())
-        raise _of_row(error, offsets, at, "lists") from error
+        row = None if at is None else int(torch.searchsorted(offsets, at, right=True)) - 1
+        problem = error.problem.replace("holds", "holds lists of", 1)
+        raise DataError(problem, column=error.column, row=row, remedy=error.remedy) from error
     return ListBatch(values, offsets, missing)
 
 
@@ -249,9 +246,3 @@ def _vectors(column: Column, width: int) -> Tensor:
         raise DataError(problem, column=column.name, row=_first(~missing), remedy=remedy)
     made = column.vectors(width).float().nan_to_num(0.0, torch.inf, -torch.inf)
     return made.masked_fill_(missing[:, None], 0.0)  # a missing element counts as a missing vector does
-
-
-def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:
-    row = None if element is None else int(torch.searchsorted(offsets, element, right=True)) - 1
-    problem = error.problem.replace("holds", f"holds {what} of", 1)
-    return DataError(problem, column=error.column, row=row, remedy=error.remedy)

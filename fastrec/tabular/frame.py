@@ -42,97 +42,9 @@ from fastrec.tabular.loader import TabularLoader, pack_row
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ProcPipeline
 from fastrec.tabular.procs.features import apply_features, fit_features, looking_back
-from fastrec.tabular.procs.procs import Categorify
-from fastrec.tabular.procs.registry import as_procs
+from fastrec.tabular.procs.procs import Categorify, as_procs
 from fastrec.tabular.recipe import FrameRecipe, check_unique, loaded, read_for
 from fastrec.tabular.targets import Labels
-
-# A packed frame as pandas frames, made when they are looked at: for people, not for models.
-
-
-class PandasViews:
-    """The properties of fastai's ``Tabular`` that hold pandas frames."""
-
-    def __getitem__(self, k: Any) -> Any:
-        return self.items[list(k) if isinstance(k, L) else k]
-
-    def __iter__(self) -> Any:
-        return iter(self.items)
-
-    @property
-    def items(self) -> Any:
-        """The named columns as a pandas frame."""
-        if self._raw is not None:
-            return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
-        import pandas as pd
-
-        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
-        if self.extras is not None:
-            parts.insert(2, pd.DataFrame(self.extras.as_lists(), index=self._index()))
-        return pd.concat(parts, axis=1)
-
-    def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
-        import pandas as pd
-
-        return pd.DataFrame(values.cpu().numpy(), columns=list(names), index=self._index())
-
-    @property
-    def cats(self) -> Any:
-        """Codes as a pandas frame."""
-        return self._frame_of(self.x_cat, self.cat_names)
-
-    @cats.setter
-    def cats(self, values: Any) -> None:
-        self.x_cat.copy_(torch.as_tensor(np.array(values)))
-
-    @property
-    def conts(self) -> Any:
-        """Prepared numbers as a pandas frame."""
-        return self._frame_of(self.x_cont, self.cont_names)
-
-    @conts.setter
-    def conts(self, values: Any) -> None:
-        self.x_cont.copy_(torch.as_tensor(np.array(values, dtype=np.float64)))
-
-    @property
-    def ys(self) -> Any:
-        """Targets as a pandas frame."""
-        if self.y is None:
-            raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
-        return self._frame_of(self.y, self.y_names)
-
-    @ys.setter
-    def ys(self, values: Any) -> None:
-        self.y.copy_(torch.as_tensor(np.array(values)))
-
-    targ = ys
-
-    @property
-    def xs(self) -> Any:
-        """Codes and prepared numbers as a pandas frame."""
-        import pandas as pd
-
-        return pd.concat([self.cats, self.conts], axis=1)
-
-    @xs.setter
-    def xs(self, values: Any) -> None:
-        self.cats, self.conts = values[list(self.cat_names)], values[list(self.cont_names)]
-
-    @property
-    def all_cols(self) -> Any:
-        """``xs``, and ``ys`` where there are targets."""
-        return self.items
-
-    @property
-    def all_col_names(self) -> L:
-        """The names of ``all_cols``."""
-        names = self.x_names + self.list_names + self.vector_names
-        return names + self.y_names if self.y is not None else names
-
-    @property
-    def iloc(self) -> Any:
-        """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
-        return _RowView(self)
 
 
 class _RowView:
@@ -212,7 +124,7 @@ def _row_numbers(split: Any, n: int) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(rows))
 
 
-class TabularFrame(PandasViews, Tabular):
+class TabularFrame(Tabular):
     """Named columns of a frame as packed tensors, prepared for fastai.
 
     Args:
@@ -330,7 +242,7 @@ class TabularFrame(PandasViews, Tabular):
         return concat([read_for(part, recipe) for part in parts])
 
     def _fit_features(self, rows: torch.Tensor) -> Any:
-        """Fit on training rows; those that look back see them as they stand in the frame, and not as a split does."""
+        """Fit on training rows; features that look back see them in the frame's order, not the split's."""
         if not looking_back(self._recipe.features) or bool((rows[1:] >= rows[:-1]).all()):
             return fit_features(self._recipe.features, take_rows(self._raw, rows))
         order = torch.argsort(rows)
@@ -529,6 +441,89 @@ class TabularFrame(PandasViews, Tabular):
         """Refuse transforms of pandas columns."""
         remedy = "Subclass fastrec.tabular.procs.ContProc, or change the frame before"
         raise DataError("the columns of a TabularFrame are tensors", remedy=remedy)
+
+    # ---- pandas frames, made when they are looked at: for people, not for models
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.items[list(k) if isinstance(k, L) else k]
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+    @property
+    def items(self) -> Any:
+        """The named columns as a pandas frame."""
+        if self._raw is not None:
+            return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
+        import pandas as pd
+
+        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
+        if self.extras is not None:
+            parts.insert(2, pd.DataFrame(self.extras.as_lists(), index=self._index()))
+        return pd.concat(parts, axis=1)
+
+    def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(values.cpu().numpy(), columns=list(names), index=self._index())
+
+    @property
+    def cats(self) -> Any:
+        """Codes as a pandas frame."""
+        return self._frame_of(self.x_cat, self.cat_names)
+
+    @cats.setter
+    def cats(self, values: Any) -> None:
+        self.x_cat.copy_(torch.as_tensor(np.array(values)))
+
+    @property
+    def conts(self) -> Any:
+        """Prepared numbers as a pandas frame."""
+        return self._frame_of(self.x_cont, self.cont_names)
+
+    @conts.setter
+    def conts(self, values: Any) -> None:
+        self.x_cont.copy_(torch.as_tensor(np.array(values, dtype=np.float64)))
+
+    @property
+    def ys(self) -> Any:
+        """Targets as a pandas frame."""
+        if self.y is None:
+            raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
+        return self._frame_of(self.y, self.y_names)
+
+    @ys.setter
+    def ys(self, values: Any) -> None:
+        self.y.copy_(torch.as_tensor(np.array(values)))
+
+    targ = ys
+
+    @property
+    def xs(self) -> Any:
+        """Codes and prepared numbers as a pandas frame."""
+        import pandas as pd
+
+        return pd.concat([self.cats, self.conts], axis=1)
+
+    @xs.setter
+    def xs(self, values: Any) -> None:
+        self.cats, self.conts = values[list(self.cat_names)], values[list(self.cont_names)]
+
+    @property
+    def all_cols(self) -> Any:
+        """``xs``, and ``ys`` where there are targets."""
+        return self.items
+
+    @property
+    def all_col_names(self) -> L:
+        """The names of ``all_cols``."""
+        names = self.x_names + self.list_names + self.vector_names
+        return names + self.y_names if self.y is not None else names
+
+    @property
+    def iloc(self) -> Any:
+        """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
+        return _RowView(self)
 
     # ---- tensors for models
 

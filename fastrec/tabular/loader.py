@@ -57,7 +57,7 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
 
 def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
     """Order rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
-    ascending = _ascend(ids)
+    ascending = bool((ids[1:] >= ids[:-1]).all())
     if ascending and generator is None:
         return np.arange(len(ids))
     if ascending:
@@ -72,13 +72,9 @@ def grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.
     return places if ascending else np.argsort(codes, kind="stable")[places]
 
 
-def _ascend(ids: np.ndarray) -> bool:
-    return bool((ids[1:] >= ids[:-1]).all())
-
-
 def count_groups(ids: np.ndarray) -> int:
     """Count the groups."""
-    if not _ascend(ids):
+    if (ids[1:] < ids[:-1]).any():
         return len(np.unique(ids))
     return int(np.count_nonzero(ids[1:] != ids[:-1])) + bool(len(ids))
 
@@ -99,22 +95,10 @@ def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
 
 def check_joined(world_size: int) -> None:
     """Refuse ranks that cannot agree on an order."""
-    import torch.distributed as group
-
-    if not (group.is_available() and group.is_initialized() and group.get_world_size() == world_size):
+    if ranks.world_size() != world_size:
         problem = f"{world_size} ranks must draw the same order, and no process group of as many joins them"
         remedy = "Give the same seed= on every rank, or call torch.distributed.init_process_group before"
         raise DataError(problem, remedy=remedy)
-
-
-def shared_seed(seed: int, world_size: int) -> int:
-    """Send rank 0's seed to every rank; all of them must call."""
-    import torch.distributed as group
-
-    check_joined(world_size)
-    seeds = [seed]
-    group.broadcast_object_list(seeds, src=0)
-    return seeds[0]
 
 
 class Shared:
@@ -331,7 +315,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
             return torch.empty(0, dtype=torch.int64)
         seed = self.rng.getrandbits(63) if self.shuffle else None
         if seed is not None and self.world_size > 1 and self.seed is None:
-            seed = shared_seed(seed, self.world_size)
+            seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
         if seed is not None and self.groups is None and self._cdf is None:
             with naming_out_of_memory(f"drawing the order of {self.n:,} rows", _ON_HOST, need=8 * self.n):
                 return permutation(self.n, seed, self._packed().device)

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
 from fastrec._core import limits
 from fastrec._core.device import on_host
+from fastrec._core.kernels import frames
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, warn
@@ -21,14 +23,22 @@ from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.columns import FrameColumns, TrainingRows, numbers_of, plain_numbers
+from fastrec.tabular.columns import (
+    FrameColumns,
+    Rows,
+    TrainingRows,
+    address_of,
+    as_number,
+    numbers_of,
+    plain_numbers,
+    worth,
+)
 from fastrec.tabular.extras import ExtraColumns
-from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.packed import Layout, Packed, put_rows
 from fastrec.tabular.procs.base import ContProc, FrameProc
 from fastrec.tabular.procs.features import features_of, looking_back
 from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
 from fastrec.tabular.targets import Labels, known
-from fastrec.tabular.writer import PreparedColumns, Writer
 
 
 @dataclass
@@ -212,35 +222,21 @@ class FrameRecipe:
             layout = self.layout(with_y=with_y)
             make_room(4 * layout.words * n, before)
             packed = Packed.empty(n, layout, device=columns.device)
-        self._write(columns, codes, made[:n_y], read, packed)
+        Writer(self, codes, made[:n_y], read, columns, packed).write()
         return packed
-
-    def _write(
-        self,
-        columns: FrameColumns,
-        codes: list[Codes],
-        ys: list[torch.Tensor],
-        read: Mapping[str, Column],
-        packed: Packed,
-    ) -> None:
-        flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
-        shift = int(self.proc(Categorify) is not None)
-        prepared = PreparedColumns(codes, self.conts, flags, shift, self.cont_procs, ys, read)
-        step = limits.FRAME_BLOCK if on_host(packed) else limits.DEVICE_BLOCK
-        Writer(prepared, columns, packed, step=step, few=limits.HELD_ROWS).write()
 
     def _encode(self, columns: FrameColumns, column: Column) -> torch.Tensor:
         """Encode a target, in the frame's order if each of its rows counts once, else in the rows'."""
         try:
             return self.labels.encode(column)
-        except DataError:  # which row is the first at fault hangs on their order
+        except DataError:  # the first bad row depends on their order
             return self.labels.encode(columns[column.name])
 
     def _fit_cont(self, columns: FrameColumns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
         """Fit a column; return it if there are few rows, so that it is read once."""
         column = columns.raw(name)
         if not (training.by_loops and _learn(self.cont_procs, column, training)):
-            self.fit_values(name, numbers_of(column, columns.rows(0, training.count)))  # a mode hangs on their order
+            self.fit_values(name, numbers_of(column, columns.rows(0, training.count)))  # a mode depends on their order
         return (name, column) if len(columns) <= limits.HELD_ROWS else None
 
 
@@ -280,3 +276,226 @@ def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError("the column is named twice", column=str(again), remedy="Name it once")
+
+
+# Prepared rows written into packed ones: by one compiled loop over the columns of a block, or by torch.
+
+
+class BlockLoops:
+    """Compiled loops that write rows into packed ones, in any order.
+
+    Columns in one piece of memory are read where they are; of others each block is first made as it is without loops.
+    """
+
+    def __init__(self, rows: Writer) -> None:
+        self.packed, self.fields, self.shift = rows.packed, rows.fields, rows.shift
+        self.places = np.empty(0, np.int64) if rows.places is None else rows.places
+        self.columns: list[list[int]] = []
+        self.scales: list[tuple[float, float, float]] = []
+        self.kept: list[np.ndarray] = []  # whose memory the loop reads
+        self.odd: list[tuple[int, Codes | Column]] = []  # place among the columns, and what makes a block
+        for i, codes in enumerate(rows.codes):
+            self._add_codes("cats", i, codes)
+        for i, column in rows.held.items():
+            self._add_number(rows, i, column)
+        order = None if rows.front is None else rows.columns.order  # of targets, where it is not the frame's
+        for i, y in enumerate(rows.ys):
+            whole = y if order is None else y.new_zeros(len(self.places)).index_put_((order,), y)
+            if y.is_floating_point():
+                self._add("ys", i, whole.numpy(), scale=(np.nan, 0.0, 1.0))
+            else:
+                self._add_codes("ys", i, Codes(whole))
+
+    def _add_codes(self, field: str, i: int, codes: Codes) -> None:
+        values, table = codes.values, codes.lookup.table() if codes.lookup is not None else None
+        values = values.view(torch.uint8) if values.dtype == torch.bool else values
+        if values.is_floating_point() or codes.missing is not None or (codes.lookup is not None and table is None):
+            self._add(field, i, codes)
+        elif table is None:
+            self._add(field, i, values.numpy())
+        else:
+            self.kept.append(table[0].numpy())
+            self._add(field, i, values.numpy(), table=(self.kept[-1].ctypes.data, *table[1:]))
+
+    def _add_number(self, rows: Writer, i: int, column: Column) -> None:
+        name, fill, mean, sd = rows.conts[i], np.nan, 0.0, 1.0
+        for proc in rows.procs:
+            if isinstance(proc, FillMissing):
+                fill = proc.of_column("fills", name)
+            else:
+                mean, sd = proc.of_column("means", name), proc.stds[name]
+        plain = plain_numbers(column)
+        flag = self._word("cats", rows.flags[name]) if name in rows.flags else -1
+        self._add("conts", i, column if plain is None else plain, scale=(fill, mean, sd), flag=flag)
+
+    def _word(self, field: str, i: int) -> int:
+        at, _, dtype = self.fields[field]
+        return at + i * dtype.itemsize // 4
+
+    def _add(
+        self,
+        field: str,
+        i: int,
+        source: np.ndarray | Codes | Column,
+        *,
+        scale: tuple[float, float, float] | None = None,
+        table: tuple[int, int, int] = (0, 0, 0),
+        flag: int = -1,
+    ) -> None:
+        # The loop reads arrays by their address; what it cannot read is made block by block before it runs.
+        found = address_of(source) if isinstance(source, np.ndarray) else None
+        if found is None:
+            if isinstance(source, np.ndarray):  # an array in strides, say
+                source = Column("number", torch.from_numpy(source)) if scale else Codes(torch.from_numpy(source))
+            self.odd.append((len(self.columns), source))
+        else:
+            self.kept.append(source)
+        wide = self.fields[field][2].itemsize == 8
+        self.columns.append([*(found or (0, 0)), self._word(field, i), wide, scale is not None, *table, flag])
+        self.scales.append(scale or (np.nan, 0.0, 1.0))
+
+    def write(self) -> None:
+        """Write all rows."""
+        size = len(self.places) or len(self.packed)
+        run_parallel(self._write_block, range(0, size, limits.FRAME_BLOCK), rows=size)
+
+    def _write_block(self, start: int) -> None:
+        size = len(self.places) or len(self.packed)
+        stop = min(start + limits.FRAME_BLOCK, size)
+        columns, made = np.array(self.columns, dtype=np.int64).reshape(-1, frames().FIELDS), []
+        for at, source in self.odd:
+            rows = slice(start, stop)
+            values = source.of(rows).to(torch.int64) if isinstance(source, Codes) else numbers_of(source, rows)
+            made.append(values.contiguous().numpy())
+            address, kind = address_of(made[-1])
+            # the loop counts from the frame's first row, the block begins at ``start``
+            columns[at, :2] = address - start * made[-1].itemsize, kind
+        scales, wide = np.array(self.scales).reshape(-1, 3), self.fields["cats"][2].itemsize == 8
+        frames().pack(columns, scales, self.shift, wide, self.places, start, stop, self.packed.buffer.numpy())
+
+
+class Writer:
+    """Writes a recipe's prepared rows into packed ones, block by block.
+
+    Shuffled rows are read in the frame's order, and whole packed rows are written to their places: one random access to
+    memory for each row instead of one for each number.
+
+    Args:
+        codes: of each categorical column.
+        ys: the targets ``[n]``, in the frame's order where each of its rows counts once, else in that of packed rows.
+        read: continuous columns that were read already.
+    """
+
+    def __init__(
+        self,
+        recipe: FrameRecipe,
+        codes: Sequence[Codes],
+        ys: Sequence[torch.Tensor],
+        read: Mapping[str, Column],
+        columns: FrameColumns,
+        packed: Packed,
+    ) -> None:
+        self.codes, self.ys, self.columns, self.packed = codes, ys, columns, packed
+        self.conts, self.procs, self.fields = recipe.conts, recipe.cont_procs, packed.layout.fields
+        self.flags = {n: len(recipe.cats) + i for i, n in enumerate(recipe.flagged)}  # places among the codes
+        self.shift = int(recipe.proc(Categorify) is not None)  # the code of False there
+        n, words = len(columns), max(packed.layout.words, 1)
+        here = on_host(packed)
+        block = max(limits.LEAST_BLOCK, 1 << (limits.BLOCK_WORDS // words).bit_length())
+        self.step = min(limits.FRAME_BLOCK, block) if here else limits.DEVICE_BLOCK
+        self.places = columns.places if here else None
+        self.front = None if self.places is None or n == columns.size else columns.ascending(n)
+        held = {i: m for i, m in enumerate(self.conts) if n <= limits.HELD_ROWS or columns.shares(m)}
+        self.held = {i: as_number(read[m] if m in read else columns.raw(m)) for i, m in held.items()}
+        self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if here else {}
+        few = 4 * n < columns.size  # of the frame's rows, each of which the loops go over
+        simple = all(type(p) in (FillMissing, Normalize) for p in self.procs)
+        looped = here and simple and worth(n * words) and not few and (columns.order is None or self.places is not None)
+        self.by_loops = BlockLoops(self) if looped else None
+        # These are copies: one in memory at a time.
+        self.apart = [i for i in range(len(self.conts)) if i not in self.held]
+
+    def write(self) -> None:
+        """Write all rows."""
+        n = len(self.columns) if self.packed.layout.words else 0
+        if self.by_loops is not None:
+            self.by_loops.write()
+        else:
+            run_parallel(self._write_block, range(0, n, self.step), rows=n)
+        run_parallel(self._write_column, self.apart, rows=n)  # after the rows: it overwrites their places
+        if self.places is not None and self.by_loops is None:
+            order = slice(None) if self.front is not None else self.columns.order
+            for i, y in enumerate(self.ys):
+                self.packed.views[2][:, i] = y[order]
+
+    def _write_block(self, start: int) -> None:
+        stop = min(start + self.step, len(self.columns))
+        if self.places is None:
+            rows = self.columns.rows(start, stop)
+        else:
+            rows = slice(start, stop) if self.front is None else self.front[start:stop]
+        # Gathered column by column and turned at once: that writes whole rows, which is twice as fast as columns.
+        block = self.packed.buffer.new_empty((self.packed.layout.words, stop - start))
+        block[-1:] = 0  # what pads the rows, if anything
+        for i, column in enumerate(self.codes):
+            self._put(block, "cats", i, column.of(rows))
+        self._put_numbers(block, rows)
+        if self.places is None:
+            for i, y in enumerate(self.ys):
+                self._put(block, "ys", i, y[start:stop])
+            self.packed.buffer[start:stop].copy_(block.T)
+        else:
+            turned = torch.empty((stop - start, len(block)), dtype=block.dtype)
+            turned.copy_(block.T)
+            put_rows(self.packed.buffer, self.places[rows if isinstance(rows, slice) else rows.numpy()], turned)
+
+    def _put(self, block: torch.Tensor, field: str, i: int, values: torch.Tensor) -> None:
+        at, _, dtype = self.fields[field]
+        if dtype.itemsize == 4:
+            block[at + i].view(dtype).copy_(values)
+        else:
+            block[at + 2 * i : at + 2 * i + 2].copy_(values.to(dtype).view(torch.int32).view(-1, 2).T)
+
+    def _put_numbers(self, block: torch.Tensor, rows: Rows) -> None:
+        at, count, dtype = self.fields["conts"]
+        m, out = block.shape[1], block[at : at + count].view(dtype)
+        held, size = list(self.held), max(limits.BLOCK_NUMBERS // max(block.shape[1], 1), 1)
+        for first in range(0, len(held), size):
+            group = held[first : first + size]
+            names = [self.conts[i] for i in group]
+            values = torch.empty((len(group), m), dtype=torch.float64, device=block.device)
+            self._read(group, rows, values)
+            for row, name in enumerate(names):
+                if name in self.flags:
+                    self._put(block, "cats", self.flags[name], values[row].isnan() + self.shift)
+            for proc in self.procs:
+                values = proc.apply_block(names, values)
+            if group[-1] - group[0] + 1 == len(group):
+                out[group[0] : group[-1] + 1].copy_(values)
+            else:
+                for i, row in zip(group, values, strict=True):
+                    out[i].copy_(row)
+
+    def _read(self, group: Sequence[int], rows: Rows, out: torch.Tensor) -> None:
+        # numpy's calls cost half of torch's, and a wide table has many columns.
+        array = out.numpy() if on_host(out) else None
+        places = rows if isinstance(rows, slice) or array is None else rows.numpy()
+        for row, i in enumerate(group):
+            plain = self.plain.get(i)
+            if plain is None:
+                out[row] = numbers_of(self.held[i], rows)
+            else:
+                array[row] = plain[places]
+
+    def _write_column(self, i: int) -> None:
+        name = self.conts[i]
+        column = as_number(self.columns.raw(name))
+        for start in range(0, len(self.columns), self.step):
+            stop = min(start + self.step, len(self.columns))
+            cats, conts = (v[start:stop] for v in self.packed.views[:2])
+            values = numbers_of(column, self.columns.rows(start, stop))
+            if name in self.flags:
+                cats[:, self.flags[name]] = values.isnan() + self.shift
+            for proc in self.procs:
+                values = proc.apply(name, values)
+            conts[:, i] = values

@@ -16,8 +16,6 @@ from fastrec.table import Column, Vocab
 from fastrec.tabular.cat_codes import classes_of, encode_narrow
 from fastrec.tabular.columns import TrainingRows
 
-LabelKind = Literal["category", "multi", "number"]
-
 
 class Labels:
     """The targets of a ``TabularFrame``.
@@ -31,17 +29,22 @@ class Labels:
     def __init__(self, names: Sequence[str], block: Any = None, *, dtype: torch.dtype | None = None) -> None:
         self.names, self.block, self.asked_dtype = list(names), block, dtype
         self.tfms: list[Any] = []
-        self.kind: LabelKind = "number"
+        self.kind: Literal["category", "multi", "number"] = "number"
         self.dtype = dtype or torch.float32
         self.values: pa.Array | None = None
-        self._set_block(block)
+        if block is not None:
+            self._set_block(block() if callable(block) else block)
 
     def _set_block(self, block: Any) -> None:
-        if block is None:
-            return
-        block = block() if callable(block) else block
         self.tfms = list(block.type_tfms)
-        self.kind = _kind_of(self.tfms)
+        kinds = [type(t) for t in self.tfms if isinstance(t, Categorize)]
+        if any(isinstance(t, EncodedMultiCategorize) for t in self.tfms):
+            self.kind = "multi"
+        elif kinds and kinds[0] is not Categorize:
+            remedy = "Use MultiCategoryBlock(encoded=True, vocab=y_names)"
+            raise DataError("targets that are lists of classes cannot be packed", remedy=remedy)
+        else:
+            self.kind = "category" if kinds else "number"
 
     def fit(self, columns: Mapping[str, Column], training: TrainingRows) -> None:
         """Fit classes, or the dtype of numbers, on training rows."""
@@ -104,10 +107,8 @@ class Labels:
             value = column.take(torch.tensor([row], device=codes.device)).to_arrow()[0].as_py()
             problem = f"the target {value!r} is not among the training rows' classes"
             problem = "the target is missing" if value is None or value != value else problem
-            remedy = (
-                "Leave such rows out, list all classes with CategoryBlock(vocab=…), or drop the column where targets "
-            )
-            raise DataError(problem, column=column.name, row=row, remedy=remedy + "are not known")
+            remedy = "Leave such rows out, list all classes with CategoryBlock(vocab=…), or drop the column where "
+            raise DataError(problem, column=column.name, row=row, remedy=remedy + "targets are not known")
         return codes if na else codes.sub_(1)
 
     def decode(self, ys: torch.Tensor) -> dict[str, Any]:
@@ -123,16 +124,6 @@ class Labels:
 def known(targets: Sequence[Column]) -> bool:
     """Return whether there are targets and none is missing in every row (a test set often has the column, empty)."""
     return bool(targets) and not any(len(c) > 0 and bool(c.is_missing().all()) for c in targets)
-
-
-def _kind_of(tfms: Sequence[Any]) -> LabelKind:
-    if any(isinstance(t, EncodedMultiCategorize) for t in tfms):
-        return "multi"
-    kinds = [type(t) for t in tfms if isinstance(t, Categorize)]
-    if kinds and kinds[0] is not Categorize:
-        remedy = "Use MultiCategoryBlock(encoded=True, vocab=y_names)"
-        raise DataError("targets that are lists of classes cannot be packed", remedy=remedy)
-    return "category" if kinds else "number"
 
 
 def _integers(column: Column) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features.columns import refuse
-from fastrec.segments.as_of_join import as_of
+from fastrec.segments.groups import as_of
 from fastrec.table import Table
 from fastrec.validate.target import Task, check_label, check_task
 

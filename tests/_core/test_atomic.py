@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -110,14 +109,13 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
         f"""
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    import numpy, pyarrow, pyarrow.csv, pyarrow.parquet, torch
+    import numpy, pyarrow, pyarrow.parquet, torch
     from fastrec.errors import WriteError
     from fastrec._core.atomic import atomic_file, atomic_folder
     from fastrec.table import save_state
     table = pyarrow.table({{"x": numpy.random.default_rng(0).random(100_000)}})
     writers = {{
         "parquet": lambda part: pyarrow.parquet.write_table(table, part / "x.parquet"),
-        "csv": lambda part: pyarrow.csv.write_csv(table, part / "x.csv"),
         "text": lambda part: (part / "x.txt").write_text("x" * 1_000_000),
         "state": lambda part: save_state(part / "state", {{"x": torch.rand(100_000)}}),
     }}
@@ -140,7 +138,7 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
     """
     )
     lines = dict(line.split(maxsplit=1) for line in said.splitlines())
-    assert list(lines) == ["parquet", "csv", "text", "state", "alone", "file"]
+    assert list(lines) == ["parquet", "text", "state", "alone", "file"]
     for writer, line in lines.items():
         assert str(tmp_path / "x.csv" if writer == "file" else path) in line
         assert "could not be written" in line
@@ -361,17 +359,6 @@ def test_a_file_system_without_locks_is_cleared_up_after_a_day(tmp_path, monkeyp
         os.utime(path, (time.time() - age,) * 2)
     write("atomic_file", tmp_path / "x", "whole")
     assert entries(tmp_path) == sorted(["x", young.name])
-
-
-@linux
-def test_a_process_that_ended_and_was_not_waited_for_is_gone(tmp_path):  # it is a child of this process itself
-    command = [sys.executable, "-c", HALF.format(writer="atomic_file"), tmp_path / "x"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout.readline() == "ready\n"
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        write("atomic_file", tmp_path / "x", "whole")
-        assert entries(tmp_path) == ["x"]
 
 
 def test_a_folder_takes_the_place_of_a_file_and_of_a_folder_that_came_between(tmp_path):

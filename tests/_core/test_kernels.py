@@ -120,11 +120,6 @@ def test_e_to_the_x_is_as_exact_as_a_float():
     np.testing.assert_allclose(out, np.exp(x.astype(np.float64)), rtol=3e-7)
 
 
-def test_small_work_is_one_threads():
-    assert kernels.threads_for(1) == kernels.threads_for(0) == 1
-    assert 1 <= kernels.threads_for(1 << 40) <= torch.get_num_threads()
-
-
 def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
     monkeypatch.undo()
     assert not compiled(1000)

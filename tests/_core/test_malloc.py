@@ -116,26 +116,18 @@ assert os.waitpid(child, 0)[1] == 0"""
 
 def test_training_keeps_the_memory_of_its_batches() -> None:
     code = """
-import os, warnings
 warnings.simplefilter("ignore")
-import numpy as np, pandas as pd
 from fastai.callback.core import Callback
-from fastrec._core import memory
 from fastrec.training import rec_learner
 from fastrec.tabular import TabularFrame
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 class Much(Callback):
     def after_batch(self):
         before = resident()
-        blocks = [np.ones(12_500_000) for _ in range(4)]
-        del blocks
+        use()
         self.learn.kept = resident() - before
 
-frame = pd.DataFrame({"x": np.arange(8.0), "y": np.arange(8.0)})
+frame = {"x": np.arange(8.0), "y": np.arange(8.0)}
 learn = rec_learner(TabularFrame(frame, cont_names=["x"], y_names="y").dataloaders(8), cbs=Much())
 for setting in (None, "1"):
     if setting:
@@ -144,9 +136,9 @@ for setting in (None, "1"):
         learn.fit(1)
     print(learn.kept, memory._users)
 """
-    without, users, kept, users_after = process(code, None)
-    assert without < 50
-    assert kept > 300
+    without, users, kept, users_after = process(BLOCKS + code, None)
+    assert without in AT_ONCE
+    assert kept in KEPT
     assert users == users_after == 0
 
 

@@ -109,31 +109,17 @@ def test_in_a_terminal_bars_with_rows_rate_and_time_left(clock):
     assert summary_line.startswith("1 rows in")
 
 
-def test_stages_inside_each_other_in_a_terminal(clock):
-    stages, file = shown(terminal=True)
-    with stages.stage("outer", 2) as outer:
-        for _ in range(2):
-            with stages.stage("inner", 5) as inner:
-                clock.now += 11.0
-                inner(5)
-            outer(1)
-    with stages.stage("later", 1) as advance:
-        advance(1)
-    text = plain(file.getvalue())
-    assert text.count("inner: 5 rows in 11.0 s") == 2
-    assert "inner: 5 of 5 rows" in text  # a plain line, above the outer stage's bar
-    assert re.search(r"later .*━", text)  # bars come back
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_quiet_shows_nothing_and_times_all(terminal, clock):
     stages, file = shown(terminal=terminal, quiet=True)
     with stages.stage("read", 10) as advance:
+        stages.below = "xgb 0.9"
         clock.now += 30.0
         advance(10)
     stages.say("hello")
     assert file.getvalue() == ""
     assert stages.seconds == {"read": 30.0}
+    assert not stages.has_bars
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -157,31 +143,26 @@ def test_an_error_passes_through_and_the_next_stage_works(terminal, clock):
 
 def test_summary():
     assert summary(203_418, "rows", 2.3) == "203,418 rows in 2.3 s (88,443 rows/s)"
-    assert summary(None, "rows", 0.04) == "0.0 s"
-    assert summary(0, "rows", 1.0) == "1.0 s"
+    assert (summary(None, "rows", 0.04), summary(0, "rows", 1.0)) == ("0.0 s", "1.0 s")
     assert summary(5, "rows", 0.0).startswith("5 rows in 0.0 s (")
 
 
-def test_what_is_below_a_bar_is_seen_until_another_begins(clock):
+def test_of_stages_inside_each_other_the_outermost_has_a_bar_and_what_is_below_it(clock):
     stages, file = shown(terminal=True)
-    assert stages.has_bars
-    with stages.stage("models", 2) as advance:
+    with stages.stage("models", 2) as outer:
         stages.below = "xgb 0.9"
-        advance(1)
-        with stages.stage("inner"):
-            pass
-        assert stages.below == "xgb 0.9"  # an inner stage has no bar of its own
+        for _ in range(2):
+            with stages.stage("inner", 5) as inner:
+                clock.now += 11.0
+                inner(5)
+            outer(1)
+        assert stages.below == "xgb 0.9"
     text = plain(file.getvalue())
     assert re.search(r"models .*\n.*xgb 0\.9", text.replace("\r", ""))
+    assert text.count("inner: 5 rows in 11.0 s") == 2
+    assert "inner: 5 of 5 rows" in text  # a plain line, above the outer stage's bar
     with stages.stage("stack", 1) as advance:
         advance(1)
-    assert "xgb" not in plain(file.getvalue())[len(text) :]
-
-
-@pytest.mark.parametrize(("terminal", "quiet"), [(False, False), (True, True), (False, True)])
-def test_without_bars_nothing_is_below(terminal, quiet, clock):
-    stages, file = shown(terminal=terminal, quiet=quiet)
-    assert not stages.has_bars
-    with stages.stage("models", 2):
-        stages.below = "xgb 0.9"
-    assert "xgb" not in file.getvalue()
+    later = plain(file.getvalue())[len(text) :]
+    assert re.search(r"stack .*━", later)  # bars come back
+    assert "xgb" not in later

@@ -100,9 +100,3 @@ def test_each_neighbour_takes_a_core_and_errors_give_the_threads_back(others, th
     with pytest.raises(KeyError):
         fail()
     assert torch.get_num_threads() == 4
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_there_are_no_more_threads_than_asked_for(most):
-    with on_free_threads(most):
-        assert 1 <= torch.get_num_threads() <= most

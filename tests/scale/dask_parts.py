@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import fastrec.features as ff
-
 
 def parted(frame, ends):
     """A Dask frame whose partitions end at these rows, the last with the frame; some may hold none."""
@@ -51,20 +49,3 @@ def events(n=240, seed=0):
             "z": rng.normal(1e8, 1, n),
         }
     )
-
-
-def chained():
-    """Generators that read others, which learn from partitions too."""
-    item = ff.TargetEncode(["item", ff.Cross("item", "user")], "y", smooth=2)
-    price = ff.FillMissing("price", add_col=False)
-    return [
-        item,
-        ff.Bucketize(ff.TargetEncode("item", "y", smooth=1, stats="count"), quantiles=3),
-        ff.GroupStats(item, by="user", stats=["median", "max", "nunique", "mean", "std"]),
-        ff.Bucketize(price, quantiles=5),
-        ff.CountEncode(ff.Cross("user", ff.Bucketize(price, quantiles=5, name="level"))),
-        ff.RankByCount(ff.Cross("user", "item", min_count=2), method="ordinal"),
-        ff.NUnique(ff.Categorify("item", min_count=12), by="user"),
-        ff.TargetEncode(ff.Categorify("item", max_size=4, name="top"), "z", stats=["mean", "std", "count"]),
-        ff.Normalize([ff.GroupStats("price", by="item"), ff.CountEncode("item")]),
-    ]

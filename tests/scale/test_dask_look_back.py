@@ -1,8 +1,10 @@
-"""Generators that look back over all rows, on Dask frames: each partition gets what it needs of those before it."""
+"""Generators that look back, on Dask frames: each partition gets what it needs of those before it."""
 
 from __future__ import annotations
 
+import math
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -15,9 +17,9 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import fastrec.features as ff  # noqa: E402
-from fastrec.errors import DataWarning  # noqa: E402
+from fastrec.errors import DataError, DataWarning  # noqa: E402
 from fastrec.features._dask.files import spilled  # noqa: E402
-from tests.scale.dask_parts import assert_near, parted  # noqa: E402
+from tests.scale.dask_parts import assert_near, of_parts, parted  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_this_thread")
 
@@ -32,7 +34,8 @@ def log(n, seed=0):
     frame["bought"] = rng.random(n) < 0.1
     seconds = rng.integers(0, max(n // 2, 1), n) * 1801 + (rng.random(n) < 0.2) * 400_000
     frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s")
-    frame["place"] = rng.random(n).round(2) * 50
+    frame["place"], frame["w"] = rng.random(n).round(2) * 50, rng.integers(0, 3, n) / 2
+    frame["y"] = np.where(rng.random(n) < 0.1, np.nan, rng.integers(0, 2, n))
     return frame
 
 
@@ -46,6 +49,10 @@ def every_one(order):
         ff.Rolling("x", "sum", order=order, window=3, closed="both", min_count=0),
         ff.Ewm(["x", "k"], order=order, half_life=[0.5, 3]),
     ]
+    if order is not None:
+        span = {"t": 20_000.0, "place": 10.0, "id": 15.0}[order]
+        made.append(ff.CumTarget(["k", "word"], "y", order=order, smooth=0))
+        made.append(ff.CumTarget(["k", "word"], "y", order=order, smooth=2, half_life=span, weight="w", name="old"))
     if order in ("t", "place"):
         length, wide = ("2h", "3D") if order == "t" else ("2s", "20s")
         made += [
@@ -65,12 +72,13 @@ def every_one(order):
     seed=st.integers(0, 1_000),
     cuts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
     order=st.sampled_from([None, "t", "place", "id"]),
+    spills=st.booleans(),
 )
-def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order):
+def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order, spills, tmp_path_factory):
     frame = log(n, seed)
     cuts = [min(c, n) for c in cuts]
     whole, parts = every_one(order), every_one(order)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), spilled(tmp_path_factory.mktemp("rows")) if spills else nullcontext():
         warnings.simplefilter("error", DataWarning)  # nothing comes together on one worker
         made = parts.fit_transform(parted(frame, cuts)).compute()
     assert_near(whole.fit_transform(frame), made, whole.outputs)
@@ -92,33 +100,30 @@ def test_generators_that_read_one_another_and_history():
     assert_near(wanted, got, whole.outputs)
 
 
-def test_a_hidden_target_stays_hidden():
-    frame = log(60).assign(y=np.arange(60) % 3 / 2, outer=np.arange(60) % 2)
-
-    def made():
-        encoded = ff.TargetEncode("k", "y", smooth=1)
-        return ff.FeatureSet([encoded, ff.Lag("y", order="id"), ff.Rolling("y", order="id", window=3)], key="id")
-
-    whole, parts = made(), made()
-    pairs, mine = whole.cross_fit(frame, "outer"), parts.cross_fit(parted(frame, [9, 31]), "outer")
-    for pair, got in zip(pairs, mine, strict=True):
-        for side, own in zip(pair, got, strict=True):
-            assert_near(side, own.compute(), whole.outputs)
+def test_old_sums_do_not_wear_down_to_nothing():
+    frame = pd.DataFrame({"k": list("aababba"), "y": [1, 0, 1, 1, 0, 1, 0], "t": [0, 1, 2, 9e6, 9e6 + 1, 2e7, 3e7]})
+    whole, parts = (ff.CumTarget("k", "y", order="t", smooth=0, half_life=1.0) for _ in "ab")
+    made = parts.fit_transform(parted(frame, [1, 3, 5])).compute()["cumte_k__y"].tolist()
+    assert made == pytest.approx(whole.fit_transform(frame).iloc[:, -1])
+    assert all(map(math.isfinite, made))
 
 
-def test_spilled_to_files(tmp_path):
-    frame = log(70)
-    whole, parts = every_one("t"), every_one("t")
-    with spilled(tmp_path):
-        made = parts.fit_transform(parted(frame, [10, 11, 40])).compute()
-        assert_near(whole.fit_transform(frame), made, whole.outputs)
+def test_times_of_other_units_are_one_order_and_a_missing_one_has_a_name():
+    frame = log(40)
+    parts = [frame.iloc[:20].assign(t=frame["t"][:20].astype("datetime64[s]")), frame.iloc[20:]]
+    made = ff.CumTarget("k", "y", order="t").fit_transform(of_parts(parts)).compute()
+    assert_near(ff.CumTarget("k", "y", order="t").fit_transform(frame), made, ["cumte_k__y"])
+    frame.loc[7, "t"] = pd.NaT
+    with pytest.raises(DataError) as error:
+        ff.CumTarget("k", "y", order="t").fit_transform(parted(frame, [20]))
+    assert error.value.column == "t"
 
 
 def test_what_happens_is_said(caplog):
     frame = parted(log(40), [15])
     with caplog.at_level("INFO", logger="fastrec.features"):
-        ff.FeatureSet([ff.Lag("x", order="t"), ff.Lag("k")]).fit_transform(frame)
-    assert "rows are put in ranges of t for lag1_x" in caplog.text
+        ff.FeatureSet([ff.Lag("x", order="t"), ff.Lag("k"), ff.CumTarget("k", "y", order="t")]).fit_transform(frame)
+    assert "rows are put in ranges of t for lag1_x, cumte_k__y" in caplog.text
     assert "each partition gets the last rows before it for lag1_k" in caplog.text
     with pytest.warns(DataWarning, match="come together on one worker"):
         ff.Lag("x", order="t", n=-1).fit_transform(frame)
@@ -132,7 +137,7 @@ def test_unlabeled_rows_look_back_at_one_another(order):
         known = ff.CountEncode([before], scope="all"), ff.Bucketize(before, quantiles=3, scope="all")
         return ff.FeatureSet([before, so_far, *known])
 
-    frame = log(50).assign(y=np.arange(50) % 2)
+    frame = log(50)
     more, new = log(40, seed=3), log(12, seed=4)
     whole, parts = made(), made()
     wanted = whole.fit_transform(frame, unlabeled=more)

@@ -26,9 +26,8 @@ from fastrec.segments import (
     segment_sum,
     shift_in_group,
 )
-from fastrec.segments.windows import (
-    keys_before,
-)
+from fastrec.segments.groups import rank_small_groups
+from fastrec.segments.windows import keys_before
 
 HERE = resolve_device()
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -250,8 +249,9 @@ def plain_ranks(codes, values, absent, method):
 
 
 @some
-@given(rows_of(st.integers(0, 2), real), st.sampled_from(sorted(METHODS)))
-def test_rank_of_floats_equals_pandas(way, rows, method):
+@given(rows_of(st.integers(0, 2), real), st.sampled_from(sorted(METHODS)), st.booleans())
+def test_rank_of_floats_equals_pandas(way, rows, method, together):
+    rows = sorted(rows, key=lambda row: row[0]) if together else rows
     codes, values = split(rows, 2)
     frame = pd.DataFrame({"g": codes, "v": np.array(values, dtype="float64")})
     expected = frame.groupby("g")["v"].rank(method=METHODS[method])
@@ -259,13 +259,53 @@ def test_rank_of_floats_equals_pandas(way, rows, method):
 
 
 @some
-@given(rows_of(st.integers(0, 2), whole, st.booleans()), st.sampled_from(sorted(METHODS)), st.booleans())
-def test_rank_of_integers_is_exact(way, rows, method, masked):
+@given(rows_of(st.integers(0, 2), whole, st.booleans()), st.sampled_from(sorted(METHODS)), *[st.booleans()] * 2)
+def test_rank_of_integers_is_exact(way, rows, method, masked, together):
+    rows = sorted(rows, key=lambda row: row[0]) if together else rows
     codes, values, gone = split(rows, 3)
     gone = gone if masked else [False] * len(rows)
     expected = plain_ranks(codes, values, gone, method)
     mask = torch.tensor(gone, dtype=torch.bool, device=HERE) if masked else None
     same(rank_in_group(ints(values), ints(codes), method=method, missing=mask).tolist(), expected)
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Compiled loops for few numbers too."""
+    if not kernels.compiled(1 << 30):
+        pytest.skip("numba is not installed")
+    monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
+    monkeypatch.setattr(limits, "COMPILED_ROWS", 2)
+
+
+BIG, SMALL = [1] * 129, [0] * 4 + [1] * 9
+
+
+@pytest.mark.host_only(reason="the loops are compiled for the host")
+@pytest.mark.parametrize(
+    ("codes", "kind", "method"),
+    [
+        *((codes, "int64", "min") for codes in ([1, 0], [2, 2, 1, 2], BIG, [1], [0, *BIG, 2])),
+        *((SMALL, *other) for other in (("float32", "min"), ("int32", "min"), ("int64", "dense"))),
+    ],
+)
+def test_other_groups_types_and_methods_are_sorted_instead(codes, kind, method, loops):
+    values = (torch.arange(len(codes)) % 7).to(getattr(torch, kind))
+    absent = torch.zeros(len(codes), dtype=torch.bool)
+    assert rank_small_groups(values, torch.tensor(codes), absent, method=method) is None
+    expected = plain_ranks(codes, values.tolist(), absent.tolist(), method)
+    assert rank_in_group(values, torch.tensor(codes), method=method).tolist() == expected
+
+
+@pytest.mark.host_only(reason="the loops are compiled for the host")
+def test_a_group_of_the_greatest_length_is_ranked_at_once_and_rows_are_not_changed(loops):
+    codes, values = torch.tensor([0, *BIG[1:], 2]), torch.arange(130).flip(0)
+    kept = codes.clone(), values.clone()
+    found = rank_small_groups(values, codes, torch.zeros(130, dtype=torch.bool), method="min")
+    assert found.tolist() == [1.0, *range(128, 0, -1), 1.0]
+    as_of(codes, [values], codes, [values])
+    assert torch.equal(codes, kept[0])
+    assert torch.equal(values, kept[1])
 
 
 # As of ---------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,6 @@ def test_values_of_another_type(values, wanted, made):
     ("values", "wanted", "row", "words"),
     [
         (pa.array(["1", "x"]), "number", 1, r"'x' is no number.*Reading\(texts="),
-        (pa.array(["1,5"]), "number", 0, "'1,5' is no number"),
         (pa.array(["1", "3 days"]), "number", 1, "'3 days' is no number"),
         (pa.array(["200000 days 00:00:00"]), "number", 0, "'200000 days 00:00:00' is no number"),
         (pa.array([1, 2]), "bool", 1, "2 is no bool"),
@@ -78,7 +77,6 @@ def test_values_of_another_type(values, wanted, made):
         (pa.array(["2024-01-31", "2024-01-31T12:00:00Z"]), "time", 1, "is no time"),
         (pa.array(["24:00"]), "clock", 0, "is no clock"),
         (pa.array([[1]]), "text", 0, "values of type|list"),
-        (pa.array([b"a"]), "text", 0, "binary"),
     ],
 )
 def test_what_is_none_is_named(values, wanted, row, words):
@@ -190,15 +188,13 @@ def instants(name, first=1900, last=2100):
     return found
 
 
-def parts(seconds, name, unit="s"):
-    scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
-    column = pa.array([s * scale for s in seconds], pa.int64()).cast(pa.timestamp(unit, name))
+def parts(seconds, name):
+    column = pa.array(seconds, pa.int64()).cast(pa.timestamp("s", name))
     made = DatePart("t", PARTS).fit_transform(pa.table({"t": column}))
     return list(zip(*(made[f"t_{p}"].to_pylist() for p in PARTS), strict=True))
 
 
-def by_zoneinfo(seconds, name):
-    zone = zoneinfo.ZoneInfo(name)
+def clocks(seconds, zone):
     moments = [there(s, zone) for s in seconds]
     return [(t.year, t.month, t.day, t.weekday(), t.hour, t.minute, t.second) for t in moments]
 
@@ -206,38 +202,32 @@ def by_zoneinfo(seconds, name):
 @pytest.mark.parametrize("name", sorted({*KNOWN[::40], *(z for z in ODD if z in KNOWN)}))
 def test_every_change_of_a_clock_from_1900_to_2100(name):
     seconds = instants(name)
-    assert parts(seconds, name) == by_zoneinfo(seconds, name)
-
-
-@pytest.mark.parametrize("name", ["Asia/Tokyo", "America/New_York"])
-@pytest.mark.parametrize("unit", ["ns", "us", "ms", "s"])
-def test_the_first_and_the_last_time_of_a_unit(name, unit):
-    most = (1 << 63) - 1
-    scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
-    column = pa.array([most, -most, None], pa.int64()).cast(pa.timestamp(unit, name))
-    made = DatePart("t", ["year"]).fit_transform(pa.table({"t": column}))["t_year"].to_pylist()
-    if unit in ("s", "ms"):  # beyond what a float tells apart: no date
-        assert made == [None] * 3
-    elif unit == "ns":
-        assert made == [by_zoneinfo([most // scale, -most // scale], name)[i][0] for i in range(2)] + [None]
-    else:
-        assert made == [294_247, -290_308, None]
+    assert parts(seconds, name) == clocks(seconds, zoneinfo.ZoneInfo(name))
 
 
 @pytest.mark.parametrize(("name", "hours"), [("+05:30", 5.5), ("-03:30", -3.5), ("+00:00", 0), ("Etc/GMT+5", -5)])
 def test_a_fixed_distance_from_utc(name, hours):
     seconds = [0, -1, second_of(2054, 7, 1), second_of(1850)]
-    zone = dt.timezone(dt.timedelta(hours=hours))
-    moments = [there(s, zone) for s in seconds]
-    expected = [(t.year, t.month, t.day, t.weekday(), t.hour, t.minute, t.second) for t in moments]
-    assert parts(seconds, name) == expected
+    assert parts(seconds, name) == clocks(seconds, dt.timezone(dt.timedelta(hours=hours)))
 
 
-@pytest.mark.parametrize("period", ["hour", "weekday", "month", "dayofyear"])
+@pytest.mark.parametrize("name", ["Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize(("unit", "years"), [("ns", [2262, 1677]), ("us", [294_247, -290_308]), ("ms", [None] * 2)])
+def test_the_first_and_the_last_time_of_a_unit(name, unit, years):  # of ms: beyond what a float tells apart
+    most = (1 << 63) - 1
+    column = pa.array([most, -most, None], pa.int64()).cast(pa.timestamp(unit, name))
+    made = DatePart("t", ["year"]).fit_transform(pa.table({"t": column}))["t_year"].to_pylist()
+    assert made == [*years, None]
+
+
+@pytest.mark.parametrize("period", ["hour", "dayofyear"])
 def test_what_is_no_date_has_no_place_on_a_circle(period):
     far = pa.array([1 << 62, -(1 << 62)], pa.int64())
-    numbers = pa.array([2.0**62, -(2.0**62)])
-    for column in (far.cast(pa.timestamp("s")), far.cast(pa.timestamp("s", "Asia/Tokyo")), numbers):
+    for column in (
+        far.cast(pa.timestamp("s")),
+        far.cast(pa.timestamp("s", "Asia/Tokyo")),
+        far.cast(pa.float64(), safe=False),
+    ):
         made = Cyclic("t", period).fit_transform(pa.table({"t": column}))
         assert made[f"t_{period}_sin"].to_pylist() == [None, None]
 

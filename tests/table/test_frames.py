@@ -236,9 +236,7 @@ PANDAS = {
         pd.Series(pd.to_datetime(["2020-01-01T00:00:00+02:00", None])),
         [dt.datetime(2019, 12, 31, 22, tzinfo=dt.UTC), None],
     ),
-    "UInt8": (pd.Series([255, None], dtype="UInt8"), [255, None]),
     "Float64": (pd.Series([1, None], dtype="Float64"), [1.0, None]),
-    "string": (pd.Series(["a", None], dtype="string"), ["a", None]),
     "Arrow text": (pd.Series(["a", None], dtype=pd.ArrowDtype(pa.string())), ["a", None]),
     "durations": (pd.Series(pd.to_timedelta([1500, None], unit="ms")), [1.5, None]),
     "an index": (pd.Index([2**53 + 1, 2]), [2**53 + 1, 2]),
@@ -248,7 +246,6 @@ PANDAS = {
     "intervals": (pd.Series(pd.cut([1, 9], [0, 5, 10])), ["(0, 5]", "(5, 10]"]),
     "NaT and NA among objects": (pd.Series([pd.NaT, pd.NA, None, np.nan], dtype=object), [None] * 4),
     "decimals": (pd.Series([Decimal("0.1"), Decimal("NaN"), None]), [0.1, None, None]),
-    "an odd index": (pd.Series([1, 2], index=[7, 7]), [1, 2]),
 }
 
 
@@ -284,13 +281,11 @@ coded = pa.DictionaryArray.from_arrays
 ARROW = {
     "a slice": (pa.array([1, None, 3, 4])[1:3], [None, 3]),
     "a slice of booleans": (pa.array([True, None, False, True])[1:3], [None, False]),
-    "a slice of text": (pa.array(["a", None, "c", "d"])[1:3], [None, "c"]),
     "a slice of lists": (pa.array([[1], None, [2, None], [4]])[1:3], [None, [2, None]]),
     "a slice of vectors": (pa.array([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2))[1:3], [None, [3, 4]]),
     "a slice of a dictionary": (pa.array(["a", None, "c", "d"]).dictionary_encode()[1:3], [None, "c"]),
     "a slice of times": (pa.array([1, None, 3], pa.timestamp("s"))[1:], [None, dt.datetime(1970, 1, 1, 0, 0, 3)]),
     "chunks": (pa.chunked_array([[1], [], [None, 2**53 + 1]]), [1, None, 2**53 + 1]),
-    "no chunks": (pa.chunked_array([], pa.int64()), []),
     "no chunks of text": (pa.chunked_array([], pa.string()), []),
     "dictionary chunks": (
         pa.chunked_array([pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", None, "c"]).dictionary_encode()]),
@@ -306,12 +301,9 @@ ARROW = {
     "a dictionary of float16": (coded([0], pa.array(np.array([0.5], "f2"))), [0.5]),
     "views of text": (pa.array(["a", None, "a\0"], view), ["a", None, "a\0"]),
     "lists of views": (pa.array([["a"], None], pa.list_(view)), [["a"], None]),
-    "large text": (pa.array(["a", None], pa.large_string()), ["a", None]),
-    "float16": (pa.array(np.array([0.5, 2], "f2")), [0.5, 2]),
     "float16 with nulls": (pa.array(np.array([0.5, 2], "f2"), mask=np.array([True, False])), [None, 2]),
     "nulls": (pa.nulls(2), [None, None]),
     "dates": (pa.array([dt.date(1969, 12, 31), None]), [dt.datetime(1969, 12, 31), None]),
-    "dates in ms": (pa.array([dt.date(2020, 1, 1), None], pa.date64()), [dt.datetime(2020, 1, 1), None]),
     "long durations": (pa.array([10**18, None], pa.duration("ns")), [1e9, None]),
     "wide decimals": (pa.array([Decimal("9.5"), None], pa.decimal256(60, 2)), [9.5, None]),
     "whole decimals": (pa.array([Decimal(2**60 + 1), None], pa.decimal128(38, 0)), [2**60 + 1, None]),
@@ -322,7 +314,6 @@ ARROW = {
     "vectors of uint16": (pa.array([[1, 65535], None], pa.list_(pa.uint16(), 2)), [[1, 65535], None]),
     "no vectors": (pa.array([], pa.list_(pa.float32(), 3)), []),
     "fixed lists of text": (pa.array([["a", None], None], pa.list_(pa.string(), 2)), [["a", None], None]),
-    "large lists": (pa.array([[1], None, [], [None]], pa.large_list(pa.int64())), [[1], None, [], [None]]),
     "lists of lists": (pa.array([[[1], None], None, []]), [[[1], None], None, []]),
     "lists of nothing": (pa.array([[None], [], None]), [[None], [], None]),
     "lists of booleans": (pa.array([[True, None], []]), [[True, None], []]),
@@ -350,28 +341,16 @@ def test_odd_columns(name):
     assert getattr(values, "requires_grad", False) == ("learns" in name)
 
 
-def test_lists_that_look_alike_differ():
-    column = as_column([None, [], [None], [1]])
-    assert column.values.dtype == torch.int64
-    assert column.values.tolist() == [0, 0, 0, 1, 2]
-    assert column.is_missing().tolist() == [True, False, False, False]
-    assert column.elements.is_missing().tolist() == [True, False]
-
-
 # frames
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [pd.DataFrame([[1, 2, 3]], columns=["a", "a", "b"]), pa.table([[1], [2], [3]], names=["a", "a", "b"])],
-    ids=["pandas", "pyarrow"],
-)
-def test_a_name_on_two_columns_is_refused_where_it_is_asked_for(frame):
-    with pytest.raises(DataError, match="column 'a': several columns have this name"):
-        Table.read(frame)
-    with pytest.raises(DataError, match="column 'a'"):
-        Table.read(frame, ["b", "a"])
-    assert Table.read(frame, ["b"])["b"].values.tolist() == [3]
+def test_a_name_on_two_columns_is_refused_where_it_is_asked_for():
+    names = ["a", "a", "b"]
+    for frame in (pd.DataFrame([[1, 2, 3]], columns=names), pa.table([[1], [2], [3]], names=names)):
+        for asked in (None, ["b", "a"]):
+            with pytest.raises(DataError, match="column 'a': several columns have this name"):
+                Table.read(frame, asked)
+        assert Table.read(frame, ["b"])["b"].values.tolist() == [3]
 
 
 def test_names_that_are_no_text():
@@ -590,6 +569,8 @@ def test_missing_files_and_columns_are_named(tmp_path):
             Table.read(path, ["x", "z"])
     with pytest.raises(DataError, match="column 'x': several columns have this name"):
         Table.read(write(tmp_path / "twice.csv", "x,x\n1,2\n"))
+    with pytest.raises(UnreadableFileError, match="it looks separated by ';'"):
+        Table.read(write(tmp_path / "a.csv", "a;b\n1;2,5\n"))
 
 
 def test_parquet_in_order_and_folders_whose_files_fit_together(tmp_path):
@@ -636,17 +617,3 @@ def test_importing_is_light():
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"pandas", "polars", "cudf", "dask", "fastai", "xgboost", "sklearn", "matplotlib"}
-
-
-def test_real_logs(data_dir):
-    path = data_dir / "trivago2019" / "train.csv"
-    if not path.exists():
-        pytest.skip(f"there is no {path}")
-    table, frame = Table.read(path), pd.read_csv(path)
-    assert table.names == frame.columns.tolist()
-    assert len(table) == len(frame)
-    for name in table.names:
-        found, wanted = table[name].to_arrow().to_pandas(), frame[name]
-        assert (found.isna() == wanted.isna()).all()
-        kept = ~wanted.isna()
-        assert (found[kept].astype(str) == wanted[kept].astype(str)).all(), name

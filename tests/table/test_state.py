@@ -3,15 +3,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import scipy
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.estimators import Estimator, XGBModel
@@ -20,19 +17,12 @@ from fastrec.table import Keys, Vocab, load_state, save_state
 from fastrec.table.state import Saved, class_named, known_classes, saved_name
 from tests.fresh import run
 
-ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = {
     "text": pa.array(["a", "", "🎉", "naïve", "a\x00b", "x" * 5000], pa.large_string()),
     "short text": pa.array(["a", "日本"], pa.string()),
     "no text": pa.array([], pa.large_string()),
-    "only empty text": pa.array([""], pa.large_string()),
     "bool": pa.array([True, False]),
-    "int8": pa.array([-128, 127], pa.int8()),
-    "uint8": pa.array([0, 255], pa.uint8()),
-    "int16": pa.array([-(2**15)], pa.int16()),
-    "uint16": pa.array([2**16 - 1], pa.uint16()),
-    "int32": pa.array([-(2**31)], pa.int32()),
-    "uint32": pa.array([2**32 - 1], pa.uint32()),
+    **{k: pa.array([0, 127], k) for k in ("int8", "uint8", "int16", "uint16", "int32", "uint32")},
     "int64": pa.array([-(2**63), 2**53 + 1, 2**63 - 1]),
     "uint64": pa.array([2**63, 2**64 - 1, 0], pa.uint64()),
     "float32": pa.array([1.5, -math.inf], pa.float32()),
@@ -42,7 +32,6 @@ ARRAYS = {
     "zoned time": pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("ns", "Asia/Kathmandu")),
     "seconds": pa.array([-1, 10**12], pa.int64()).cast(pa.timestamp("s", "+05:30")),
     "slice of text": pa.array(["left", "a", "🎉", "right"], pa.large_string()).slice(1, 2),
-    "slice of numbers": pa.array([1, 2, 3, 4]).slice(2, 1),
     "slice of bools": pa.array([True, False, True]).slice(1, 2),
 }
 
@@ -58,15 +47,6 @@ def test_keys_of_every_type_come_back(name, tmp_path):
     assert again["keys"].names == ("a", "🎉")
     assert all(c.equals(array.cast(wanted)) for c in again["keys"].columns)
     assert again["keys"].find_in(again["keys"]).tolist() == list(range(len(array)))
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text(max_size=6), max_size=8), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
-def test_any_text_and_number_comes_back(tmp_path, text, numbers):
-    save_state(tmp_path / "s", {"t": pa.array(text, pa.large_string()), "n": pa.array(numbers, pa.int64())})
-    again = load_state(tmp_path / "s")
-    assert again["t"].to_pylist() == text
-    assert again["n"].to_pylist() == numbers
 
 
 @pytest.mark.parametrize(
@@ -88,6 +68,7 @@ def test_the_structure_comes_back(tmp_path):
         "a": [1, 2**70, 2.5, "x", "é\0", None, True, {"b": [[]], "c": {}}],
         "inf": [math.inf, -math.inf],
         "🎉 k.e.y": "é",
+        "any text": {"$price": 1.0, "$tensor": [], "": None},
     }
     save_state(tmp_path / "s", state)
     assert load_state(tmp_path / "s") == state
@@ -97,8 +78,6 @@ def test_the_structure_comes_back(tmp_path):
     assert (again["np"], again["tuple"]) == (3, [1, 2])
     save_state(tmp_path / "s", {"one": np.array(2.5)})
     assert load_state(tmp_path / "s")["one"].shape == ()
-    save_state(tmp_path / "s", {})
-    assert load_state(tmp_path / "s") == {}
 
 
 def test_paths_that_read_the_same_and_tensors_that_share_memory_do_not_collide(tmp_path):
@@ -116,11 +95,10 @@ def test_paths_that_read_the_same_and_tensors_that_share_memory_do_not_collide(t
     assert whole[0] == 0
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), {1, 2}, b"bytes", 1j, np.array(["x"]), pa.array([1, None]), pa.array([[1]]), torch.ones(2).to_sparse()],
-    ids=lambda v: type(v).__name__,
-)
+NO_STATE = [object(), {1, 2}, b"bytes", np.array(["x"]), pa.array([1, None]), pa.array([[1]]), torch.eye(2).to_sparse()]
+
+
+@pytest.mark.parametrize("value", [*NO_STATE, {1: "a key that is no text"}], ids=lambda v: type(v).__name__)
 def test_what_cannot_be_saved_is_named_and_leaves_the_old_state(value, tmp_path):
     save_state(tmp_path / "s", {"old": 1})
     with pytest.raises(FastrecError, match=r"state\.here"):
@@ -154,61 +132,31 @@ def test_parts_come_back_and_what_stands_twice_is_one(tmp_path):
 
 
 class Widths(Saved):
-    learned = ("sums",)
-
-    def __init__(self):
-        self.sums = torch.zeros(2)
+    learned, sums = ("sums",), torch.zeros(2)
 
     def _restore(self, state):
         super()._restore({**state, "sums": torch.zeros(2).copy_(state["sums"])} if "sums" in state else state)
 
 
-class Sums(Saved):
-    learned = ("sums",)
-
-    def __init__(self, sums):
-        self.sums = sums
-
-
-class Named(Sums):
+class Named(Part):
     def __init__(self, name, **passed_on):
         super().__init__(**passed_on)
         self.name = name
 
 
 def test_an_argument_that_is_passed_on_may_be_learned(tmp_path):
-    Named("n", sums=[2.0]).save(tmp_path / "s")
+    Named("n", vocab=None, sums=[2.0]).save(tmp_path / "s")
     again = Named.load(tmp_path / "s")
     assert (again.name, again.sums) == ("n", [2.0])
 
 
-@pytest.mark.parametrize("learned", [{}, []])
+@pytest.mark.parametrize("learned", [{}, [], {"sums": torch.zeros(3)}], ids=["nothing", "a list", "another shape"])
 def test_a_part_that_lacks_what_it_learned_is_refused(learned, tmp_path):
     Widths().save(tmp_path / "s")
     state = load_state(tmp_path / "s")
     save_state(tmp_path / "s", {**state, "learned": learned})
     with pytest.raises(UnreadableFileError, match="no Widths that can be read"):
         Widths.load(tmp_path / "s")
-
-
-def test_weights_of_another_shape_are_named(tmp_path):
-    Widths().save(tmp_path / "s")
-    state = load_state(tmp_path / "s")
-    save_state(tmp_path / "s", {**state, "learned": {"sums": torch.zeros(3)}})
-    with pytest.raises(UnreadableFileError, match="no Widths that can be read"):
-        Widths.load(tmp_path / "s")
-
-
-def test_any_text_is_a_key(tmp_path):  # such as a column's name
-    state = {"a": {"$price": 1.0, "$tensor": torch.arange(2), "plain": None}, "$b": []}
-    save_state(tmp_path / "s", state)
-    assert str(load_state(tmp_path / "s")) == str(state)
-
-
-@pytest.mark.parametrize("key", [1, None])
-def test_keys_that_are_no_text_are_refused(key, tmp_path):
-    with pytest.raises(FastrecError, match="key"):
-        save_state(tmp_path / "s", {"a": {key: 1}})
 
 
 def saved(tmp_path):

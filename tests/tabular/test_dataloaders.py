@@ -17,7 +17,7 @@ from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPanda
 from fastai.tabular.core import cont_cat_split as fastai_split
 from fastai.tabular.data import TabularDataLoaders
 
-from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.features import CountEncode, FeatureSet
 from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame, TabularLoader
 from fastrec.tabular.dataloaders import cont_cat_split
@@ -69,8 +69,6 @@ def test_rows_codes_and_numbers_are_fastais(valid, tmp_path):
         np.testing.assert_array_equal(a.cats, b.cats)
         np.testing.assert_array_equal(a.ys, b.ys)
         np.testing.assert_allclose(a.conts, b.conts.astype("float64"), atol=1e-5)
-    for a, b in zip(ours.valid, stock.valid, strict=True):
-        assert torch.equal(a[0].long(), b[0])
 
 
 def test_a_csv_file_gives_what_fastai_makes_of_it(tmp_path):
@@ -85,27 +83,6 @@ def test_a_csv_file_gives_what_fastai_makes_of_it(tmp_path):
         assert list(ours.vocab) == list(stock.vocab)
     kept = RecDataLoaders.from_csv(io.StringIO(lines), skipinitialspace=False, cont_names=[" many"], y_names=" label")
     assert list(kept.vocab) == [" no", " yes"]
-
-
-def test_a_csv_file_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "empty.csv").write_text("")
-    for name, error in (("nowhere", MissingFileError), ("empty", UnreadableFileError)):
-        with pytest.raises(error, match=rf"{name}\.csv"):
-            RecDataLoaders.from_csv(tmp_path / f"{name}.csv", y_names="y")
-
-
-def test_frames_of_every_library_and_paths(df_module, tmp_path):
-    df = make(60)
-    options = {"procs": PROCS, "y_names": "label", "valid_idx": range(9), "device": "cpu"}
-    want = RecDataLoaders.from_df(df, **options)
-    frame = df_module.frame({n: [None if pd.isna(v) else v for v in df[n].tolist()] for n in df})
-    df.to_parquet(tmp_path / "a.parquet")
-    for source in (frame, tmp_path / "a.parquet"):
-        got = RecDataLoaders.from_df(source, **options)
-        assert list(got.cat_names) == list(want.cat_names)
-        assert list(got.cont_names) == list(want.cont_names)
-        assert torch.equal(got.train_ds.x_cat.cpu(), want.train_ds.x_cat.cpu())
-        torch.testing.assert_close(got.train_ds.x_cont.cpu(), want.train_ds.x_cont.cpu())
 
 
 def test_columns_are_told_apart_as_fastai_does():
@@ -188,22 +165,16 @@ def test_features_and_frame_options_go_in_and_a_learner_trains(tmp_path):
     learn.export()
     again = load_learner(tmp_path / "export.pkl")
     assert type(again.dls) is RecDataLoaders
+    unseen = {"few": None, "word": "zz", "real": None}
     with learn.no_bar(), again.no_bar():
-        want = learn.predict(df.iloc[0])[2]
-        assert torch.equal(again.predict(df.iloc[0].drop("label"))[2], want)
-    assert want.shape == (2,)
-
-
-def test_weights_and_columns_and_rows_that_are_not_there():
-    df = make(50)
-    names = {"y_names": "label", "cont_names": "many"}
-    wgts = [0.0] * 39 + [1.0]
-    dls = RecDataLoaders.from_df(df, **names, valid_idx=range(10), wgts=wgts, bs=8, device="cpu")
-    assert {v for b in dls.train for v in b[1].flatten().tolist()} == {float(df["many"][49])}
+        for row in (df.iloc[0].drop("label"), unseen):
+            outputs = learn.predict(row)[2]
+            assert torch.equal(again.predict(row)[2], outputs)
+            assert outputs.isfinite().tolist() == [True, True]
     with pytest.raises(MissingColumnError, match="'nowhere'"):
         RecDataLoaders.from_df(df, y_names="label", cont_names="nowhere")
-    with pytest.raises(DataError, match="row 50"):
-        RecDataLoaders.from_df(df, **names, valid_idx=[50])
+    with pytest.raises(DataError, match="row 200"):
+        RecDataLoaders.from_df(df, **names, valid_idx=[200])
 
 
 # Columns whose names mean something elsewhere, or are hardly names at all
@@ -258,15 +229,6 @@ def test_any_name_may_be_a_category_a_number_a_target_a_list_or_a_vector():
             assert learn.model.to(dls.device)(*dls.one_batch()[:-1]).shape == (8, 1), (name, odd)
 
 
-def test_a_model_of_columns_with_such_names_trains_and_predicts():
-    dls = of_cats(FEW)
-    learn = quiet_fit(rec_learner(dls, layers=[4]), 1, 1e-3, by="fit")
-    row = dict.fromkeys(FEW, "1") | {"its number": 0.5}
-    with learn.no_bar():
-        assert learn.predict(row)[2].shape == (1,)
-    assert dls.test_dl(pd.DataFrame([row])).one_batch()[0].shape == (1, len(FEW))
-
-
 def test_fastais_own_frame_whose_column_hides_the_number_of_outputs_is_named():
     df = pd.DataFrame({"c": list("abcd") * 4, "y": np.arange(16.0)})
     to = TabularPandas(df, [Categorify], ["c"], [], "y", splits=[list(range(12)), list(range(12, 16))])
@@ -311,16 +273,8 @@ def test_odd_labels_are_names_like_others(labels):
     assert named.decode().items.to_numpy().tolist() == plain.decode().items.to_numpy().tolist()
 
 
-def test_columns_of_one_name_are_refused():
-    df = pd.DataFrame([["a", 1.0, 2.0]] * 4, columns=["a", "b", "b"])
-    for names in ((None, ["b"]), (["a"], None, "b")):
-        with pytest.raises(DataError, match="column 'b': several columns have this name"):
-            TabularFrame(df, PROCS, *names)
-    TabularFrame(df, PROCS, ["a"])  # what is not asked for does not matter
-
-
 @pytest.mark.parametrize("kind", ["cat_names", "cont_names", "list_names", "y_names"])
-def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind):
+def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind, tmp_path):
     marks = {"cat_names": list("abcd"), "list_names": [["a"]] * 4}.get(kind, [1.0, 2.0, 3.0, 4.0])
     df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": marks})
     names = {"cont_names": ["x"], kind: ["x", "x_na"] if kind == "cont_names" else ["x_na"]}
@@ -329,13 +283,10 @@ def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind)
     to = TabularFrame(df, [Categorify, FillMissing(add_col=False), Normalize], **names)  # as the remedy says
     assert len(to.decode().items) == 4
     TabularFrame(df.fillna(2.0), PROCS, **names)  # nothing missing, no mark
-
-
-def test_so_it_is_in_a_stream_of_files(tmp_path):
-    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": list("abcd"), "y": [0.0, 1.0, 0.0, 1.0]})
-    df.to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name"):
-        ParquetFrame(tmp_path / "a.parquet", procs=PROCS, cat_names=["x_na"], cont_names=["x"], y_names="y")
+    if kind == "cat_names":  # of a stream of files, too
+        df.to_parquet(tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name"):
+            ParquetFrame(tmp_path / "a.parquet", procs=PROCS, **names)
 
 
 # Packed

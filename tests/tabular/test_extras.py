@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.table import ListBatch, Table
+from fastrec.table import ListBatch
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 from fastrec.training import RecLearner, rec_learner
 from tests.training.helpers import quiet_fit
@@ -127,19 +127,11 @@ def test_a_list_batch_goes_through_fastais_hands_and_refuses_the_rest():
     assert {t.device.type for t in (meta, meta.values, meta.offsets, meta.missing)} == {"meta"}
     assert "missing" in repr(batch)
     assert "missing" not in repr(batch[2:].values)
-    for act in (batch.sum, batch.float, lambda: batch.view(-1), lambda: torch.cat([batch.offsets, batch])):
+    for act in (batch.sum, batch.float, lambda: torch.cat([batch.offsets, batch])):
         with pytest.raises(TypeError, match=r"lists"):
             act()
     batch = ListBatch.of([list(range(1000))] * 100)
     assert len(pickle.dumps(batch[:2])) < len(pickle.dumps(batch)) / 20  # a part is saved without the rest
-
-
-def test_embedding_bags_take_the_lists():
-    bag = nn.EmbeddingBag(10, 3, mode="mean", include_last_offset=True)
-    lists = [[1, 2, 2], None, [], [9]]
-    batch = ListBatch.of(lists, dtype=torch.int32)
-    expected = [bag.weight[codes].mean(0) if codes else torch.zeros(3) for codes in lists]
-    torch.testing.assert_close(bag(batch.values, batch.offsets), torch.stack(expected))
 
 
 # ---- codes
@@ -176,27 +168,12 @@ def test_elements_are_coded_by_the_training_rows_alone(lists, data, min_count, m
         assert test.decode().items["tags"].tolist() == back
 
 
-def test_null_empty_and_null_element_lists_differ():
-    to = numbered([["a"], None, [], [None]])
-    lists = to.dataloaders(bs=4, device="cpu", shuffle=False).one_batch()[2]
-    assert lists.tolist() == [[1], None, [], [0]]
-    assert lists.lengths.tolist() == [1, 0, 0, 1]
-    assert lists.missing.tolist() == [False, True, False, False]
-    assert numbered([["a"], []]).extras.columns["tags"].missing is None
-
-
-def test_options_of_a_column_and_code_dtype():
-    lists = [["a", "a", "b"], ["b"], ["c"]]
-    to = numbered(lists, [Categorify(min_count={"tags": 2})], cat_dtype=torch.int64)
-    assert list(to.classes["tags"]) == ["#na#", "#rare#", "a", "b"]
-    assert to.extras.as_lists()["tags"] == [[2, 2, 3], [3], [1]]
-    assert to.extras.columns["tags"].dtype == torch.int64
-
-
 def test_without_categorify_whole_numbers_are_codes():
     for three in (3, 3.0):
-        to = numbered([[three, None], None, [0, three]], procs=[], cat_dtype=torch.int64)
-        assert to.extras.as_lists()["tags"] == [[3, 0], None, [0, 3]]
+        to = numbered([[three, None], None, [], [0, three]], procs=[], cat_dtype=torch.int64)
+        assert to.extras.as_lists()["tags"] == [[3, 0], None, [], [0, 3]]
+        assert to.extras.columns["tags"].dtype == torch.int64
+    assert numbered([["a"], []]).extras.columns["tags"].missing is None
     with pytest.raises(DataError, match=r"'tags', row 1.*no codes yet.*Categorify"):
         numbered([None, ["a"]], procs=[])
 
@@ -330,16 +307,9 @@ def test_batches_of_groups(lists, bs, shuffle, data):
     assert sorted(i for b in batches for i in b) == list(range(len(lists)))
     for b in batches:
         assert not {ids[i] for i in b} & {ids[i] for other in batches if other is not b for i in other}
-
-
-def test_weighted_batches_and_batches_of_chosen_rows():
-    lists = [["a"] * i for i in range(5)]
-    codes = coded_by_loop(lists, range(5))
-    to = numbered(lists)
-    dls = to.dataloaders(bs=4, device="cpu", wgts=np.array([0, 1, 0, 0, 0.5]))
-    assert {i for b in dls.train for i in check_batch(b, codes)} <= {1, 4}
-    assert check_batch(dls.train.create_batch([3, 0, 3]), codes) == [3, 0, 3]
-    assert check_batch(dls.train.new(to.iloc[[2, 4]], bs=2).one_batch(), codes) in ([2, 4], [4, 2])
+    if lists:  # rows that are chosen
+        chosen = data.draw(st.lists(st.integers(0, len(lists) - 1), min_size=1, max_size=5))
+        assert check_batch(loader.create_batch(chosen), codes) == chosen
 
 
 # ---- the frame
@@ -423,23 +393,15 @@ class Splitting:
         return df.assign(parts=parts, size=parts.str.len())
 
 
-def test_features_can_make_the_lists():
-    frame = pd.DataFrame({"text": ["a b", "c", "b b"], "y": [0.0, 1.0, 2.0]})
+@pytest.mark.parametrize(
+    ("text", "lists", "new"),
+    [(["a b", "c", "b b"], [[1, 2], [2, 2], [0]], [[2, 0]]), ([None] * 3, [None] * 3, [[0, 0]])],
+)
+def test_features_can_make_the_lists(text, lists, new):
+    frame = pd.DataFrame({"text": pd.Series(text, dtype=object), "y": [0.0, 1.0, 2.0]})
     to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts", splits=([0, 2], [1]))
-    assert to.extras.as_lists()["parts"] == [[1, 2], [2, 2], [0]]
-    assert list(to.cont_names) == ["size"]
-    test = processed(to, pd.DataFrame({"text": ["b z"]}))
-    assert test.extras.as_lists()["parts"] == [[2, 0]]
-    frame["text"] = pd.Series([None] * 3, dtype=object)
-    to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts")
-    assert (to.extras.as_lists()["parts"], list(to.cont_names)) == ([None] * 3, ["size"])
-
-
-def test_lists_of_a_table_and_of_categoricals():
-    frame = pl.DataFrame({"y": [0.0, 1.0], "t": [["b", "a"], None]}, schema_overrides={"t": pl.List(pl.Categorical)})
-    for given_frame in (frame, Table.read(frame)):
-        to = TabularFrame(given_frame, [Categorify], y_names="y", list_names="t")
-        assert to.extras.as_lists()["t"] == [[2, 1], None]
+    assert (to.extras.as_lists()["parts"], list(to.cont_names)) == (lists, ["size"])
+    assert processed(to, pd.DataFrame({"text": ["b z"]})).extras.as_lists()["parts"] == new
 
 
 # ---- learners
@@ -467,7 +429,7 @@ def people(n=300, seed=0):
     return df
 
 
-def learned(cls=RecLearner):
+def learned(cls):
     set_seed(0)
     df, procs = people(), [Categorify, FillMissing, Normalize]
     to = TabularFrame(df, procs, "city", "age", "y", splits=(range(200), range(200, 300)), **EXTRAS)
@@ -489,50 +451,33 @@ def by_hand(learn, df):
     return torch.cat(found)
 
 
-def test_a_hand_written_model_trains_through_a_stock_learner():
+@pytest.mark.filterwarnings("ignore:load_learner:UserWarning")
+def test_a_hand_written_model_trains_through_a_stock_learner_predicts_and_is_exported(tmp_path, shown):
     df, learn = learned(Learner)
     naive = float(((df["y"][200:] - df["y"][:200].mean()) ** 2).mean())
+    test = df.drop(columns="y").iloc[::-1][:50]
     with learn.no_bar():
         assert learn.validate()[0] < 0.2 * naive
-        test = df.drop(columns="y").iloc[::-1][:50]
         learn.model.eval()
         expected = by_hand(learn, test)
-        got, targets = learn.get_preds(dl=learn.dls.test_dl(test, bs=16))
-        assert targets is None
-        torch.testing.assert_close(got, expected)
         # rows come back in the frame's order, whatever order they were predicted in
         shuffled = learn.dls.test_dl(test, bs=16).new(shuffle=True)
-        inputs, got, _ = learn.get_preds(dl=shuffled, with_input=True)
+        inputs, got, targets = learn.get_preds(dl=shuffled, with_input=True)
+        assert targets is None
         torch.testing.assert_close(got, expected)
         assert inputs[2].tolist() == learn.dls.test_dl(test).dataset.extras.as_lists()["tags"]
-        got, targets = learn.get_preds(ds_idx=0)
-        assert len(got) == len(targets) == 200
-    assert [type(x).__name__ for x in learn.dls.one_batch()] == ["Tensor", "Tensor", "ListBatch", "Tensor", "Tensor"]
-    assert learn.dls.n_inp == 4
-
-
-@pytest.mark.filterwarnings("ignore:load_learner:UserWarning")
-def test_predict_export_and_results(tmp_path, shown):
-    df, learn = learned()
-    rows = df.drop(columns="y").iloc[[3, 7]]
-    learn.model.eval()
-    expected = by_hand(learn, rows)
-    learn.export(tmp_path / "learn.pkl")
-    assert (tmp_path / "learn.pkl").stat().st_size < 200_000
-    with learn.no_bar():
-        again = load_learner(tmp_path / "learn.pkl")
-        for i, (_, row) in enumerate(rows.iterrows()):
-            for given_row in (row, row.to_dict(), pl.DataFrame({k: [v] for k, v in row.items()})):
-                for learner in (learn, again):
-                    with learner.no_bar():
-                        shown_row, _, output = learner.predict(given_row)
-                    torch.testing.assert_close(output, expected[i])
+    learn = RecLearner(learn.dls, learn.model, path=tmp_path)
+    learn.export("learn.pkl")
+    row = test.iloc[1]
+    for learner in (learn, load_learner(tmp_path / "learn.pkl"), TabularLearner(learn.dls, learn.model)):
+        with learner.no_bar():
+            shown_row, _, output = learner.predict(row)
+            torch.testing.assert_close(output, expected[1])
             assert shown_row.decode().items["tags"].iloc[0] == row["tags"]
-        stock = TabularLearner(learn.dls, learn.model)
-        with stock.no_bar():
-            torch.testing.assert_close(stock.predict(rows.iloc[1])[2], expected[1])
-            empty = learn.predict({"city": "new", "age": None, "tags": None, "v": None})
-        assert empty[2].isfinite().all()
+    with learn.no_bar():
+        for given_row in (row.to_dict(), pl.DataFrame({k: [v] for k, v in row.items()})):
+            torch.testing.assert_close(learn.predict(given_row)[2], expected[1])
+        assert learn.predict({"city": "new", "age": None, "tags": None, "v": None})[2].isfinite().all()
         learn.show_results(max_n=4)
     (frame,) = shown
     assert {"tags", "v", "y", "y_pred"} <= set(frame)
@@ -540,6 +485,10 @@ def test_predict_export_and_results(tmp_path, shown):
 
 
 def test_a_classifier_a_wrong_model_and_one_of_fastrec():
+    class NoExtras(nn.Module):
+        def forward(self, x_cat, x_cont):
+            return x_cont
+
     df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
     to = TabularFrame(df, [Categorify], "city", "age", "label", y_block=CategoryBlock, **EXTRAS)
     dls = to.dataloaders(bs=16, device="cpu")
@@ -549,10 +498,3 @@ def test_a_classifier_a_wrong_model_and_one_of_fastrec():
     learn = quiet_fit(rec_learner(dls, layers=[8]), 1, by="fit")
     assert set(learn.model.embeds.list_names) == {"tags"}
     assert [tuple(n.normalized_shape) for n in learn.model.vector_norms] == [(3,)]
-
-
-class NoExtras(nn.Module):
-    """A net for categorical and continuous columns alone."""
-
-    def forward(self, x_cat, x_cont):
-        return x_cont

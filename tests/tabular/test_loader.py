@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 from collections import Counter
@@ -11,9 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fastai.callback.core import Callback
 from fastai.data.load import DataLoader
-from fastai.tabular.learner import tabular_learner
 from fastai.torch_core import set_seed
 from fasttransform import ItemTransform, Transform
 from hypothesis import given, settings
@@ -21,9 +18,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from fastrec.errors import DataError
-from fastrec.tabular import Categorify, TabularFrame, TabularLoader
-from tests.fresh import start
-from tests.training.helpers import quiet_fit
+from fastrec.tabular import TabularFrame, TabularLoader
 
 
 def frame(n, groups=None, procs=None, **options):
@@ -143,29 +138,6 @@ def test_ranks_in_new_loaders():
     options = {"shuffle": True, "seed": 1, "wgts": [1.0] * 40}
     drawn = [TabularLoader(to, rank=r, world_size=2, **options).get_idxs() for r in (0, 1)]
     assert np.concatenate(drawn).tolist() == TabularLoader(to, **options).get_idxs().tolist()
-
-
-_RANK = """
-import sys, numpy as np, torch, torch.distributed
-from fastrec.tabular import TabularFrame, TabularLoader
-torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
-to = TabularFrame({"x": np.arange(21.0), "y": np.zeros(21)}, [], [], "x", "y")
-loader = TabularLoader(to, bs=4, shuffle=True)
-print([[b[1][:, 0].int().tolist() for b in loader] for _ in range(2)])
-torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.host_only(reason="gloo joins processes of the host")
-def test_without_a_seed_ranks_follow_the_first(tmp_path):
-    running = [start(_RANK, tmp_path / "join", r) for r in "01"]
-    said = [p.communicate() for p in running]
-    assert [p.returncode for p in running] == [0, 0], said
-    epochs = list(zip(*(json.loads(out.splitlines()[-1]) for out, _ in said), strict=True))
-    orders = [[r for batches in ranks for b in batches for r in b] for ranks in epochs]
-    assert all(sorted(order) == list(range(21)) for order in orders)
-    assert orders[0] != orders[1]
-    assert {len(batches) for ranks in epochs for batches in ranks} == {3}
 
 
 def test_groups_are_shuffled_and_the_batch_knows_its_groups():
@@ -327,32 +299,14 @@ def test_new_for_other_rows_takes_their_groups():
     assert epoch(train.new(frame(5), shuffle=False)) == [[0, 1, 2, 3], [4]]
 
 
-def test_groups_reach_a_callback_during_training():
-    ids = np.repeat(np.arange(25), 4)
-    dls = frame(100, ids, Categorify, splits=(range(80), range(80, 100))).dataloaders(bs=16, groups=True)
-    seen = []
-    watch = Callback(after_pred=lambda self: seen.append((self.training, len(self.dl.batch_groups), len(self.pred))))
-    quiet_fit(tabular_learner(dls, layers=[4], n_out=1, cbs=watch), 1, by="fit")
-    assert {t for t, _, _ in seen} == {True, False}
-    assert all(a == b for _, a, b in seen)
-    assert sum(a for t, a, _ in seen if t) == 80
-
-
-class Shift(Transform):
-    """A transform of batches that holds a tensor."""
-
-    parameters = "by"
-
-    def __init__(self):
-        self.by, self.moved = torch.ones(1), []
-
-    def to(self, device):
-        self.moved.append(device)
-
-
 def test_transforms_of_batches_go_to_the_loaders_device():
+    class Shift(Transform):
+        parameters, by, moved = "by", torch.ones(1), []
+
+        def to(self, device):
+            self.moved.append(device)
+
     shift = Shift()
     loader = TabularLoader(frame(6), bs=3, after_batch=[shift])
     loader.to("cpu")
-    assert shift.moved[-1] == torch.device("cpu")
-    assert loader.device == torch.device("cpu")
+    assert shift.moved[-1] == loader.device == torch.device("cpu")

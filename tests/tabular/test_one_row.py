@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 
 import numpy as np
 import pandas as pd
@@ -94,13 +93,6 @@ def test_a_value_that_its_column_cannot_hold_is_named(column, value):
     row = {**train().iloc[0].to_dict(), column: value}
     with pytest.raises(DataError, match=f"'{column}'"):
         FRAMES["plain"].one_row(row)
-
-
-def test_decimals_are_numbers():
-    data = {"n": [decimal.Decimal("1.5"), decimal.Decimal("2.5")], "c": [decimal.Decimal("1.50"), None]}
-    to = TabularFrame(data, [Categorify], "c", "n")
-    got = to.one_row({"n": decimal.Decimal("7.25"), "c": decimal.Decimal("1.5")})
-    assert (got.x_cat.tolist(), got.x_cont.tolist()) == ([[1]], [[7.25]])
 
 
 def test_a_frame_is_needed_for_features_absent_columns_and_values_without_codes():

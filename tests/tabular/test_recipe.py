@@ -19,7 +19,7 @@ from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, as_column
-from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, writer
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, recipe
 from fastrec.tabular import columns as training_rows
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows
@@ -72,7 +72,7 @@ HOST_LOOPS = pytest.mark.host_only(reason="the loops are compiled for the host")
 def use_loops(patch: pytest.MonkeyPatch) -> None:
     """Compiled loops for a few rows too."""
     patch.setattr(training_rows, "worth", lambda numbers: numbers > 0)
-    patch.setattr(writer, "worth", lambda numbers: numbers > 0)
+    patch.setattr(recipe, "worth", lambda numbers: numbers > 0)
     patch.setattr(limits, "MEDIAN_SAMPLE", 8)
     patch.setattr(limits, "MEDIAN_SAMPLED", 2)
     patch.setattr(limits, "FRAME_BLOCK", 7)
@@ -135,7 +135,7 @@ def test_loops_pack_what_torch_packs(cat_dtype, y_dtype, left_out, procs, monkey
     block = None if y_dtype is None else RegressionBlock
     plain = TabularFrame(raw(n), procs, CATS, CONTS, "y", block, **given)
     use_loops(monkeypatch)
-    monkeypatch.setattr(writer.Writer, "_write_block", None)
+    monkeypatch.setattr(recipe.Writer, "_write_block", None)
     looped = TabularFrame(raw(n), procs, CATS, CONTS, "y", block, **given)
     assert looped.packed.layout == plain.packed.layout
     assert torch.equal(looped.x_cat, plain.x_cat)

@@ -18,8 +18,7 @@ from fastrec.features._engine.options import float64
 from fastrec.features.base import Context, Grouped, State
 from fastrec.features.columns import as_list, order_keys
 from fastrec.segments import Groups, as_of, lexical_order
-from fastrec.segments.as_of_join import FewMerged, few
-from fastrec.segments.groups import run_starts, running_sum
+from fastrec.segments.groups import FewMerged, few, run_starts, running_sum
 from fastrec.segments.windows import tie_start
 from fastrec.table import Column, Table, concat
 from fastrec.table.keys import UNITS_PER_SECOND

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import pyarrow as pa
 import torch
 from fastai.data.block import RegressionBlock
 
-from fastrec._core import limits
+from fastrec._core import kernels, limits
 from fastrec._core.device import DeviceLike
 from fastrec._core.imports import require
+from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.table import Table, Vocab, load_state, save_state
+from fastrec.table import Vocab, as_column, load_state, save_state
 from fastrec.table.vocab import MISSING, UNSEEN
-from fastrec.tabular.click_log.tally import Tally
 from fastrec.tabular.click_log.text import LogEncoder, LogForm, LogPart, as_text, parse, parts_of, stretches
 from fastrec.tabular.columns import TrainingRows
 from fastrec.tabular.packed import Layout
@@ -31,8 +32,7 @@ from fastrec.tabular.targets import Labels
 
 # Packed rows of a log in a folder: written once from the text, read by every epoch.
 #
-# The text is read once: parsed rows go into the file in which the packed ones are to be, values are counted on the way,
-# and once all is known the rows are changed where they lie, block by block.
+# The text is read once: parsed rows are written to the final file while values are counted, then encoded in place.
 
 _LEARNT = "learnt"
 
@@ -42,7 +42,7 @@ Advance = Callable[[int], None]
 class LogRows(CachedRows):
     """Packed rows of a log in a folder, written where they are not there yet.
 
-    Of training rows the ``encoder`` is None, and learnt. ``passes`` says how often rows were gone over to count values.
+    Training rows have no ``encoder``: it is learnt from them. ``passes``: how often rows were read to count values.
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class ClickLogFrame(ParquetFrame):
     as 0, as DLRM has it (see ``LogTransform``). Categories become codes: 0 missing, 1 any value that came less than
     ``min_count`` times in training (or never), then the others in sorted order.
 
-    The text is read once; what it is packed into (160 bytes a line of Criteo's) is kept in ``cache`` and used again as
-    long as files and settings are the same. In memory are ``memory`` bytes of counts (where these do not suffice, rows
-    are gone over again in the cache, not in the text), 50 MB of text and rows, and some 50 bytes for each value that is
-    kept. Batches come from ``dataloaders``, as a ``ParquetFrame``'s do.
+    The text is read once; its packed rows (160 bytes a line of Criteo's) stay in ``cache`` and are reused while files
+    and settings are the same. Memory holds ``memory`` bytes of counts (if these do not suffice, rows are read again
+    from the cache), 50 MB of text and rows, and some 50 bytes for each value with a code. Batches come from
+    ``dataloaders``, as a ``ParquetFrame``'s do.
 
     Args:
         paths: training rows: files, or each a ``LogPart`` of one.
@@ -161,7 +161,7 @@ class ClickLogFrame(ParquetFrame):
         min_count: categories' values that come less often share a code.
         memory: bytes that tables of counts may take.
         device: where batches go; None: ``FASTREC_DEVICE``, else fastai's default.
-        advance: is told of lines as they are read.
+        advance: called with the number of lines just read.
 
     Raises:
         MissingFileError, UnreadableFileError: a file is not there, or cannot be read.
@@ -190,7 +190,9 @@ class ClickLogFrame(ParquetFrame):
             raise DataError(f"a log of {len(form.conts)} numbers and {len(form.cats)} categories", remedy=remedy)
         check_unique(names)
         require("numba", "numba", "pip install 'fastrec-tabular[compiled]'")
-        categorify, logs, labels = Categorify(min_count=min_count, unseen=True), LogTransform(), _labels(label)
+        categorify, logs = Categorify(min_count=min_count, unseen=True), LogTransform()
+        labels = Labels([label], RegressionBlock, dtype=torch.float32)
+        labels.fit({label: as_column(np.zeros(1, np.float32), name=label)}, TrainingRows(1))
         self.recipe = FrameRecipe(list(form.cats), list(form.conts), [categorify, logs], labels)
         self.device = device
         layout, folder = self.recipe.layout(with_y=True), Path(cache)
@@ -214,8 +216,108 @@ def _names(letter: str, given: int | Sequence[str]) -> list[str]:
     return [f"{letter}{i + 1}" for i in range(given)] if isinstance(given, int) else list(given)
 
 
-def _labels(name: str) -> Labels:
-    labels = Labels([name], RegressionBlock, dtype=torch.float32)
-    one = Table.read(pa.table({name: pa.array([0.0], pa.float32())}))
-    labels.fit({name: one[name]}, TrainingRows(1))
-    return labels
+# How often each value of some categories comes, counted exactly in memory of a stated size.
+#
+# All values are counted in one pass while their tables fit. If a category's table does not fit, it counts half of its
+# values (those whose mixed bits begin with 0), then a quarter, and so on. The other shares are counted afterwards, one
+# at a time, from the rows that the first pass wrote. Rare values of each share are dropped.
+
+Blocks = Callable[[], Iterator[np.ndarray]]
+"""All rows again, block by block: int32 ``[n, words]``."""
+
+
+@dataclass
+class _Column:
+    number: int
+    counter: _HashedCounts
+    share: tuple[int, int] = (0, 0)  # how many leading bits, and what they are
+    left: list[tuple[int, int]] = field(default_factory=list)
+    kept: list[np.ndarray] = field(default_factory=list)
+    done: bool = False
+
+
+class Tally:
+    """Counts of the values of the rows' first columns, their ``categories``, in tables of ``memory`` bytes at most, or
+    as many as they begin with.
+    """
+
+    def __init__(self, categories: int, memory: int, min_count: int) -> None:
+        self.memory, self.min_count = memory, min_count
+        self.columns = [_Column(j, _HashedCounts(j)) for j in range(categories)]
+        self.passes = 1
+
+    def add(self, rows: np.ndarray) -> None:
+        """Count rows: int32 ``[n, words]``, as ``parse`` gives them."""
+        active = [c for c in self.columns if not c.done]
+        places = run_parallel(lambda c: c.counter.add(rows, 0, c.share), active, rows=len(rows))
+        for column, at in zip(active, places, strict=True):
+            while at < len(rows):
+                others = sum(c.counter.nbytes for c in self.columns) - column.counter.nbytes
+                if not column.counter.grow(self.memory - others):
+                    # A half of its share; the other half is counted later.
+                    (bits, part), keep = column.share, column.counter.keep
+                    column.share = (bits + 1, part << 1)
+                    column.left.append((bits + 1, (part << 1) | 1))
+                    keep(column.share)
+                at = column.counter.add(rows, at, column.share)
+
+    def finish(self, blocks: Blocks) -> list[np.ndarray]:
+        """Return the frequent values of each category, uint32, sorted."""
+        self._settle()
+        while any(not c.done for c in self.columns):
+            self.passes += 1
+            for rows in blocks():
+                self.add(rows)
+            self._settle()
+        return [np.sort(np.concatenate(c.kept)) for c in self.columns]
+
+    def _settle(self) -> None:
+        """Store the counts, and begin the next share of each category that has one."""
+        for column in self.columns:
+            if column.done:
+                continue
+            column.kept.append(column.counter.frequent(self.min_count))
+            column.counter = _HashedCounts(column.number)
+            column.done = not column.left
+            if column.left:
+                column.share = column.left.pop()
+
+
+class _HashedCounts:
+    """Counts of a share of a category's values in a table with open addressing, see ``table_loops``."""
+
+    def __init__(self, column: int) -> None:
+        self.column, self.used = column, 0
+        self.table = np.zeros(limits.HASH_SMALLEST, dtype=np.uint64)
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes
+
+    def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
+        """Count rows from ``start`` on; return the first row that was not counted for lack of room."""
+        limit = int(len(self.table) * limits.HASH_FULL)
+        count = kernels.click_logs().count_values
+        at, self.used = count(rows, start, self.column, self.table, self.used, limit, *share)
+        self._share = share
+        return at
+
+    def grow(self, most: int) -> bool:
+        """Make room within so many bytes; return False if they do not suffice."""
+        if 3 * self.table.nbytes > most:  # the old one and one of twice its size are there at the same time
+            return False
+        self._move(2 * len(self.table), self._share)
+        return True
+
+    def keep(self, share: tuple[int, int]) -> None:
+        self._move(len(self.table), share)
+
+    def _move(self, places: int, share: tuple[int, int]) -> None:
+        new = np.zeros(places, dtype=np.uint64)
+        self.used = kernels.click_logs().move_values(self.table, new, *share)
+        self.table = new
+
+    def frequent(self, least: int) -> np.ndarray:
+        """Return the values with at least so many rows, uint32, sorted."""
+        counts = self.table & np.uint64(0xFFFFFFFF)
+        return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))

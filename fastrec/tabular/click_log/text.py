@@ -17,7 +17,6 @@ import torch
 from fastrec._core import kernels, limits
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
-from fastrec.tabular.click_log.tally import tables_of
 
 _LINE_END = ord("\n")
 
@@ -61,10 +60,6 @@ class Stretch:
     stop: int
     part: LogPart
     first: int
-
-    def lines(self) -> int:
-        """Return the number of lines."""
-        return int(np.count_nonzero(self.text[: self.stop] == _LINE_END))
 
 
 def parts_of(paths: str | Path | LogPart | Sequence[str | Path | LogPart]) -> list[LogPart]:
@@ -137,9 +132,8 @@ def _stretches_of(file: int, part: LogPart, at: int, stop: int, size: int) -> It
             remedy = "Give a file of text, line by line"
             raise DataError("a line does not end", file=part.path, row=first, remedy=remedy)
         if end:
-            stretch = Stretch(text, end, part, first)
-            first += stretch.lines()
-            yield stretch
+            yield Stretch(text, end, part, first)
+            first += int(np.count_nonzero(text[:end] == _LINE_END))
 
 
 @dataclass(frozen=True)
@@ -221,7 +215,14 @@ class LogEncoder:
 
     @cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        return tables_of(self.values)
+        """Return where each category's lookup table begins, and all of them: value ``i`` has the code ``i + 2``."""
+        sizes = [max(4, 1 << int(2 * len(v)).bit_length()) for v in self.values]
+        starts = np.cumsum([0, *sizes])
+        tables = np.zeros(int(starts[-1]), dtype=np.uint64)
+        for j, own in enumerate(self.values):
+            words = (own.astype(np.uint64) << np.uint64(32)) | (np.arange(len(own), dtype=np.uint64) + np.uint64(2))
+            kernels.click_logs().move_values(words, tables[starts[j] : starts[j + 1]], 0, 0)
+        return starts, tables
 
     def encode(self, rows: np.ndarray) -> None:
         """Make packed rows of parsed rows, int32 ``[n, words]``, in place."""

@@ -13,8 +13,16 @@ The names and defaults are fastai's, and so are the codes, fill values and scale
 
 from fastrec.tabular.procs.base import ContProc, FrameProc
 from fastrec.tabular.procs.features import Features
-from fastrec.tabular.procs.procs import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
-from fastrec.tabular.procs.registry import as_procs, proc_from_state
+from fastrec.tabular.procs.procs import (
+    Categorify,
+    FillMissing,
+    LogTransform,
+    Normalize,
+    RankGauss,
+    RobustScale,
+    as_procs,
+    proc_from_state,
+)
 
 __all__ = [
     "Categorify", "ContProc", "Features", "FillMissing", "FrameProc", "LogTransform", "Normalize", "RankGauss",

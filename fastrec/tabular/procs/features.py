@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastrec._core.memory import FEWER_FEATURES, naming_out_of_memory
@@ -69,19 +69,19 @@ class FeatureChain:
     @property
     def inputs(self) -> list[str]:
         """The columns that a frame to transform must have (known only where every set says so)."""
-        return self._needed([s.inputs for s in self.sets])
+        return self._needed("inputs")
 
     @property
     def fit_inputs(self) -> list[str]:
         """The columns that a frame to fit on must have (known only where every set says so)."""
-        return self._needed([s.fit_inputs for s in self.sets])
+        return self._needed("fit_inputs")
 
-    def _needed(self, inputs: Iterable[Sequence[str]]) -> list[str]:
+    def _needed(self, kind: str) -> list[str]:
         found: dict[str, None] = {}
         made: set[str] = set()
-        for feature_set, names in zip(self.sets, inputs, strict=True):
-            found |= dict.fromkeys(n for n in names if n not in made)
-            made |= set(feature_set.outputs)
+        for one in self.sets:
+            found |= dict.fromkeys(n for n in getattr(one, kind) if n not in made)
+            made |= set(one.outputs)
         return list(found)
 
     def fit_transform(self, df: Any) -> Any:

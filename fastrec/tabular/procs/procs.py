@@ -1,4 +1,4 @@
-"""The procs: categories to codes, numbers filled, scaled and drawn in."""
+"""The procs: categories to codes, numbers filled and scaled; and procs by name, fastai's own among them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from fastai.data.transforms import Categorize, RegressionSetup
+from fastai.data.transforms import Normalize as FastaiNormalize
+from fastai.tabular.core import Categorify as FastaiCategorify
+from fastai.tabular.core import FillMissing as FastaiFillMissing
+from fastcore.foundation import L
+from fasttransform import Pipeline
 
 from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec.errors import DataError, MissingColumnError, NotFittedError
 from fastrec.table import ClassList, Coded, Column, Vocab
+from fastrec.table.state import class_named
 from fastrec.tabular.columns import Moments, Summary, median_between, sample_bounds
-from fastrec.tabular.procs.base import ContProc, FrameProc, _float64, _refuse_columns, generator_of_that_name
+from fastrec.tabular.procs.base import (
+    MAKES_FEATURES,
+    ContProc,
+    FrameProc,
+    _float64,
+    _refuse_columns,
+    generator_of_that_name,
+)
 
 
 class Categorify(FrameProc):
@@ -114,7 +128,7 @@ class FillMissing(ContProc):
 
     @property
     def flagged(self) -> list[str]:
-        """The columns that get a ``_na`` column beside them."""
+        """The columns that get a ``_na`` column."""
         return list(self.na_dict) if self.add_col else []
 
     def fit(self, name: str, values: torch.Tensor) -> None:
@@ -352,7 +366,7 @@ def spread_places(shares: torch.Tensor, most: int) -> torch.Tensor | slice:
 
 
 def interpolated(values: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Interpolate linearly between knots, two or more: ascending ``x`` and what they stand for, ``y``; flat beyond."""
+    """Interpolate linearly between two or more knots, ascending ``x`` and their values ``y``; flat beyond."""
     right = torch.searchsorted(x, values).clamp(1, len(x) - 1)
     low, high = x[right - 1], x[right]
     part = ((values - low) / (high - low)).clamp(0, 1)
@@ -399,3 +413,44 @@ class RobustScale(ContProc):
             return torch.full_like(values, self.centers[name])
         scaled = values / (1 - (values / limits.ROBUST_LIMIT) ** 2).clamp(min=1e-12).sqrt()
         return scaled / self.scales[name] + self.centers[name]
+
+
+def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
+    """Make the proc that ``to_state`` described."""
+    return class_named(FrameProc, state["kind"]).from_state(state)
+
+
+def as_procs(procs: Any) -> list[FrameProc]:
+    """Return procs in the order they work in: classes instantiated, fastai's translated, a ``Pipeline`` taken apart."""
+    given = procs.fs if isinstance(procs, Pipeline) else L(procs)
+    found = [_as_proc(p) for p in given if not isinstance(p, Categorize | RegressionSetup)]
+    kinds = [type(p) for p in found if not p.several]
+    if len(set(kinds)) < len(kinds):
+        raise DataError(f"{[k.__name__ for k in kinds]} names a proc twice", remedy="Give each kind of proc once")
+    return sorted(found, key=lambda p: p.order)
+
+
+def _as_proc(proc: Any) -> FrameProc:
+    if all(hasattr(proc, n) for n in MAKES_FEATURES):
+        kind = proc if isinstance(proc, type) else type(proc)
+        remedy = "Give it in features=FeatureSet([…])"
+        if kind.__name__ in (c.__name__ for c in (Categorify, FillMissing, Normalize)):
+            remedy += f", or the proc of that name: fastrec.tabular.{kind.__name__}"
+        shown = kind.__name__ if proc is kind else repr(proc)
+        raise DataError(f"{shown} makes columns of features and is no proc", remedy=remedy)
+    made = proc() if isinstance(proc, type) else proc
+    if isinstance(made, FrameProc):
+        return made
+    if isinstance(made, FastaiCategorify):
+        return Categorify()
+    if isinstance(made, FastaiFillMissing):
+        rule = made.fill_strategy
+        name = rule if isinstance(rule, str) else rule.__name__
+        return FillMissing(name if name in ("median", "constant", "mode") else rule, made.add_col, made.fill_vals)
+    if isinstance(made, FastaiNormalize):
+        return Normalize()
+    raise DataError(
+        f"{made!r} cannot prepare a TabularFrame's columns",
+        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, "
+        "RobustScale, Features, or subclass fastrec.tabular.procs.ContProc",
+    )

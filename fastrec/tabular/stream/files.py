@@ -40,7 +40,7 @@ class ParquetSource:
         self.stamps = [_stamp(file) for file in self.files]
         self._footers: list[str] | None = None
         self._metadata = [_metadata(file) for file in self.files]
-        schemas = [_schema(m, file) for m, file in zip(self._metadata, self.files, strict=True)]
+        schemas = [m.schema.to_arrow_schema() for m in self._metadata]
         self.columns = list(dict.fromkeys(columns))
         for schema, file in zip(schemas, self.files, strict=True):
             check_names(schema.names, self.columns, file=file)
@@ -109,14 +109,14 @@ class ParquetSource:
                 table = file.read_row_groups([u.group for u in units], columns=names).select(names)
             for column in table.columns:
                 column.validate()
-        except (pa.ArrowException, OSError, EOFError):  # one of them: which one is said when they are read by one
+        except (pa.ArrowException, OSError, EOFError):  # reading them one by one names the bad one
             for unit in units:
                 yield from self.blocks(unit, most, names)
             return
         yield units[0].start, table
 
     def _open(self, unit: Unit) -> pq.ParquetFile:
-        # Text is read as codes and distinct values, as it lies in the file: nothing is to be hashed.
+        # Text is read as codes and distinct values, as the file stores it: nothing is hashed.
         self._check_unchanged(unit.file)
         path, metadata = self.files[unit.file], self._metadata[unit.file]
         return pq.ParquetFile(path, metadata=metadata, read_dictionary=self._text)
@@ -143,7 +143,7 @@ class ParquetSource:
                 with path.open("rb") as file:
                     size = file.seek(0, os.SEEK_END)
                     file.seek(max(size - 8, 0))
-                    length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
+                    length = int.from_bytes(file.read(4), "little")  # of the footer before it
                     file.seek(max(size - 8 - length, 0))
                     self._footers.append(hashlib.sha256(file.read()).hexdigest())
         return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
@@ -188,7 +188,9 @@ def list_files(paths: Paths) -> list[Path]:
 
 def _metadata(file: Path) -> Any:
     try:
-        return pq.read_metadata(file)
+        found = pq.read_metadata(file)
+        found.schema.to_arrow_schema()  # or an error: a type that Arrow does not know
+        return found
     except (pa.ArrowException, OSError) as error:
         problem = f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})"
         raise UnreadableFileError(problem, file=file, remedy="Fetch or write it again") from error
@@ -201,14 +203,6 @@ def _stamp(file: Path) -> tuple[int, int]:
         problem = f"the file is not there any more ({error.strerror})"
         raise UnreadableFileError(problem, file=file, remedy=_AGAIN) from error
     return found.st_size, found.st_mtime_ns
-
-
-def _schema(metadata: Any, file: Path) -> pa.Schema:
-    try:
-        return metadata.schema.to_arrow_schema()
-    except pa.ArrowException as error:
-        problem = f"its columns cannot be made out ({str(error).splitlines()[0]})"
-        raise UnreadableFileError(problem, file=file, remedy="Write it again") from error
 
 
 def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:

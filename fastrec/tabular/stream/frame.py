@@ -40,8 +40,7 @@ from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.procs.features import looking_back
-from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize
-from fastrec.tabular.procs.registry import as_procs
+from fastrec.tabular.procs.procs import Categorify, FillMissing, Normalize, as_procs
 from fastrec.tabular.recipe import FrameRecipe, check_unique
 from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.loader import CachedRows, FileRows, StreamedFrame, StreamLoader, StreamRows
@@ -49,7 +48,7 @@ from fastrec.tabular.targets import Labels
 
 
 class ValueCounts:
-    """The distinct values of a column and in how many rows each stands."""
+    """The distinct values of a column and their numbers of rows."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -65,7 +64,7 @@ class ValueCounts:
         used = counts[1:].nonzero().squeeze(1)
         self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
         self._waiting += len(used)
-        # merging when as much again has come keeps the total cost linear
+        # Merging when as much again has come keeps the total cost linear.
         if self._waiting > max(2 * len(self.counts), 100_000):
             self._merge()
 
@@ -251,7 +250,7 @@ def _column(rows: FileRows, name: str) -> Iterator[Column]:
 def _class_names(labels: Labels, rows: FileRows) -> list[str]:
     if not labels.names:
         return []
-    # The block itself is to learn from rows: one with its classes found, though there were none, would keep these.
+    # A copy of the block: the block itself learns later, and one with classes, even none, would not.
     probe = Labels(labels.names, copy.deepcopy(labels.block), dtype=labels.asked_dtype)
     empty = _like_target(rows, labels.names, dict.fromkeys(labels.names, False))
     probe.fit(empty, TrainingRows(0))
@@ -282,7 +281,7 @@ class ParquetFrame:
         cache: a folder for the packed rows: written now, unless those of the same files and settings are there.
             Epochs then read it and not the Parquet files. Every combination of files and settings has a folder of its
             own in it (``train-…``, ``valid-…``): none disturbs another, and none is ever removed, as a training may
-            still read it. A ``DataWarning`` says what has piled up; remove such folders, or the whole cache, by hand.
+            still read it. A ``DataWarning`` tells their number; remove such folders, or the whole cache, by hand.
         device: where batches go; None: ``FASTREC_DEVICE``, else fastai's default.
         cat_dtype, y_dtype: as for ``TabularFrame``.
 
@@ -366,11 +365,7 @@ class ParquetFrame:
         return frame
 
     def new_rows(self, paths: Paths) -> StreamRows:
-        """Stream and prepare rows of other files (test rows); they need no targets.
-
-        Args:
-            paths: as for the training rows.
-        """
+        """Stream and prepare rows of other files (test rows), given as the training rows are; they need no targets."""
         rows = self._rows(paths, with_y=False)
         rows.make_features(fit=False)
         return rows

@@ -19,13 +19,13 @@ import pyarrow as pa
 import torch
 from fastai.data.core import TfmdDL
 
-from fastrec._core import limits
+from fastrec._core import limits, ranks
 from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
 from fastrec._core.memory import Growth
 from fastrec.errors import DataError, UnreadableFileError, warn
 from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
-from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined, shared_seed
+from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.features import apply_features
 from fastrec.tabular.recipe import FrameRecipe
@@ -135,7 +135,7 @@ class FileRows(StreamRows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what packed rows depend on, as JSON values, independent of where the files lie.
+        """Return what packed rows depend on, as JSON values, independent of the files' folder.
 
         ``files``: name, bytes and the footer's digest of each; ``settings``: digests of what was given and learned.
         """
@@ -159,7 +159,7 @@ class FileRows(StreamRows):
 
 
 class StreamedFrame(TabularFrame):
-    """What fastai takes for the data of a stream: a frame that has as many rows, but holds none."""
+    """The data of a stream for fastai: a frame with its number of rows that holds none."""
 
     streamed_rows = 0
 
@@ -206,21 +206,18 @@ class StreamLoader(Shared, TfmdDL):
         if seed is not None:
             self.rng = random.Random(seed)
         self.set_rank(rank, world_size)
-        if shuffle:
-            self._warn_of_large_groups()
-
-    def _check_share(self) -> None:
-        if self.world_size > 1 and self.shuffle and self.seed is None:
-            check_joined(self.world_size)
-
-    def _warn_of_large_groups(self) -> None:
-        rows, window = self.rows, self._window()
-        if len(rows) > self.buffer_rows and max(u.rows for u in rows.pieces(window)) > max(window, len(rows) // 4):
+        window = self._window()
+        large = shuffle and len(rows) > buffer_rows and max(u.rows for u in rows.pieces(window))
+        if large and large > max(window, len(rows) // 4):
             warn(
                 f"a row group holds {max(u.rows for u in rows.units)} of the {len(rows)} rows, and {window} rows are "
                 "mixed at a time: they will come nearly in the file's order. Write the files with smaller row groups, "
                 "or give cache="
             )
+
+    def _check_share(self) -> None:
+        if self.world_size > 1 and self.shuffle and self.seed is None:
+            check_joined(self.world_size)
 
     def _window(self) -> int:
         # Two buffers of rows are read ahead; the others are mixed.
@@ -267,7 +264,7 @@ class StreamLoader(Shared, TfmdDL):
             return
         seed = self.rng.getrandbits(62) if self.shuffle else None
         if seed is not None and self.world_size > 1 and self.seed is None:
-            seed = shared_seed(seed, self.world_size)
+            seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
         units = rows.pieces(window)
         if seed is not None:
             units = shuffled_units(units, window, np.random.default_rng(seed))
@@ -327,7 +324,7 @@ class CachedRows(StreamRows):
     def _open(
         self, cache: Path, name: str, given: dict[str, Any], write: Callable[[Path], tuple[int, list[int]]]
     ) -> bool:
-        # Takes the rows that are there, or has them written; tells whether they had to be.
+        # Opens existing rows, or writes them; returns whether they were written.
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
         about = self._held(given)
@@ -346,7 +343,7 @@ class CachedRows(StreamRows):
         return absent
 
     def _held(self, given: dict[str, Any]) -> dict[str, Any] | None:
-        # What is known of rows that were written whole, of the same files and settings
+        # Reads about.json if rows of the same files and settings are complete.
         try:
             about = json.loads((self.folder / _ABOUT).read_text())
             size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
