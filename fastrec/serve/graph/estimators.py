@@ -12,7 +12,7 @@ from sklearn import linear_model
 from sklearn.linear_model._base import LinearModel  # no public class has all of these for its descendants
 
 from fastrec._core import limits
-from fastrec.estimators import Estimator, XGBModel
+from fastrec.estimators import CatBoostModel, Estimator, XGBModel
 from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import assembled
 from fastrec.estimators.sklearn import DenseInputs
@@ -155,7 +155,9 @@ def mean(parts: list[Any]) -> Any:
 def _trees(model: Any, rows: GraphRows) -> Any:
     # XGBoost's own file can be a part only if its trees read the matrix as it is
     plain = isinstance(model, XGBModel) and not model.native_cats
-    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, model._parts if plain else None)
+    # CatBoost reads infinite values itself: where a column has missing values, -inf goes their way
+    matrix = tree_matrix(model._inputs, rows.table, bounded=not isinstance(model, CatBoostModel))
+    return _grown(forests_of(model), matrix, rows, model._parts if plain else None)
 
 
 def _grown(
@@ -179,8 +181,8 @@ def _grown(
     return GraphTensor(graph, predicted, torch.empty(shape, dtype=torch.float64, device="meta"))
 
 
-def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
-    """Write ``TreeInputs.matrix``: float32 ``[rows, columns]``."""
+def tree_matrix(inputs: TreeInputs, table: GraphTable, *, bounded: bool = True) -> GraphTensor:
+    """Write ``TreeInputs.matrix``: float32 ``[rows, columns]``; ``bounded``: without infinite values."""
     columns = []
     for name in inputs.names:
         if name in inputs.vocabs:
@@ -189,7 +191,8 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
         else:
             columns.append(table[name].number(torch.float32))
     some = next(table[n].values.graph for n in table.names if isinstance(table[n].values, GraphTensor))
-    return _matrix(some, columns, torch.float32).clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
+    matrix = _matrix(some, columns, torch.float32)
+    return matrix.clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER) if bounded else matrix
 
 
 @writer("SKModel")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -23,24 +25,31 @@ def graph_feeds(columns, table):
     return feeds_of({"inputs": about}, table)
 
 
+def columns_of(graph, table, names=None):
+    """A table whose columns become inputs of a graph when they are read, and the columns that did."""
+    read = {}
+
+    @cache
+    def given(name):
+        read[name] = table[name]
+        return input_column(graph, name, table[name], no_text=OTHER_NO_TEXT)
+
+    return GraphTable({}, later={n: (lambda n=n: given(n)) for n in names or table.names}), read
+
+
+def session_of(graph):
+    return ort.InferenceSession(graph.model().SerializeToString())
+
+
 class Served:
     """A fitted set's steps in a graph; ``outside``: output → why it is not in it."""
 
     def __init__(self, features, table, *, lists=None):
-        self.graph, self.inputs, self.outputs = Graph(), {}, []
+        self.graph, self.outputs = Graph(), []
         steps = list(features.steps)
         made = {n for s in steps for n in s.outputs}
-        raw = [n for n in dict.fromkeys(n for s in steps for n in s.inputs) if n not in made and n in table]
-        kept = {}
-
-        def given(name):
-            if name not in kept:
-                kept[name] = input_column(self.graph, name, table[name], no_text=OTHER_NO_TEXT)
-                self.inputs[name] = table[name]
-            return kept[name]
-
-        later = {n: (lambda n=n: given(n)) for n in [*raw, *([lists] if lists else [])]}
-        columns = GraphTable({}, later=later)
+        raw = [n for s in steps for n in s.inputs if n not in made and n in table]
+        columns, self.inputs = columns_of(self.graph, table, [*raw, *([lists] if lists else [])] or [""])
         groups = GraphGroups(columns[lists].values) if lists else None
         wanted = [n for f in features.features for n in f.outputs]
         columns, found = written(steps, columns, ListScope(groups, lists), wanted)
@@ -57,7 +66,7 @@ class Served:
                 self.graph.output(name, value_of(self.graph, values, torch.float64), np.float64, width)
                 self.outputs.append(name)
         if self.outputs:
-            self.session = ort.InferenceSession(self.graph.model().SerializeToString())
+            self.session = session_of(self.graph)
 
     def __call__(self, table):
         read = {i.name for i in self.session.get_inputs()}

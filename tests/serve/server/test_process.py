@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
 import signal
 import threading
 import time
@@ -26,7 +25,6 @@ from fastrec.cli import app
 from fastrec.retrieval import Recommender, Seen
 from fastrec.sequences import CoVisitation, SessionFrame
 from tests import fresh
-from tests.bench.load_server import measure
 from tests.serve.server.exports import by_hand, columns, write_export
 
 
@@ -125,31 +123,12 @@ def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> 
     client.close()
 
 
-def test_load_is_sent_as_asked_for(served: Served, tmp_path: Path) -> None:
-    before, options = _answered(served), {"token": "s3cret", "seconds": 0.25}
-    rounds = measure(served.url, rates=[40, 80], rows=3, **options)
-    assert [(r["rate"], r["requests"], r["failed"]) for r in rounds] == [(40, 10, 0), (80, 20, 0)]
-    assert _answered(served) - before == 30
-    for one in rounds:
-        assert 0 < one["p50"] <= one["p90"] <= one["p99"] <= one["slowest"]
-    assert measure(served.url, rates=[20], arrow=True, **options)[0]["failed"] == 0
-    (tmp_path / "body.json").write_text("{")
-    assert measure(served.url, rates=[20], body=tmp_path / "body.json", **options)[0]["statuses"] == {400: 5}
-    with pytest.raises(SystemExit, match="load is sent to no other"):
-        measure("http://10.0.0.1:80", rates=[1], **options)
-
-
 def until(ready: Callable[[], Any], times: int = 6000) -> None:
     for _ in range(times):
         if ready():
             return
         time.sleep(0.02)
     raise AssertionError("it never came")
-
-
-def _answered(served: Served) -> int:
-    found = re.search(r'requests_total{path="/v1/score",status="200"} (\S+)', served.metrics())
-    return int(float(found[1])) if found else 0
 
 
 def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
