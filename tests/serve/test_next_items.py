@@ -26,7 +26,6 @@ from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
 from fastrec.serve.next_items import SessionScores
-from fastrec.serve.onnx_builder import Graph
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -73,7 +72,11 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def export(run):
-    return export_next_items(run, run.parent / "export").folder
+    said = CliRunner().invoke(app, ["export", str(run), "--out", str(run.parent / "export")])
+    assert said.exit_code == 0, said.output
+    assert "43 rows: the largest difference is" in said.output
+    assert "not in the file: near" in said.output
+    return run.parent / "export"
 
 
 @pytest.fixture(scope="module")
@@ -132,30 +135,6 @@ def test_verify(run, export, once, once_export, tmp_path):
     (other / "sample.parquet").unlink()
     with pytest.raises(MissingFileError, match="sample"):
         verify_next_items(export, other)
-
-
-def test_the_commands(run, export, tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "_graph", lambda *args, **options: _Written(export))  # it takes long
-    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "made")])
-    assert said.exit_code == 0, said.output
-    assert "43 rows: the largest difference is" in said.output
-    assert "not in the file: near" in said.output
-    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "made"), "--float16"])
-    assert said.exit_code == 1
-    assert "--float16 is not for runs for next items" in said.output
-
-
-class _Written:
-    """A graph that was written before."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    export = Graph.export
-
-    def save(self, path, *, name):
-        shutil.copy(self.folder / "model.onnx", path)
-        return [path]
 
 
 @pytest.mark.parametrize("name", sorted(NETS))
@@ -272,8 +251,6 @@ def test_a_net_with_kinds_of_events_is_a_file_that_reads_them(kinds, tmp_path):
     for wrong in (None, [row[1:] for row in times]):
         with pytest.raises(DataError, match="reads times"):
             graph.recommend(own, 7, wrong, sides=columns)
-    with pytest.raises(DataError, match="no times"):
-        saved.recommend_items(own)
 
 
 def test_times_are_asked_for_wherever_the_net_that_reads_them_is(kinds):
@@ -298,6 +275,9 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
         export_next_items(near, tmp_path / "export")
     with pytest.raises(DataError, match="none is 'near'"):
         export_next_items(run, tmp_path / "export", model="near")
+    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "export"), "--float16"])
+    assert said.exit_code == 1
+    assert "--float16 is not for runs for next items" in said.output
     with pytest.raises(NotFittedError):
         SessionScores(NextItemNet())
     with pytest.raises(WriteError, match="other things"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from fastrec.estimators import CatBoostModel, Estimator, XGBModel
 from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import assembled
 from fastrec.estimators.sklearn import DenseInputs
-from fastrec.serve.forest import EstimatorForests, Forest, forest_of_xgboost, forests_of
+from fastrec.serve.forest.forest import Forest
+from fastrec.serve.forest.libraries import EstimatorForests, forest_of_xgboost, forests_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
 from fastrec.serve.graph.features import GraphGroups
 from fastrec.serve.graph.lists import GraphEvents, session_outputs
@@ -26,8 +27,6 @@ from fastrec.stacking import StackModel
 from fastrec.stacking.blends import as_task, in_columns, names_of
 from fastrec.table import Vocab
 from fastrec.validate.target import Task
-
-# Write linear estimators of scikit-learn into a graph: weighted sums, and probabilities from them.
 
 _CLASSIFIERS = (linear_model.LogisticRegression, linear_model.SGDClassifier)
 _POWERS = (linear_model.PoissonRegressor, linear_model.GammaRegressor, linear_model.TweedieRegressor)
@@ -106,10 +105,6 @@ class GraphRows:
     def n_scores(self) -> int:
         """Number of predictions for a row."""
         return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
-
-    def with_table(self, table: GraphTable, conts: Sequence[str]) -> GraphRows:
-        """Return the same rows with other columns, all numbers."""
-        return GraphRows(table, self.task, [], list(conts), self.n_outputs, self.lists)
 
 
 def prediction(model: Estimator, rows: GraphRows) -> Any:
@@ -272,9 +267,6 @@ def _column_ranker(model: Any, rows: GraphRows) -> Any:
     return -rows.lists.place(keys).double()
 
 
-# Write a run's stack into a graph: base models' predictions blended as in training.
-
-
 def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
     """Write a stack's prediction, from those of its base models: float64 ``[rows]`` or ``[rows, k]``."""
     used = {m: base[m] for m in stack.models}
@@ -317,7 +309,7 @@ def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
 @writer("BoostedBlend")
 def _boosted(blend: Any, two: GraphRows) -> Any:
     start = GraphColumn("number", blend.blend.predict(two), name="__start__")
-    return prediction(blend.trees, two.with_table(two.table.with_columns({"__start__": start}), two.conts))
+    return prediction(blend.trees, replace(two, table=two.table.with_columns({"__start__": start}), cats=[]))
 
 
 @writer("TreeBlend")
@@ -326,7 +318,7 @@ def _tree_blend(blend: Any, two: GraphRows) -> Any:
     start = blend.sums.linear(two).float()
     graph, sums = matrix.graph, []
     for booster in blend._boosters:
-        forest = forest_of_xgboost(booster, len(blend._inputs.names))
+        forest = forest_of_xgboost(booster)
         meta = torch.empty((N, forest.targets), dtype=torch.float64, device="meta")
         sums.append(GraphTensor(graph, forest.margins(matrix.value, graph, base=False), meta).float())
     if two.task == "multiclass":

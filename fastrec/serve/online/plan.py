@@ -337,7 +337,6 @@ def _unservable(step: Feature, why: str, remedy: str, column: str | None = None)
 
 
 def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
-    """List the events that a generator needs for some rows; refuse it if they are not known."""
     if not looks_back(step):
         return []
     tables = step.table_inputs
@@ -375,7 +374,6 @@ def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]]) ->
 def _columns(
     steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int], deep: Collection[int]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the columns that events must have, by table, and those in which none may be missing."""
     columns: dict[str, dict[str, None]] = {}
     orders: dict[str, dict[str, None]] = {}
     for i, (step, found) in enumerate(zip(steps, lookups, strict=True)):

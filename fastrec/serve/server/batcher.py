@@ -1,7 +1,7 @@
-"""Requests that wait while the workers are busy are scored together.
+"""A queue of requests: those that wait while the workers are busy are scored together.
 
-Timing goes one way: a worker that is free takes what is there, so that nothing waits for others to come, and under load
-the batches grow by themselves. With ``max_wait`` a batch that is not full waits that long for more.
+A free worker takes all waiting requests at once, so that batches grow under load. With ``max_wait`` a batch that is not
+full waits that long for more.
 """
 
 from __future__ import annotations
@@ -174,8 +174,6 @@ def _score(batch: list[Job]) -> tuple[list[Outcome], float]:
     return outcomes, time.monotonic() - began
 
 
-# A graph that is loaded and scores columns.
-
 _ONNX = {
     "tensor(string)": "string", "tensor(int64)": "int64", "tensor(double)": "float64", "tensor(float)": "float32",
     "tensor(bool)": "bool",
@@ -183,13 +181,10 @@ _ONNX = {
 
 
 class Scorer:
-    """An export in memory: columns in, scores out, by onnxruntime alone.
-
-    Calls from several threads at once are fine: each runs on the thread that it was called from, and on ``threads - 1``
-    others.
+    """An export in memory that scores columns by onnxruntime; several threads may call it at once.
 
     Args:
-        folder: what ``fastrec export`` wrote: ``model.onnx`` and ``serving.json``.
+        folder: an export of ``fastrec export``: ``model.onnx`` and ``serving.json``.
         threads: threads of one call; 1 leaves the other cores to other calls.
         device: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
 
@@ -227,14 +222,11 @@ class Scorer:
         return self.spec.version[:12] if self.version is None else str(self.version)
 
     def score(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """Score rows.
+        """Score rows: float64 ``[n]``, or ``[n, width]`` if the task has several scores a row.
 
         Args:
-            columns: raw columns by name, arrays or lists ``[n]``: as in the training files. Without the column of
+            columns: raw columns by name, arrays or lists ``[n]``, as in the training files. Without the column of
                 lists all rows are one list.
-
-        Returns:
-            float64 ``[n]``, or ``[n, width]`` where the task has several scores a row.
 
         Raises:
             Refusal: a column is missing, unknown or of another type.

@@ -402,8 +402,6 @@ def write_json(value: Mapping[str, Any]) -> bytes:
     return orjson.dumps(value)
 
 
-# Events that a client sends → a table of Arrow with the declared columns.
-
 _ANY = {"string": "", "bool": False}  # what stands under a null while a column is converted
 
 

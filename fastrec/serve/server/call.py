@@ -19,18 +19,18 @@ from fastrec.errors import FastrecError
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server takes on.
+    """The bounds of a server.
 
     Args:
-        batch_rows: rows of a batch; a larger request goes alone, so that 1 means: no batches.
+        batch_rows: rows of a batch; a larger request is scored alone, so 1 means no batches.
         max_wait: seconds that a batch which is not full waits for more requests.
-        queue_rows: rows that may wait; who finds more is told to come again (503).
+        queue_rows: rows that may wait; further requests are refused (503).
         max_rows: rows of one request.
         max_body: bytes of one body.
-        timeout: seconds until a request is given up (504); a request may ask for less.
-        workers: batches that are scored at once; None: as many as there are cores.
+        timeout: seconds until a request is refused (504); a request may ask for less.
+        workers: batches that are scored at once; None: the number of cores.
         threads: threads of onnxruntime for one batch.
-        device: where it computes: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
+        device: the device that computes: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
     """
 
     batch_rows: int = 256
@@ -45,11 +45,11 @@ class Limits:
 
 
 class Refusal(FastrecError):
-    """What a client is told instead of an answer.
+    """An error that a client gets as its answer.
 
     Args:
         status: the status of HTTP, 400 to 599.
-        problem, column, row, remedy: as of every ``FastrecError``; ``row`` is the request's, counted from 0.
+        problem, column, row, remedy: see ``FastrecError``; ``row`` is that of the request, from 0.
         retry_after: seconds after which the same request may be sent again, for 503.
     """
 

@@ -189,7 +189,6 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
 
 
 def _written(value: bool | int | float) -> str:
-    """Write a number as text, as training read it from a file."""
     whole = type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
     return str(int(value)) if whole else str(value)
 
@@ -316,7 +315,6 @@ def event_parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
 
 
 def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]) -> np.ndarray:
-    """Arrange the last values of each row, padded at the end."""
     ends = lengths.cumsum()
     try:
         read = from_arrow if isinstance(flat, pa.Array) else from_values if isinstance(flat, list) else convert

@@ -43,11 +43,11 @@ from fastrec.table.keys import is_numeric
 
 @dataclass(frozen=True)
 class RecommendSpec:
-    """What a model takes that recommends.
+    """The inputs of a model that recommends.
 
-    ``version`` is a digest of what it was loaded from, ``type`` that of items' ids (``int64``, ``string``), ``items``
-    their number, ``k`` how many are given by default, ``context`` names values of a session and says what they are for;
-    ``columns`` are what it takes of every event beside its item, ``goals`` what it answers for one by one.
+    ``version`` is a digest of its files, ``type`` that of items' ids (``int64``, ``string``), ``items`` their number,
+    ``k`` the default number of answers, ``context`` the values of a session with a description; ``columns`` are the
+    inputs of every event beside its item, ``goals`` have answers of their own.
     """
 
     name: str
@@ -100,12 +100,11 @@ _PLAIN = (str, int, float, bool, type(None))
 def parse_sessions(
     body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits
 ) -> tuple[AskedSessions, bool]:
-    """Parse the sessions of a body, and whether it was a single one.
+    """Parse the sessions of a body, and whether it was a single one; ``k`` is that of the address.
 
-    JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
-    ``context`` beside ``items`` holds values of the session, each of the model's ``columns`` (``times``, kinds) a value
-    for every event. A stream of Arrow has a column ``items`` of lists and those; others are the context. ``k`` is that
-    of the address.
+    JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several.
+    Beside ``items``, ``context`` has values of the session, and each of the model's ``columns`` a value for every
+    event. In a stream of Arrow these are columns of lists; all other columns are the context.
     """
     said = parse_content(body, content_type, limits)
     if isinstance(said, pa.Table):
@@ -221,8 +220,6 @@ def _values(flat: list[Any] | pa.Array, column: Input, offsets: np.ndarray) -> n
         raise Refusal(422, refusal.problem, column=refusal.column, row=row, remedy=refusal.remedy) from None
 
 
-# What a server that recommends says about itself.
-
 SAYS = "The best items for a session, or for several."
 
 
@@ -255,8 +252,6 @@ def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
     every = {"type": "object", "properties": {"sessions": {"type": "array", "items": best}}}
     return operation({"oneOf": [one, several]}, {"oneOf": [best, every]}, example=example(spec), k=k)
 
-
-# What answers ``/v1/recommend``: an exported net, a run for next items, a saved recommender.
 
 Best: TypeAlias = "tuple[list[Any], list[float]] | dict[str, tuple[list[Any], list[float]]]"  # or of each goal
 Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
@@ -429,9 +424,9 @@ def _version(folder: Path) -> str:
 
 
 class RecommendService(Service):
-    """The model that is served, for sessions: a recommender, a run for next items, its export, or a registry of them.
+    """A service for sessions: a recommender, a run for next items, its export, or a registry of them.
 
-    Requests that wait are answered together, one batch at a time. One version answers all: a canary is refused.
+    Waiting requests are answered together, one batch at a time. A canary is refused.
     """
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:

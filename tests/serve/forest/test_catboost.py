@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.serve.forest import Forest, forest_of_catboost
-from fastrec.serve.forest.catboost import _of_length, code_hashes
-from fastrec.serve.forest.forest import Tree, grow
+from fastrec.serve.forest.catboost import _of_length, code_hashes, forest_of_catboost
+from fastrec.serve.forest.forest import Forest, Tree, grow
 from fastrec.serve.forest.nodes import Statistic
 from tests.serve.forest.conftest import above_one, classes, same
 

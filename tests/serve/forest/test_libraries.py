@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import ensemble, linear_model, tree
 
 from fastrec.errors import DataError
-from fastrec.serve.forest import booster_of_margins, forest_of_lightgbm, forest_of_sklearn, forest_of_xgboost
+from fastrec.serve.forest.libraries import booster_of_margins, forest_of_lightgbm, forest_of_sklearn, forest_of_xgboost
 from tests.serve.forest.conftest import above_one, classes, same
 
 CONVERT = {"lightgbm": forest_of_lightgbm, "xgboost": forest_of_xgboost}

@@ -11,7 +11,7 @@ import torch
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, described, input_column
-from fastrec.serve.graph.features import GraphGroups, ListScope, written
+from fastrec.serve.graph.features import GraphGroups, written
 from fastrec.serve.onnx_builder import Graph, GraphTensor, value_of
 from fastrec.table import Table
 
@@ -50,9 +50,9 @@ class Served:
         made = {n for s in steps for n in s.outputs}
         raw = [n for s in steps for n in s.inputs if n not in made and n in table]
         columns, self.inputs = columns_of(self.graph, table, [*raw, *([lists] if lists else [])] or [""])
-        groups = GraphGroups(columns[lists].values) if lists else None
+        groups = GraphGroups(columns[lists].values, lists) if lists else None
         wanted = [n for f in features.features for n in f.outputs]
-        columns, found = written(steps, columns, ListScope(groups, lists), wanted)
+        columns, found = written(steps, columns, groups, wanted)
         self.outside = {n: why for n, why in found.outside.items() if n in wanted}
         for name in wanted:
             if name in self.outside:

@@ -26,7 +26,7 @@ from fastrec.estimators import (
     XGBRanker,
 )
 from fastrec.models import TabularNet, emb_sz_rule
-from fastrec.serve.forest import forests_of
+from fastrec.serve.forest.libraries import forests_of
 from fastrec.serve.graph.estimators import GraphRows, blended, prediction
 from fastrec.serve.graph.features import GraphGroups
 from fastrec.serve.graph.nets import folded, onnx_of
