@@ -31,8 +31,9 @@ def columns_of(graph, table, names=None):
 
     @cache
     def given(name):
+        column = input_column(graph, name, table[name], no_text=OTHER_NO_TEXT)  # refuses lists
         read[name] = table[name]
-        return input_column(graph, name, table[name], no_text=OTHER_NO_TEXT)
+        return column
 
     return GraphTable({}, later={n: (lambda n=n: given(n)) for n in names or table.names}), read
 
