@@ -138,7 +138,7 @@ def export_run(
             about["parts"] = write_parts(graph, part, about)
         made = [i["name"] for i in about["inputs"] if i["made"]]
         unserved = None
-        if made and data is None:  # a server may lack what it computes these columns from
+        if made and data is None:  # a server may lack the events for these columns
             assert saved.features is not None
             try:
                 online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))

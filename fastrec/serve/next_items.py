@@ -132,7 +132,7 @@ class SessionScores(nn.Module):
         there = codes > 0
         events = there.long()
         count = events.sum(1)
-        # the last events that the net reads move to the left, int64 [n, reads]; what is not read goes behind the end
+        # the last events that the net reads move to the left, int64 [n, reads]; others go behind the end
         place = events.cumsum(1) - 1 - (count - self.reads).clamp_min(0).unsqueeze(1)
         place = torch.where(there & (place >= 0), place, self.reads)
         room = (codes.shape[0], self.reads + 1)
@@ -151,7 +151,7 @@ class SessionScores(nn.Module):
 
 
 def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
-    """Describe what is read of events beside the items, for ``serving.json``: side features, then times.
+    """Describe the columns of events beside the items, for ``serving.json``: side features, then times.
 
     A side feature that cannot be an input, by its type or its name, is refused.
     """

@@ -387,7 +387,7 @@ GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (se
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function of torch with symbolic tensors among its arguments; refuse what has no form as nodes."""
+    """Call a function of torch with symbolic tensors among its arguments; refuse those without a form as nodes."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", name)

@@ -123,7 +123,7 @@ def write_triton(
 
 @dataclass(frozen=True)
 class _TritonOptions:
-    """How models are to run; ``lists``: the input that tells lists apart, None where there are none."""
+    """Options of all models; ``lists``: the input with the lists' ids, None without lists."""
 
     max_batch_size: int
     dynamic: bool
@@ -142,7 +142,7 @@ class _TritonOptions:
 def _read(export_dir: Path) -> dict[str, Any]:
     about, path = read_about(export_dir), export_dir / FILE
     try:
-        about["inputs"] = [t for t in about["inputs"] if t.get("graph", True)]  # others are for what makes columns
+        about["inputs"] = [t for t in about["inputs"] if t.get("graph", True)]  # others feed outside features
         for tensor in about["inputs"]:
             tensor.setdefault("width", -1 if tensor.get("events") else None)
         if about.get("events_count"):

@@ -279,7 +279,7 @@ def _categorify(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict
     vocabs, made = step.vocabs, {}
     for n in step.columns:
         codes = encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n])
-        if step.buckets is not None:  # what has no code of its own has that of its hash
+        if step.buckets is not None:  # a value without a code gets that of its hash
             codes = torch.where(codes == 0, hashed(as_graph_column(table[n]), step.buckets), codes)
         made[f"{step.name}_{n}"] = codes
     return as_columns(made)

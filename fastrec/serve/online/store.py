@@ -22,7 +22,7 @@ from fastrec.features._engine.keyed import key_text
 from fastrec.table import Table
 from fastrec.table.keys import is_text
 
-# A file that grows by records and is whole after a crash: what was synced is there, a torn end is cut off.
+# A log survives a crash: synced records are there, and a torn end is cut off.
 
 Sync = Literal["always", "never"]
 
@@ -122,7 +122,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-_PART = struct.Struct("<BII")  # what is done, the key's and the value's length
+_PART = struct.Struct("<BII")  # the operation, the key's and the value's length
 _APPEND, _SET, _COUNT, _REPLACE = range(4)
 _LENGTH = struct.Struct("<I")  # of the beginning that is replaced
 

@@ -100,11 +100,11 @@ class Batcher:
             alarm.cancel()
 
     def retry_after(self) -> int:
-        """Whole seconds until what waits now will have been scored, as far as the last batches tell."""
+        """Estimate the whole seconds until all waiting rows are scored, from the last batches."""
         return max(1, math.ceil(self.rows_waiting * self._row_seconds / self._workers))
 
     def close(self) -> None:
-        """Stop the threads, after what they are at."""
+        """Stop the threads after their current batch."""
         self._pool.shutdown(wait=True)
 
     def _give_up(self, job: Job) -> None:
@@ -197,7 +197,7 @@ class Scorer:
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
-        self.events: Any = None  # what makes its columns from events: an ``Online``
+        self.events: Any = None  # the ``Online`` that computes its columns from events
         self.spec: Spec = read_spec(folder)
         path = self.folder / BACKGROUND  # rows that others are compared with to be explained
         table = pq.read_table(path) if path.is_file() else None
@@ -218,7 +218,7 @@ class Scorer:
 
     @property
     def label(self) -> str:
-        """What answers say they are by: the version's number in a registry, else the beginning of the file's hash."""
+        """The version in answers: the number in a registry, else the beginning of the file's hash."""
         return self.spec.version[:12] if self.version is None else str(self.version)
 
     def score(self, columns: Mapping[str, Any]) -> np.ndarray:
@@ -251,7 +251,7 @@ class Scorer:
         return self._session.run(self._gives, feeds)
 
     def warm(self, *rows: int) -> None:
-        """Score rows of missing values, so that the first request does not pay for what happens once."""
+        """Score rows of missing values, so that the first request is not slow."""
         for n in rows or (1, 64):
             empty = {i.name: filled(i, n) for i in self.spec.inputs if i.events is None}
             empty |= {} if self.spec.events_count is None else event_arrays(self.spec, {}, n, from_values)

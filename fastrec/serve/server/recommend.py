@@ -125,7 +125,7 @@ def _fields(spec: RecommendSpec) -> tuple[str, ...]:
 
 
 def _asked(values: Mapping[str, Any], spec: RecommendSpec, context: dict[str, list[Any]]) -> AskedSessions:
-    """Make sessions of the items of all events, and what else the model takes of them, a list for each session."""
+    """Build sessions of the items and the other columns of events, which are lists for each session."""
     wanted, found = event_parts(Input("items", spec.type), values["items"])[1], {}
     offsets = np.concatenate([[0], np.cumsum(wanted)]).astype(np.int64)
     for column in (Input("items", spec.type), *spec.columns):
@@ -207,7 +207,7 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
 
 
 def _values(flat: list[Any] | pa.Array, column: Input, offsets: np.ndarray) -> np.ndarray:
-    """Return ids, or other values, of all events; no number stands for text, though the text of it might be known."""
+    """Convert ids, or other values, of all events; refuse a number where text is expected."""
     given = isinstance(flat, list)
     numbers = [type(v) in (int, float, bool) for v in flat] if given else [is_numeric(flat.type)] * len(flat)
     try:
@@ -258,7 +258,7 @@ Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
 
 
 class _Model:
-    """A loaded model: what is the same for all."""
+    """A loaded model."""
 
     folder: Path
     spec: RecommendSpec
