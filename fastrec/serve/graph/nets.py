@@ -113,7 +113,7 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     cats = _matrix(graph, codes, torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
     # each proc on all columns at once: few wide nodes are faster than many narrow ones
-    for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
+    for proc in sorted((p for p in procs.values() if isinstance(p, ContProc) and names), key=lambda p: p.order):
         if isinstance(proc, FillMissing):
             fills = torch.tensor([proc.of_column("fills", n) for n in names], dtype=torch.float64)
             conts = torch.where(conts.isnan(), fills, conts)
