@@ -27,7 +27,7 @@ from fastrec.serve.forest.libraries import booster_of_margins
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, blended, mean, prediction
-from fastrec.serve.graph.features import GraphGroups, ListScope, Served, written
+from fastrec.serve.graph.features import GraphGroups, Served, written
 from fastrec.serve.graph.lists import COUNT, PREFIX, events_of
 from fastrec.serve.graph.nets import Compress, compressed
 from fastrec.serve.online import Online, write_online_state
@@ -108,19 +108,19 @@ def export_run(
 ) -> Exported:
     """Write a run as a graph from raw columns to the score.
 
-    Features that cannot be written as nodes (they look back to earlier events, or split text) become inputs of the
-    graph. The features are saved with it, for a server to compute these columns; those that look back need ``data``.
+    Features without nodes (they look back to earlier events, or split text) become inputs of the graph. They are saved
+    with it, for a server to compute these columns; those that look back need ``data``.
 
     Args:
         run: the run directory.
         out: the folder to create; an earlier export there is replaced when this one is complete.
-        data: the run's data (see ``predict_run``), or its tables by name: the events that features look back to are
-            written into ``events/``, from which a server continues; None: clients send those columns.
-        fold: use the models of this fold alone, a fifth of the work with five folds; None: the mean of all.
-        parts: also write features, nets, forests and the stack as files of their own, in ``parts/``.
-        compress: the nets' weights in 16 bits, or their matrix products in 8 (see ``metric_loss``).
+        data: the run's data (see ``predict_run``), or its tables by name: earlier events are written into ``events/``,
+            from which a server continues; None: clients send the columns made of them.
+        fold: use the models of this fold only, which is faster; None: the mean of all folds.
+        parts: also write features, nets, forests and the stack as separate files in ``parts/``.
+        compress: store the nets' weights in 16 bits, or compute their matrix products in 8 (see ``metric_loss``).
         trust: modules of custom generators and estimators that may be imported.
-        stages: progress; None: none is shown.
+        stages: progress; None: no output.
 
     Raises:
         FastrecError: something in the run has no form in a graph, or cannot be read; nothing is written.
@@ -138,7 +138,7 @@ def export_run(
             about["parts"] = write_parts(graph, part, about)
         made = [i["name"] for i in about["inputs"] if i["made"]]
         unserved = None
-        if made and data is None:  # a server may lack what it computes these columns from
+        if made and data is None:  # a server may lack the events for these columns
             assert saved.features is not None
             try:
                 online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))
@@ -251,8 +251,8 @@ def make_graph(
         for n, at in saved.place.items()
     }
     table = GraphTable({}, later=later)
-    lists = None if list_column is None else GraphGroups(table[list_column].values)  # type: ignore[arg-type]
-    table, served = written(steps, table, ListScope(lists, list_column), wanted)
+    lists = None if list_column is None else GraphGroups(table[list_column].values, list_column)  # type: ignore[arg-type]
+    table, served = written(steps, table, lists, wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
     readers = [m for several in loaded.values() for m in several if m.reads_events]
     events, of_events = None, []
@@ -359,9 +359,6 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
             whole = whole * (wanted // own) if wanted > own else whole // (own // wanted)
         return whole if about["missing"] is None else np.where(missing, about["missing"], whole)
     return column.number().cpu().numpy().astype(kind)
-
-
-# The events before lists as an exported graph takes them.
 
 
 def event_feeds(about: dict[str, Any], groups: torch.Tensor, events: ListEvents) -> dict[str, np.ndarray]:

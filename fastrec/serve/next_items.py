@@ -47,18 +47,16 @@ def export_next_items(
 ) -> Exported:
     """Write a run's net as a graph: sessions of raw item ids → ids of the best items, and their scores.
 
-    The graph's inputs are ``items`` ``[rows, length]`` (ids as in the training files, the last event last; what is no
-    known item, such as the filling of short sessions, is passed over), ``k`` ``[1]`` and what else the net reads of
-    events, ``[rows, length]`` each: side features by their names (kinds as they were learned, others count as unknown;
-    numbers as float64) and ``times``, seconds as float64. Its outputs are ``ids`` and ``scores``, ``[rows, k]``. Where
-    there are fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
+    Inputs are ``items`` ``[rows, length]`` (ids as in the training files, the last event last; unknown ids and padding
+    are ignored), ``k`` ``[1]``, and ``[rows, length]`` for each other column of events: side features by name (unknown
+    kinds allowed; numbers as float64) and ``times`` (seconds, float64). Outputs are ``ids`` and ``scores``
+    ``[rows, k]``. If there are fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
 
-    Where the run's settings name ``goals``, each with a head of its ``GoalNet``, a goal has its own ``ids_GOAL`` and
-    ``scores_GOAL``. Other models (neighbours, trees) have no form in a graph: ``left_out`` names them. A server of the
-    run directory itself has them all, but of a run for several goals.
+    With ``goals`` in the run's settings, each head of its ``GoalNet`` has ``ids_GOAL`` and ``scores_GOAL``. Models
+    without a graph (neighbours, trees) are named in ``left_out``; a server of the run directory has them too.
 
     Args:
-        run, out, trust, stages: as ``export_run`` takes them.
+        run, out, trust, stages: see ``export_run``.
         model: the name of the net in the blend; None: the only one.
 
     Raises:
@@ -111,9 +109,9 @@ def export_next_items(
 class SessionScores(nn.Module):
     """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
-    Codes are in the order of the events; 0 is no event, at any place. Side features follow, ``[n, length]`` each (codes
-    int64, numbers float64), and a net's times, float64. Code 0 scores -inf, with ``exclude_seen`` a session's own items
-    too. ``heads``: a ``GoalNet``'s goals whose scores are returned one after the other; none: its own alone.
+    Codes are in the order of the events, 0 is padding. Side features ``[n, length]`` follow (codes int64, numbers
+    float64), then times, float64. Code 0 scores -inf, and a session's own items if ``exclude_seen``. ``heads`` names
+    the goals of a ``GoalNet`` to score; empty: its own goal.
     """
 
     def __init__(self, model: NextItemNet, *, exclude_seen: bool = False, heads: Iterable[str] = ()) -> None:
@@ -134,7 +132,7 @@ class SessionScores(nn.Module):
         there = codes > 0
         events = there.long()
         count = events.sum(1)
-        # the last events that the net reads move to the left, int64 [n, reads]; what is not read goes behind the end
+        # the last events that the net reads move to the left, int64 [n, reads]; others go behind the end
         place = events.cumsum(1) - 1 - (count - self.reads).clamp_min(0).unsqueeze(1)
         place = torch.where(there & (place >= 0), place, self.reads)
         room = (codes.shape[0], self.reads + 1)
@@ -153,7 +151,7 @@ class SessionScores(nn.Module):
 
 
 def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
-    """Describe what is read of events beside the items, for ``serving.json``: side features, then times.
+    """Describe the columns of events beside the items, for ``serving.json``: side features, then times.
 
     A side feature that cannot be an input, by its type or its name, is refused.
     """
@@ -245,12 +243,12 @@ class NextItemGraph:
     """An export of a run for next items.
 
     Args:
-        folder: what ``export_next_items`` wrote.
-        threads, device: as ``Scorer`` takes them.
+        folder: an export of ``export_next_items``.
+        threads, device: see ``Scorer``.
 
     Attributes:
-        columns: what the graph reads of events beside the items, as ``serving.json`` describes it, by name.
-        goals: of a run for several goals; else none.
+        columns: descriptions of the other columns of events that the graph reads, by name (see ``serving.json``).
+        goals: the goals of a run for several goals.
 
     Raises:
         MissingFileError: there is no export.
@@ -281,15 +279,15 @@ class NextItemGraph:
 
         Args:
             sessions: ids of items, the last event last; unknown ones are ignored.
-            k: at most so many.
-            times: of the same events, in seconds, if ``columns`` has them; else None.
-            sides: name → values of the same events, such as their kinds; None for one that is not known.
+            k: the largest number of items.
+            times: seconds of the same events, if ``columns`` has them.
+            sides: name → values of the same events, such as their kinds; None if unknown.
 
         Returns:
             For each session ids, the best first, and their scores; with ``goals`` a dict of such pairs.
 
         Raises:
-            DataError: what the graph reads of events is not given, not for each of them, or is of another type.
+            DataError: a column of events is absent, incomplete, or of another type.
         """
         given = {**({} if times is None else {"times": times}), **(sides or {})}
         lengths = np.array([len(s) for s in sessions], np.int64)

@@ -302,20 +302,10 @@ class GraphTensor:
         self.some = False  # whether it was made by ``any``
 
     # what torch itself tells of the meta tensor
-    dtype, shape, ndim = (property(attrgetter(f"meta.{n}")) for n in ("dtype", "shape", "ndim"))
+    dtype, shape, ndim, size, dim, is_floating_point = (
+        property(attrgetter(f"meta.{n}")) for n in ("dtype", "shape", "ndim", "size", "dim", "is_floating_point")
+    )
     device, is_cuda = torch.device("cpu"), False  # only the graph's runtime has a device
-
-    def size(self, *dim: int) -> Any:
-        """Return the shape, or one of its sizes."""
-        return self.meta.size(*dim)
-
-    def dim(self) -> int:
-        """Return the number of dimensions."""
-        return self.meta.ndim
-
-    def is_floating_point(self) -> bool:
-        """Check if the values are floats."""
-        return self.meta.is_floating_point()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -397,7 +387,7 @@ GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (se
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function of torch with symbolic tensors among its arguments; refuse what has no form as nodes."""
+    """Call a function of torch with symbolic tensors among its arguments; refuse those without a form as nodes."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", name)

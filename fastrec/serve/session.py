@@ -47,9 +47,9 @@ def check_hash(graph: Path, sha: str) -> None:
 
 
 def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> Any:
-    """Open a graph's session of onnxruntime, on ``'cpu'``, ``'cuda'``, or ``'tensorrt'`` (what it cannot do: CUDA).
+    """Open a graph's session of onnxruntime, on ``'cpu'``, ``'cuda'``, or ``'tensorrt'`` (with CUDA for other nodes).
 
-    On a GPU what works on text and on vocabularies stays on the CPU: onnxruntime has no such operators there.
+    On a GPU, nodes for text and vocabularies run on the CPU: onnxruntime has no such operators there.
     """
     if device not in _PROVIDERS:
         raise DataError(f"there is no device {device!r} to serve on", remedy=f"Choose one of {', '.join(_PROVIDERS)}")

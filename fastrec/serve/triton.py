@@ -1,14 +1,11 @@
 """``write_triton``: an exported run as a model repository of NVIDIA's Triton Inference Server.
 
-Shapes. Inputs and outputs of the graph are ``[n]`` or ``[n, width]``, and Triton knows no tensor without a dimension
-beside the batch: requests have ``[n, 1]`` for ``[n]``, and ``reshape`` takes the 1 away (its model configuration,
-"Reshape",
-https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html).
+Shapes: Triton's tensors have a dimension beside the batch. Requests send ``[n, 1]`` for an input ``[n]``, and
+``reshape`` removes the 1 (Triton's user guide, "Model configuration", "Reshape").
 
-Batches. Triton joins the rows of several requests where ``max_batch_size`` is above 0. What looks at the column of
-lists must not be given the lists of two requests under one number, so that there a request is a batch:
-``max_batch_size: 0``, with the rows as a dimension like others. (Without ``dynamic_batching`` in the file it would
-not do: Triton adds that to models of onnxruntime by itself.)
+Batches: Triton joins requests if ``max_batch_size`` is above 0. A model that reads the column of lists would mix the
+lists of two requests, so there a request is a batch: ``max_batch_size: 0``, and rows are a dimension. (To leave out
+``dynamic_batching`` is not enough: Triton adds it to models of onnxruntime.)
 """
 
 from __future__ import annotations
@@ -24,17 +21,15 @@ from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.serve.session import FILE, read_about
 
-# Protocol-buffer text, as Triton's ``config.pbtxt`` is written: no more of it than is needed here.
-
 
 class Enum(str):
-    """The name of a constant, which stands without quotes."""
+    """The name of a constant, written without quotes."""
 
     __slots__ = ()
 
 
 def pbtxt(fields: Mapping[str, Any], indent: str = "") -> str:
-    """Write fields as text: name → number, bool, string, ``Enum``, message (a mapping) or list of these, or None."""
+    """Write fields as protocol-buffer text: numbers, bools, strings, ``Enum``, messages (mappings), lists, or None."""
 
     def scalar(value: Any) -> str:  # numbers, bools and quoted text are written as in JSON
         return str(value) if isinstance(value, Enum) else json.dumps(value, ensure_ascii=False)
@@ -71,35 +66,27 @@ def write_triton(
 ) -> list[Path]:
     """Write a Triton model repository of an exported run.
 
-    ``name`` is the whole graph as one model of onnxruntime. Where the export has parts there are, beside it,
-    ``name_PART`` for each of them, and ``name_ensemble``, which hands tensors from part to part by their names. Parts
-    are listed in ``serving.json``, in the order in which they run::
+    ``name`` is the whole graph as one model of onnxruntime. If the export has parts, ``name_PART`` is one of them and
+    ``name_ensemble`` passes tensors between them by name. ``serving.json`` lists parts in running order::
 
-        "parts": [
-            {"name": "features", "kind": "onnx", "file": "parts/features.onnx", "files": ["features.onnx"],
-             "inputs": [{"name": "age", "type": "int64", "width": null}],
-             "outputs": [{"name": "matrix", "type": "float32", "width": 60}]},
-            {"name": "forest", "kind": "xgboost", "file": "parts/forest.ubj",
-             "inputs": [{"name": "matrix", "type": "float32", "width": 60}],
-             "outputs": [{"name": "margin", "type": "float32", "width": 1}]},
-            {"name": "stack", "kind": "onnx", "file": "parts/stack.onnx", …}
-        ]
+        {"name": "forest", "kind": "xgboost", "file": "parts/forest.ubj", "files": ["forest.ubj"],
+         "inputs": [{"name": "matrix", "type": "float32", "width": 60}],
+         "outputs": [{"name": "margin", "type": "float32", "width": 1}]}
 
-    A ``width`` of null is ``[n]``, a number ``[n, width]``, -1 as wide as the request. ``files``: the file
-    and those that hold its weights, where there are such. An ``xgboost`` part is one matrix in, float32, and one out,
-    and is run by the FIL backend, which says what the booster's objective makes of margins (``booster_of_margins``).
+    ``kind`` is ``onnx`` or ``xgboost`` (one float32 matrix to another, by the FIL backend). A ``width`` of null means
+    ``[n]``, a number ``[n, width]``, -1 as wide as the request. ``files`` includes separate weights.
 
     Args:
-        export_dir: what ``fastrec export`` wrote.
+        export_dir: an export of ``fastrec export``.
         out: the repository; models of these names in it are replaced, others stay.
         name: the model's name.
-        max_batch_size: rows at most in a batch.
-        dynamic: join the rows of requests that wait; False: a request is a batch. What looks at lists never joins.
+        max_batch_size: largest number of rows in a batch.
+        dynamic: join waiting requests; models that read lists never join them.
         preferred_sizes: sizes at which a batch does not wait for more.
         max_delay_us: how long a request may wait for others, microseconds.
-        instances: how many of the model run side by side (on a CPU with one thread each where there are several).
-        device: ``'gpu'``: what can runs on CUDA, without TF32, whose rounding scores would show; ``'tensorrt'``: there
-            by TensorRT. Parts that read text stay on the CPU.
+        instances: number of parallel instances of the model; with several, each has one CPU thread.
+        device: ``'gpu'``: CUDA without TF32, which would change scores; ``'tensorrt'``: TensorRT. Parts that read text
+            run on the CPU.
 
     Returns:
         The models' folders.
@@ -107,7 +94,7 @@ def write_triton(
     Raises:
         MissingFileError, UnreadableFileError: there is no export, or a part of it is gone.
         DataError: a name is no name of a folder, or parts do not fit together.
-        WriteError: there is a folder of such a name that is no model of Triton.
+        WriteError: a folder of such a name is no model of Triton.
     """
     export_dir, out = Path(export_dir), Path(out)
     if not is_plain_name(name):
@@ -136,7 +123,7 @@ def write_triton(
 
 @dataclass(frozen=True)
 class _TritonOptions:
-    """How models are to run; ``lists``: the input that tells lists apart, None where there are none."""
+    """Options of all models; ``lists``: the input with the lists' ids, None without lists."""
 
     max_batch_size: int
     dynamic: bool
@@ -155,7 +142,7 @@ class _TritonOptions:
 def _read(export_dir: Path) -> dict[str, Any]:
     about, path = read_about(export_dir), export_dir / FILE
     try:
-        about["inputs"] = [t for t in about["inputs"] if t.get("graph", True)]  # others are for what makes columns
+        about["inputs"] = [t for t in about["inputs"] if t.get("graph", True)]  # others feed outside features
         for tensor in about["inputs"]:
             tensor.setdefault("width", -1 if tensor.get("events") else None)
         if about.get("events_count"):

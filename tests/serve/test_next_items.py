@@ -26,7 +26,6 @@ from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve import next_items as library
 from fastrec.serve.next_items import SessionScores
-from fastrec.serve.onnx_builder import Graph
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -73,7 +72,11 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def export(run):
-    return export_next_items(run, run.parent / "export").folder
+    said = CliRunner().invoke(app, ["export", str(run), "--out", str(run.parent / "export")])
+    assert said.exit_code == 0, said.output
+    assert "43 rows: the largest difference is" in said.output
+    assert "not in the file: near" in said.output
+    return run.parent / "export"
 
 
 @pytest.fixture(scope="module")
@@ -134,30 +137,6 @@ def test_verify(run, export, once, once_export, tmp_path):
         verify_next_items(export, other)
 
 
-def test_the_commands(run, export, tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "_graph", lambda *args, **options: _Written(export))  # it takes long
-    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "made")])
-    assert said.exit_code == 0, said.output
-    assert "43 rows: the largest difference is" in said.output
-    assert "not in the file: near" in said.output
-    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "made"), "--float16"])
-    assert said.exit_code == 1
-    assert "--float16 is not for runs for next items" in said.output
-
-
-class _Written:
-    """A graph that was written before."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    export = Graph.export
-
-    def save(self, path, *, name):
-        shutil.copy(self.folder / "model.onnx", path)
-        return [path]
-
-
 @pytest.mark.parametrize("name", sorted(NETS))
 def test_every_net_as_a_file(name):
     log = as_frame(lists(60, 0, IDS), SessionFrame(pd.DataFrame({"items": lists(60, 0, IDS)}), item="items").items)
@@ -181,15 +160,6 @@ def test_every_net_as_a_file(name):
         assert ids.ravel().tolist() == net.items.decode(best.reshape(-1)).to_pylist()
 
 
-class Timed(NextItemCompetition):
-    """Events with their times; a net that reads these."""
-
-    name, k, minutes, items, session, order = "Timed", 7, 3.0, "item", "s", ("at",)
-
-    def models(self, *, bs):
-        return {"net": NextItemNet("HSTU", **{**SIZES, "options": {"bias": "both", "blocks": 2}})}
-
-
 def timed_log(n: int, seed: int) -> pd.DataFrame:
     draws = np.random.default_rng(seed)
     parts = lists(n, seed, IDS)
@@ -197,40 +167,6 @@ def timed_log(n: int, seed: int) -> pd.DataFrame:
     log = pd.DataFrame(rows, columns=["s", "item"])
     # long pauses and short ones, at the end of which a float32 would know no second
     return log.assign(at=pd.to_datetime(1.7e9 + np.exp(draws.uniform(0, 14, len(log))).cumsum(), unit="s"))
-
-
-@pytest.fixture(scope="module")
-def timed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("timed")
-    timed_log(150, 0).to_parquet(folder / "train.parquet")
-    timed_log(40, 1).to_parquet(folder / "test.parquet")
-    return run_competition(Timed(), folder, folder / "run")
-
-
-def test_a_net_with_times_is_a_file_that_reads_them(timed, tmp_path):
-    saved = SavedNextItems(timed)
-    net = saved.blend.models["net"]
-    with torch.no_grad():  # after one epoch they are next to nothing
-        for table in net.model.bias.tables.values():
-            torch.nn.init.normal_(table.weight)
-    saved.blend.save(timed / "models" / "blend")
-    export = export_next_items(timed, tmp_path / "export").folder
-    assert verify_next_items(export, timed).holds
-    assert verify_next_items(export, timed, timed.parent).holds
-    graph, sessions = NextItemGraph(export), saved.read(timed.parent)
-    items, scores = net.recommend(sessions, 7)
-    own = [sessions.decode(v).to_pylist() for v in sessions.values.split(sessions.lengths.tolist())]
-    times = [v.tolist() for v in sessions.times.split(sessions.lengths.tolist())]
-    said = graph.recommend(own, 7, times)
-    assert [i for i, _ in said] == [net.items.decode(row).to_pylist() for row in items]
-    np.testing.assert_allclose([s for _, s in said], scores.numpy(), rtol=1e-5, atol=1e-5)
-    quick = graph.recommend(own, 7, [[t / 1e6 for t in row] for row in times])
-    assert float(np.abs(np.subtract([s for _, s in said], [s for _, s in quick])).max()) > 1e-3
-    for wrong in (None, [row[1:] for row in times]):
-        with pytest.raises(DataError, match="reads times"):
-            graph.recommend(own, 7, wrong)
-    with pytest.raises(DataError, match="no times"):
-        saved.recommend_items(own)
 
 
 class Kinds(NextItemCompetition):
@@ -268,7 +204,7 @@ def test_a_net_with_kinds_of_events_is_a_file_that_reads_them(kinds, tmp_path):
     rng = torch.Generator().manual_seed(0)
     for net in saved.blend.models.values():  # after one epoch heads and kinds are next to nothing
         with torch.no_grad():
-            for part in [*net.model.heads.towers, *net.model.input.readers]:
+            for part in [*net.model.heads.towers, *net.model.input.readers, *net.model.bias.tables.values()]:
                 for weight in part.parameters():
                     weight.copy_(torch.randn(weight.shape, generator=rng.manual_seed(0)))
             net.model.input.readers[0].weight[0] = 0.0
@@ -300,7 +236,9 @@ def test_a_net_with_kinds_of_events_is_a_file_that_reads_them(kinds, tmp_path):
         other = graph.recommend(own, 7, times, sides={**columns, "type": [["no"] * len(s) for s in own]})
         none = graph.recommend(own, 7, times, sides={**columns, "type": [[None] * len(s) for s in own]})
         assert other == none
-        assert np.abs(scores_of[name][:-1] - [s for _, s in none]).max() > 1e-3
+        quick = graph.recommend(own, 7, [[t / 1e6 for t in row] for row in times], sides=columns)
+        for others in (none, quick):
+            assert np.abs(scores_of[name][:-1] - [s for _, s in others]).max() > 1e-3
     assert np.abs(scores_of["clicks"] - scores_of["buys"]).max() > 1e-3
     for wrong, words in (
         ({}, "reads type.*sides={'type'"),
@@ -310,16 +248,19 @@ def test_a_net_with_kinds_of_events_is_a_file_that_reads_them(kinds, tmp_path):
     ):
         with pytest.raises(DataError, match=words):
             graph.recommend(own, 7, times, sides=wrong)
+    for wrong in (None, [row[1:] for row in times]):
+        with pytest.raises(DataError, match="reads times"):
+            graph.recommend(own, 7, wrong, sides=columns)
 
 
-def test_times_are_asked_for_wherever_the_net_that_reads_them_is(timed):
+def test_times_are_asked_for_wherever_the_net_that_reads_them_is(kinds):
     pytest.importorskip("starlette")
     from fastrec.serve.server.recommend import _reads_times
 
-    net = SavedNextItems(timed).blend.models["net"]
-    near = CoVisitation()
+    blend, near = SavedNextItems(kinds).blend, CoVisitation()
+    net = blend.models["clicks"]
     inside = (RankedCandidates({"net": net, "near": near}), Candidates({"near": near, "net": net}, k=5))
-    assert all(_reads_times(model) for model in (net, SavedNextItems(timed).blend, *inside))
+    assert all(_reads_times(model) for model in (net, blend, *inside))
     without = (near, NextItemNet(), RankedCandidates({"near": near}), Candidates({"near": near}, k=5))
     assert not any(_reads_times(model) for model in without)
 
@@ -334,6 +275,9 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
         export_next_items(near, tmp_path / "export")
     with pytest.raises(DataError, match="none is 'near'"):
         export_next_items(run, tmp_path / "export", model="near")
+    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "export"), "--float16"])
+    assert said.exit_code == 1
+    assert "--float16 is not for runs for next items" in said.output
     with pytest.raises(NotFittedError):
         SessionScores(NextItemNet())
     with pytest.raises(WriteError, match="other things"):

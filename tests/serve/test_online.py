@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -19,11 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from competitions.trivago2019.competition import Trivago2019
-from competitions.trivago2019.simulate import simulate
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.features import (
-    CoVisit,
     Cross,
     CumCount,
     CumStat,
@@ -38,7 +32,6 @@ from fastrec.features import (
 from fastrec.features.base import Context, Grouped
 from fastrec.serve import MemoryStore, Online, write_online_state
 from fastrec.table import Column, Table
-from tests import fresh
 from tests.serve.online_frames import ITEMS, SCHEMA, batch, equal, fitted, from_log, from_rows, random_rows
 
 EVERY = [*from_log(), *from_rows()]
@@ -93,16 +86,6 @@ REPLAYS = [(chosen([i]), i) for i in range(len(EVERY))] + [(TWO_KINDS, seed) for
 @pytest.mark.parametrize(("features", "seed"), REPLAYS, ids=lambda v: repr(v[-1])[:40] if isinstance(v, list) else "")
 def test_each_generator_equals_the_batch(features: list, seed: int) -> None:
     assert replay(features, seed, keep=2, late=1, steps=12) == 12
-
-
-def test_of_items_at_one_time_co_visits_order_decides() -> None:
-    fs = fitted([CoVisit("item", by="user", order="t", table="log", last=2)])
-    online = Online(fs, tables={"log": SCHEMA}, keep=2, late=0)
-    log = pa.table({"user": ["u"] * 9, "item": ["c", "b", "a", "a", *"aaaaa"], "t": [1, 1, 1, 1, 9, 9, 9, 9, 9]})
-    asked = pa.table({"user": ["u"] * 3, "item": ["a", "b", "c"], "t": [9, 9, 9]})
-    for seen in (4, 9):  # with the later ones the first four are old
-        online.observe(log.slice(0, 4) if seen == 4 else log.slice(4), "log")
-        equal(online.features(asked), fs.transform(asked, tables={"log": log.slice(0, seen)}))
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("ms")])
@@ -301,60 +284,6 @@ def test_a_table_that_features_do_without_may_lack():
     assert np.isnan(features.transform(rows, tables={"log": log})["jaccard_mean"]).all()
 
 
-LOGS = ["log", "touches", "shown", "clicked"]
-
-
-def load(folder: Path) -> tuple[FeatureSet, Table, dict[str, Table]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        data = Trivago2019().load(folder, rows=None, device=torch.device("cpu"))
-    features = Trivago2019().features()
-    features.keep = "outputs"
-    features.fit(data.train, tables=data.tables, unlabeled=data.test)
-    return features, data.test, data.tables
-
-
-def replay_lists(features: FeatureSet, lists: Table, tables: dict[str, Table], count: int, **options: object) -> None:
-    """The events in order of time, those of the asking session one by one, and every list when its turn comes."""
-    online = Online(features, tables=tables, history=False, outputs=features.outputs, **options)
-    items = {n: t for n, t in tables.items() if n == "items"}  # the real files lack it
-    for name, table in items.items():
-        online.observe(table, name)
-    number, time = lists["list_id"].integer(), lists["timestamp"].integer()
-    asked = [int(i) for i in torch.unique(number)]
-    asked = sorted(asked, key=lambda i: int(time[number == i][0]))[:: max(len(asked) // count, 1)]
-    times = {n: tables[n]["timestamp"].integer().numpy() for n in LOGS}
-    waiting = {n: np.argsort(t, kind="stable") for n, t in times.items()}
-    seen: dict[str, list[int]] = {n: [] for n in LOGS}
-    for i in asked:
-        rows = lists.take(number == i)
-        now, session = int(time[number == i][0]), rows["session_id"].to_arrow()[0].as_py()
-        for name in LOGS:  # events at the list's own time are there already, and must not be seen
-            due = waiting[name][: np.searchsorted(times[name][waiting[name]], now, side="right")]
-            waiting[name] = waiting[name][len(due) :]
-            own = np.array([s == session for s in tables[name]["session_id"].to_arrow().take(due).to_pylist()], bool)
-            parts = [due[~own], *(due[k : k + 1] for k in np.flatnonzero(own))]
-            for part in parts:
-                online.observe(tables[name].take(torch.from_numpy(part)), name)
-                seen[name] += part.tolist()
-        given = {n: tables[n].take(torch.tensor(seen[n], dtype=torch.int64)) for n in LOGS}
-        want = features.transform(rows, tables={**given, **items})
-        equal(online.features(rows), want.to_arrow())
-    assert online.observed("touches") > 0
-
-
-def test_simulated_lists_get_the_features_of_the_batch(tmp_path: Path) -> None:
-    simulate(100, tmp_path)
-    replay_lists(*load(tmp_path), 12, keep=4, late=0)
-
-
-def test_real_lists_get_the_features_of_the_batch(data_dir: Path) -> None:
-    """Some seconds: the batch goes over the whole log for each list."""
-    if not (data_dir / "trivago2019" / "train.csv").is_file():
-        pytest.skip("no trivago files in FASTREC_DATA")
-    replay_lists(*load(data_dir / "trivago2019"), 3)
-
-
 # Stores: what was acknowledged is there after a crash, a torn end is cut off, damage is refused
 
 
@@ -462,45 +391,6 @@ def test_one_process_at_a_time_whose_threads_share_the_log(tmp_path: Path) -> No
     assert [d.exception() for d in doing] == [None] * 4
     store.close()
     assert [len(v) for v in kept(tmp_path, b"0", b"1", b"2", b"3", b"all")] == [50, 50, 50, 50, 200]
-
-
-CHILD = """
-import sys, numpy as np
-from fastrec.serve import MemoryStore, Online
-from tests.serve.online_frames import random_rows, SCHEMA
-from tests.serve.test_online import small
-log = random_rows(np.random.default_rng(1), 30000, (0, 500))
-online = Online(small(), store=MemoryStore(sys.argv[1]), tables={"log": SCHEMA}, keep=4, late=0)
-place = online.observed("log")
-while place < len(log):
-    place += online.observe(log.slice(place, 3), "log")
-    print(place, flush=True)
-    if place % 7 == 0:
-        online.snapshot()
-"""
-
-
-def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    fs, acknowledged = small(), 0
-    log = random_rows(np.random.default_rng(1), 30000, (0, 500))
-    for pause in (0.02, 0.3, 0.1):
-        with fresh.start(CHILD, tmp_path / "s") as child:
-            lines = [child.stdout.readline()]
-            time.sleep(pause)
-            child.send_signal(signal.SIGKILL)
-            lines += child.stdout.read().splitlines()
-        assert child.returncode == -signal.SIGKILL
-        told = [int(n) for n in lines if n.strip().isdigit()]
-        assert told
-        before, acknowledged = acknowledged, told[-1]
-        online = Online(fs, store=MemoryStore(tmp_path / "s"), tables={"log": SCHEMA}, keep=4, late=0)
-        stored = online.observed("log")
-        assert stored in (acknowledged, acknowledged + 3)
-        assert acknowledged > before
-        asked = ASKED.set_column(2, "t", pa.array([1000] * 3))
-        equal(online.features(asked), batch(fs, asked, log.slice(0, stored), None))
-        online.close()
-        acknowledged = stored
 
 
 def test_in_memory_and_in_a_folder_stores_do_the_same(tmp_path: Path) -> None:

@@ -75,26 +75,3 @@ def test_triton_takes_events_as_wide_as_they_come(folder: Path, tmp_path: Path) 
     at = said.index("events.kind")
     assert "dims: -1\n" in said[at : at + 120].replace("  ", "") or "[-1, -1]" in said[at : at + 120]
     assert (tmp_path / "repo" / "looks_ensemble" / "config.pbtxt").is_file()
-
-
-def test_a_server_takes_lists_of_events(folder: Path) -> None:
-    pytest.importorskip("starlette")
-    pytest.importorskip("orjson")
-    from fastrec.serve import make_app
-    from tests.serve.server.calls import post
-
-    rows = pd.read_parquet(folder / "layout" / "test.parquet")
-    log = pd.read_parquet(folder / "layout" / "log.parquet")
-    log = log[log.t < 50].sort_values("t", kind="stable")
-    sent = {n: rows[n].tolist() for n in ("list_id", "item", "place", "t")}
-    for name in ("item", "kind", "dwell", "t"):
-        by = log.groupby("s")[name].apply(list)
-        sent[f"events.{name}"] = [by.get(s) for s in rows["s"]]
-    app = make_app(folder / "out")
-    try:
-        answer = post(app, "/v1/score", {"columns": sent})
-        assert answer.status == 200, answer.body
-    finally:
-        app.state.service.close()
-    wanted = pq.read_table(folder / "run/test/stack.parquet")["score"].to_numpy()
-    np.testing.assert_allclose(answer.json()["scores"], wanted, atol=1e-5)

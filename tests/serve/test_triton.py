@@ -84,20 +84,7 @@ def test_one_model_that_joins_requests(tmp_path, parse):
     assert not config.HasField("optimization")
     assert (made / "1" / config.default_model_filename).read_bytes() == b"model.onnx"
     assert (made / "1" / "model.onnx.data").read_bytes() == b"model.onnx.data"
-
-
-@pytest.mark.parametrize(("lists", "dynamic"), [("id", True), (None, False)])
-def test_a_request_is_a_batch_where_there_are_lists_or_it_is_asked_for(lists, dynamic, tmp_path, parse):
-    (made,) = write_triton(export(tmp_path / "export", lists=lists), tmp_path / "repo", name="m", dynamic=dynamic)
-    config = parse(made)
-    assert config.max_batch_size == 0
-    assert not config.HasField("dynamic_batching")
-    for one in (*config.input, *config.output):
-        assert (list(one.dims), list(one.reshape.shape)) == ([-1, 1], [-1])
-
-
-def test_several_columns_of_scores_keep_their_shape(tmp_path, parse):
-    config = parse(write_triton(export(tmp_path / "export", width=4), tmp_path / "repo", name="m")[0])
+    config = parse(write_triton(export(tmp_path / "wide", width=4), tmp_path / "repo", name="wide")[0])
     assert list(config.output[0].dims) == [4]
     assert not config.output[0].HasField("reshape")
 
@@ -133,7 +120,10 @@ def test_parts_one_after_the_other(lists, dynamic, tmp_path, parse):
     folders = {p.name: p for p in write_triton(source, tmp_path / "repo", name="m", dynamic=dynamic)}
     made = {n: parse(p) for n, p in folders.items()}
     assert list(made) == ["m", "m_features", "m_forest", "m_net", "m_stack", "m_ensemble"]
-    whole = made["m_ensemble"]
+    one, whole = made["m"], made["m_ensemble"]
+    if lists is not None or not dynamic:  # a request is a batch
+        assert (one.max_batch_size, one.HasField("dynamic_batching")) == (0, False)
+        assert {(*t.dims, *t.reshape.shape) for t in (*one.input, *one.output)} == {(-1, 1, -1)}
     assert (whole.platform, whole.max_batch_size) == ("ensemble", 4096 if dynamic and lists is None else 0)
     assert not whole.instance_group
     assert made["m_features"].max_batch_size == whole.max_batch_size
@@ -178,20 +168,19 @@ def test_a_forest_is_run_by_fil(tmp_path, parse):
     assert list(config.output[0].dims) == [5]
 
 
-def test_parts_that_do_not_fit_are_named(tmp_path):
-    def written(name: str, parts: list):
-        return write_triton(export(tmp_path / name, parts=parts), tmp_path / "repo", name="m")
+ODD = [
+    (PARTS[1:], r"forest reads matrix .* nothing before gives it"),
+    (PARTS[:2], "no part gives score"),
+    ([PARTS[0], {**PARTS[1], "outputs": [tensor("margin", "float64", 1)]}], "float32 matrices"),
+    ([{**PARTS[0], "kind": "python"}], "unknown kind"),
+    ([{**PARTS[0], "outputs": [tensor("when", "date")]}], "no type 'date'"),
+]
 
-    with pytest.raises(DataError, match=r"forest reads matrix .* nothing before gives it"):
-        written("a", PARTS[1:])
-    with pytest.raises(DataError, match="no part gives score"):
-        written("b", PARTS[:2])
-    with pytest.raises(DataError, match="float32 matrices"):
-        written("c", [PARTS[0], {**PARTS[1], "outputs": [tensor("margin", "float64", 1)]}])
-    with pytest.raises(DataError, match="unknown kind"):
-        written("d", [{**PARTS[0], "kind": "python"}])
-    with pytest.raises(DataError, match="no type 'date'"):
-        written("e", [{**PARTS[0], "outputs": [tensor("when", "date")]}])
+
+@pytest.mark.parametrize(("parts", "says"), ODD, ids=lambda v: v if isinstance(v, str) else "")
+def test_parts_that_do_not_fit_are_named(tmp_path, parts, says):
+    with pytest.raises(DataError, match=says):
+        write_triton(export(tmp_path / "export", parts=parts), tmp_path / "repo", name="m")
     assert not (tmp_path / "repo").exists()
 
 

@@ -75,7 +75,6 @@ def statistics_of(
 
 
 def _index(known: list[Any], value: Any) -> int:
-    """Return the place of a value in a list, appending it if necessary."""
     if value not in known:
         known.append(value)
     return known.index(value)
@@ -102,7 +101,6 @@ def _counts(table: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _values(one: Mapping[str, Any], counts: np.ndarray, denominator: int) -> np.ndarray:
-    """Compute a statistic of every row, float32 as in CatBoost."""
     kind, border = one["ctr_type"], one["target_border_idx"]
     if kind == "Borders":
         good, total = counts[:, border + 1 :].sum(1), counts.sum(1)

@@ -247,7 +247,7 @@ class Tree:
     """One tree; row 0 is the root."""
 
     left: np.ndarray  # int ``[rows]``, the children's rows; -1 in rows that are leaves
-    right: np.ndarray  # int ``[rows]``, the children's rows; -1 in rows that are leaves
+    right: np.ndarray  # as ``left``
     feature: np.ndarray  # int ``[rows]``
     threshold: np.ndarray  # float ``[rows]``
     missing_left: np.ndarray  # bool ``[rows]``
@@ -312,20 +312,12 @@ def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str,
 # a processor guesses branches wrongly; a single row takes .09 ms for .03.
 
 
-@dataclass(frozen=True)
-class SymmetricTrees:
-    """Trees of one depth whose nodes of a level have the same split."""
+def symmetric_trees(forest: Forest, targets: int) -> tuple[np.ndarray, ...] | None:
+    """Convert trees to tables; None: one of them is not symmetric, depths differ too much, or a target has no tree.
 
-    feature: np.ndarray  # ``[splits]``, the distinct splits
-    threshold: np.ndarray  # ``[splits]``, the distinct splits
-    missing_left: np.ndarray  # ``[splits]``, the distinct splits
-    splits: np.ndarray  # int64 ``[depth, trees]``, which split each level has
-    leaves: np.ndarray  # float64 ``[trees, 2 ** depth]``; the right side of the first level is the highest digit
-    target: np.ndarray  # int64 ``[trees]``, ascending
-
-
-def symmetric_trees(forest: Forest, targets: int) -> SymmetricTrees | None:
-    """Convert trees to tables; None: one of them is not symmetric, depths differ too much, or a target has no tree."""
+    Returns the distinct splits (columns, thresholds, whether NaN goes left), their int64 numbers ``[depth, trees]``,
+    float64 ``[trees, 2 ** depth]`` leaves (the first level is the highest digit), and each tree's target, ascending.
+    """
     sizes = np.diff(np.append(forest.roots, len(forest.feature)))
     depths = np.log2(sizes + 1).astype(int)
     if not len(sizes) or (sizes + 1 != 1 << depths).any() or not np.isfinite(forest.threshold).all():
@@ -356,36 +348,35 @@ def symmetric_trees(forest: Forest, targets: int) -> SymmetricTrees | None:
     splits_of_nodes = np.stack([forest.feature[nodes], forest.threshold[nodes], forest.missing_left[nodes]], 2)
     distinct, splits = np.unique(splits_of_nodes.reshape(-1, 3), axis=0, return_inverse=True)
     feature, threshold, missing_left = distinct.T
-    return SymmetricTrees(
-        feature.astype(np.int64), threshold, missing_left.astype(bool), splits.reshape(nodes.shape),
-        forest.value[leaves], target[order],
-    )  # fmt: skip
+    numbers, leaves = splits.reshape(nodes.shape), forest.value[leaves]
+    return feature.astype(np.int64), threshold, missing_left.astype(bool), numbers, leaves, target[order]
 
 
-def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: Graph) -> str:
-    """Add the nodes that sum the leaves; return the name of the sums, float64 ``[n, targets]``.
+def symmetric_nodes(trees: tuple[np.ndarray, ...], x: str, columns: int, strict: bool, graph: Graph) -> str:
+    """Add the nodes that sum the leaves of ``symmetric_trees``; return the sums' name, float64 ``[n, targets]``.
 
     ``x`` names the rows, float64 ``[n, columns]``; ``strict``: rows at a threshold go right.
     """
+    feature, threshold, missing_left, numbers, leaves, target = trees
     # columns first: gathers of whole columns are contiguous
-    rows, feature = graph.op("Transpose", x, perm=[1, 0]), trees.feature
-    if not trees.missing_left.all():  # a missing value is above none, one at infinity above all
+    rows = graph.op("Transpose", x, perm=[1, 0])
+    if not missing_left.all():  # a missing value is above none, one at infinity above all
         above = graph.op("Where", graph.op("IsNaN", rows), graph.constant(np.inf), rows)
-        rows, feature = graph.op("Concat", rows, above, axis=0), feature + columns * ~trees.missing_left
+        rows, feature = graph.op("Concat", rows, above, axis=0), feature + columns * ~missing_left
     own = graph.op("Gather", rows, graph.constant(feature), axis=0)
-    right = graph.op("GreaterOrEqual" if strict else "Greater", own, graph.constant(trees.threshold[:, None]))
+    right = graph.op("GreaterOrEqual" if strict else "Greater", own, graph.constant(threshold[:, None]))
     right = graph.cast(right, np.int32)
     leaf = ""
-    for splits in trees.splits:
+    for splits in numbers:
         digit = graph.op("Gather", right, graph.constant(splits), axis=0)
         leaf = graph.op("Add", graph.op("Add", leaf, leaf), digit) if leaf else digit
-    count, width = trees.leaves.shape
+    count, width = leaves.shape
     starts = graph.constant(np.arange(count, dtype=np.int32)[:, None] * np.int32(width))
     places = graph.op("Reshape", graph.op("Add", leaf, starts), graph.constant(np.array([-1])))
-    values = graph.op("GatherElements", graph.constant(trees.leaves.ravel()), places, axis=0)
+    values = graph.op("GatherElements", graph.constant(leaves.ravel()), places, axis=0)
     values = graph.op("Reshape", values, graph.constant(np.array([count, -1])))
     zero, sums = graph.constant(np.array([0])), []
-    bounds = list(pairwise([0, *np.flatnonzero(np.diff(trees.target)) + 1, count]))
+    bounds = list(pairwise([0, *np.flatnonzero(np.diff(target)) + 1, count]))
     for bound in bounds:
         some = values
         if len(bounds) > 1:

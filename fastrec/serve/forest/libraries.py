@@ -176,13 +176,12 @@ _KNOWN = (
 )  # fmt: skip
 
 
-def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> Forest:
+def forest_of_xgboost(booster: xgb.Booster) -> Forest:
     """Convert the trees (``gbtree``, ``dart``) of a booster; one that stopped early must have been cut to its best."""
     learner = json.loads(booster.save_raw("json"))["learner"]
     objective, params = learner["objective"]["name"], learner["learner_model_param"]
     if objective not in _KNOWN:
         raise DataError(f"trees of XGBoost's objective {objective!r} cannot be exported", remedy="Use another one")
-    columns = int(params["num_feature"]) if n_columns is None else n_columns
     targets = max(int(params["num_class"]), int(params.get("num_target", 1)), 1)
     base = _base(params["base_score"], objective, targets)
     about = {"link": _LINKS.get(objective, "identity"), "rule": "lt", "dtype": "float32"}
@@ -192,11 +191,10 @@ def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> For
     model = saved.get("gbtree", saved)["model"]
     weights = (saved | model).get("weight_drop", [1.0] * len(model["trees"]))  # of dart; in the model since 3.4
     trees = [_tree_from_xgboost(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
-    return grow(trees, columns, base, **about)
+    return grow(trees, int(params["num_feature"]), base, **about)
 
 
 def _base(text: str, objective: str, targets: int) -> np.ndarray:
-    """Convert the base score to a margin, in float32 as XGBoost does."""
     score = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)  # in brackets since version 3
     if objective in _LOGITS:
         score = -np.log((1 / score - 1).astype(np.float64))
@@ -293,7 +291,7 @@ def forests_of(estimator: Estimator) -> EstimatorForests:
 def _of_trees(estimator: XGBModel | LGBMModel | CatBoostModel, trees: Any) -> Forest:
     inputs, task = estimator._inputs, estimator._task
     if isinstance(estimator, XGBModel):
-        forest = forest_of_xgboost(trees, len(inputs.names))
+        forest = forest_of_xgboost(trees)
     elif isinstance(estimator, LGBMModel):
         forest = forest_of_lightgbm(trees)
     else:

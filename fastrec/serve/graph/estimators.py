@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from sklearn import linear_model
 from sklearn.linear_model._base import LinearModel  # no public class has all of these for its descendants
 
 from fastrec._core import limits
-from fastrec.estimators import Estimator, XGBModel
+from fastrec.estimators import CatBoostModel, Estimator, XGBModel
 from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import assembled
 from fastrec.estimators.sklearn import DenseInputs
-from fastrec.serve.forest import EstimatorForests, Forest, forest_of_xgboost, forests_of
+from fastrec.serve.forest.forest import Forest
+from fastrec.serve.forest.libraries import EstimatorForests, forest_of_xgboost, forests_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
 from fastrec.serve.graph.features import GraphGroups
 from fastrec.serve.graph.lists import GraphEvents, session_outputs
@@ -26,8 +27,6 @@ from fastrec.stacking import StackModel
 from fastrec.stacking.blends import as_task, in_columns, names_of
 from fastrec.table import Vocab
 from fastrec.validate.target import Task
-
-# Write linear estimators of scikit-learn into a graph: weighted sums, and probabilities from them.
 
 _CLASSIFIERS = (linear_model.LogisticRegression, linear_model.SGDClassifier)
 _POWERS = (linear_model.PoissonRegressor, linear_model.GammaRegressor, linear_model.TweedieRegressor)
@@ -107,10 +106,6 @@ class GraphRows:
         """Number of predictions for a row."""
         return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
 
-    def with_table(self, table: GraphTable, conts: Sequence[str]) -> GraphRows:
-        """Return the same rows with other columns, all numbers."""
-        return GraphRows(table, self.task, [], list(conts), self.n_outputs, self.lists)
-
 
 def prediction(model: Estimator, rows: GraphRows) -> Any:
     """Write an estimator's prediction: float64 ``[rows]`` or ``[rows, k]``; refuse a kind that has no writer."""
@@ -155,7 +150,9 @@ def mean(parts: list[Any]) -> Any:
 def _trees(model: Any, rows: GraphRows) -> Any:
     # XGBoost's own file can be a part only if its trees read the matrix as it is
     plain = isinstance(model, XGBModel) and not model.native_cats
-    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, model._parts if plain else None)
+    # CatBoost reads infinite values itself: where a column has missing values, -inf goes their way
+    matrix = tree_matrix(model._inputs, rows.table, bounded=not isinstance(model, CatBoostModel))
+    return _grown(forests_of(model), matrix, rows, model._parts if plain else None)
 
 
 def _grown(
@@ -179,8 +176,8 @@ def _grown(
     return GraphTensor(graph, predicted, torch.empty(shape, dtype=torch.float64, device="meta"))
 
 
-def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
-    """Write ``TreeInputs.matrix``: float32 ``[rows, columns]``."""
+def tree_matrix(inputs: TreeInputs, table: GraphTable, *, bounded: bool = True) -> GraphTensor:
+    """Write ``TreeInputs.matrix``: float32 ``[rows, columns]``; ``bounded``: without infinite values."""
     columns = []
     for name in inputs.names:
         if name in inputs.vocabs:
@@ -189,7 +186,8 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
         else:
             columns.append(table[name].number(torch.float32))
     some = next(table[n].values.graph for n in table.names if isinstance(table[n].values, GraphTensor))
-    return _matrix(some, columns, torch.float32).clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER)
+    matrix = _matrix(some, columns, torch.float32)
+    return matrix.clamp(-limits.LARGEST_NUMBER, limits.LARGEST_NUMBER) if bounded else matrix
 
 
 @writer("SKModel")
@@ -269,9 +267,6 @@ def _column_ranker(model: Any, rows: GraphRows) -> Any:
     return -rows.lists.place(keys).double()
 
 
-# Write a run's stack into a graph: base models' predictions blended as in training.
-
-
 def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
     """Write a stack's prediction, from those of its base models: float64 ``[rows]`` or ``[rows, k]``."""
     used = {m: base[m] for m in stack.models}
@@ -314,7 +309,7 @@ def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
 @writer("BoostedBlend")
 def _boosted(blend: Any, two: GraphRows) -> Any:
     start = GraphColumn("number", blend.blend.predict(two), name="__start__")
-    return prediction(blend.trees, two.with_table(two.table.with_columns({"__start__": start}), two.conts))
+    return prediction(blend.trees, replace(two, table=two.table.with_columns({"__start__": start}), cats=[]))
 
 
 @writer("TreeBlend")
@@ -323,7 +318,7 @@ def _tree_blend(blend: Any, two: GraphRows) -> Any:
     start = blend.sums.linear(two).float()
     graph, sums = matrix.graph, []
     for booster in blend._boosters:
-        forest = forest_of_xgboost(booster, len(blend._inputs.names))
+        forest = forest_of_xgboost(booster)
         meta = torch.empty((N, forest.targets), dtype=torch.float64, device="meta")
         sums.append(GraphTensor(graph, forest.margins(matrix.value, graph, base=False), meta).float())
     if two.task == "multiclass":

@@ -14,7 +14,7 @@ import torch
 
 from fastrec.errors import FastrecError
 from fastrec.features._engine.chain import steps_behind
-from fastrec.features.base import Feature, Fitted, Grouped, RowWise
+from fastrec.features.base import Feature, Grouped, RowWise
 from fastrec.features.columns import as_columns, as_list, name_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
 from fastrec.serve.onnx_builder import CONTRIBUTED, Graph, GraphTensor, N, NotInGraphError, registrar, value_of
@@ -86,7 +86,6 @@ class _Letters:
         return cls(graph, graph.cast(values.to(torch.int64).value, object), list(_DIGITS))
 
     def length(self) -> str:
-        """Count the bytes of each value, as text."""
         count = self.graph.op("Div", self.codes, self.graph.constant(_SIZE, np.int64))
         total = self.graph.op("ReduceSum", count, self.graph.constant([1], np.int64), keepdims=0)
         return self.graph.cast(total, object)
@@ -136,10 +135,11 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
 
 
 class GraphGroups:
-    """The lists of a graph's rows, by ``codes`` ``[rows]`` that are equal in the rows of one list and no others."""
+    """The lists of a graph's rows: ``codes`` ``[rows]`` are equal within a list; ``column`` names the lists' column."""
 
-    def __init__(self, codes: GraphTensor) -> None:
+    def __init__(self, codes: GraphTensor, column: str | None = None) -> None:
         self.graph: Graph = codes.graph
+        self.column = column
         distinct, _, inverse, _ = self.graph.op("Unique", codes.value, outputs=4, sorted=1)
         self._count, self._of_row = self.graph.op("Shape", distinct), inverse
 
@@ -211,14 +211,6 @@ writer = registrar(_WRITERS)
 
 
 @dataclass
-class ListScope:
-    """The lists of a ranking, and the column that names them."""
-
-    lists: GraphGroups | None = None
-    list_column: str | None = None
-
-
-@dataclass
 class Served:
     """The steps of a FeatureSet that are in a graph, and for each output of the others why they are not."""
 
@@ -226,20 +218,18 @@ class Served:
     outside: dict[str, str] = field(default_factory=dict)
 
 
-def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def write_step(step: Feature, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     """Write a step's columns; refuse one that has no form in a graph."""
     name = type(step).__name__
     try:
         if name in _WRITERS:
-            columns = _WRITERS[name](step, table, places)
+            columns = _WRITERS[name](step, table, lists)
         elif isinstance(step, Grouped):
             raise NotInGraphError(f"{name} looks at other rows", remedy="Serve it from state")
         elif isinstance(step, RowWise):
             columns = step.compute(table)
         else:
-            assert isinstance(step, Fitted)
-            state, fit = step._learned()
-            columns = step.wrap(step.apply(fit, step.prepare(state, table)))
+            columns = step.wrap(applied(step, table))
         return {n: as_graph_column(c) for n, c in columns.items()}
     except (FastrecError, NotImplementedError):
         raise
@@ -248,19 +238,25 @@ def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str,
         raise NotInGraphError(f"{name} has no form in a graph ({error})", remedy="Compute it outside") from error
 
 
+def applied(step: Any, table: GraphTable) -> Any:
+    """Write a fitted step by the code that transforms rows."""
+    state, fit = step._learned()
+    return step.apply(fit, step.prepare(state, table))
+
+
 @writer("Log1p")
-def _log1p(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _log1p(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     # a value without a logarithm is an error in training; in a graph it becomes missing
     return as_columns(step.apply({c: table[c].number() for c in step.columns}))
 
 
 @writer("RowFunction")
-def _function(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _function(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     return as_columns(step.apply(step.prepare(table)))
 
 
 @writer("NaNPattern")
-def _pattern(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _pattern(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     code: Any = 0
     for i, name in enumerate(step.columns):
         code = as_graph_column(table[name]).is_missing().to(torch.int64) * (1 << i) + code
@@ -268,7 +264,7 @@ def _pattern(step: Any, table: GraphTable, places: ListScope) -> dict[str, Colum
 
 
 @writer("DatePart")
-def _date_part(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _date_part(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     made = dict(step.apply(step.prepare(table)))
     missing = made.pop("missing")
     columns: dict[str, Column] = {}
@@ -279,34 +275,33 @@ def _date_part(step: Any, table: GraphTable, places: ListScope) -> dict[str, Col
 
 
 @writer("Categorify")
-def _categorify(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _categorify(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     vocabs, made = step.vocabs, {}
     for n in step.columns:
         codes = encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n])
-        if step.buckets is not None:  # what has no code of its own has that of its hash
+        if step.buckets is not None:  # a value without a code gets that of its hash
             codes = torch.where(codes == 0, hashed(as_graph_column(table[n]), step.buckets), codes)
         made[f"{step.name}_{n}"] = codes
     return as_columns(made)
 
 
 @writer("HashEncode")
-def _hash(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _hash(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     columns = [as_graph_column(table[name_of(c)]) for c in as_list(step.cols)]
     codes = [hashed(c, step.buckets, seed=step.seed) for c in columns]
     return as_columns(dict(zip(step.outputs, codes, strict=True)))
 
 
 @writer("Cross")
-def _cross(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _cross(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     if step.buckets is not None:
         columns = [as_graph_column(table[n]) for n in step.columns]
         return step.wrap({step.outputs[0]: hashed_together(columns, step.buckets, seed=step.seed)})
-    state, fit = step._learned()
-    return step.wrap(step.apply(fit, step.prepare(state, table)))
+    return step.wrap(applied(step, table))
 
 
 @writer("VectorColumns")
-def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _vectors(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     _, fit = step._learned()
     names = step.columns
     # requests have no columns of lists or vectors
@@ -316,15 +311,15 @@ def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Colum
     return step.wrap(step.apply(fit, {"vector": vector}))
 
 
-def lists_of(step: Feature, places: ListScope) -> GraphGroups:
+def lists_of(step: Feature, lists: GraphGroups | None) -> GraphGroups:
     """Return the lists that a step reads; refuse one that looks at other groups than a request's list."""
-    if places.lists is None or step.within is None or list(step.within) != [places.list_column]:
+    if lists is None or step.within is None or list(step.within) != [lists.column]:
         raise NotInGraphError(f"{type(step).__name__} looks at groups other than a request's list", remedy="")
-    return places.lists
+    return lists
 
 
 def written(
-    steps: Sequence[Feature], table: GraphTable, places: ListScope, wanted: Sequence[str]
+    steps: Sequence[Feature], table: GraphTable, lists: GraphGroups | None, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
     """Write all of ``steps`` (those that others read first) that can be written; others' columns become inputs.
 
@@ -336,7 +331,7 @@ def written(
     for step in behind:
         outputs = [n for n in step.outputs if n in needed]
         try:
-            columns = write_step(step, table, places)
+            columns = write_step(step, table, lists)
             served.inside.append(step)
         except FastrecError as error:
             served.outside |= {n: f"{type(step).__name__}: {error.problem}" for n in outputs}

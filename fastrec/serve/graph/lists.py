@@ -23,17 +23,15 @@ from fastrec.serve.graph.columns import (
     input_type,
     no_text_of,
 )
-from fastrec.serve.graph.features import GraphGroups, ListScope, lists_of, writer
+from fastrec.serve.graph.features import GraphGroups, applied, lists_of, writer
 from fastrec.serve.graph.nets import _prepared, exported
 from fastrec.serve.onnx_builder import ROWS, Graph, GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Column, Table, as_column
 
-# Write generators that read the rows of one request's list: ranks, statistics, lags.
-
 
 @writer("GroupRank")
-def _rank(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
-    lists, made = lists_of(step, places), {}
+def _rank(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
+    lists, made = lists_of(step, lists), {}
     for col in step.columns:
         values = _numbers(table[col])
         gone = values.isnan()
@@ -60,11 +58,10 @@ def _ranked(lists: GraphGroups, values: Any, gone: Any, method: str) -> Any:
 
 
 @writer("GroupStats")
-def _stats(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _stats(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     if step.over == "group":
-        return as_columns(_of_lists(step, table, places))
-    state, fit = step._learned()
-    made = as_columns(step.apply(fit, step.prepare(state, table)))
+        return as_columns(_of_lists(step, table, lists))
+    made, (state, _) = as_columns(applied(step, table)), step._learned()
     for end in [s for s in ("first", "last") if s in step._wanted]:
         for col in step.columns:
             name = step._name(col, end)
@@ -79,11 +76,10 @@ def _stats(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]
 
 
 @writer("DeviationFromGroup")
-def _deviation(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
+def _deviation(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     if step.over != "group":
-        state, fit = step._learned()
-        return as_columns(step.apply(fit, step.prepare(state, table)))
-    found = _of_lists(step, table, places)
+        return as_columns(applied(step, table))
+    found = _of_lists(step, table, lists)
     by_key = {n: _ListStatistic(v) for n, v in found.items()}
     return as_columns(step.apply(by_key, {"key": next(iter(found.values())), **step._inputs(table)}))
 
@@ -101,8 +97,8 @@ class _ListStatistic:
         return self.values
 
 
-def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]:
-    lists, made = lists_of(step, places), {}
+def _of_lists(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Any]:
+    lists, made = lists_of(step, lists), {}
     odd = [s for s in step._wanted if s not in ("count", "sum", "mean", "min", "max", "std")]
     if odd:
         raise NotInGraphError(f"a list's {odd[0]} has no form in a graph", remedy="Compute it outside of the graph")
@@ -136,8 +132,8 @@ def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: An
 
 
 @writer("Lag", "Diff", "PctChange")
-def _lag(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
-    lists = lists_of(step, places)
+def _lag(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
+    lists = lists_of(step, lists)
     if step.order is not None or step.horizon is not None or type(step).__name__ == "PctChange":
         raise NotInGraphError("an order of the list has no form in a graph", remedy="Compute it outside of the graph")
     made = {}
@@ -307,7 +303,6 @@ class _Laid:
         return op("Where", value_of(self.graph, gone, torch.bool), self.whole(-1), found)
 
     def _first(self, codes: str, number: str, size: str, absent: int | None = None) -> str:
-        """Find the first row of each code, int64 ``[size]``."""
         op = self.graph.op
         start = op("ConstantOfShape", size, value=np.array([np.inf]))
         wide = self.graph.cast(number, np.float64)  # the reduction of integers is not everywhere

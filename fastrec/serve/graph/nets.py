@@ -113,7 +113,7 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     cats = _matrix(graph, codes, torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
     # each proc on all columns at once: few wide nodes are faster than many narrow ones
-    for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
+    for proc in sorted((p for p in procs.values() if isinstance(p, ContProc) and names), key=lambda p: p.order):
         if isinstance(proc, FillMissing):
             fills = torch.tensor([proc.of_column("fills", n) for n in names], dtype=torch.float64)
             conts = torch.where(conts.isnan(), fills, conts)
@@ -121,7 +121,9 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
             means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
             conts = (conts - means) / sds
         elif isinstance(proc, RankGauss):
-            conts = _ranked(graph, proc, names, conts)
+            flat = torch.tensor([0.0, 1.0]), torch.zeros(2)  # of a column that was constant in training: it becomes 0
+            knots = [proc.knots[n] if len(proc.knots[n][0]) > 1 else flat for n in names]
+            conts = interpolated(conts, knots, missing=0.0)
         else:
             conts = _matrix(graph, [proc.apply(n, conts[:, i]) for i, n in enumerate(names)], torch.float64)
     return cats, conts.to(torch.float32)
@@ -132,21 +134,6 @@ def _codes(procs: Mapping[str, Any], name: str, table: GraphTable, numbers: Mapp
     if fill is not None and plain != name and plain in fill.flagged and name not in table:
         return numbers[plain].isnan().long() + 1  # classes #na#, False, True
     return encode(procs["Categorify"].vocab_of(name), as_graph_column(table[name]))
-
-
-def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor) -> GraphTensor:
-    """Apply ``RankGauss`` to all columns; one that was constant in training becomes 0."""
-    knots = [proc.knots[n] for n in names]
-    used = [i for i, (x, _) in enumerate(knots) if len(x) > 1]
-    if not used:
-        return (values * 0).nan_to_num(0.0, 0.0, 0.0)
-    some = values if len(used) == len(names) else values[:, torch.tensor(used)]
-    ranked = interpolated(some, [knots[i] for i in used], missing=0.0)
-    if len(used) == len(names):
-        return ranked
-    zeros = torch.zeros(N, dtype=torch.float64)
-    columns = [ranked[:, used.index(i)] if i in used else zeros for i in range(len(names))]
-    return _matrix(graph, columns, torch.float64)
 
 
 def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor:
@@ -193,7 +180,7 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]]) -> Any:
         raise DataError(why, remedy="Load the weights into a model made without placement= and export that")
     given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
     rows = Dim("rows")
-    return exported(_Called(net.eval()), given, shapes={"inputs": tuple({0: rows} for _ in given)})
+    return exported(net.eval(), given, shapes=tuple({0: rows} for _ in given))
 
 
 def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
@@ -216,19 +203,6 @@ def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = Non
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
 
-
-class _Called(nn.Module):
-    """A net whose inputs are all of one kind for torch's exporter."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.net(*inputs)
-
-
-# Compress a net's model.
 
 Compress = Literal["float16", "int8"]
 

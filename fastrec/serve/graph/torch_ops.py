@@ -12,8 +12,6 @@ import torch
 
 from fastrec.serve.onnx_builder import Graph, GraphTensor, N, NotInGraphError, cast, handler, value_of
 
-# Helpers of handlers: common dtypes and shapes, constants, indexing.
-
 INT64 = torch.int64
 
 
@@ -38,9 +36,6 @@ def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tupl
 def pick(graph: Graph, value: str, place: int, axis: int) -> str:
     """Take one place of an axis, and drop the axis."""
     return graph.op("Gather", value, graph.constant(np.array(place, dtype=np.int64)), axis=axis)
-
-
-# Handlers of sums, products, powers, roundings and functions of one value.
 
 
 def _binary(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str, alpha: Any = 1) -> str:
@@ -140,9 +135,6 @@ def _nan_to_num(
     return value
 
 
-# Handlers of comparisons, logic, choices and bounds.
-
-
 def _compare(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str) -> str:
     x, y, dtype = both(graph, a, b)
     if dtype == torch.bool and kind != "Equal":
@@ -183,9 +175,6 @@ def _clamp(graph: Graph, made: torch.Tensor, a: GraphTensor, min: Any = None, ma
     value = value_of(graph, a, made.dtype)
     value = value if min is None else graph.op("Max", value, value_of(graph, min, made.dtype))
     return value if max is None else graph.op("Min", value, value_of(graph, max, made.dtype))
-
-
-# Handlers of indexing, slices, and searches among sorted edges.
 
 
 @handler("index_select")
@@ -271,9 +260,6 @@ def _searchsorted(
     return graph.op("ReduceSum", graph.cast(graph.op("Not", above), np.int64), axis, keepdims=0)
 
 
-# Functions that are written as others of torch's.
-
-
 def _log1p(a: GraphTensor) -> Any:
     # Kahan: log(u) · x / (u - 1), u = 1 + x, keeps the digits of small x. Source: Goldberg 1991, theorem 4.
     u = a + 1
@@ -311,9 +297,6 @@ for _names, _written in {
     ("clamp_max",): lambda a, max: torch.clamp(a, None, max),
 }.items():
     handler(*_names)(partial(_composed, function=_written))
-
-
-# Handlers over all values of a row: sums, extremes, order, softmax, products.
 
 
 def _reduce(
@@ -394,9 +377,6 @@ def _norm(graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: A
         raise NotInGraphError(f"a norm of order {ord}", remedy="Compute this column outside of the graph")
     wide = a.to(made.dtype)
     return (wide * wide).sum(dim, keepdim=options.get("keepdim", False)).sqrt()
-
-
-# Handlers of shapes, dtypes and constants, and of joins.
 
 
 @handler("to", "long", "double", "float", "int", "bool", "type", "type_as", "half", "byte")

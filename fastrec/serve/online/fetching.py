@@ -290,7 +290,7 @@ class Folder:
         if order is not None:
             first = order_keys(events, [order])[0].numpy()
             unit = UNITS_PER_SECOND[events[order].unit or "s"]
-            # A request may be `late`; what a window reaches back to from there is not old either.
+            # A request may be `late`, and its windows reach further back.
             old, _ = is_old(first, first.max(), (self.late + max(span_of(s) for s in index.readers)) * unit)
             cut = is_old(first, first.max(), self.late * unit)[1]
         stays = torch.zeros(int(old.sum()), dtype=torch.bool)

@@ -1,8 +1,8 @@
-"""What old events leave behind: the few that a generator still looks at, and sums of the others.
+"""Fold old events: keep the few that a generator still reads, and sums of the others.
 
-A generator that counts all events of a popular item needs no event of last year, only how many there were. For each
-generator that is *simple and exact* in this way, ``kept`` says which of a key's old events it still reads, and ``sums``
-what the others add to its outputs. All old events are strictly earlier than every request to come.
+A generator that counts the events of a popular item needs only the number of old ones. For each generator that can be
+folded exactly, ``kept`` marks the old events that it still reads, and ``sums`` computes the others' part of its
+outputs. All old events are strictly earlier than every later request.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def kept(step: Feature, old: Table) -> torch.Tensor:
     order = lexical_order(keys) if keys else None
     rows = torch.arange(len(old)) if order is None else order
     marks = _KEPT[type(step)](step, old, rows)
-    if keys and len(rows):  # and all at the same time as those, so that what is last among them is found as ever
+    if keys and len(rows):  # and all at the same time as those, so that the last of them stays the last
         time = keys[0][rows]
         marks = marks | torch.isin(time, time[marks])
     return torch.zeros(len(old), dtype=torch.bool).index_put_((rows,), marks)

@@ -27,39 +27,33 @@ from fastrec.serve.online.store import MemoryStore, by_key, row_keys
 from fastrec.table import Column, Table, column_names
 
 ABOUT = "online.json"  # the arguments of an ``Online``, in a folder of its state
-_TYPES = b"mt"  # what the keys of the tables' types begin with
-_SIGNATURE = b"ms"  # the key of a digest of what is kept
+_TYPES, _SIGNATURE = b"mt", b"ms"  # prefix of the keys of tables' types, and the key of a digest of the plan
 
 
 class Online:
-    """Features of requests from the events observed before them: what ``FeatureSet.transform`` gives of the same rows.
+    """Features of requests, computed from the events observed before them.
 
-    ``features(requests)`` is what ``transform(requests, tables=…, history=…)`` returns with all events observed until
-    then, equal to the bit for counts, codes and values taken from events, and within rounding for sums. Which rows see
-    an event is training's rule, whatever the order in which events arrive; of events at one place in the order the one
-    observed later is later, as the larger row number is in training.
+    ``features(requests)`` equals ``transform(requests, tables=…, history=…)`` with all events observed so far: to the
+    bit for counts, codes and values of events, within rounding for sums. Events may arrive in any order. Of events with
+    equal order values, the one observed later counts as later.
 
-    Events are kept by the key that a generator finds them by, so that a request reads those of its own keys. Where all
-    generators of a key can do without most old events (see ``fold``), these are folded into sums once a key has more
-    than ``keep``. A request may then be ``late`` at most: one that is older than what was folded is refused. Events may
-    be as late as they like.
+    The store holds events by the key that a generator looks up, so a request reads only its own keys. If a key has more
+    than ``keep`` events and its generators need few old ones (see ``fold``), the others are folded into sums. Requests
+    older than folded events are refused; ``late`` says how late a request may be. Events may be late by any time.
 
-    How each is served: ``History`` (but for ``is_last``) and ``CumCount`` from counts, sums, the first and last event;
-    ``Lag``, ``Diff``, ``Rolling``, ``LastKnown``, ``LastAction``, ``TimeSince``, ``Collect``, ``CoVisit``,
-    ``JaccardToHistory`` and ``JoinTable`` (``duplicates='last'``, ``'first'``) from the last few events of a key and
-    those of their windows; all others from all events of the key, by the very code that made the training rows. So are
-    generators that share a key with one of those.
+    ``History`` (except ``is_last``) and ``CumCount`` read counts, sums, the first and the last event. ``Lag``,
+    ``Diff``, ``Rolling``, ``LastKnown``, ``LastAction``, ``TimeSince``, ``Collect``, ``CoVisit``, ``JaccardToHistory``
+    and ``JoinTable`` (``duplicates='last'``, ``'first'``) read a key's last events and their windows. All others, and
+    generators that share a key with them, read all events of the key.
 
     Args:
         features: the fitted features.
-        store: where events are kept; None: in this process's memory alone.
-        tables: a frame or an Arrow schema for each table of events, whose types are taken (no rows are); without it the
-            first events observed say the types.
+        store: the store of events; None: this process's memory.
+        tables: a frame or an Arrow schema for each table of events, for its types; else the first events set them.
         history: whether the frame's own earlier rows are events too (``observe(rows)``), for generators of no table.
-        outputs: the outputs that are wanted; None: all that look back, and those made from them.
-        keep: how many events a key has before old ones are folded.
-        late: how far behind a key's newest event a request may be: ``'1h'``, or a number in seconds or the unit of the
-            order.
+        outputs: the outputs to compute; None: all that look back, and those that read them.
+        keep: number of events of a key before old ones are folded.
+        late: how far a request may be behind a key's newest event: ``'1h'``, or seconds, or the order's unit.
 
     Raises:
         DataError: a generator cannot be served from events, by name; the store holds another FeatureSet's events.
@@ -100,7 +94,7 @@ class Online:
         margin = seconds_in(late, wanted_by="Online", what="late") if isinstance(late, str) else Fraction(late)
         made = {n for s in self._plan.steps for n in s.outputs}
         needed = [n for s in self._plan.steps for n in s.inputs if n not in set(s.fit_only)]
-        self._inputs = list(dict.fromkeys(n for n in needed if n not in made))
+        self.inputs = list(dict.fromkeys(n for n in needed if n not in made))  #: the columns that requests must have
         self._values = Values(self.store)
         self._layouts: dict[str, RecordLayout] = {}
         self._lock = RLock()
@@ -112,11 +106,6 @@ class Online:
                 with naming_table(name):
                     rows = Table.read(given, self._plan.columns[name], device="cpu")
                 self._set_layout(name, rows)
-
-    @property
-    def inputs(self) -> list[str]:
-        """The columns that requests must have."""
-        return list(self._inputs)
 
     @property
     def tables(self) -> dict[str, list[str]]:
@@ -139,18 +128,15 @@ class Online:
         return self.store.count(table.encode(), 0)
 
     def observe(self, events: Any, table: str | None = None) -> int:
-        """Store events; when it returns they are as safe as the store promises.
+        """Store events and return their number.
 
         Args:
-            events: a frame of any library, in the order in which they happened or any other.
+            events: a frame of any library, in any order.
             table: the name of their table; None: they are rows of the frame itself, with the targets that lags read.
 
-        Returns:
-            How many there were.
-
         Raises:
-            DataError: no generator looks at such a table, a column has another type than before, or a time is missing.
-            MissingColumnError: a column is not there. Nothing is observed then.
+            DataError: no generator reads such a table, a column has another type than before, or a time is missing.
+            MissingColumnError: a column is absent. In both cases nothing is stored.
         """
         name = HISTORY if table is None else table
         with self._lock:
@@ -161,11 +147,7 @@ class Online:
         return len(rows)
 
     def checked(self, events: Any, table: str) -> Table:
-        """Return the columns of events that ``observe`` would store, with their types there; nothing is observed.
-
-        Raises:
-            DataError, MissingColumnError: as for ``observe``.
-        """
+        """Return the columns of events as ``observe`` would store them, or raise its errors."""
         with naming_table(table), self._lock:
             if table not in self._plan.columns:
                 known = ", ".join(map(repr, self._plan.columns)) or "none"
@@ -179,17 +161,14 @@ class Online:
             return rows
 
     def features(self, requests: Any) -> pa.Table:
-        """Compute the features of rows whose lists are whole.
+        """Compute ``outputs`` of rows; lists must be whole.
 
         Args:
-            requests: the rows, a frame of any library; rows of one call are of one frame and see each other as such.
-
-        Returns:
-            ``outputs``, a row for each of ``requests``.
+            requests: the rows, a frame of any library; as rows of one frame they see each other.
 
         Raises:
-            DataError: a table's types are not known yet, or a row is older than what was folded.
-            MissingColumnError: a column is not there.
+            DataError: a table's types are not known yet, or a row is older than folded events.
+            MissingColumnError: a column is absent.
         """
         return self.table(requests).to_arrow()
 
@@ -220,14 +199,14 @@ class Online:
 
     @classmethod
     def load(cls, folder: str | Path, features: FeatureSet | None = None) -> Online:
-        """Load what ``write_online_state`` wrote, and what was observed since.
+        """Load the state that ``write_online_state`` wrote, with the events observed since.
 
         Args:
-            folder: where it is.
+            folder: the state's folder.
             features: the fitted features; None: those saved at ``features`` beside the folder.
 
         Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable.
+            MissingFileError, UnreadableFileError: the state is absent, or cannot be read.
         """
         folder = Path(folder)
         path = folder / ABOUT
@@ -284,9 +263,9 @@ class Online:
 
     def _read(self, requests: Any) -> Table:
         there = set(column_names(requests))
-        names = [n for n in self._inputs if n in there or n not in self._targets]
+        names = [n for n in self.inputs if n in there or n not in self._targets]
         rows = Table.read(requests, names, device="cpu")
-        blank = {n: Column("number", torch.full((len(rows),), torch.nan).double(), name=n) for n in self._inputs}
+        blank = {n: Column("number", torch.full((len(rows),), torch.nan).double(), name=n) for n in self.inputs}
         return rows.with_columns({n: c for n, c in blank.items() if n not in rows}) if len(names) < len(blank) else rows
 
     def _made(self, place: int, step: Feature, request: Request) -> dict[str, Column]:
@@ -309,9 +288,6 @@ class Online:
             raise UnreadableFileError("the store holds the events of other features", remedy=remedy)
 
 
-# The state of events as a folder: written from a run's tables, read when serving starts.
-
-
 def write_online_state(
     folder: str | Path,
     features: FeatureSet,
@@ -322,20 +298,20 @@ def write_online_state(
     keep: int = 128,
     late: str | float = "1h",
 ) -> Online:
-    """Write the state that serving starts with: all events so far, by key, old ones folded.
+    """Write the initial state of serving: all events so far by key, old ones folded.
 
     Args:
-        folder: where to; an earlier state there is replaced in one step.
+        folder: the folder to write; an earlier state there is replaced in one step.
         features: the fitted features.
-        tables: the tables of events, all rows so far in their order; tables that no generator reads are passed over.
-        history: the frame's own rows so far, with the targets that lags read; None: no generator looks at them.
+        tables: the tables of events, all rows so far in their order; tables that no generator reads are ignored.
+        history: the frame's own rows so far, with the targets that lags read; None: no generator reads them.
         outputs, keep, late: see ``Online``.
 
     Returns:
-        A closed ``Online`` that says which columns are needed (``inputs``, ``tables``).
+        A closed ``Online``; its ``inputs`` and ``tables`` name the columns that are needed.
 
     Raises:
-        DataError: a generator cannot be served from events, by name.
+        DataError: a generator cannot be served from events; it is named.
     """
     check_replaceable(folder, ABOUT)
     settings = {"history": history is not None, "outputs": outputs, "keep": keep, "late": late}

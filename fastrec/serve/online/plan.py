@@ -1,4 +1,4 @@
-"""Which generator looks at which events: what a store must keep, under which keys."""
+"""The plan of serving: which events each generator reads, and under which keys a store has them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fastrec.serve.online.store import MemoryStore
 from fastrec.table import Column, Table, as_column
 from fastrec.table.keys import is_numeric, is_text
 
-# Events as rows of fixed width, and back: what a store keeps of a table, whatever its columns' types.
+# Events are stored as rows of fixed width.
 #
-# Numbers and times are kept as they are; of text and lists a 64-bit name, under which the store has the value once.
+# Numbers and times are stored directly; text and lists by a 64-bit name, with the value stored once.
 
 ROW = "\x00row"  # the number of a row of the frame's own history, by which one fetched twice is one
 
@@ -337,7 +337,6 @@ def _unservable(step: Feature, why: str, remedy: str, column: str | None = None)
 
 
 def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
-    """List the events that a generator needs for some rows; refuse it if they are not known."""
     if not looks_back(step):
         return []
     tables = step.table_inputs
@@ -375,7 +374,6 @@ def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]]) ->
 def _columns(
     steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int], deep: Collection[int]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the columns that events must have, by table, and those in which none may be missing."""
     columns: dict[str, dict[str, None]] = {}
     orders: dict[str, dict[str, None]] = {}
     for i, (step, found) in enumerate(zip(steps, lookups, strict=True)):

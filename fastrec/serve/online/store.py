@@ -22,7 +22,7 @@ from fastrec.features._engine.keyed import key_text
 from fastrec.table import Table
 from fastrec.table.keys import is_text
 
-# A file that grows by records and is whole after a crash: what was synced is there, a torn end is cut off.
+# A log survives a crash: synced records are there, and a torn end is cut off.
 
 Sync = Literal["always", "never"]
 
@@ -122,22 +122,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-_PART = struct.Struct("<BII")  # what is done, the key's and the value's length
+_PART = struct.Struct("<BII")  # the operation, the key's and the value's length
 _APPEND, _SET, _COUNT, _REPLACE = range(4)
 _LENGTH = struct.Struct("<I")  # of the beginning that is replaced
 
 
 class MemoryStore:
-    """Byte strings by key, to which bytes are appended; with a folder they outlive the process, kill -9 included.
+    """Byte strings by key that can be appended to; in a folder they survive a crash of the process.
 
-    A call does its work whole or not at all; when ``write`` and ``replace`` return, the change is stored.
-    Every change is one record of an append-only log. A snapshot (an Arrow file, put in place in one step) holds all
-    that there is, and the log before it is dropped; one is made by itself when the log has outgrown the last one.
+    Each change is atomic: one record of an append-only log, stored when ``write`` or ``replace`` returns. A snapshot
+    (an Arrow file) replaces the log before it; one is written whenever the log has outgrown the last snapshot.
 
     Args:
-        folder: where log and snapshots are, used by one process at a time; None: nothing outlives the process.
-        sync: ``'always'``: what was observed is on the disk when ``observe`` returns; threads that wait share one
-            ``fsync``. ``'never'``: a crash of the process loses nothing, a power cut may lose the last seconds.
+        folder: the folder of log and snapshots, for one process at a time; None: memory only.
+        sync: ``'always'``: a change is on disk when the call returns; waiting threads share one ``fsync``. ``'never'``:
+            a power cut may lose the last seconds, a crash of the process nothing.
 
     Raises:
         DataError: another process has the folder open.

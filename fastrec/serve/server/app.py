@@ -37,19 +37,19 @@ def make_app(
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """Make an application for one export, registry, recommender or run; it is loaded and warm on return.
+    """Make an application for one export, registry, recommender or run; the model is loaded and warm on return.
 
-    Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
+    Any ASGI server runs it: ``uvicorn.run(make_app("export"))``.
 
     Args:
-        export: what ``fastrec export`` wrote; a registry: its current version answers, and what is promoted takes over
-            within a second, without a request lost; or what ``Recommender.save`` wrote, or the run directory of a
-            recipe for next items, which ``/v1/recommend`` answers for.
-        events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
-        limits: how much it takes on; None: the defaults of ``Limits``.
-        token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:
-            everyone is answered, and only SIGHUP reloads.
-        canary: a version of the registry that answers a share of the requests; None: none does.
+        export: an export of ``fastrec export``; a registry, whose current version answers (a promoted one takes over
+            within a second, and no request is lost); a folder of ``Recommender.save``; or the run directory of a recipe
+            for next items. The last two answer ``/v1/recommend``.
+        events: the state from which the export's columns of events are computed.
+        limits: the server's bounds; None: the defaults of ``Limits``.
+        token: the token that clients must send as ``Authorization: Bearer …``, except for health; None: all requests
+            are answered, and only SIGHUP reloads.
+        canary: a version of the registry that answers a share of the requests.
 
     Returns:
         A Starlette application; ``app.state.service`` holds the export.
@@ -83,7 +83,6 @@ def make_app(
 def _endpoint(
     service: Service, held: BytesHeld, address: Address, token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Wrap a handler in what all addresses share: token, body, errors, counts."""
     limits, path = service.limits, address.path
 
     async def endpoint(request: Request) -> Response:

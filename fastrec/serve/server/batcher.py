@@ -1,7 +1,7 @@
-"""Requests that wait while the workers are busy are scored together.
+"""A queue of requests: those that wait while the workers are busy are scored together.
 
-Timing goes one way: a worker that is free takes what is there, so that nothing waits for others to come, and under load
-the batches grow by themselves. With ``max_wait`` a batch that is not full waits that long for more.
+A free worker takes all waiting requests at once, so that batches grow under load. With ``max_wait`` a batch that is not
+full waits that long for more.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Batcher:
             alarm.cancel()
 
     def retry_after(self) -> int:
-        """Whole seconds until what waits now will have been scored, as far as the last batches tell."""
+        """Estimate the whole seconds until all waiting rows are scored, from the last batches."""
         return max(1, math.ceil(self.rows_waiting * self._row_seconds / self._workers))
 
     def close(self) -> None:
-        """Stop the threads, after what they are at."""
+        """Stop the threads after their current batch."""
         self._pool.shutdown(wait=True)
 
     def _give_up(self, job: Job) -> None:
@@ -174,8 +174,6 @@ def _score(batch: list[Job]) -> tuple[list[Outcome], float]:
     return outcomes, time.monotonic() - began
 
 
-# A graph that is loaded and scores columns.
-
 _ONNX = {
     "tensor(string)": "string", "tensor(int64)": "int64", "tensor(double)": "float64", "tensor(float)": "float32",
     "tensor(bool)": "bool",
@@ -183,13 +181,10 @@ _ONNX = {
 
 
 class Scorer:
-    """An export in memory: columns in, scores out, by onnxruntime alone.
-
-    Calls from several threads at once are fine: each runs on the thread that it was called from, and on ``threads - 1``
-    others.
+    """An export in memory that scores columns by onnxruntime; several threads may call it at once.
 
     Args:
-        folder: what ``fastrec export`` wrote: ``model.onnx`` and ``serving.json``.
+        folder: an export of ``fastrec export``: ``model.onnx`` and ``serving.json``.
         threads: threads of one call; 1 leaves the other cores to other calls.
         device: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
 
@@ -202,7 +197,7 @@ class Scorer:
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
-        self.events: Any = None  # what makes its columns from events: an ``Online``
+        self.events: Any = None  # the ``Online`` that computes its columns from events
         self.spec: Spec = read_spec(folder)
         path = self.folder / BACKGROUND  # rows that others are compared with to be explained
         table = pq.read_table(path) if path.is_file() else None
@@ -223,18 +218,15 @@ class Scorer:
 
     @property
     def label(self) -> str:
-        """What answers say they are by: the version's number in a registry, else the beginning of the file's hash."""
+        """The version in answers: the number in a registry, else the beginning of the file's hash."""
         return self.spec.version[:12] if self.version is None else str(self.version)
 
     def score(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """Score rows.
+        """Score rows: float64 ``[n]``, or ``[n, width]`` if the task has several scores a row.
 
         Args:
-            columns: raw columns by name, arrays or lists ``[n]``: as in the training files. Without the column of
+            columns: raw columns by name, arrays or lists ``[n]``, as in the training files. Without the column of
                 lists all rows are one list.
-
-        Returns:
-            float64 ``[n]``, or ``[n, width]`` where the task has several scores a row.
 
         Raises:
             Refusal: a column is missing, unknown or of another type.
@@ -259,7 +251,7 @@ class Scorer:
         return self._session.run(self._gives, feeds)
 
     def warm(self, *rows: int) -> None:
-        """Score rows of missing values, so that the first request does not pay for what happens once."""
+        """Score rows of missing values, so that the first request is not slow."""
         for n in rows or (1, 64):
             empty = {i.name: filled(i, n) for i in self.spec.inputs if i.events is None}
             empty |= {} if self.spec.events_count is None else event_arrays(self.spec, {}, n, from_values)

@@ -196,7 +196,7 @@ def _listed(values: pa.ChunkedArray) -> list[Any]:
     return values.to_pylist()
 
 
-# A stream of Arrow → its rows, after what it would unpack to is counted: a few bytes can stand for gigabytes.
+# A stream of Arrow is checked before it is read: a few bytes can unpack to gigabytes.
 
 _DICTIONARY, _BATCH = 2, 3  # kinds of messages
 _BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, struct.error)
@@ -402,9 +402,7 @@ def write_json(value: Mapping[str, Any]) -> bytes:
     return orjson.dumps(value)
 
 
-# Events that a client sends → a table of Arrow with the declared columns.
-
-_ANY = {"string": "", "bool": False}  # what stands under a null while a column is converted
+_ANY = {"string": "", "bool": False}  # values for nulls while a column is converted
 
 
 def events_table(declared: tuple[Input, ...], body: Body, max_rows: int) -> pa.Table:

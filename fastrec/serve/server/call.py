@@ -1,4 +1,4 @@
-"""One request of HTTP as the handlers get it: its body read up to a bound, its deadline known."""
+"""One HTTP request for the handlers: its body, up to a bound, and its deadline."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fastrec.errors import FastrecError
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a server takes on.
+    """The bounds of a server.
 
     Args:
-        batch_rows: rows of a batch; a larger request goes alone, so that 1 means: no batches.
+        batch_rows: rows of a batch; a larger request is scored alone, so 1 means no batches.
         max_wait: seconds that a batch which is not full waits for more requests.
-        queue_rows: rows that may wait; who finds more is told to come again (503).
+        queue_rows: rows that may wait; further requests are refused (503).
         max_rows: rows of one request.
         max_body: bytes of one body.
-        timeout: seconds until a request is given up (504); a request may ask for less.
-        workers: batches that are scored at once; None: as many as there are cores.
+        timeout: seconds until a request is refused (504); a request may ask for less.
+        workers: batches that are scored at once; None: the number of cores.
         threads: threads of onnxruntime for one batch.
-        device: where it computes: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
+        device: the device that computes: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
     """
 
     batch_rows: int = 256
@@ -45,11 +45,11 @@ class Limits:
 
 
 class Refusal(FastrecError):
-    """What a client is told instead of an answer.
+    """An error that a client gets as its answer.
 
     Args:
         status: the status of HTTP, 400 to 599.
-        problem, column, row, remedy: as of every ``FastrecError``; ``row`` is the request's, counted from 0.
+        problem, column, row, remedy: see ``FastrecError``; ``row`` is that of the request, from 0.
         retry_after: seconds after which the same request may be sent again, for 503.
     """
 
@@ -124,9 +124,9 @@ class Call:
 
 
 class BytesHeld:
-    """The bytes of all bodies that are being read, wait, or are being answered: ``limit`` for a client, twice for all.
+    """The bytes of all bodies in memory: at most ``limit`` for a client, and twice that in total.
 
-    One body alone may have more. Where there is no room, one that has been coming for longer than a second gives way.
+    A single body may have more. If there is no room, a body that has been arriving for over a second is dropped.
     """
 
     def __init__(self, limit: int) -> None:
@@ -135,7 +135,7 @@ class BytesHeld:
 
     @contextmanager
     def one_request(self, client: str | None) -> Iterator[HeldBody]:
-        """Count what the body of one request of a client's address takes."""
+        """Count the bytes of one request's body, by the client's address."""
         one = HeldBody(self, client)
         self._bodies[one] = None
         try:
@@ -180,7 +180,7 @@ class HeldBody:
     reading: asyncio.Timeout | None = None  # while it comes
 
     def is_slow(self) -> bool:
-        """Tell whether it is still coming and gives way to others."""
+        """Check if it is still arriving and may be dropped."""
         return self.reading is not None and time.monotonic() - self.came > limits.SLOW_BODY
 
     def give_way(self) -> None:
@@ -192,9 +192,9 @@ class HeldBody:
 
 
 async def read_call(request: Request, *, max_body: int, timeout: float, held: HeldBody) -> Call:
-    """Read a request's body, of at most ``max_body`` bytes, and its deadline; ``held`` is told the bytes that come."""
+    """Read a request's body, of at most ``max_body`` bytes, and its deadline; ``held`` counts the bytes."""
     came = time.monotonic()
-    headers = dict(request.scope["headers"])  # looked up once by name, where Starlette goes through them each time
+    headers = dict(request.scope["headers"])  # a dict: Starlette searches all headers each time
     asked = headers.get(TIMEOUT.encode())
     if asked is not None:
         if not (asked.isdigit() and len(asked) < 10 and int(asked)):

@@ -56,7 +56,7 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         kinds = set(map(type, values)) - {type(None)}
     if not kinds <= _JSON[column.type]:
         if column.type != "bool" and column.unit is None and {str} < kinds <= {str} | _JSON[column.type]:
-            # Each kind by itself: a number is not written, which a column's form may read otherwise (1.5 as 15).
+            # Convert each kind separately: as text a number could be read otherwise (1.5 as 15).
             text = [type(v) is str for v in values]
             pairs = [*zip(values, text, strict=True)]
             parts = [v if t else "0" for v, t in pairs], [0 if t else v for v, t in pairs]
@@ -83,7 +83,7 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
     try:
         if column.type != "float32":
             return np.array(values, dtype=DTYPES[column.type])
-        with np.errstate(over="ignore"):  # what is too large for 32 bits is infinite, as in training
+        with np.errstate(over="ignore"):  # a number too large for 32 bits becomes infinite, as in training
             return np.array(values, np.float64).astype(np.float32)
     except OverflowError:
         kind = float if column.is_float else np.int64
@@ -189,7 +189,6 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
 
 
 def _written(value: bool | int | float) -> str:
-    """Write a number as text, as training read it from a file."""
     whole = type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
     return str(int(value)) if whole else str(value)
 
@@ -253,7 +252,7 @@ def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]
 
 
 def wanted_value(column: Input) -> str:
-    """Say what a value of a column has to be, for messages."""
+    """Describe a valid value of a column, for messages."""
     if column.text is not None and "bool" in column.text:
         return "true or false"
     if column.unit is None:
@@ -316,7 +315,6 @@ def event_parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
 
 
 def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]) -> np.ndarray:
-    """Arrange the last values of each row, padded at the end."""
     ends = lengths.cumsum()
     try:
         read = from_arrow if isinstance(flat, pa.Array) else from_values if isinstance(flat, list) else convert
@@ -345,7 +343,7 @@ class RequestColumns:
     The values become arrays when they are scored: 60 columns of one row cost about as much as 60 columns of a hundred.
     """
 
-    spec: Spec  # what the export takes
+    spec: Spec  # of the export
     sent: Mapping[str, Any]  # each column as it came
     rows: int  # how many there are
     convert: Callable[[Input, Any], np.ndarray]  # makes an array ``[rows]`` of the declared type, or refuses

@@ -181,9 +181,6 @@ def _value(column: Input, *, nullable: bool) -> dict[str, Any]:
     return {"type": ["array", "null"], "items": schema, "description": says}
 
 
-# The page
-
-
 async def page(service: Any, call: Call) -> Response:
     """Answer with a page of the addresses, the columns, an example, and how long answers took."""
     spec = service.scorer.spec

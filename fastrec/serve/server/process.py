@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], None] | None = None) -> None:
-    """Answer until SIGTERM or Ctrl-C; what was accepted is finished. SIGHUP reloads the export.
+    """Answer until SIGTERM or Ctrl-C, and finish accepted requests. SIGHUP reloads the export.
 
     Port 0 is a free one; ``started`` is called with the server's address when it listens.
     """
@@ -46,7 +46,7 @@ def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], No
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server that also reloads, says that it stops before it does, and ends without a signal's exit code."""
+    """A uvicorn server that also reloads, marks the service as stopping, and exits with status 0 on a signal."""
 
     def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[str], None] | None) -> None:
         super().__init__(config)
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def open_events(export: str | Path) -> Iterator[Online | None]:
-    """While it lasts, what makes an export's columns from events, with all ever taken in; None: it has none."""
+    """Open the state that computes an export's columns from events; None: it needs none."""
     if recommends(export) or read_spec(export).events is None:
         yield None
         return

@@ -116,9 +116,6 @@ async def _refuse(scope: Any, receive: Any, send: Any) -> None:
     )
 
 
-# The addresses of our own: score, rank, events, reload.
-
-
 def json_response(value: dict[str, Any], status: int = 200) -> Response:
     """Make an answer of JSON."""
     return Response(write_json(value), status, media_type=JSON)

@@ -43,11 +43,11 @@ from fastrec.table.keys import is_numeric
 
 @dataclass(frozen=True)
 class RecommendSpec:
-    """What a model takes that recommends.
+    """The inputs of a model that recommends.
 
-    ``version`` is a digest of what it was loaded from, ``type`` that of items' ids (``int64``, ``string``), ``items``
-    their number, ``k`` how many are given by default, ``context`` names values of a session and says what they are for;
-    ``columns`` are what it takes of every event beside its item, ``goals`` what it answers for one by one.
+    ``version`` is a digest of its files, ``type`` that of items' ids (``int64``, ``string``), ``items`` their number,
+    ``k`` the default number of answers, ``context`` the values of a session with a description; ``columns`` are the
+    inputs of every event beside its item, ``goals`` have answers of their own.
     """
 
     name: str
@@ -100,12 +100,11 @@ _PLAIN = (str, int, float, bool, type(None))
 def parse_sessions(
     body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits
 ) -> tuple[AskedSessions, bool]:
-    """Parse the sessions of a body, and whether it was a single one.
+    """Parse the sessions of a body, and whether it was a single one; ``k`` is that of the address.
 
-    JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
-    ``context`` beside ``items`` holds values of the session, each of the model's ``columns`` (``times``, kinds) a value
-    for every event. A stream of Arrow has a column ``items`` of lists and those; others are the context. ``k`` is that
-    of the address.
+    JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several.
+    Beside ``items``, ``context`` has values of the session, and each of the model's ``columns`` a value for every
+    event. In a stream of Arrow these are columns of lists; all other columns are the context.
     """
     said = parse_content(body, content_type, limits)
     if isinstance(said, pa.Table):
@@ -126,7 +125,7 @@ def _fields(spec: RecommendSpec) -> tuple[str, ...]:
 
 
 def _asked(values: Mapping[str, Any], spec: RecommendSpec, context: dict[str, list[Any]]) -> AskedSessions:
-    """Make sessions of the items of all events, and what else the model takes of them, a list for each session."""
+    """Build sessions of the items and the other columns of events, which are lists for each session."""
     wanted, found = event_parts(Input("items", spec.type), values["items"])[1], {}
     offsets = np.concatenate([[0], np.cumsum(wanted)]).astype(np.int64)
     for column in (Input("items", spec.type), *spec.columns):
@@ -208,7 +207,7 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
 
 
 def _values(flat: list[Any] | pa.Array, column: Input, offsets: np.ndarray) -> np.ndarray:
-    """Return ids, or other values, of all events; no number stands for text, though the text of it might be known."""
+    """Convert ids, or other values, of all events; refuse a number where text is expected."""
     given = isinstance(flat, list)
     numbers = [type(v) in (int, float, bool) for v in flat] if given else [is_numeric(flat.type)] * len(flat)
     try:
@@ -220,8 +219,6 @@ def _values(flat: list[Any] | pa.Array, column: Input, offsets: np.ndarray) -> n
         row = None if refusal.row is None else int(np.searchsorted(offsets, refusal.row, side="right")) - 1
         raise Refusal(422, refusal.problem, column=refusal.column, row=row, remedy=refusal.remedy) from None
 
-
-# What a server that recommends says about itself.
 
 SAYS = "The best items for a session, or for several."
 
@@ -256,14 +253,12 @@ def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
     return operation({"oneOf": [one, several]}, {"oneOf": [best, every]}, example=example(spec), k=k)
 
 
-# What answers ``/v1/recommend``: an exported net, a run for next items, a saved recommender.
-
 Best: TypeAlias = "tuple[list[Any], list[float]] | dict[str, tuple[list[Any], list[float]]]"  # or of each goal
 Answer: TypeAlias = "tuple[list[Best], dict[str, float]]"
 
 
 class _Model:
-    """A loaded model: what is the same for all."""
+    """A loaded model."""
 
     folder: Path
     spec: RecommendSpec
@@ -429,9 +424,9 @@ def _version(folder: Path) -> str:
 
 
 class RecommendService(Service):
-    """The model that is served, for sessions: a recommender, a run for next items, its export, or a registry of them.
+    """A service for sessions: a recommender, a run for next items, its export, or a registry of them.
 
-    Requests that wait are answered together, one batch at a time. One version answers all: a canary is refused.
+    Waiting requests are answered together, one batch at a time. A canary is refused.
     """
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What is behind every address: the current export, its queue, its events, and what is counted."""
+"""The service behind all addresses: the current export, its queue, its events and its metrics."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Service:
         self.source, self.canary = Source(folder), canary
         self._handed = None if self.source.registry is None else RegistryEvents(self.source.registry)
         self.scorer = self._load(*self.source.current())
-        self.addresses: list[Any] = []  # what it answers at
+        self.addresses: list[Any] = []  # the addresses that it serves
         self._canary = None if canary is None else self._load(self.source.version(canary.version), canary.version)
         self.metrics = Metrics(
             lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
@@ -172,7 +172,7 @@ class Service:
             seen=self.metrics.batch,
         )
         self.stopping = False
-        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parse")  # large bodies: the loop goes on
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parse")  # large bodies do not block the loop
         self._history = ThreadPoolExecutor(1, thread_name_prefix="events")  # one: events keep their order
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")  # a reload takes seconds
         self._reloading = False
@@ -184,14 +184,14 @@ class Service:
         return self._canary if takes_canary(str(request_id), self.canary) else self.scorer
 
     async def watch(self) -> None:
-        """Load versions that are promoted in a registry, for as long as the server runs."""
+        """Load versions that are promoted in a registry, until the server stops."""
         failed: int | None = None
-        said = ""  # of the registry: once, not twice a second
+        said = ""  # the last error of the registry, logged once
         while self.source.registry is not None:
             await asyncio.sleep(limits.REGISTRY_POLL)
             try:
                 state = await asyncio.get_running_loop().run_in_executor(self._loader, self.source.current)
-            except Exception as error:  # a version without an export, say, or no right to read: the old one goes on
+            except Exception as error:  # such as a version without an export: the old one stays
                 if str(error) != said:
                     said = str(error)
                     _log.error("the registry cannot be read: %s", error)
@@ -202,7 +202,7 @@ class Service:
             elif state[1] != failed:
                 try:
                     await self.reload()
-                except Refusal as refusal:  # it is in the log, and said once; 409: somebody else is at it
+                except Refusal as refusal:  # logged once; 409: another reload runs
                     failed = state[1] if refusal.status == 500 else None
 
     async def parse(self, size: int, parse: Callable[[], _T]) -> _T:
@@ -248,7 +248,7 @@ class Service:
             if new.spec.events != self.scorer.spec.events or bool(new.spec.made) != bool(self.scorer.spec.made):
                 why = "its events are others than before"
                 raise DataError(why, file=self.source.folder, remedy="Start the server anew")
-        except Exception as error:  # FastrecError, or what the file system or onnxruntime says
+        except Exception as error:  # of the library, the file system or onnxruntime
             self.metrics.reloads.add("failed")
             _log.error("reload failed, the old export goes on: %s", error)
             raise Refusal(500, f"the reload failed, the old export goes on: {error}") from None
@@ -284,7 +284,7 @@ class Service:
         return scorer
 
     async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """Call the state of events after earlier calls; what it refuses is the client's to mend."""
+        """Call the state of events after earlier calls; its errors are the client's."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._history, call, *arguments)
         except (DataError, MissingColumnError) as error:

@@ -1,4 +1,4 @@
-"""What an export says about itself: ``serving.json``, read and checked."""
+"""``serving.json``, an export's description of itself: read and checked."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Output:
 class Spec:
     """All of ``serving.json`` that a server needs."""
 
-    name: str  # what the export is called
+    name: str  # the export's name
     task: str  # ``binary``, ``multiclass``, ``regression``, ``multilabel`` or ``ranking``
     model: Path  # the graph's file
     version: str  # the SHA-256 of the graph's file
@@ -70,7 +70,7 @@ class Spec:
     item: str | None = None  # the column with the candidates' ids, which need not be an input
     ignored: dict[str, str | None] = field(default_factory=dict)  # columns that may be sent → type in a word
     of_list: tuple[str, ...] = ()  # inputs that are equal in the rows of a list
-    events: dict[str, Any] | None = None  # what the export says of its events; None: it needs none
+    events: dict[str, Any] | None = None  # the export's description of its events; None: it needs none
     tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)  # each table's columns of events
     events_count: str | None = None  # the input that counts the events before a list; None: it reads none
 

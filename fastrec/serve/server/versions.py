@@ -80,7 +80,7 @@ class Source:
 
 
 def _export_of(version: Version) -> Path:
-    """Return what a server loads of a version: its export, or the run itself if it is for next items."""
+    """Return the folder to serve of a version: its export, or the run itself if it is for next items."""
     if version.export is not None and (version.export / FILE).is_file():
         return version.export
     if version.run is not None and is_session_run(version.run):
@@ -89,7 +89,7 @@ def _export_of(version: Version) -> Path:
     raise DataError(why, file=version.folder, remedy="Promote the run with its export (fastrec promote makes one)")
 
 
-# The events of a registry's versions: what is observed reaches all of them, so that a rollback lacks nothing.
+# Events reach all versions of a registry, so that a rollback lacks none.
 
 NO_EVENTS = "its columns from events have nothing to make them"
 EVENTS_REMEDY = "Export the run with --data: the tables of events so far go along"
@@ -98,11 +98,11 @@ _NAME = b"table"  # in the metadata of a record's schema
 
 
 class RegistryEvents:
-    """What a server of a registry has observed, and a state of events for each version that is served.
+    """The events that a registry's server has observed, and the state of events of each served version.
 
-    A version's files never change: its state goes on in ``events/0007`` beside them, from those of its export. Every
-    batch of events is a record of ``events/observed.log`` before a state takes it in; a version that is served again
-    takes in what it has missed since it was put into the registry. (What was before is in its export.)
+    A version's files never change: its state is copied from its export to ``events/0007`` and continues there. Each
+    batch of events is written to ``events/observed.log`` first. A version that is served again observes the records
+    that it lacks; events from before it was promoted are in its export.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -132,9 +132,9 @@ class RegistryEvents:
             return online
 
     def observe(self, events: pa.Table, table: str, *, checked_by: int) -> None:
-        """Take a table's events in, in their order; they are on disk when it returns.
+        """Observe a table's events; they are on disk on return.
 
-        ``checked_by`` is the version whose features refuse what cannot be used: then no version has taken them in.
+        ``checked_by`` is the version whose features check them: if it refuses them, no version observes them.
         """
         with self._lock:
             rows = self._open[checked_by].checked(events, table)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph import lists as list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, GraphTable, described, input_column
-from fastrec.serve.graph.features import GraphGroups, ListScope, written
+from fastrec.serve.graph.features import GraphGroups, written
 from fastrec.serve.onnx_builder import Graph, GraphTensor, value_of
 from fastrec.table import Table
 
@@ -23,27 +25,35 @@ def graph_feeds(columns, table):
     return feeds_of({"inputs": about}, table)
 
 
+def columns_of(graph, table, names=None):
+    """A table whose columns become inputs of a graph when they are read, and the columns that did."""
+    read = {}
+
+    @cache
+    def given(name):
+        column = input_column(graph, name, table[name], no_text=OTHER_NO_TEXT)  # refuses lists
+        read[name] = table[name]
+        return column
+
+    return GraphTable({}, later={n: (lambda n=n: given(n)) for n in names or table.names}), read
+
+
+def session_of(graph):
+    return ort.InferenceSession(graph.model().SerializeToString())
+
+
 class Served:
     """A fitted set's steps in a graph; ``outside``: output → why it is not in it."""
 
     def __init__(self, features, table, *, lists=None):
-        self.graph, self.inputs, self.outputs = Graph(), {}, []
+        self.graph, self.outputs = Graph(), []
         steps = list(features.steps)
         made = {n for s in steps for n in s.outputs}
-        raw = [n for n in dict.fromkeys(n for s in steps for n in s.inputs) if n not in made and n in table]
-        kept = {}
-
-        def given(name):
-            if name not in kept:
-                kept[name] = input_column(self.graph, name, table[name], no_text=OTHER_NO_TEXT)
-                self.inputs[name] = table[name]
-            return kept[name]
-
-        later = {n: (lambda n=n: given(n)) for n in [*raw, *([lists] if lists else [])]}
-        columns = GraphTable({}, later=later)
-        groups = GraphGroups(columns[lists].values) if lists else None
+        raw = [n for s in steps for n in s.inputs if n not in made and n in table]
+        columns, self.inputs = columns_of(self.graph, table, [*raw, *([lists] if lists else [])] or [""])
+        groups = GraphGroups(columns[lists].values, lists) if lists else None
         wanted = [n for f in features.features for n in f.outputs]
-        columns, found = written(steps, columns, ListScope(groups, lists), wanted)
+        columns, found = written(steps, columns, groups, wanted)
         self.outside = {n: why for n, why in found.outside.items() if n in wanted}
         for name in wanted:
             if name in self.outside:
@@ -57,7 +67,7 @@ class Served:
                 self.graph.output(name, value_of(self.graph, values, torch.float64), np.float64, width)
                 self.outputs.append(name)
         if self.outputs:
-            self.session = ort.InferenceSession(self.graph.model().SerializeToString())
+            self.session = session_of(self.graph)
 
     def __call__(self, table):
         read = {i.name for i in self.session.get_inputs()}

@@ -123,9 +123,6 @@ def test_statistics_that_sort_a_list_are_outside():
     assert "median" in served.outside["median_price__list"]
 
 
-OTHERS = {name: Table.read(t) for name, t in tables().items()}
-
-
 @settings(max_examples=25, deadline=None)
 @given(chosen=st.lists(st.sampled_from(CASES), min_size=2, max_size=6, unique=True), seed=st.integers(1, 10_000))
 def test_any_set_is_served_as_it_transforms(chosen, seed):
@@ -177,13 +174,6 @@ def test_hashes_are_those_of_training(served, found):
         for output, values in graph(Table.read(asked)).items():
             expected = pd.to_numeric(made[output]).fillna(0).to_numpy(float)
             np.testing.assert_array_equal(np.nan_to_num(values), expected, err_msg=f"{name} {output}")
-
-
-def test_texts_without_a_letter_alone():
-    asked = pd.DataFrame({"s": ["", ""]})
-    features = FeatureSet([HashEncode("s", 100)]).fit(asked)
-    said = Served(features, Table.read(asked))(Table.read(asked))["hash_s"]
-    assert said.tolist() == features.transform(asked)["hash_s"].tolist()
 
 
 @pytest.mark.parametrize("values", [[0.5, 1.0], pd.to_datetime(["2024-01-01", "2024-01-02"])])

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from fastrec.serve.graph.features import GraphGroups
+from fastrec.serve.onnx_builder import Graph, GraphTensor, N
 
+DTYPES = {"string": object, "int64": np.int64, "float64": np.float64, "float32": np.float32, "bool": bool}
 INT_MISSING = -(2**63)
 CITIES = {"Köln": 1.0, "Oslo": 2.0, "": 3.0, "東京": 4.0}  # "" is missing; unseen: 0
 USERS = {2**53: 1.0, 2**53 + 1: 2.0, 2**63 - 1: 3.0, INT_MISSING: 4.0}  # doubles cannot tell the first two apart
@@ -34,10 +37,6 @@ INPUTS = [
     _input("at", "int64", INT_MISSING, required=False, time={"unit": "us", "zone": None}),
     _input("seen", "int64", INT_MISSING, required=False, time={"unit": "s", "zone": "Europe/Berlin"}),
 ]
-_ONNX = {
-    "string": TensorProto.STRING, "int64": TensorProto.INT64, "float64": TensorProto.DOUBLE,
-    "float32": TensorProto.FLOAT, "bool": TensorProto.BOOL,
-}  # fmt: skip
 SPLIT = 40.0  # of the tree, on price
 
 
@@ -110,11 +109,7 @@ def write_export(
         changes = {"list": "list_id", "item": "item_id", **changes}
     inputs = [{**one, "made": one["name"] == made} for one in inputs]
     width = 2 if task == "multiclass" else 1
-    graph = onnx_graph(weights, inputs, list(extra), task)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 4)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    onnx.checker.check_model(model)
-    raw = model.SerializeToString()
+    raw = toy(weights, inputs, list(extra), task).model().SerializeToString()
     (folder / "model.onnx").write_bytes(raw)
     said = {
         "format": 1, "fastrec": "0.1.0", "name": "Toy", "task": task, "metric": "auc",
@@ -127,79 +122,40 @@ def write_export(
     return folder
 
 
-def onnx_graph(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str) -> Any:
+def toy(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str) -> Graph:
     """Columns → vocabularies, missing values → MLP + tree → sigmoid."""
-    nodes: list[Any] = []
-    held: list[Any] = []
+    graph = Graph()
+    names = {i["name"]: graph.input(i["name"], DTYPES[i["type"]]) for i in inputs}
 
-    def constant(name: str, values: Any, dtype: Any) -> str:
-        held.append(numpy_helper.from_array(np.array(values, dtype), name))
-        return name
+    def tensor(value: str, dtype: torch.dtype) -> Any:
+        return GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta"))
 
-    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
+    def looked_up(name: str, known: dict[Any, float], dtype: Any) -> Any:
+        codes = np.array([*known.values()], np.int64)
+        return tensor(graph.lookup(names[name], np.array([*known], dtype), codes), torch.int64).float()
 
-    _vocabulary(nodes, "city", "city_code", TensorProto.STRING, {k.encode(): v for k, v in CITIES.items()})
-    _vocabulary(nodes, "user", "user_code", TensorProto.INT64, USERS)
-    axis = constant("axis", [1], np.int64)
-    zero = constant("zero", 0, np.float32)
-    for name, scale in (("price", 100), ("ratio", 1)):
-        narrow = node("Cast", [name], f"{name}_32", to=TensorProto.FLOAT)
-        known = node("Where", [node("IsNaN", [narrow], f"{name}_nan"), zero, narrow], f"{name}_known")
-        node("Div", [known, constant(f"{name}_scale", scale, np.float32)], f"{name}_code")
-    node("Cast", ["mobile"], "mobile_code", to=TensorProto.FLOAT)
-    for name, unit in (("at", 1e6), ("seen", 1)):
-        missing = node("Equal", [name, constant(f"{name}_missing", INT_MISSING, np.int64)], f"{name}_is_missing")
-        seconds = node("Div", [node("Cast", [name], f"{name}_64", to=TensorProto.DOUBLE),
-                               constant(f"{name}_unit", unit, np.float64)], f"{name}_seconds")  # fmt: skip
-        since = node("Sub", [seconds, constant(f"{name}_start", 1.7e9, np.float64)], f"{name}_since")
-        days = node("Div", [since, constant(f"{name}_day", 1e8, np.float64)], f"{name}_days")
-        narrow = node("Cast", [days], f"{name}_32", to=TensorProto.FLOAT)
-        node("Where", [missing, zero, narrow], f"{name}_code")
-    flat = [node("Unsqueeze", [f"{i['name']}_code", axis], f"{i['name']}_column") for i in INPUTS]
-    features = node("Concat", flat, "features", axis=1)
-    hidden = node("Relu", [node("MatMul", [features, constant("w", weights_of(weights), np.float32)], "h")], "hidden")
-    net = node("ReduceMean", [hidden, axis], "net", keepdims=0)
-    tree_in = node("Unsqueeze", ["price_32", axis], "tree_in")
-    nodes.append(_tree(tree_in, "tree_out"))
-    total = node("Add", [net, node("Squeeze", ["tree_out", axis], "tree")], "margin")
-    score = node("Cast", [node("Sigmoid", [total], "p")], "p64", to=TensorProto.DOUBLE)
-    if extra:
-        more = node("Sum", extra, "more")
-        score = node("Add", [score, node("Mul", [more, constant("mill", 1e-3, np.float64)], "part")], "with_more")
+    def days(name: str, unit: float) -> Any:
+        value = tensor(names[name], torch.int64)
+        return torch.where(value == INT_MISSING, 0.0, ((value.double() / unit - 1.7e9) / 1e8).float())
+
+    price = tensor(names["price"], torch.float64).float()
+    ratio = tensor(names["ratio"], torch.float32)
+    features = [
+        looked_up("city", CITIES, object),
+        looked_up("user", USERS, np.int64),
+        torch.where(price.isnan(), 0.0, price) / 100,
+        torch.where(ratio.isnan(), 0.0, ratio),
+        tensor(names["mobile"], torch.bool).float(),
+        days("at", 1e6),
+        days("seen", 1.0),
+    ]
+    net = (torch.stack(features, 1) @ torch.from_numpy(weights_of(weights))).clamp_min(0).mean(1)
+    score = (net + torch.where(price <= SPLIT, -0.25, 0.25)).sigmoid().double()
+    for name in extra:
+        score = score + tensor(names[name], torch.float64) * 1e-3
     if task == "ranking":
-        one = node("Unsqueeze", ["list_id", axis], "list_column")
-        other = node("Unsqueeze", ["list_id", constant("axis0", [0], np.int64)], "list_row")
-        same = node("Cast", [node("Equal", [one, other], "same")], "same64", to=TensorProto.DOUBLE)
-        rows = node("ReduceSum", [same, axis], "rows", keepdims=0)
-        score = node("Add", [score, node("Mul", [rows, constant("per_row", 100, np.float64)], "by_rows")], "listed")
-    if task == "multiclass":
-        rest = node("Sub", [constant("one", 1, np.float64), score], "rest")
-        both = [node("Unsqueeze", [v, axis], f"{v}_column") for v in (rest, score)]
-        node("Concat", both, "score", axis=1)
-    else:
-        node("Identity", [score], "score")
-    ins = [helper.make_tensor_value_info(i["name"], _ONNX[i["type"]], ["n"]) for i in inputs]
-    shape = ["n", 2] if task == "multiclass" else ["n"]
-    outs = [helper.make_tensor_value_info("score", TensorProto.DOUBLE, shape)]
-    return helper.make_graph(nodes, "toy", ins, outs, held)
-
-
-def _vocabulary(nodes: list[Any], name: str, output: str, kind: int, codes: dict[Any, float]) -> None:
-    keys = helper.make_tensor("k", kind, [len(codes)], list(codes))
-    values = helper.make_tensor("v", TensorProto.FLOAT, [len(codes)], list(codes.values()))
-    tensors = {"keys_tensor": keys, "values_tensor": values}
-    tensors["default_tensor"] = helper.make_tensor("d", TensorProto.FLOAT, [1], [0.0])
-    nodes.append(helper.make_node("LabelEncoder", [name], [output], domain="ai.onnx.ml", **tensors))
-
-
-def _tree(source: str, output: str) -> Any:
-    """``price <= SPLIT`` → -0.25, else and missing → 0.25."""
-    return helper.make_node(
-        "TreeEnsembleRegressor", [source], [output], domain="ai.onnx.ml", n_targets=1, nodes_treeids=[0, 0, 0],
-        nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0], nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
-        nodes_values=[SPLIT, 0.0, 0.0], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
-        nodes_missing_value_tracks_true=[0, 0, 0], target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 0],
-        target_weights=[-0.25, 0.25],
-    )  # fmt: skip
+        ones = tensor(names["price"], torch.float64).isnan().double() * 0 + 1
+        score = score + 100 * GraphGroups(tensor(names["list_id"], torch.int64)).reduce(ones, "add")
+    score = torch.stack([1 - score, score], 1) if task == "multiclass" else score
+    graph.output("score", score.value, np.float64, 2 if task == "multiclass" else None)
+    return graph

@@ -161,12 +161,6 @@ def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
     assert b"<tr><td>/v1/score<td>100<td>2.5 ms<td>25 ms" in get(app, "/docs").body
 
 
-def test_ids_are_taken_and_nothing_is_made_of_them(tmp_path: Path) -> None:
-    app = serve(write_export(tmp_path / "export", ignored={"row": None}))
-    assert scores(app, {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}) == scores(app, ROWS)
-    refused(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}, 422)
-
-
 RIGHT = {"authorization": "Bearer t"}
 
 

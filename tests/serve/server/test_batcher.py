@@ -233,25 +233,6 @@ async def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: 
 # An export that is loaded, and scores as it was written down by hand
 
 
-def test_arrays_of_numpy_are_read_by_their_types(exports: dict[str, Path]) -> None:
-    rows = columns(20)
-    plain = {k: np.array(v, object) for k, v in rows.items()}
-    plain["price"] = np.array([np.nan if v is None else v for v in rows["price"]])
-    plain["mobile"] = np.array(rows["mobile"])
-    plain["at"] = np.array(rows["at"], "M8[ms]")
-    plain["seen"] = np.array(rows["seen"], "M8[s]")  # numpy's times are UTC
-    scorer = Scorer(exports["binary"])
-    np.testing.assert_array_equal(scorer.score(plain), scorer.score(rows))
-
-
-def test_lists_are_told_apart_and_without_ids_all_rows_are_one(exports: dict[str, Path]) -> None:
-    rows, scorer = columns(6), Scorer(exports["ranking"])
-    alone = np.array(by_hand(rows))  # a score has 100 more for each row of its list
-    np.testing.assert_allclose(scorer.score(rows), alone + 600, atol=1e-5)
-    listed = scorer.score({**rows, "list_id": ["b", "a", "b", 7, "b", "a"]})
-    np.testing.assert_allclose(listed, alone + 100 * np.array([3, 2, 3, 1, 3, 2]), atol=1e-5)
-
-
 def test_columns_are_checked(exports: dict[str, Path]) -> None:
     scorer, rows = Scorer(exports["binary"]), columns(3)
     for sent, says in (

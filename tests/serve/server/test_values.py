@@ -113,17 +113,46 @@ def test_floats_are_integers_where_nothing_is_lost_as_pandas_makes_them(values: 
             assert call(COLUMNS["int64"], given_values).tolist() == wanted
 
 
-REFUSED = {
+def moments(kind: pa.DataType, *values: int) -> pa.Array:
+    return pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+
+
+NEVER = Input("a", "int64")  # no value may be missing
+NANO = Input("a", "int64", missing=LOW, unit="ns")
+ARROWS = {
     "int64": [[1.5], [2.0**53], [-(2.0**53)], [True], ["1", "1.5"], ["x"]],
     "string": [[b"a"]],
     "float64": [["1", "1,5"], [[1.0]]],
     "bool": [[1], [True, None]],
 }
+REFUSED: list[tuple[Input, Any, str | None, int | None]] = [
+    # column, values (of JSON or Arrow), words, row
+    *((COLUMNS[kind], pa.array(v), None, None) for kind, several in ARROWS.items() for v in several),
+    (COLUMNS["int64"], [1, 1e30], r"1e\+30 is no whole number below 2\*\*53", 1),
+    (AT, ["2026-01-01", "2026-01-01T00:00:00Z"], None, 1),  # whose clock time would that be?
+    (SEEN, ["2026-01-01T00:00:00Z", None, "2026-01-01T00:00:00"], None, 2),  # at which place?
+    (SEEN, ["2026-01-01T00:00:00.0005Z"], None, 0),  # half a millisecond
+    (AT, ["2026-01-01", "tomorrow"], None, 1),
+    (AT, ["2026-01-01", 1.5], None, 1),
+    (AT, [None, 2**63], None, 1),
+    (AT, [True], None, 0),
+    (AT, ["2026-01-01", 5], "some times are text", None),
+    (AT, moments(pa.timestamp("us", "UTC"), 0), "zone", None),
+    (SEEN, moments(pa.timestamp("us"), 0), "zone", None),
+    (SEEN, moments(pa.date32(), 0), "zone", None),
+    *(
+        (Input("a", "int64", missing=LOW, unit="ns"), moments(pa.timestamp(u), 0, 2**63 - 1), None, 1)
+        for u in ("s", "ms", "us")
+    ),
+    *((NEVER, v, "may not be", 1) for v in ([1, None], pa.array([1, None]), ["1", ""])),
+    (NEVER, ["", 1], "may not be", 0),
+]
 
 
-@pytest.mark.parametrize(("kind", "values"), [(kind, v) for kind, several in REFUSED.items() for v in several])
-def test_other_types_of_arrow_are_refused(kind: str, values: list[Any]) -> None:
-    refused(from_arrow, COLUMNS[kind], pa.array(values), column="a")
+@pytest.mark.parametrize(("column", "values", "words", "row"), REFUSED, ids=str)
+def test_values_that_do_not_fit_are_refused(column: Input, values: Any, words: str | None, row: int | None) -> None:
+    call, where = from_values if isinstance(values, list) else from_arrow, {} if row is None else {"row": row}
+    refused(call, column, values, match=words, column=column.name, **where)
 
 
 def test_floats_take_every_number_and_missing_is_nan() -> None:
@@ -164,16 +193,6 @@ def test_text_in_the_form_of_the_training_files() -> None:
     assert from_values(price, [5.5]).tolist() == [5.5]
 
 
-def test_a_number_beyond_all_integers_is_not_called_a_fraction() -> None:
-    refused(from_values, COLUMNS["int64"], [1, 1e30], match=r"1e\+30 is no whole number below 2\*\*53", row=1)
-
-
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_a_moment_out_of_range_is_refused(unit: str) -> None:
-    far = pa.array([0, 2**63 - 1]).cast(pa.timestamp(unit))
-    refused(from_arrow, Input("at", "int64", missing=LOW, unit="s" if unit == "ns" else "ns"), far, row=1)
-
-
 @given(st.lists(st.one_of(st.none(), st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))), max_size=5))
 def test_times_without_a_zone(moments: list[datetime | None]) -> None:
     def count(m: datetime | None) -> int:
@@ -197,35 +216,7 @@ def test_times_with_a_zone_are_moments() -> None:
     assert from_values(SEEN, texts).tolist() == wanted
     assert from_arrow(SEEN, pa.array([noon] * 3, pa.timestamp("ns", "Asia/Tokyo"))).tolist() == wanted
     assert to_arrow(SEEN, np.array(wanted)).type == pa.timestamp("ms", "Europe/Berlin")
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "row"),
-    [
-        (AT, ["2026-01-01", "2026-01-01T00:00:00Z"], 1),  # whose clock time would that be?
-        (SEEN, ["2026-01-01T00:00:00Z", None, "2026-01-01T00:00:00"], 2),  # at which place?
-        (SEEN, ["2026-01-01T00:00:00.0005Z"], 0),  # half a millisecond
-        (AT, ["2026-01-01", "tomorrow"], 1),
-        (AT, ["2026-01-01", 1.5], 1),
-        (AT, [None, 2**63], 1),
-        (AT, [True], 0),
-        (AT, ["2026-01-01", 5], None),
-    ],
-)
-def test_times_that_are_not_clear_are_refused(column: Input, values: list[Any], row: int | None) -> None:
-    refused(from_values, column, values, row=row)
-
-
-def test_times_of_arrow_with_the_wrong_zone_are_refused() -> None:
-    for column, kind in ((AT, pa.timestamp("us", "UTC")), (SEEN, pa.timestamp("us")), (SEEN, pa.date32())):
-        whole = pa.int32() if kind == pa.date32() else pa.int64()
-        refused(from_arrow, column, pa.array([0], whole).cast(kind), match="zone")
-    assert from_arrow(AT, pa.array([1], pa.int32()).cast(pa.date32())).tolist() == [86_400_000_000]
-
-
-def test_missing_where_nothing_may_be_missing() -> None:
-    for call, values in ((from_values, [1, None]), (from_arrow, pa.array([1, None]))):
-        refused(call, Input("a", "int64"), values, match="may not be", row=1)
+    assert from_arrow(AT, moments(pa.date32(), 1)).tolist() == [86_400_000_000]
 
 
 def test_text_of_numbers_beside_numbers() -> None:
@@ -235,6 +226,7 @@ def test_text_of_numbers_beside_numbers() -> None:
         (COLUMNS["float32"], ["46.5", 28, True], [46.5, 28, 1]),
         (Input("a", "int64"), [28, "-46"], [28, -46]),
         (german, ["1,5", 1.5], [1.5, 1.5]),  # a number is as it is, whatever the form of the text
+        (COLUMNS["int64"], ["", 1, "2"], [LOW, 1, 2]),
     ):
         assert from_values(column, values).tolist() == wanted
     refused(from_values, COLUMNS["float64"], [1, "46", "soon"], row=2, match="soon")
@@ -277,10 +269,3 @@ def test_texts_that_are_taken_apart_are_limited(tmp_path):
         short = ["four", "déjà", None]
         fine = {**values, "a": short if convert is from_values else pa.array(short)}
         assert RequestColumns(spec, fine, 3, convert).arrays()["a"].tolist() == ["four", "déjà", ""]
-
-
-def test_blank_text_beside_numbers_is_missing():
-    column = Input("a", "int64", missing=None)
-    refused(from_values, column, ["", 1], match="may not be", row=0)
-    refused(from_values, column, ["1", ""], match="may not be", row=1)
-    assert from_values(COLUMNS["int64"], ["", 1, "2"]).tolist() == [LOW, 1, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.serve.forest import Forest, forest_of_catboost
-from fastrec.serve.forest.catboost import _of_length, code_hashes
+from fastrec.serve.forest.catboost import _of_length, code_hashes, forest_of_catboost
+from fastrec.serve.forest.forest import Forest, Tree, grow
 from fastrec.serve.forest.nodes import Statistic
 from tests.serve.forest.conftest import above_one, classes, same
 
@@ -105,52 +105,19 @@ def test_symmetric_trees_are_tables(more, symmetric, rows, amounts):
     assert ("TreeEnsemble" in {n.op_type for n in model.graph.node}) != symmetric
 
 
-def test_trees_of_several_depths_are_tables(rows, odd_rows, amounts, margins):
-    """CatBoost itself gives shallow trees where it finds no more splits."""
-    deep, shallow = (forest_of_catboost(trained(rows, amounts, depth=d, iterations=3)) for d in (4, 3))
-    both = joined(deep, shallow)
-    assert "TreeEnsemble" not in {n.op_type for n in both.model().graph.node}
-    expected = margins(deep, odd_rows) + margins(shallow, odd_rows) - shallow.base
-    np.testing.assert_allclose(margins(both, odd_rows), expected, rtol=1e-13, atol=1e-13)
-
-
-def joined(a, b):
-    """The trees of two forests."""
-    nodes, leaves = len(a.feature), len(a.value)
-    moved = {"roots": b.roots + nodes}
-    for side in ("left", "right"):
-        moved[side] = getattr(b, side) + np.where(getattr(b, f"{side}_leaf"), leaves, nodes)
-    names = ("feature", "threshold", "missing_left", "left_leaf", "right_leaf", "value", "target")
-    moved |= {n: getattr(b, n) for n in names}
-    return replace(a, **{n: np.concatenate([getattr(a, n), v]) for n, v in moved.items()})
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"loss": "Logloss"},
-        {"loss": "MultiClass"},
-        {"loss": "MultiClass", "max_ctr_complexity": 4},
-        {"loss": "Logloss", "max_ctr_complexity": 4, "nan_mode": "Max"},
-        {"max_ctr_complexity": 3, "simple_ctr": ["Buckets", "Counter"], "combinations_ctr": ["Buckets"]},
-        {"loss": "Logloss", "max_ctr_complexity": 2, "simple_ctr": ["BinarizedTargetMeanValue"]},
-        {"one_hot_max_size": 50},
-        {"loss": "MultiClass", "one_hot_max_size": 5, "max_ctr_complexity": 4},
-        {"grow_policy": "Depthwise", "max_ctr_complexity": 3},
-        {"loss": "Logloss", "counter_calc_method": "Full", "has_time": True},
-    ],
-    ids=str,
-)
-def test_categories_and_their_combinations(more, margins):
-    # the number first: a category's place among categories is not its place in the row
-    train, other = (frame_of(*size)[list("3012")] for size in ((0, 3, 1, 500), (1, 3, 1, 500, UNSEEN)))
-    a, b, c, d = (train[name] for name in "3021")
-    several = more.get("loss") == "MultiClass"
-    label = ((c % 3 == 1) ^ (d > 1) ^ (a > 0) ^ (b > 0)).astype(float) + several * (d % 2)
-    model = trained(train, label, (1, 2, 3), iterations=40, depth=5, **more)
-    forest = forest_of_catboost(model, {place + 1: size for place, size in codes_of(3).items()})
-    assert forest.derived
-    same_margins(margins, model, forest, (1, 2, 3), train, other, tolerance=1e-13)
+def test_trees_of_several_depths_are_tables(margins):
+    """CatBoost gives shallow trees where it finds no more splits."""
+    deep = Tree(
+        np.array([1, 3, 5, *[-1] * 4]), np.array([2, 4, 6, *[-1] * 4]), np.array([0, 1, 1, 0, 0, 0, 0]),
+        np.array([0.5, 2, 2, 0, 0, 0, 0]), np.ones(7, bool), np.array([0, 0, 0, 1, 2, 4, 8.0]),
+    )  # fmt: skip
+    shallow = Tree(
+        np.array([1, -1, -1]), np.array([2, -1, -1]), np.zeros(3), np.ones(3), np.ones(3, bool), np.r_[0, 16, 32]
+    )
+    forest = grow([deep, shallow], 2, [100.0], link="identity", rule="le", dtype="float64")
+    assert "TreeEnsemble" not in {n.op_type for n in forest.model().graph.node}
+    rows = np.array([[0.5, 2], [0.5, 3], [1, np.nan], [2, 2], [2, 3]])
+    assert margins(forest, rows)[:, 0].tolist() == [117, 118, 120, 136, 140]
 
 
 def test_what_cannot_be_exported_is_named():
@@ -209,7 +176,9 @@ def statistics_in(forest: Forest) -> list[Statistic]:
 ways = st.fixed_dictionaries(
     {
         "max_ctr_complexity": st.sampled_from([1, 2, 4]),
-        "one_hot_max_size": st.sampled_from([1, 2, 10]),
+        "one_hot_max_size": st.sampled_from([1, 2, 10, 50]),
+        "counter_calc_method": st.sampled_from(["SkipTest", "Full"]),
+        "has_time": st.booleans(),
         "nan_mode": st.sampled_from(["Min", "Max"]),
         "grow_policy": st.sampled_from(["SymmetricTree", "Depthwise", "Lossguide"]),
     },
@@ -220,16 +189,20 @@ ways = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(
     seed=st.integers(0, 10_000), cats=st.integers(1, 5), conts=st.integers(0, 3), n=st.integers(40, 300),
     loss=st.sampled_from(CTR_LOSSES), way=ways,
 )  # fmt: skip
 def test_any_model(margins, seed, cats, conts, n, loss, way):
-    train = frame_of(seed, cats, conts, n)
-    model = ctr_trained(train, cats, loss, seed, **way)
-    forest = forest_of_catboost(model, codes_of(cats))
-    same_margins(margins, model, forest, cats, train, frame_of(seed + 1, cats, conts, 100, UNSEEN))
+    train, other = frame_of(seed, cats, conts, n), frame_of(seed + 1, cats, conts, 100, UNSEEN)
+    label = label_of(train, cats, loss, seed)
+    # a category's place among categories is not its place in the row
+    order = np.random.default_rng(seed).permutation(cats + conts).tolist()
+    train, other, own = train.iloc[:, order], other.iloc[:, order], [order.index(i) for i in range(cats)]
+    model = trained(train, label, own, loss, iterations=10, learning_rate=0.3, random_seed=seed, group=6, **way)
+    forest = forest_of_catboost(model, {place: SIZES[i] + UNSEEN for i, place in enumerate(own)})
+    same_margins(margins, model, forest, own, train, other)
 
 
 @pytest.mark.parametrize(
@@ -337,10 +310,8 @@ def test_statistics_that_are_not_known_are_named():
     class Newer:
         def save_model(self, path: str, **how):
             model.save_model(path, **how)
-            with open(path, encoding="utf-8") as file:
-                text = file.read().replace('"ctr_type":"Borders"', '"ctr_type":"Median"')
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            text = Path(path).read_text().replace('"ctr_type":"Borders"', '"ctr_type":"Median"')
+            Path(path).write_text(text)
 
     with pytest.raises(DataError, match="Median"):
         forest_of_catboost(Newer(), codes_of(2))
