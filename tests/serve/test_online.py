@@ -258,6 +258,18 @@ def test_requests_and_events_at_the_same_time() -> None:
     equal(online.features(asked), batch(fs, asked, log, past))
 
 
+def test_one_row_of_a_table_with_many_words() -> None:
+    rng = np.random.default_rng(4)
+    fs = fitted([CumCount("user", order="t"), LastAction("item", order="t", action="kind", name="own")])
+    past, asked = random_rows(rng, 40, (0, 9)), random_rows(rng, 40, (9, 12))
+    online = Online(fs, tables={"history": SCHEMA})
+    online.observe(past)
+    for row in (0, 7):
+        one = Table.read(asked).take(torch.tensor([row]))
+        assert len(one["item"].distinct) > 2
+        equal(online.features(one), batch(fs, asked.slice(row, 1), past.slice(0, 0), past))
+
+
 def test_no_rows_and_no_events() -> None:
     online = Online(fitted(EVERY), tables={"log": SCHEMA, "items": ITEMS, "history": SCHEMA})
     asked = random_rows(np.random.default_rng(0), 3, (0, 5))
