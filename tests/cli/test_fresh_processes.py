@@ -250,9 +250,10 @@ def make(kind: str, folder: Path) -> None:
     if kind == "Goals":
         return
     test = pd.read_parquet(folder / "layout" / "test.parquet")  # its rows are the body of a request
-    body = {"columns": {n: test[n].tolist() for n in SavedRun(folder / "run").inputs if n in test}}
     if kind == "Next":
         body = {"sessions": [{"items": list(v)} for v in test["items"]], "k": 5}
+    else:
+        body = {"columns": {n: test[n].tolist() for n in SavedRun(folder / "run").inputs if n in test}}
     (folder / "body.json").write_text(json.dumps(body))
 
 
