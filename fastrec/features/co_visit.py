@@ -268,8 +268,8 @@ def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
 class JaccardToHistory(Grouped):
     """Jaccard similarity of the row's item with the last items of its group strictly before it: mean and maximum.
 
-    NaN without an earlier event, or if the item table lacks the items; 0 if neither item has properties (1 for an event
-    on the row's item).
+    An event on the row's item counts with similarity 1. NaN without an earlier event, or if the item table lacks the
+    items; 0 if neither item has properties.
 
     Args:
         by: the columns of the group, in rows and log.

@@ -291,7 +291,7 @@ def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor) -> 
 def smoothed(
     count: torch.Tensor, total: torch.Tensor, left: torch.Tensor | float, prior: torch.Tensor, smooth: float
 ) -> torch.Tensor:
-    """Return ``(sum + smooth · prior) / (count + smooth)``, or the prior if the divisor is 0; decay is ``left``."""
+    """Return ``(sum + smooth · prior) / (count + smooth)``, sum and count decayed by ``left``; 0 / 0 is the prior."""
     if not smooth:  # a mean does not change by decay
         return _mean(total, count, prior.expand_as(total))
     weight = float64(smooth)
