@@ -165,7 +165,7 @@ class CumTarget(KeySums):
         tables = {}
         for t, target in enumerate(self.averaged):
             total = self._over_cells(state["total"][t], keep)
-            prior = _mean(total["sum"], total["count"], torch.zeros_like(total["sum"]))
+            prior = _mean(total["sum"], total["count"], 0)
             for c, col in enumerate(as_list(self.cols)):
                 name, own = self._name(col, target), self._over_cells(state["columns"][c][t], keep)
                 own = {n: torch.cat([v.new_zeros(1), v]) for n, v in own.items()}
@@ -240,7 +240,7 @@ class CumTarget(KeySums):
         totals = [self._before(every, w, y, clock) for w, y in counted]
         if past is not None:
             totals = [self._longer(t, s, one, past[1], clock) for t, s in zip(totals, past[0]["total"], strict=True)]
-        priors = [_mean(total, count, torch.zeros_like(total)) for count, total, _ in totals]
+        priors = [_mean(total, count, 0) for count, total, _ in totals]
         result = {}
         for c, col in enumerate(as_list(self.cols)):
             coded = table.coded(names_of(col))
@@ -284,7 +284,7 @@ class CumTarget(KeySums):
         return count + left * sums["count"], total + left * sums["sum"], torch.where(counts, age, since)
 
 
-def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor | float) -> torch.Tensor:
     return torch.where(count > 0, total / torch.where(count > 0, count, 1), otherwise)
 
 
@@ -293,6 +293,6 @@ def smoothed(
 ) -> torch.Tensor:
     """Return ``(sum + smooth · prior) / (count + smooth)``, sum and count decayed by ``left``; 0 / 0 is the prior."""
     if not smooth:  # a mean does not change by decay
-        return _mean(total, count, prior.expand_as(total))
+        return _mean(total, count, prior)
     weight = float64(smooth)
     return (total * left + weight * prior) / (count * left + weight)

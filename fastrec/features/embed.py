@@ -37,7 +37,7 @@ from fastrec.table import Column, Table
 class Embedded(RowWise):
     """Generator of unit-length vectors that a net computes from the distinct values of a text column."""
 
-    encodes: ClassVar[Literal["text", "image"]]
+    encodes: ClassVar[Kind]
     _least: ClassVar = {"bs": 1}
 
     def __init__(
@@ -188,7 +188,7 @@ class ImageEmbed(Embedded):
             raise MissingFileError(problem, **where, row=row, remedy="Give root=, or leave the name missing") from error
 
     def item(self, value: str, row: int) -> Any:
-        image = require("PIL.Image", "Pillow", "pip install 'fastrec-tabular[embed]'")
+        image = require("PIL.Image", "Pillow", _INSTALL)
         try:
             return image.open(io.BytesIO(self.content(value, row))).convert("RGB")
         except MissingFileError:

@@ -54,13 +54,11 @@ def explode(
         >>> rows.to_arrow().to_pydict()
         {'id': [7, 7, 8], 'item': ['a', 'b', 'c'], 'position': [1, 2, 1]}
     """
-    table = source if isinstance(source, Table) else Table.read(source)
+    table = Table.read(source)
     names = dict(columns) if isinstance(columns, Mapping) else {c: c for c in as_list(columns)}
     _check_names(table.names, names, numbers, [n for n in (position, row) if n is not None])
     origin, made = _elements(table, names, sep, numbers, file)
-    kept = table.drop(names).take(origin)
-    result: dict[str, Any] = {n: kept[n] for n in kept.names}
-    return Table(result | made | _places(origin, position, row))
+    return table.drop(names).take(origin).with_columns(made | _places(origin, position, row))
 
 
 class Explode(Parameters):
