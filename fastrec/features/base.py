@@ -391,7 +391,6 @@ def _as_shown(value: Any) -> Any:
 
 
 def _storing(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor: store its arguments and check options first."""
     signature = inspect.signature(init)
 
     @wraps(init)

@@ -253,7 +253,6 @@ def _sources(cols: Sequence[Col]) -> dict[str, Col]:
 
 
 def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
-    """Return the distinct column sets to try."""
     if extend is None:
         return list(itertools.combinations(names, 2))
     odd = next((n for known in extend for n in known if n not in names), None)
@@ -267,7 +266,6 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
 
 
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
-    """Read the columns, and compute those of generators."""
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:

@@ -122,7 +122,7 @@ class Categorify(OfColumns, Fitted):
         return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
 
     def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
-        """Return the code of each place of ``prepare``, and the vocabulary."""
+        # Return the code of each place of ``prepare``, and the vocabulary.
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
         keys, place, count = learned["keys"], learned["place"], learned["count"].cpu()

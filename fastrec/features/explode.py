@@ -135,7 +135,7 @@ class Explode(Parameters):
 def _elements(
     table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
 ) -> tuple[torch.Tensor, dict[str, Column]]:
-    """Return each element's row (int64) and the columns of elements."""
+    """Return each element's row number and the columns of elements."""
     found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
     lists = dict(zip(names, found, strict=True))
     first, *others = names
@@ -159,7 +159,6 @@ def _elements(
 
 
 def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict[str, Column]:
-    """Return the columns ``position`` and ``row`` of ``Explode``, if named."""
     made = {}
     if position is not None:
         places = torch.arange(len(origin), device=origin.device)

@@ -238,7 +238,6 @@ class FeatureSet(Parameters):
         self._assumed = names
 
     def _read(self, df: Any, y: Any = None) -> Table:
-        """Read the columns that fitting needs, and resolve selectors."""
         self._resolve(df)
         self._chain().check_targets()
         names = self.fit_inputs
@@ -289,7 +288,6 @@ class FeatureSet(Parameters):
         return kept
 
     def _read_tables(self, tables: Mapping[str, Any] | None, read: Callable[[Any, list[str]], Any]) -> dict[str, Any]:
-        """Read the columns that generators need from each of ``tables``."""
         needed: dict[str, dict[str, None]] = {}
         for step in self.steps:
             for table, names in step.table_inputs.items():

@@ -99,7 +99,6 @@ class GroupFunction(_Function, Grouped):
         return columns
 
     def _each(self, values: list[Any], groups: Groups, outside: torch.Tensor) -> list[torch.Tensor]:
-        """Call the function for each group; return one float64 tensor ``[n]`` per output."""
         n = len(groups.codes)
         order = torch.arange(n) if groups.order is None else groups.order.cpu()
         starts = (groups.place == 0).nonzero().squeeze(1).tolist() if n else []
