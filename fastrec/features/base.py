@@ -23,20 +23,20 @@ from fastrec.table import Column, Table
 State = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
 
-# The library's own generators by class name, registered when their modules are loaded; saved features name them.
+# The library's generators by class name, registered when their modules are imported. Saved features refer to them.
 GENERATORS: dict[str, type[Feature]] = {}
 
 
 def generator_named(name: str) -> type[Feature] | None:
-    """Return the library's generator of that name, loading its module; None: there is none."""
+    """Return the library's generator of that name, or None."""
     if name not in GENERATORS:
-        getattr(import_module("fastrec.features"), name, None)  # a public name is loaded at first use, and registers
+        getattr(import_module("fastrec.features"), name, None)  # the first use of a public name registers it
     return GENERATORS.get(name)
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cell (a fold, or an outer fold and an inner one) of each training row: int64 ``[n]`` in ``0 … count - 1``."""
+    """Cell (a fold, or an outer and an inner fold) of each training row: int64 ``[n]`` in ``0 … count - 1``."""
 
     codes: torch.Tensor
     count: int
@@ -44,7 +44,7 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Other tables by name, for instance an event log; ``given`` names all that were passed, for errors."""
+    """Other tables by name, such as an event log. ``given`` names all tables passed, for errors."""
 
     tables: Mapping[str, Table] = field(default_factory=dict)
     given: tuple[str, ...] = ()
@@ -59,17 +59,17 @@ class Context:
 
 
 class Parameters:
-    """Constructor arguments as scikit-learn handles them: stored unchanged under their own names.
+    """Constructor arguments, stored unchanged under their names as in scikit-learn.
 
-    The library's own constructors store them, and check options, before they do anything else: a ``Literal`` by its
-    values, one of ``_least`` (or each of its elements) by the smallest number that it may be.
+    Constructors of the library store arguments and check options first. A ``Literal`` must be one of its values, an
+    option in ``_least`` (or each of its elements) at least that number.
     """
 
     _least: ClassVar[dict[str, float]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A user's class stores its own: its constructor counts by its code in digests.
+        # Not wrapped for a user's class: digests read the code of its constructor.
         if cls.__module__.startswith("fastrec.features.") and "__init__" in vars(cls):
             cls.__init__ = _storing(cls.__init__)
 
@@ -78,7 +78,7 @@ class Parameters:
         return {name: getattr(self, name) for name in declared_parameters(type(self))}
 
     def set_params(self, **params: Any) -> Any:
-        """Change constructor's arguments in place."""
+        """Change constructor arguments in place."""
         for name, value in params.items():
             if name not in self.get_params():
                 raise DataError(f"{type(self).__name__} has no parameter {name!r}", remedy="See get_params()")
@@ -93,13 +93,12 @@ class Parameters:
 
 
 class Feature(Parameters, ABC):
-    """A generator of columns: it names its inputs and outputs before it sees data.
+    """Generator of columns whose inputs and outputs are known before any data is seen.
 
-    Subclasses implement ``outputs``, the methods of their kind, and ``sources`` if these are more than ``col`` or
-    ``cols``. ``uses_future``: later rows may change a value. ``own_row``: a row's own values do (not a lag's, which may
-    read a target). ``sees_ties``: so do rows at its place in the order that stand before it. ``online``: a new row's
-    values need the ``row`` alone, the ``fitted`` state, or the ``history``. ``codes``: its numbers are codes of
-    categories, no quantities.
+    Subclasses implement ``outputs``, the methods of their kind, and ``sources`` unless ``_reads`` covers it.
+    ``uses_future``: later rows may change a value. ``own_row``: the row's values may (a lag's do not, so it may read a
+    target). ``sees_ties``: earlier rows with the same order value may. ``online``: a new row's value needs the ``row``
+    alone, the ``fitted`` state, or the ``history``. ``codes``: outputs are codes of categories, not quantities.
     """
 
     kind: ClassVar[Literal["row", "fitted", "grouped"]]
@@ -109,10 +108,10 @@ class Feature(Parameters, ABC):
     own_row: bool = True
     sees_ties: bool = False
     codes: ClassVar[bool] = False
-    # FeatureSet imports this class, so it puts itself here; an import of it would be a circle.
+    # Set by the module of FeatureSet: importing it here would be circular.
     _set_class: ClassVar[type[Any]]
     scope: Scope = "train"
-    # Arguments that name what it reads; those that name columns of the log ``table`` where there is one.
+    # Arguments that name inputs, and arguments that name columns of the log if ``table`` is given.
     _reads: ClassVar[tuple[str, ...]] = ("cols", "col")
     _of_log: ClassVar[tuple[str, ...]] = ()
 
@@ -123,33 +122,33 @@ class Feature(Parameters, ABC):
 
     @property
     def sources(self) -> list[Col]:
-        """The column names and other generators that it reads."""
+        """The column names and generators that it reads."""
         own = self._of_log if getattr(self, "table", None) is None else ()
         return [s for word in (*self._reads, *own) for s in as_list(getattr(self, word, None))]
 
     @property
     @abstractmethod
     def outputs(self) -> list[str]:
-        """The names of the columns it makes."""
+        """The names of its output columns."""
 
     @property
     def inputs(self) -> list[str]:
-        """The columns it reads, those made by other generators among them."""
+        """The columns it reads, including outputs of other generators."""
         return list(dict.fromkeys(n for s in self.sources for n in names_of(s)))
 
     @property
     def fit_only(self) -> list[str]:
-        """Inputs that only fitting needs: the target, the weight."""
+        """Inputs that only fitting needs, such as the target."""
         return []
 
     @property
     def within(self) -> list[str] | None:
-        """The columns of the groups whose rows it reads together; None: it reads one row, or all."""
+        """The columns of the groups whose rows it reads together; None: it reads one row or all rows."""
         return None
 
     @property
     def table_inputs(self) -> dict[str, list[str]]:
-        """Columns it reads from other tables, by table name."""
+        """The columns it reads from other tables, by table name."""
         table = getattr(self, "table", None) if self._of_log else None
         words = () if table is None else (*self._reads, *self._of_log)
         return {table: [n for word in words for n in as_list(getattr(self, word))]} if words else {}
@@ -160,38 +159,38 @@ class Feature(Parameters, ABC):
         return self
 
     def fit_transform(self, df: Any, y: Any = None, **options: Any) -> Any:
-        """Fit on training rows and return their out-of-fold or causal values (see ``FeatureSet.fit_transform``)."""
+        """Fit and return out-of-fold or causal values of the training rows (see ``FeatureSet.fit_transform``)."""
         return self._alone(options).fit_transform(df, y, **options)
 
     def transform(self, df: Any, **options: Any) -> Any:
-        """Transform other rows by the fitted statistics, without a target (see ``FeatureSet.transform``)."""
+        """Transform other rows without a target (see ``FeatureSet.transform``)."""
         return self._alone(options).transform(df, **options)
 
     def cross_fit(self, df: Any, folds: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield nested values for every outer fold (see ``FeatureSet.cross_fit``)."""
+        """Yield training and validation rows of every outer fold (see ``FeatureSet.cross_fit``)."""
         return self._alone(options).cross_fit(df, folds, **options)
 
     def _alone(self, options: dict[str, Any]) -> Any:
         return self._set_class([self], key=options.pop("key", None))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return ``outputs`` (scikit-learn's name for it)."""
+        """Return ``outputs``."""
         return self.outputs
 
     @property
     def signature(self) -> str:
-        """The text that two generators share if, and only if, they compute the same."""
+        """The text that two generators share if and only if they compute the same values."""
         return repr(self)
 
     def get_state(self) -> State:
-        """Return the fitted state: tensors, keys and JSON values; empty for a generator that learns nothing."""
+        """Return the fitted state: tensors, keys and JSON values; empty if nothing is learned."""
         return {}
 
     def set_state(self, state: State) -> None:
         """Restore the state of ``get_state``."""
 
     def save(self, folder: str | Path) -> None:
-        """Write configuration and state as JSON and safetensors; ``folder`` is replaced in one step."""
+        """Write configuration and state as JSON and safetensors; replace ``folder`` in one step."""
         self._set_class([self]).save(folder)
 
     @classmethod
@@ -200,16 +199,16 @@ class Feature(Parameters, ABC):
         return cls._set_class.load(folder, trust=trust).features[0]
 
 
-# What generators take: one column, one or more of them, one or more names.
+# Types of arguments: one column, one or more columns, one or more names.
 Col = str | Feature
 Cols = str | Feature | Sequence[str | Feature]
 Names = str | Sequence[str]
-# The rows that statistics are learned from: training rows, or unlabeled ones of ``fit`` too.
+# The rows that statistics are learned from: training rows, or the unlabeled rows of ``fit`` too.
 Scope = Literal["train", "all"]
 
 
 class RowWise(Feature):
-    """A generator that needs nothing but the row itself, and learns nothing."""
+    """Generator that reads the row alone and learns nothing."""
 
     kind = "row"
     online = "row"
@@ -223,23 +222,23 @@ class RowWise(Feature):
         """Map inputs to outputs by tensor operations only, so that it can be exported."""
 
     def compute(self, table: Table) -> dict[str, Column]:
-        """Return the output columns of a table."""
+        """Return the output columns."""
         return as_columns(self.apply(self.prepare(table)))
 
 
 class Fitted(Feature):
-    """A generator that learns statistics from training rows.
+    """Generator that learns statistics from training rows.
 
-    They are collected per partition, merged in any order, and kept apart by *cell*: statistics without a fold are sums
-    over the other cells, and nothing is subtracted.
+    Statistics are collected per partition, merged in any order, and stored by *cell*. Those without a fold are sums
+    over the other cells; nothing is subtracted.
 
-    ``causal``: training rows get values from the rows before them, not from other folds. Such a generator overrides
-    ``compute_out_of_cell``; its cells are then those that an outer fold hides. With ``compute_after`` it gets the rows
-    of a Dask frame in ranges of its ``order``, each with the state of the ranges before.
-    ``by_key``: names of a state's keys (or list of keys), each followed by those of the parts whose last dimension the
-    keys are. Dask merges such a state in buckets if the keys are many, any other state whole.
-    ``whole_groups``: it learns from the rows of a group together, so partitions must hold groups (``within``) whole.
-    ``by_row``: the tensors of ``prepare`` have an entry for each row (not so those of lists).
+    ``causal``: training rows get values from earlier rows, not from other folds. Such a generator overrides
+    ``compute_out_of_cell``, whose cells are then the outer folds. If it has ``compute_after``, Dask gives it rows in
+    ranges of its ``order``, each with the state of the ranges before.
+    ``by_key``: names of the state's keys (or lists of keys), each followed by the parts with one entry per key in
+    their last dimension. Dask merges such a state in buckets if there are many keys, any other state whole.
+    ``whole_groups``: it learns from the rows of a group together, so partitions must contain whole groups (``within``).
+    ``by_row``: the tensors of ``prepare`` have one entry per row (those of lists do not).
     """
 
     kind = "fitted"
@@ -248,7 +247,7 @@ class Fitted(Feature):
     causal: ClassVar[bool] = False
     whole_groups: ClassVar[bool] = False
     by_row: ClassVar[bool] = True
-    # The fit's tables, where they are saved too: on another machine a decomposition may differ in rounding or signs.
+    # The parts of ``fit_`` to save: a decomposition on another machine may differ in rounding or signs.
     _saved: ClassVar[tuple[str, ...]] = ()
 
     state_: State | None = None
@@ -256,7 +255,7 @@ class Fitted(Feature):
 
     @contextmanager
     def using(self, context: Context) -> Iterator[None]:
-        """Hold the other tables in ``self.context`` for the duration."""
+        """Set ``self.context`` inside a ``with`` block."""
         self._context = context
         try:
             yield
@@ -265,34 +264,34 @@ class Fitted(Feature):
 
     @property
     def context(self) -> Context:
-        """The other tables; none outside of ``using``."""
+        """The other tables; empty outside of ``using``."""
         return getattr(self, "_context", None) or Context()
 
     @abstractmethod
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        """Return one partition's statistics, kept apart by cell."""
+        """Return one partition's statistics by cell."""
 
     @abstractmethod
     def merge(self, a: State, b: State) -> State:
-        """Merge two partitions' statistics: associative and commutative."""
+        """Merge two partitions' statistics; associative and commutative."""
 
     @abstractmethod
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Return the tables of ``apply`` from the cells where ``keep`` (bool ``[cells]``) is True; None: all cells."""
+        """Return the tensors of ``apply`` from the cells where ``keep`` (bool ``[cells]``) is True; None: all."""
 
     @abstractmethod
     def prepare(self, state: State, table: Table) -> Tensors:
-        """Return the inputs as tensors: keys as codes of the learned keys, numbers as floats."""
+        """Return the inputs as tensors: codes of the learned keys, numbers as floats."""
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        """Map inputs to outputs by tensor operations only: the same function in training and in an exported graph."""
+        """Map inputs to outputs by tensor operations only, so that it can be exported."""
         codes = {name: tensors[key] for name, key in self.lookups().items()}
         return {name: fit[name].to(c.device).index_select(0, c) for name, c in codes.items()}
 
     def lookups(self) -> dict[str, str] | None:
-        """Map each output to the tensor of ``prepare`` with its codes; None if ``apply`` is no such look-up in ``fit``.
+        """Map each output to the tensor of ``prepare`` with its codes; None if ``apply`` is more than a look-up.
 
-        Look-ups gather from all folds' tables, concatenated, at once.
+        Look-ups gather from the concatenated tables of all folds at once.
         """
         return None
 
@@ -305,25 +304,25 @@ class Fitted(Feature):
         self.state_, self.fit_ = state, self.finalize(state)
 
     def compute(self, table: Table) -> dict[str, Column]:
-        """Return the output columns of rows that were not trained on."""
+        """Return the output columns of rows not trained on."""
         return self.compute_from(table, self._learned()[0])
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
-        """Return the output columns of a table from the given statistics."""
-        # What was just learned is not finalized again: some decompose a matrix.
+        """Return the output columns from the given statistics."""
+        # The state just learned is not finalized again: some generators decompose a matrix.
         fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
         return self.wrap(self.apply(fit, self.prepare(state, table)))
 
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:
-        """Return the output columns of training rows, each from the cells that its own cell does not exclude.
+        """Return the output columns of training rows, each from the cells that its cell does not exclude.
 
         Args:
-            table: the rows.
+            table: training rows.
             state: statistics by cell.
-            cells: each row's cell.
-            excluded: bool ``[cells, cells]``: True where rows in cell ``c`` (row) must not see a cell (column).
+            cells: the rows' cells.
+            excluded: bool ``[cells, cells]``, True if rows in the cell of that row must not see the cell of the column.
         """
         if not bool(excluded.any()):
             return self.compute_from(table, state)
@@ -371,28 +370,27 @@ class Fitted(Feature):
 
 
 class Grouped(Feature):
-    """A generator that reads the other rows of a row's group, or a log's events, in order."""
+    """Generator that reads other rows of a row's group, or a log's events, in order."""
 
     kind = "grouped"
     online = "history"
 
     @property
     def within(self) -> list[str] | None:
-        """The columns of ``by``, unless a subclass reads further."""
+        """The columns of ``by``."""
         return as_list(getattr(self, "by", None))
 
     @abstractmethod
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
-        """Return the output columns of a table whose groups are whole."""
+        """Return the output columns of a table of whole groups."""
 
 
 def _as_shown(value: Any) -> Any:
-    # Tuples as lists: JSON knows no tuples, and a loaded generator must look as the saved one.
+    # Tuples become lists: JSON has no tuples, and a loaded generator must have the same repr as the saved one.
     return [_as_shown(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _storing(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor to store its arguments and to check options first."""
     signature = inspect.signature(init)
 
     @wraps(init)
@@ -400,7 +398,7 @@ def _storing(init: Callable[..., None]) -> Callable[..., None]:
         try:
             given = signature.bind(self, *args, **kwargs)
         except TypeError:
-            init(self, *args, **kwargs)  # it refuses the call, and names the class
+            init(self, *args, **kwargs)  # raises the same error with the name of the class
             raise
         given.apply_defaults()
         kind, choices = type(self).__name__, _choices(init)
@@ -423,7 +421,7 @@ def _storing(init: Callable[..., None]) -> Callable[..., None]:
 
 @cache
 def _choices(init: Callable[..., None]) -> dict[str, tuple[Any, ...]]:
-    """Return the values that options of a constructor may have, where ``Literal`` declares all of them."""
+    """Return the allowed values of each option whose type is made of ``Literal`` (or None)."""
     found = {}
     for name, hint in get_type_hints(init).items():
         parts = (hint,) if get_origin(hint) is Literal else get_args(hint)

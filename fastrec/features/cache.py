@@ -21,17 +21,17 @@ from fastrec.table import Column, Keys, Table, load_state, save_state
 
 
 class FeatureCache:
-    """Fitted states and output columns, keyed by generator, parameters and the contents of all that it reads.
+    """Cache of fitted states and output columns, keyed by generator, parameters and the contents of all inputs.
 
-    Pass one to ``FeatureSet(…, cache=)``, also to several sets: only a new or changed generator, and those that read
-    it, are fitted again, in every method. Another value in the data, fold, key or parameter makes another entry. Your
-    own classes and functions count by their code and all that it uses from outside (of an installed library the name
-    and version). Objects without a lasting identity (random generators, open files) are not cached, with a warning.
-    Files that code reads, and random draws of a library, are not seen.
+    One cache may serve several ``FeatureSet(…, cache=)``: only new or changed generators, and those that read them,
+    are fitted again. Any change of data, fold, key or parameter makes another entry. A user's class or function is
+    identified by its code and all that it uses (an installed library by name and version). A generator with an object
+    that has no lasting identity (a random generator, an open file) is not cached, with a warning. Changes in files that
+    code reads, and random draws of a library, are not noticed.
 
     Args:
-        folder: the folder for entries (JSON and safetensors), shared between runs; None: in memory.
-        max_bytes: the size beyond which the least recently used entries are dropped; None: no limit.
+        folder: the folder of entries (JSON and safetensors), shared between runs; None: in memory.
+        max_bytes: drop the least recently used entries beyond this size; None: no limit.
 
     Example:
         >>> import pandas as pd
@@ -60,7 +60,7 @@ class FeatureCache:
 
     @classmethod
     def of(cls, given: FeatureCache | str | Path | None) -> FeatureCache | None:
-        """Return the cache of a ``cache=`` argument: one, a folder, or None."""
+        """Return the cache that a ``cache=`` argument stands for."""
         if given is None or isinstance(given, FeatureCache):
             return given
         if isinstance(given, str | Path):
@@ -85,8 +85,8 @@ class FeatureCache:
         return f"FeatureCache({len(self)} entries {where}, {self.hits} hits, {self.misses} misses)"
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the entry of a key; None if there is none, or it cannot be read (with a warning)."""
-        entry = None if self.folder is None else self._from_folder(key)  # files are read outside the lock
+        """Return the entry of a key; None if it is missing or (with a warning) unreadable."""
+        entry = None if self.folder is None else self._from_folder(key)  # outside the lock: reading files is slow
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -95,7 +95,7 @@ class FeatureCache:
         return entry
 
     def put(self, key: str, entry: dict[str, Any]) -> None:
-        """Store an entry: nested dicts and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values."""
+        """Store an entry of nested dicts and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values."""
         with self._lock:
             if self.folder is None:
                 self._to_memory(key, entry)
@@ -132,7 +132,7 @@ class FeatureCache:
         return [e for e in self.folder.glob("[0-9a-f][0-9a-f]/*") if len(e.name) == 32 and (e / "state.json").exists()]
 
     def _tidy(self) -> None:
-        # Killed processes leave half-written entries, which no size counts.
+        # Killed processes leave half-written entries, which are missing in the size.
         if self.folder is not None:
             for shelf in self.folder.glob("[0-9a-f][0-9a-f]"):
                 remove_leftovers(shelf)
@@ -150,7 +150,7 @@ class FeatureCache:
                 place.touch()
             return entry
         except (FastrecError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            if not place.is_dir():  # another process has dropped it meanwhile
+            if not place.is_dir():  # dropped by another process
                 return None
             warnings.warn(f"the cache entry {place} is damaged and is made anew ({error})", DataWarning, stacklevel=2)
             _remove(place)
@@ -163,10 +163,10 @@ class FeatureCache:
         try:
             save_state(place, {**entry, "digest": _digest_of(entry)})
             self._drop_oldest()
-        except (DataError, NoDigestError):  # it holds something that no file can: it stays uncached
+        except (DataError, NoDigestError):  # not cached: some part cannot be written to a file
             return
         except (FastrecError, OSError) as error:
-            if (place / "state.json").exists():  # another process has written the same
+            if (place / "state.json").exists():  # written by another process
                 return
             warnings.warn(f"a cache entry could not be kept ({error})", DataWarning, stacklevel=2)
 
@@ -175,7 +175,7 @@ class FeatureCache:
             return
         used: dict[Path, tuple[float, int]] = {}
         for entry in self._entries():
-            with suppress(OSError):  # another process may drop entries, too
+            with suppress(OSError):  # another process may drop entries
                 used[entry] = (entry.stat().st_mtime, sum(f.stat().st_size for f in entry.iterdir()))
         total = sum(size for _, size in used.values())
         for entry, (_, size) in sorted(used.items(), key=lambda item: item[1][0]):
@@ -186,7 +186,7 @@ class FeatureCache:
 
 
 def _remove(entry: Path) -> None:
-    # Renamed first: another process sees the entry whole or not at all.
+    # Renamed first, so that other processes see the whole entry or none.
     gone = entry.with_name(f".{entry.name}.{secrets.token_hex(6)}.old")
     with suppress(OSError):
         entry.rename(gone)
@@ -194,7 +194,7 @@ def _remove(entry: Path) -> None:
 
 
 def _digest_of(entry: dict[str, Any]) -> str:
-    return digest(entry, [c.name for c in entry.get("columns", {}).values()])  # a column's own is of its values alone
+    return digest(entry, [c.name for c in entry.get("columns", {}).values()])  # a column's digest leaves out its name
 
 
 def size_of(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Numbers filled, bounded and scaled."""
+"""Generators that fill, clip and scale numbers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fastrec.table import Column, Table
 
 
 class LearnsColumns(OfColumns, Fitted):
-    """Generator that learns a statistic of each column by itself; of none where its options say all (``_given``)."""
+    """Generator that learns a statistic of each column, unless its options give it (``_given``)."""
 
     _given = False
-    # of a partition's numbers by cell, and of two partitions' statistics
+    # the functions that collect a partition's statistic by cell and that merge two
     _counting: tuple[Callable[..., State], Callable[..., State]] = group_values.count_values, group_values.merge_values
 
     @property
@@ -32,7 +32,7 @@ class LearnsColumns(OfColumns, Fitted):
 
     @abstractmethod
     def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> Any:
-        """Return what ``apply`` needs of a column, from its statistic."""
+        """Return the tensor of ``apply`` for a column from its statistic."""
 
     def _learned(self) -> tuple[State, State]:
         return ({}, self.finalize({})) if self._given else super()._learned()
@@ -57,19 +57,19 @@ class LearnsColumns(OfColumns, Fitted):
 
 
 class Clip(LearnsColumns):
-    """``min(max(x, low), high)``: outliers brought back to a bound (winsorised); missing stays missing.
+    """Values clipped to ``[low, high]`` (winsorised); missing stays missing.
 
-    With ``low`` or ``high`` nothing is learned and nothing needs to be fitted; else both bounds of each column are
-    exact quantiles of its training rows. A column without any training value is left as it is.
+    Without ``low`` and ``high`` the bounds of each column are exact quantiles of its training rows; a column without
+    training values stays unchanged. If a bound is given, no fit is needed.
 
     Args:
         cols: number columns, or generators.
-        low: the lower bound, in the columns' unit (seconds since 1970 for times); None: open, if ``high`` is given.
-        high: the upper bound; None: open, if ``low`` is given.
-        quantiles: the shares of the training values that the learned bounds stand at.
+        low: the lower bound, in the columns' unit (seconds since 1970 for times); None with ``high``: open.
+        high: the upper bound; None with ``low``: open.
+        quantiles: the shares of training values at the learned bounds.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
-    The result is float64; with given bounds that are whole, columns of integers stay integers (int64).
+    Outputs are float64; if the given bounds are whole numbers, columns of integers give int64.
 
     Example:
         >>> import pandas as pd
@@ -132,7 +132,7 @@ class Clip(LearnsColumns):
                 low, high = bounds.to(values.device)
                 made[f"clip_{name}"] = torch.minimum(torch.maximum(values, low), high)
                 continue
-            # Integers are compared as integers: a float bound would round them.
+            # A float bound would round large integers.
             limits = torch.iinfo(values.dtype)
             low, high = (None if b is None else max(limits.min, min(limits.max, int(b))) for b in (self.low, self.high))
             made[f"clip_{name}"] = values.clamp(low, high)
@@ -145,20 +145,18 @@ class Clip(LearnsColumns):
 
 
 class FillMissing(LearnsColumns):
-    """The column with missing values filled by one learned from training rows, and a mask.
+    """Columns ``filled_{col}`` (float64) without missing values, and a mask ``{col}_na`` (bool) of each.
 
-    The median is exact in any partitions. A column without any training value is filled with the constant. For a
-    ``TabularFrame`` use ``fastrec.tabular.FillMissing``, which changes its columns in place.
+    The median is exact in any partitions. For a ``TabularFrame`` use ``fastrec.tabular.FillMissing``, which changes
+    its columns in place.
 
     Args:
         cols: number columns, or generators.
-        strategy: ``'median'`` (of an even number of values the mean of the middle two), ``'mean'`` (infinite values do
-            not count), ``'mode'`` (among equals the smallest) or ``'constant'``.
-        value: the constant, a number or column → number; a column that is not named gets 0.
-        add_col: add ``{col}_na``, True where the value was missing, for every column.
+        strategy: ``'median'`` (the mean of the middle two for an even number of values), ``'mean'`` (without infinite
+            values), ``'mode'`` (the smallest if there are several) or ``'constant'``, all of the training rows.
+        value: the constant, also for columns without training values: a number, or column → number (0 if not named).
+        add_col: add the masks.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-
-    The outputs are float64, named ``filled_{col}``, and boolean, named ``{col}_na``.
 
     Example:
         >>> import pandas as pd
@@ -182,7 +180,7 @@ class FillMissing(LearnsColumns):
 
     @property
     def flags(self) -> list[str]:
-        """The outputs that say where a value was missing."""
+        """The names of the masks."""
         return [f"{c}_na" for c in self.columns] if self.add_col else []
 
     @property
@@ -223,11 +221,11 @@ class FillMissing(LearnsColumns):
 class Log1p(OfColumns, RowWise):
     """``log(1 + x)`` as float64; missing stays missing.
 
-    A value of -1 or less has no such logarithm and is an error that names its row, unless ``signed`` is set.
+    A value of -1 or less raises an error that names its row, unless ``signed`` is set.
 
     Args:
         cols: number columns, or generators.
-        signed: give ``sign(x)·log(1 + |x|)``, which is defined everywhere, odd, and the same for ``x ≥ 0``.
+        signed: return ``sign(x)·log(1 + |x|)``, which is defined everywhere and the same for ``x ≥ 0``.
 
     Source: the signed form is the "log-modulus" transformation of John and Draper 1980, "An alternative family of
     transformations", eq. 2.
@@ -263,17 +261,17 @@ class Log1p(OfColumns, RowWise):
 
 
 class Normalize(LearnsColumns):
-    """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
+    """``norm_{col} = (x - mean) / sd`` (float64) with the mean and population standard deviation of training rows.
 
-    Exact in any partitions: 1e8 ± 1 becomes ±1. Missing and infinite training values do not count. A column constant in
-    training becomes 0, and later values that differ are not scaled. For a ``TabularFrame`` use
-    ``fastrec.tabular.Normalize``, which changes its columns in place.
+    Statistics are exact in any partitions (1e8 ± 1 becomes ±1) and leave out missing and infinite values. Missing stays
+    missing. A column constant in training has ``sd`` 1. For a ``TabularFrame`` use ``fastrec.tabular.Normalize``, which
+    changes its columns in place.
 
     Args:
-        cols: number columns, or generators; the flags of ``FillMissing`` are left as they are.
+        cols: number columns, or generators; masks of ``FillMissing`` are not scaled.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
-    The outputs are float64, named ``norm_{col}``. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
+    Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
     Example:
         >>> import pandas as pd
@@ -289,7 +287,7 @@ class Normalize(LearnsColumns):
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are scaled: of ``FillMissing`` the values, not the flags."""
+        """The columns to scale, without the masks of ``FillMissing``."""
         return [n for c in as_list(self.cols) for n in names_of(c) if n not in getattr(c, "flags", ())]
 
     def _fit(self, name: str, learned: State, keep: torch.Tensor | None) -> torch.Tensor:

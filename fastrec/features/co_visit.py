@@ -1,4 +1,4 @@
-"""Items that occur together, and how like a row's item is to those before it."""
+"""Similarity of a row's item to the items before it: co-visits and Jaccard."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def near_pairs(
     half_life: float,
     size: tuple[int, int],
 ) -> State:
-    """Sum every two places of a group up to ``window`` apart, in one cell, by pair of items (from 0, in sorted order).
+    """Sum the weights of pairs of events in one group and cell, up to ``window`` places apart, by pair of items.
 
-    A pair weighs the product of both weights, halved with every ``half_life`` between them where ``time`` is given.
-    ``size`` counts items and cells. ``low`` and ``high`` (int64 ``[U]``, sorted) are the items of each pair, ``weight``
-    is float64 ``[cells, U]``.
+    A pair weighs the product of its events' weights, halved with every ``half_life`` between them if ``time`` is given.
+    ``size``: the numbers of items and cells. Returns the pairs' items ``low`` and ``high`` (int64 ``[U]`` from 0,
+    sorted) and ``weight``, float64 ``[cells, U]``.
     """
     items, cells = size
     joined = item.new_zeros(0)
@@ -68,32 +68,30 @@ _NONE = -2  # no event, or a missing item; -1 is an item that was not learned
 
 
 class CoVisit(Fitted):
-    """How often groups (sessions) had the row's item together with the items before it in the row's own group.
+    """Scores of the row's item with the items strictly before it in its group, by how often they occur together.
 
-    Two items of a group at most ``window`` events apart are a pair; it weighs the product of its events' weights,
-    halved with every ``half_life`` between them. Two items score ``w(a, b) / √(w(a) · w(b))``, with ``w(a, b)`` the
-    weight of their pairs and ``w(a)`` the sum of the squared weights of events on ``a``: the cosine of item-based
-    neighbourhoods. Only events strictly before the row are compared with it.
+    Two items of a group at most ``window`` events apart are a pair, which weighs the product of its events' weights,
+    halved with every ``half_life`` between them. The score is the cosine ``w(a, b) / √(w(a) · w(b))``: ``w(a, b)`` is
+    the weight of all pairs of ``a`` and ``b``, ``w(a)`` the sum of the squared weights of events on ``a``.
 
-    Groups are in folds by a hash of ``by``. Rows of training groups get their scores from the other folds, so no row
-    meets its own group's pairs; rows of other groups get the scores of all folds.
+    Groups are assigned to folds by a hash of ``by``. Rows of training groups get scores from the other folds, all other
+    rows from all folds. The score is 0 for items never seen together. Outputs are NaN if the row's item is missing or
+    no other item is before it.
 
     Args:
-        item: the item's column, in rows and log.
+        item: the column of the item, in rows and log.
         by: the columns of the group, in rows and log.
-        order: the columns that order events and rows, both having them.
-        table: the name of the log among the ``tables`` given, which is learned from when fitting and read for a row's
-            past always; None: the frame's own rows are the events.
-        window: how many events apart two items may be.
-        last: how many events before the row are compared with it; those on the row's own item say nothing.
-        half_life: in seconds where the first order column holds times, else in its unit; None: time does not matter.
-        event: the events' column that says what kind each is.
-        weights: kind → weight of an event, 0 or more; events of other kinds do not count. None: all weigh 1.
-        stats: of ``sum``, ``max`` and ``mean`` of the scores with the items before.
-        folds: how many folds of groups.
+        order: the columns that order events and rows, in both.
+        table: the name of the log in ``tables``, read when fitting and transforming; None: the frame's rows are the
+            events.
+        window: the largest distance of a pair, in events.
+        last: the number of events before the row to compare with; those on the row's item do not count.
+        half_life: in seconds if the first order column holds times, else in its unit; None: no decay.
+        event: the column of the events' kind.
+        weights: kind → weight, 0 or more; events of other kinds do not count. None: all weigh 1.
+        stats: any of ``sum``, ``max`` and ``mean`` of the scores.
+        folds: the number of folds of groups.
         name: the outputs' first word.
-
-    NaN where no other item is before the row, or its own is missing; 0 for items that were never together.
 
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-based collaborative filtering recommendation algorithms", §3.1.
 
@@ -161,7 +159,7 @@ class CoVisit(Fitted):
         cell = group % self.folds + (0 if cells is None else cells.codes[rows] * self.folds)
         own = sum_by_cell(weight**2, codes, Cells(cell, count * self.folds), len(items))
         order = [k[rows] for k in order_keys(events, as_list(self.order))]
-        # Events at one place are told apart by what they are, so that rows may come in any order.
+        # Ties in the order are broken by item and weight, so that the result does not depend on the order of rows.
         kinds = [] if self.weights is None else [torch.unique(weight, return_inverse=True)[1]]
         groups = Groups.of(by[rows], *order, codes, *kinds)
         pairs = near_pairs(
@@ -197,7 +195,7 @@ class CoVisit(Fitted):
         return {"items": items, "own": own, "groups": groups, **pairs}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Score every pair: from all folds, then without fold 0, 1, …."""
+        """Score every pair from all folds, then without fold 0, 1, …."""
         low, high = state["low"], state["high"]
         own, weight = (self._without_folds(state[n], keep) for n in ("own", "weight"))
         norm = torch.sqrt(own[:, low] * own[:, high])
@@ -205,9 +203,9 @@ class CoVisit(Fitted):
         return {"pair": low * len(state["items"]) + high, "score": score, "size": len(state["items"])}
 
     def _without_folds(self, values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-        """Sum ``[cells · folds, …]`` over all folds, and over all but each one: ``[folds + 1, …]``."""
+        """Sum ``[cells · folds, …]`` over all folds, then over all folds but one: ``[folds + 1, …]``."""
         by_fold = values.view(len(values) // self.folds, self.folds, values.shape[1])
-        # The events of a log are in no cell: no fold of the rows hides them.
+        # Events of a log are in no cell, so no fold of rows masks them.
         by_fold = (by_fold if keep is None or self.table is not None else by_fold[keep.to(values.device)]).sum(0)
         others = 1 - torch.eye(self.folds, dtype=torch.float64, device=values.device)
         return torch.cat([by_fold.sum(0, keepdim=True), others @ by_fold])
@@ -224,9 +222,9 @@ class CoVisit(Fitted):
         found = earlier_events(table, log, by, as_list(self.order), counted=usable, tie=tie)
         there = theirs.recode(items) - 1
         earlier = torch.full((len(table), self.last), _NONE, dtype=torch.int32, device=table.device)
-        # An item that was not learned is no item of a pair, but two of them may still be one item.
+        # Items not seen in training share a code, so equality is decided by the tables' codes.
         same = theirs.codes if log is None else theirs.recode(mine.keys)
-        for i in range(self.last):  # column by column: `last` is small, rows are many
+        for i in range(self.last):  # by column: `last` is small, rows are many
             rows = found.back(i + 1)
             at = rows.clamp_min(0)
             other = (rows >= 0) & (same[at] != mine.codes) if len(there) else rows >= 0
@@ -262,25 +260,24 @@ class CoVisit(Fitted):
 
 
 def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
-    """Hash each row's group by its key alone: int64 ``[n]``, -1 where the key is missing."""
+    """Hash each row's group key: int64 ``[n]``, -1 if the key is missing."""
     coded = table.coded(list(by))
     return of_codes(coded, hash_keys(coded.keys, 1 << 62, 2) + 1) - 1
 
 
 class JaccardToHistory(Grouped):
-    """Jaccard similarity of the row's item with the last items of its group's log: mean and maximum.
+    """Jaccard similarity of the row's item with the last items of its group strictly before it: mean and maximum.
 
-    Only events strictly before the row count. An event on the row's own item counts with similarity 1. NaN where there
-    is no event before, or no item in the table; with no properties at all, 0.
+    An event on the row's item counts with similarity 1. NaN without an earlier event, or if the item table lacks the
+    items; 0 if neither item has properties.
 
     Args:
-        by: the columns of the group, in rows and log: ``'session_id'``.
-        item: the item's column, in rows, log and item table.
-        properties: the item table's list column with each item's properties.
+        by: the columns of the group, in rows and log.
+        item: the column of the item, in rows, log and item table.
+        properties: the list column of the item table with an item's properties.
         order: the columns that order events and rows.
-        table: the name of the log among the ``tables`` given.
-        items: the name of the item table among them; without it all values are missing. Of an item's rows the last
-            one counts.
+        table: the name of the log in ``tables``.
+        items: the name of the item table in ``tables``; without it all values are missing. An item's last row counts.
         last: the number of events to look back.
         name: the outputs' first word.
 
@@ -329,7 +326,7 @@ class JaccardToHistory(Grouped):
         catalogue = context.table(self.items, wanted_by="JaccardToHistory")
         sets = self._sets(catalogue)
         keys = catalogue[self.item].coded()
-        # Row of each item in the catalogue, from 1; 0 = not there.
+        # Row of each item in the catalogue, from 1; 0: absent.
         rows = torch.arange(1, len(catalogue) + 1, device=table.device)
         place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
         place[0] = 0
@@ -348,7 +345,7 @@ class JaccardToHistory(Grouped):
         rows = rows_of(column.values) + 1
         first = int(column.values[0])
         codes = coded.codes[first : first + len(rows)]
-        known = codes > 0  # a missing property is none
+        known = codes > 0  # missing properties do not count
         return _Sets.of(rows[known], codes[known], len(catalogue) + 1, coded.size)
 
     def _compare(
@@ -376,7 +373,7 @@ class _Sets:
     """Sets of properties, concatenated."""
 
     start: torch.Tensor  # int64 ``[sets + 1]``, the place of each set's first property
-    properties: torch.Tensor  # int64 ``[elements]`` in ``0 … size - 1``, every property of a set once
+    properties: torch.Tensor  # int64 ``[elements]`` in ``0 … size - 1``, without repeats in a set
     size: int  # the number of properties
 
     @classmethod
@@ -386,7 +383,7 @@ class _Sets:
         return cls(offsets_of(torch.bincount(once // size, minlength=count)), once % size, size)
 
     def likeness(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Return the Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 of two empty ones."""
+        """Return the Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 if both are empty."""
         block = max(min(limits.JACCARD_CELLS // max(self.size, 1), len(a)), 1)
         marks = torch.zeros(block * self.size, dtype=torch.bool, device=a.device)
         both = torch.zeros_like(a)
@@ -398,7 +395,7 @@ class _Sets:
             marks[place] = False
         length = lengths_of(self.start)
         either = length[a] + length[b] - both
-        # Divided as float32: the golden values were.
+        # float32 as in the golden values.
         return (both.float() / either.clamp_min(1).float()).double()
 
     def _places(self, sets: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Which columns a generator reads: names, kinds, and what they must hold."""
+"""Input columns of generators: selectors, names, and conversion to tensors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Column, Table
 
-# Selectors, in place of column names: ``category(min_card=30)``, ``number()``, ``temporal()``, ``matching('price')``.
-#
-# ``fit`` resolves them on the training rows. They never choose targets, weights, fold columns or the set's key.
+# Selectors in place of column names. ``fit`` resolves them on the training rows. They never choose targets, weights,
+# fold columns or the set's key.
 
 
 class Selector:
-    """Columns chosen by their values, known once a generator was fitted.
+    """Columns chosen by type or name when a generator is fitted.
 
-    Join selectors and names by ``|`` (either), ``&`` (both) and ``-`` (difference): ``number() - ['price']``.
+    Combine selectors and names by ``|``, ``&`` and ``-``: ``number() - ['price']``.
     """
 
     def __init__(self, **how: Any) -> None:
@@ -31,14 +30,14 @@ class Selector:
 
     @property
     def names(self) -> list[str]:
-        """The columns chosen, in the frame's order; NotFittedError before fitting."""
+        """The chosen columns, in the frame's order; NotFittedError before fitting."""
         if self.names_ is None:
             problem = f"which columns {self!r} stands for is known once the training rows were seen"
             raise NotFittedError(problem, remedy="Call fit or fit_transform first")
         return self.names_
 
     def resolve(self, table: Table, excluded: Collection[str]) -> None:
-        """Choose among the table's columns except ``excluded``; raise DataError if none is left."""
+        """Choose among the table's columns except ``excluded``; raise DataError if none matches."""
         chosen = self.choose(table)
         self.names_ = [n for n in table.names if n in chosen and n not in excluded]
         if not self.names_:
@@ -48,7 +47,7 @@ class Selector:
     def choose(self, table: Table) -> set[str]:
         """Return the names of the matching columns."""
         if self.how["what"] == "columns":
-            return {n for n in self.how["listed"] if table[n] is not None}  # refuses a name that is not there
+            return {n for n in self.how["listed"] if table[n] is not None}  # raises for an absent name
         return {n for n in table.names if self._fits(table, n)}
 
     def _fits(self, table: Table, name: str) -> bool:
@@ -64,7 +63,7 @@ class Selector:
         if not (column.kind == "category" or is_bool or whole):
             return False
         low, high = how["min_card"], how["max_card"]
-        if low is None and high is None:  # coding a long column takes time
+        if low is None and high is None:  # coding a long column is slow
             return True
         count = column.coded().size - 1
         return (low is None or count >= low) and (high is None or count <= high)
@@ -79,7 +78,7 @@ class Selector:
         return _Joined("-", self, _as_selector(other))
 
     def config(self) -> dict[str, Any]:
-        """Return the selector as JSON values, the chosen names included."""
+        """Return the selector and its chosen names as JSON values."""
         return {"how": self.how, "names": self.names_}
 
     def __repr__(self) -> str:
@@ -110,9 +109,9 @@ def category(*, min_card: int | None = None, max_card: int | None = None, intege
     """Select columns of text, categories and booleans.
 
     Args:
-        min_card: the least number of distinct values (missing not counted) in the training rows.
-        max_card: the largest number of them.
-        integers: select columns of integers too: ids and codes.
+        min_card: the least number of distinct values (without missing) in the training rows.
+        max_card: the largest such number.
+        integers: select columns of integers (ids and codes) too.
 
     Example:
         >>> import pandas as pd
@@ -154,7 +153,7 @@ def matching(pattern: str) -> Selector:
     """Select columns whose name matches a regular expression.
 
     Args:
-        pattern: as Python's ``re.search`` reads it.
+        pattern: a pattern of ``re.search``.
 
     Example:
         >>> import pandas as pd
@@ -183,7 +182,7 @@ def _as_selector(value: Selector | str | Sequence[str]) -> Selector:
     return Selector(what="columns", listed=[value] if isinstance(value, str) else list(value))
 
 
-# Names of a generator's sources, and columns as numbers or as values to order by.
+# Names of a generator's sources, and columns as tensors.
 
 
 def as_columns(tensors: Mapping[str, torch.Tensor]) -> dict[str, Column]:
@@ -192,23 +191,23 @@ def as_columns(tensors: Mapping[str, torch.Tensor]) -> dict[str, Column]:
 
 
 def names_of(source: Any) -> list[str]:
-    """Return the column names of a source: a name, a selector's choice, or a generator's outputs."""
+    """Return the column names of a source: a name, a selector or a generator."""
     if isinstance(source, str):
         return [source]
     if isinstance(source, Selector):
         return source.names
-    if not hasattr(type(source), "outputs"):  # no generator
+    if not hasattr(type(source), "outputs"):
         raise no_column(source)
     return source.outputs
 
 
 def no_column(source: Any) -> DataError:
-    """Return the error about a source that names no column."""
+    """Return the error for a source that names no column."""
     return DataError(f"{source!r} is no column's name", remedy="Name columns by text, or give generators")
 
 
 def name_of(source: Any) -> str:
-    """Return the one column name of a source."""
+    """Return the column name of a source; raise DataError if it has several."""
     names = names_of(source)
     if len(names) != 1:
         raise DataError(f"{source!r} makes {len(names)} columns where one is needed", remedy="Choose one by its name")
@@ -216,7 +215,7 @@ def name_of(source: Any) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return one thing or several as a list; None gives the empty list, a selector the columns that it chose."""
+    """Return one value or several as a list; None gives an empty list, a resolved selector its columns."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -224,12 +223,12 @@ def as_list(value: Any) -> list[Any]:
     things = list(value) if isinstance(value, list | tuple) else [value]
     if not any(isinstance(t, Selector) for t in things):
         return things
-    # A selector without a choice stays itself until the training rows are seen.
+    # An unresolved selector stays in the list.
     return list(dict.fromkeys(n for t in things for n in (t.names_ or [t] if isinstance(t, Selector) else [t])))
 
 
 def number_of(table: Table, name: str, *, wanted_by: object) -> torch.Tensor:
-    """Return a column as float64 ``[n]``, NaN where missing; an error names the generator."""
+    """Return a column as float64 ``[n]``, NaN where missing; errors name the generator."""
     column = table[name]
     try:
         return column.number()
@@ -239,7 +238,7 @@ def number_of(table: Table, name: str, *, wanted_by: object) -> torch.Tensor:
 
 
 def masked(name: str, values: torch.Tensor, missing: torch.Tensor | None, kind: str = "number", **parts: Any) -> Column:
-    """Return a column with a mask, and numbers of 0 under it; without one if nothing is missing."""
+    """Return a column with a mask (masked numbers are 0), or without one if nothing is missing."""
     if missing is None or not bool(missing.any()):
         return Column(kind, values, name=name, **parts)
     values = values.masked_fill(missing, 0) if kind == "number" else values
@@ -247,10 +246,7 @@ def masked(name: str, values: torch.Tensor, missing: torch.Tensor | None, kind: 
 
 
 def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return values ``[n]`` to compare, and bool ``[n]`` where one is missing (the value there is undefined).
-
-    Integers and times are int64, exact to 64 bits; others are float64.
-    """
+    """Return values ``[n]`` to compare (int64 for integers and times, else float64), and their missing mask."""
     column = table[name].plain()
     if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
         return column.integer(), column.is_missing()
@@ -259,11 +255,8 @@ def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def order_keys(table: Table, names: Sequence[str], where: str = "") -> list[torch.Tensor]:
-    """Return order columns as sortable tensors: integers and times exactly, floats as they are.
-
-    ``where`` is said in errors: " in the log".
-    """
-    if len(table) > limits.REQUEST_ROWS:  # large: computing again costs less than memory
+    """Return order columns as sortable tensors (see ``comparable``); errors end in ``where``: " in the log"."""
+    if len(table) > limits.REQUEST_ROWS:  # recomputing costs less than memory
         return [_order_key(table, name, where) for name in names]
     return [table.remember(("order", n), [n], partial(_order_key, table, n, where)) for n in names]
 
@@ -278,13 +271,13 @@ def _order_key(table: Table, name: str, where: str) -> torch.Tensor:
 
 
 def refuse(odd: torch.Tensor, column: str | None, problem: str, remedy: str) -> None:
-    """Raise DataError about the first row that is ``odd`` (bool ``[n]`` or ``[n, k]``), if any is."""
+    """Raise DataError for the first row that is ``odd`` (bool ``[n]`` or ``[n, k]``)."""
     if bool(odd.any()):
         raise DataError(problem, column=column, row=int(odd.nonzero()[0, 0]), remedy=remedy)
 
 
 def given_rows(df: Any) -> Any:
-    """Return the frame; a path, a folder or a pattern of files is read into a pandas frame."""
+    """Return the frame, or read a file, a folder or a pattern of files into a pandas frame."""
     sizes = {n: len(v) for n, v in df.items() if hasattr(v, "__len__")} if isinstance(df, Mapping) else {}
     if len(set(sizes.values())) > 1:
         raise DataError(f"columns of unequal length: {sizes}", remedy="Give every column the same number of rows")

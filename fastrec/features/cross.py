@@ -1,4 +1,4 @@
-"""Combinations of columns: one code for each, and the search for those that say more together."""
+"""Crosses of columns, and the search for useful ones."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ from fastrec.table.vocab import hash_codes
 
 
 class Cross(OfColumns, SumsByKey):
-    """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
+    """Integer code of a combination of values: 1, 2, … in sorted order of the combinations in training rows.
 
-    A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
-    is a hash of the values in the order of the columns.
+    An unseen combination, or one with a missing part, is missing.
 
     Args:
         cols: two columns or more, or generators of one column each: ``Cross('a', 'b')`` or ``Cross(['a', 'b'])``.
-        min_count: a combination seen in fewer training rows is missing.
-        buckets: hash into this many codes (1 … buckets) instead of learning them.
-        seed: of the hash.
+        min_count: combinations in fewer training rows are missing.
+        buckets: hash the values into this many codes (1 … buckets) and learn nothing.
+        seed: the seed of the hash.
 
     Example:
         >>> import pandas as pd
@@ -76,7 +75,7 @@ class Cross(OfColumns, SumsByKey):
         if self.buckets is None:
             return {"key": coded.recode(state["keys"])}
         parts = []
-        for text in map(key_text, coded.keys.columns):  # each follows its length: no two tuples of values read the same
+        for text in map(key_text, coded.keys.columns):  # with its length, so that different tuples join to other texts
             parts += [pc.binary_length(text).cast(pa.large_string()), text]
         joined = pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
         hashed = torch.from_numpy(hash_codes(joined, self.buckets, seed=self.seed))
@@ -91,7 +90,7 @@ class Cross(OfColumns, SumsByKey):
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         if self.buckets is None and self.min_count <= 1:
             coded = table.coded(self.columns).in_order()
-            if coded.keys is state["keys"]:  # the rows that were learned from: their codes are at hand
+            if coded.keys is state["keys"]:  # the training rows: their codes are known
                 made = self.wrap({self.outputs[0]: coded.codes})
                 kept = Keys((pa.array(np.arange(1, coded.size)),), (self.outputs[0],))
                 made[self.outputs[0]]._cache["coded"] = Coded(coded.codes, kept, True)
@@ -109,42 +108,41 @@ _FIGURES = ("alone", "together", "gain", "error", "kept")
 
 @dataclass(frozen=True)
 class CrossGain:
-    """The gain of a cross of two columns or more."""
+    """Gain of a cross of two columns or more."""
 
-    columns: tuple[str, ...]  # the columns' names
-    alone: float  # the held-out score of a model of the columns' encodings; of three columns, of their pairs' encodings
-    together: float  # the score with the cross's encoding added
-    gain: float  # the mean improvement over the folds; above 0 is better for every metric
-    # the standard error of that mean, over the folds or, if larger, the rows, corrected for the training rows that
-    # folds share
+    columns: tuple[str, ...]
+    alone: float  # held-out score of a model of the columns' encodings (of a triple: of its pairs' encodings)
+    together: float  # held-out score with the cross's encoding added
+    gain: float  # mean improvement over the folds; above 0 is better for every metric
+    # standard error of the gain, over folds or (if larger) rows, corrected for training rows shared by folds
     error: float
     kept: bool  # whether the gain passes the thresholds
 
 
 @dataclass(frozen=True)
 class CrossSearch:
-    """The result of ``search_crosses``."""
+    """Result of ``search_crosses``."""
 
     pairs: list[CrossGain]  # all pairs tried (triples with ``extend=``), the largest gain first
-    metric: str  # the scores' metric
-    target: str  # the target column
+    metric: str
+    target: str
     sources: dict[str, Col] = field(default_factory=dict)  # column or generator by column name
 
     @property
     def kept(self) -> list[tuple[str, ...]]:
-        """The pairs that pass the thresholds, the best first."""
+        """The pairs that pass the thresholds, best first."""
         return [p.columns for p in self.pairs if p.kept]
 
     def crosses(self) -> list[Cross]:
-        """Return a ``Cross`` of each pair kept, the best first."""
+        """Return a ``Cross`` of each pair in ``kept``."""
         return [Cross(*(self.sources.get(n, n) for n in pair)) for pair in self.kept]
 
     def features(self, target: str | None = None, **options: Any) -> list[TargetEncode]:
-        """Return a target encoding of each pair kept.
+        """Return a target encoding of each pair in ``kept``.
 
         Args:
-            target: the target column; None: the one searched with.
-            **options: of ``TargetEncode``.
+            target: the target column; None: the search's.
+            **options: options of ``TargetEncode``.
         """
         return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
 
@@ -181,37 +179,36 @@ def search_crosses(
     smooth: float = 20.0,
     extend: Sequence[Sequence[str]] | None = None,
 ) -> CrossSearch:
-    """Try all pairs of columns as crosses, and keep those whose target encoding improves on the two columns'.
+    """Find pairs of columns whose cross, target encoded, improves a model of the two columns' target encodings.
 
-    A small model of the two columns' target encodings is compared with one that has the pair's encoding too: a logistic
-    regression on log-odds for 0/1 targets, else a ridge regression. All is nested: rows of fold k are encoded from the
-    other folds, the other rows out of fold among themselves, and the model is scored on fold k, fitted without it. A
-    pair is kept if its mean gain is above ``min_gain`` and ``errors`` standard errors. The scores of kept pairs are
-    selected ones: validate the final model by itself.
+    The models are logistic regressions on log-odds for 0/1 targets, else ridge regressions. They are scored on fold k
+    and fitted on the other folds. Encodings are nested: rows of fold k are encoded from the other folds, all other rows
+    out of fold without fold k. A pair is kept if its mean gain is above ``min_gain`` and ``errors`` standard errors.
+    The gains of kept pairs are biased upwards by the selection, so validate the final model separately.
 
     Source: Nadeau, Bengio 2003, "Inference for the generalization error", section 4 (the corrected standard error).
 
     Args:
         df: training rows of any supported library.
-        cols: columns to pair (text, categories, codes; numbers through a generator: ``Bucketize('age')``), or
-            generators of one column each that use no target.
-        target: the target column: 0/1, bool or numbers; rows without one are dropped.
+        cols: columns of text, categories or codes, or generators of one column each without a target: use
+            ``Bucketize('age')`` for numbers.
+        target: the target column: 0/1, bool or numbers; rows without a target are dropped.
         folds: the number of folds, by a hash of ``key``; or integers ``[n]`` from 0, or a column's name.
         key: the column(s) of rows that belong together; None: the row's number.
         metric: ``logloss`` or ``auc`` (0/1 targets), ``r2``; ``'auto'``: ``logloss`` for 0/1 targets, else ``r2``.
-        max_pairs: the largest number of pairs kept, the best; None: all that pass.
+        max_pairs: the largest number of pairs to keep, best first; None: all that pass.
         min_gain: the least gain, in the metric's unit.
         errors: the least gain in standard errors.
         smooth: the smoothing of the target encodings.
-        extend: pairs, such as another search's ``kept``: each is tried with every other of ``cols`` instead, and three
-            columns are kept if they improve on their three pairs.
+        extend: pairs (another search's ``kept``) to try with each other column instead; a triple is compared with its
+            three pairs.
 
     Returns:
-        The search: ``print(search)``, ``search.kept``, ``search.table()``, and ``search.features()`` for a FeatureSet.
+        The search, with ``kept``, ``table()`` and ``features()``.
 
     Raises:
-        DataError: fewer than two columns or folds, a column twice, a target that does not fit the metric, or
-            ``extend`` with other columns.
+        DataError: fewer than two columns or folds, a repeated column, a target that does not fit the metric, or
+            ``extend`` with columns not in ``cols``.
 
     Example:
         >>> import pandas as pd
@@ -256,7 +253,6 @@ def _sources(cols: Sequence[Col]) -> dict[str, Col]:
 
 
 def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
-    """Return the column sets to try, each once, in the order of the columns."""
     if extend is None:
         return list(itertools.combinations(names, 2))
     odd = next((n for known in extend for n in known if n not in names), None)
@@ -270,7 +266,6 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
 
 
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
-    """Read the columns to pair, compute those of generators, and read the others."""
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:
@@ -282,7 +277,7 @@ def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
 
 
 def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:
-    """Return the target as float64 ``[n]``, and the metric."""
+    """Return the target as float64 ``[n]`` and the resolved metric."""
     if metric not in ("auto", "logloss", "auc", "r2"):
         raise DataError(f"search_crosses has no metric {metric!r}", remedy="Use 'auto', 'logloss', 'auc' or 'r2'")
     try:
@@ -300,7 +295,7 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
 
 
 class _CrossTrial:
-    """Nested encodings of columns, pairs and triples of a table (its target: float64 ``y``), and models of them."""
+    """Nested target encodings of columns, pairs and triples, and models of them."""
 
     def __init__(self, table: Table, y: torch.Tensor, cells: Cells, metric: str, smooth: float) -> None:
         self.table, self.y, self.cells, self.metric, self.smooth = table, y, cells, metric, smooth
@@ -310,7 +305,7 @@ class _CrossTrial:
         self.fit_rows = [mixed[cells.codes[mixed] != k][: limits.CROSS_FIT_ROWS] for k in range(cells.count)]
 
     def gain(self, *names: str) -> CrossGain:
-        """Score a cross against its parts: a pair against its columns, a triple against its pairs."""
+        """Compare a pair with its columns, or a triple with its pairs."""
         parts = list(itertools.combinations(names, len(names) - 1))
         for part in parts:
             if part not in self.encoded:
@@ -319,7 +314,7 @@ class _CrossTrial:
         alone, base = self._scores(apart)
         together, rows = self._scores(torch.cat([apart, self._together(names).unsqueeze(2)], 2))
         gains = together - alone
-        # A few folds may agree by chance, so the rows bound the error too; then corrected as folds share training rows.
+        # A few folds may agree by chance, so the rows bound the error too. The factor is Nadeau and Bengio's.
         error = max(float(gains.std()) / len(gains) ** 0.5, float((rows - base).std()) / len(rows) ** 0.5)
         error *= (1 + len(gains) / (len(gains) - 1)) ** 0.5
         sign = -1.0 if self.metric == "logloss" else 1.0
@@ -329,12 +324,12 @@ class _CrossTrial:
     def _together(self, names: tuple[str, ...]) -> torch.Tensor:
         if len(names) == 1:
             return self._encode(self.table[names[0]])
-        joint = self.table.select([*names]).coded([*names])  # a new table: the codes of all pairs would fill its memory
+        joint = self.table.select([*names]).coded([*names])  # a new table, as a table caches its codes
         numbers = pa.array(range(len(joint.keys)))
         return self._encode(Column("category", joint.codes.int(), name="together", distinct=numbers))
 
     def _encode(self, column: Column) -> torch.Tensor:
-        """Return the target encoding of a column for every outer fold: float64 ``[folds, n]``."""
+        """Target encode a column for every outer fold: float64 ``[folds, n]``."""
         table = Table({"x": column, "y": self.y})
         encode = TargetEncode("x", "y", smooth=self.smooth)
         state = encode.collect(table, self.cells)
@@ -347,7 +342,7 @@ class _CrossTrial:
         return torch.stack(folds)
 
     def _scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score models of encodings ``[folds, n, columns]`` on held-out rows, by fold and (but a constant) by row."""
+        """Score models of encodings ``[folds, n, columns]`` on held-out rows: by fold, and by row up to a constant."""
         scores, parts = [], []
         for k in range(self.cells.count):
             train, valid = x[k][self.fit_rows[k]], x[k][self.fold_rows[k]]
@@ -377,9 +372,9 @@ def _with_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def _penalty(x: torch.Tensor) -> torch.Tensor:
-    # A weak ridge: encodings of columns that agree would make the system singular.
+    # A weak ridge: equal encodings would make the system singular.
     scale = x.new_full((x.shape[1],), 1e-4 * len(x))
-    scale[-1] = 1e-9 * len(x)  # the constant is free
+    scale[-1] = 1e-9 * len(x)  # the intercept
     return torch.diag(scale)
 
 
@@ -388,7 +383,7 @@ def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Fit a logistic regression by Newton's method, steps halved until the loss falls."""
+    """Fit a logistic regression by Newton's method with halved steps."""
     penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
 
     def loss(w: torch.Tensor) -> torch.Tensor:
@@ -413,7 +408,7 @@ def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
+    """Return the AUC, and each row's influence times ``n`` (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
     positive = y > 0
     count = positive.sum()
     others = len(y) - count
@@ -421,7 +416,7 @@ def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
         return scores.new_tensor(0.5), torch.zeros_like(scores)
     among_all = rank_in_group(scores, torch.zeros_like(positive, dtype=torch.int64), method="average")
     among_own = rank_in_group(scores, positive.long(), method="average")
-    below = (among_all - among_own) / torch.where(positive, others, count)  # share of the other kind below the row
+    below = (among_all - among_own) / torch.where(positive, others, count)  # share of the other class below the row
     auc = below[positive].mean()
     rows = torch.where(positive, (below - auc) / count, (1 - below - auc) / others) * len(y)
     return auc, rows

@@ -1,4 +1,4 @@
-"""``CumTarget``: a key's mean target so far, smoothed towards the overall mean so far."""
+"""``CumTarget``: causal target encoding."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from fastrec.table import Column, Table
 
 
 class CumTarget(KeySums):
-    """A key's mean target in earlier rows, ``(sum + smooth · prior) / (count + smooth)``; the prior is that of all.
+    """Mean target of a key's earlier rows, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean of all.
 
-    Training rows get values of the training rows at strictly earlier points of ``order``, prior included; without
-    earlier rows the value is 0. Other rows get values of all training rows, and need no target, nor ``order`` unless
-    sums decay. A key that is missing or was not seen before gets the prior.
+    Training rows get statistics (prior included) of training rows at strictly earlier points of ``order``; the first
+    rows get 0. Other rows get statistics of all training rows. They need no target, and ``order`` only with
+    ``half_life``. A missing or unseen key gets the prior.
 
     Args:
-        cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
-        target: the column(s) to average: 0/1, bool or numbers; rows without one do not count.
+        cols: key columns, or generators of one column each, such as ``Cross('item_id', 'city')``.
+        target: the column(s) to average: 0/1, bool or numbers; rows without a target do not count.
         order: the order columns, without missing values.
         smooth: the prior's weight in rows.
-        half_life: the age at which a row counts half, in seconds for times, else in the order column's unit; None: all
-            rows count alike.
-        weight: a column of sample weights.
-        classes: the values of a target of classes, each with a column ``cumte_item__y_a`` of 0/1; None: a number.
-        of: number columns, or generators, to average instead: each row counts by its target, 0 or more. Of a target of
-            clicks it is the mean over what was clicked: ``cumte_user__price_by_clicked``.
+        half_life: the age at which a row counts half, in seconds for times, else in the order column's unit; None: no
+            decay.
+        weight: the column of sample weights.
+        classes: the classes of a categorical target, each averaged as 0/1: ``cumte_item__y_a``; None: a number.
+        of: number columns, or generators, to average instead, weighted by the target (0 or more). For a target of
+            clicks ``cumte_user__price_by_clicked`` is the mean price of clicked rows.
         name: the outputs' first word; None: ``cumte``.
 
     Source: Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features", section 3.2, ordered
-        target statistics, in the order of time instead of a random one.
+        target statistics, here in the order of time.
 
     Example:
         >>> import pandas as pd
@@ -93,7 +93,7 @@ class CumTarget(KeySums):
 
     @property
     def averaged(self) -> list[str]:
-        """The names of the averaged numbers: the targets, their classes, or what is averaged by each."""
+        """The names of the averaged numbers: targets, their classes, or the columns of ``of``."""
         targets = [t if c is None else f"{t}_{c}" for t in as_list(self.target) for c in self.classes or [None]]
         return targets if self.of is None else [f"{n}_by_{t}" for t in targets for n in self._of]
 
@@ -105,7 +105,7 @@ class CumTarget(KeySums):
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
 
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the weights and values of each averaged number (both 0 where it is missing): float64 ``[n]``."""
+        """Return the weights and values (0 where missing) of each averaged number: float64 ``[n]``."""
         given = row_weights(table, self.weight, wanted_by=self)
         targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self)
         if self.of is None:
@@ -132,7 +132,7 @@ class CumTarget(KeySums):
         cells: Cells | None,
         size: int,
     ) -> Sums:
-        """Return counts and sums by cell and code, ``[cells, size]``; decaying ones as of the last row that counts."""
+        """Return counts and sums by cell and code, ``[cells, size]``; with decay, at the time of the last row."""
         places, count = cell_places(codes, cells, size)
         if clock is None:
             rows = segment_sum(weight, places, size * count)
@@ -152,7 +152,7 @@ class CumTarget(KeySums):
         return {n: v.view(count, size) for n, v in made.items()}
 
     def _add(self, a: Sums, b: Sums) -> Sums:
-        """Add two partitions' sums; decaying ones as of the later of their last rows."""
+        """Add two partitions' sums; with decay, at the time of the later last row."""
         if self.half_life is None:
             return {n: a[n] + b[n] for n in ("count", "sum")}
         here, there = Clock(a["whole"], a["part"]), Clock(b["whole"], b["part"])
@@ -165,7 +165,7 @@ class CumTarget(KeySums):
         tables = {}
         for t, target in enumerate(self.averaged):
             total = self._over_cells(state["total"][t], keep)
-            prior = _mean(total["sum"], total["count"], torch.zeros_like(total["sum"]))
+            prior = _mean(total["sum"], total["count"], 0)
             for c, col in enumerate(as_list(self.cols)):
                 name, own = self._name(col, target), self._over_cells(state["columns"][c][t], keep)
                 own = {n: torch.cat([v.new_zeros(1), v]) for n, v in own.items()}
@@ -211,7 +211,7 @@ class CumTarget(KeySums):
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
-        if len(patterns) == 1:  # all rows see the same cells: one pass
+        if len(patterns) == 1:  # all rows see the same cells
             return self.wrap(self._causal(table, ~patterns[0].to(cells.codes.device)[cells.codes]))
         results: Tensors = {}
         of_row = pattern_of.to(cells.codes.device)[cells.codes]
@@ -224,23 +224,23 @@ class CumTarget(KeySums):
         """Compute values of training rows that continue earlier tables.
 
         Args:
-            table: training rows; all those at one value of the first order column.
-            state: the ``collect`` of the rows at earlier points.
-            cells: this table's cells, numbered as the state's.
-            excluded: bool ``[cells, cells]``, with equal rows: the cells that no row sees.
+            table: training rows, including all rows at each of its values of the first order column.
+            state: the ``collect`` of all earlier rows.
+            cells: cells of ``table``, numbered as the state's.
+            excluded: bool ``[cells, cells]`` with equal rows: the cells that no row sees.
         """
         keep = ~excluded[0]
         return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))
 
     def _causal(self, table: Table, seen: torch.Tensor, past: tuple[State, torch.Tensor] | None = None) -> Tensors:
-        """Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells."""
+        """Compute values from earlier rows with ``seen`` (bool ``[n]``) and from the cells to keep of a past state."""
         ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
         every, one = EarlierRows.of(ranks), torch.ones_like(ranks.rank)
         totals = [self._before(every, w, y, clock) for w, y in counted]
         if past is not None:
             totals = [self._longer(t, s, one, past[1], clock) for t, s in zip(totals, past[0]["total"], strict=True)]
-        priors = [_mean(total, count, torch.zeros_like(total)) for count, total, _ in totals]
+        priors = [_mean(total, count, 0) for count, total, _ in totals]
         result = {}
         for c, col in enumerate(as_list(self.cols)):
             coded = table.coded(names_of(col))
@@ -258,8 +258,8 @@ class CumTarget(KeySums):
     def _before(
         self, earlier: EarlierRows, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return count, sum (float64 ``[n]``) and age of the last one, over the rows before each row."""
-        if clock is None and bool((weight == 1).all()):  # counts of equal weights need no sums
+        """Return count and sum (float64 ``[n]``) of the rows before each row, and the age of the last of them."""
+        if clock is None and bool((weight == 1).all()):
             sums, age = earlier.sums(y[None], weight > 0)
             return earlier.count(), sums[0], age
         sums, age = earlier.sums(torch.stack([weight, weight * y]), weight > 0, clock, self.half_life or 1.0)
@@ -273,7 +273,7 @@ class CumTarget(KeySums):
         keep: torch.Tensor,
         clock: Clock | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        # Add a past state's sums, of each row's key (``codes`` from 1; 0: none), to a result of ``_before``.
+        # Add a past state's sums of each row's key (``codes`` from 1; 0: none) to a result of ``_before``.
         sums = {n: torch.cat([v.new_zeros(1), v])[codes] for n, v in self._over_cells(past, keep).items()}
         count, total, age = found
         if clock is None:
@@ -284,18 +284,15 @@ class CumTarget(KeySums):
         return count + left * sums["count"], total + left * sums["sum"], torch.where(counts, age, since)
 
 
-def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor | float) -> torch.Tensor:
     return torch.where(count > 0, total / torch.where(count > 0, count, 1), otherwise)
 
 
 def smoothed(
     count: torch.Tensor, total: torch.Tensor, left: torch.Tensor | float, prior: torch.Tensor, smooth: float
 ) -> torch.Tensor:
-    """Return ``(sum + smooth · prior) / (count + smooth)``, or the prior if both are 0.
-
-    ``left`` is the share of both that decay has left.
-    """
+    """Return ``(sum + smooth · prior) / (count + smooth)``, sum and count decayed by ``left``; 0 / 0 is the prior."""
     if not smooth:  # a mean does not change by decay
-        return _mean(total, count, prior.expand_as(total))
+        return _mean(total, count, prior)
     weight = float64(smooth)
     return (total * left + weight * prior) / (count * left + weight)

@@ -1,4 +1,4 @@
-"""Running statistics over the rows before a row in its group."""
+"""Running statistics over earlier rows of a group."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 
 
 class CumStat(OfColumns, Grouped):
-    """A statistic of the values in the rows before the row in its group; missing values do not count.
+    """Statistics of the values in earlier rows of the group; missing values do not count.
 
     Args:
         cols: number columns, or generators.
         by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        stats: any of ``count``, ``sum``, ``mean``, ``min``, ``max`` (without a value before: 0, 0 and NaN), and
-            ``smaller``: the number of values before that are below the row's own (NaN if it has none).
+        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
+        stats: any of ``count`` and ``sum`` (0 without an earlier value), ``mean``, ``min`` and ``max`` (NaN), and
+            ``smaller``: the number of earlier values below the row's (NaN if it is missing).
 
     Example:
         >>> import pandas as pd
@@ -63,7 +63,7 @@ class CumStat(OfColumns, Grouped):
             known = ~(values.isnan() | outside)
             wanted, every = set(as_list(self.stats)), bool(known.all())
             count = total = None
-            # Copies for missing values are left out where there are none.
+            # Without missing values no copies are needed.
             if wanted & {"sum", "mean"}:
                 total = cumsum_in_group(values if every else torch.where(known, values, 0), groups)
             if wanted & {"count", "mean"}:
@@ -80,11 +80,11 @@ class CumStat(OfColumns, Grouped):
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
-    """Return the largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one."""
+    """Return the largest or smallest earlier known value in the group: float64 ``[n]``, NaN without one."""
     if not len(values):
         return values
-    # Values become ranks, in a block per group above those of the groups before: one running maximum over all rows
-    # then restarts in every group.
+    # Ranks of each group lie above those of all earlier groups, so one running maximum over all rows restarts in every
+    # group.
     signed = torch.where(known, values if largest else -values, 0)
     distinct, rank = torch.unique(signed, return_inverse=True)
     ordered = torch.where(groups.sort(known), groups.sort(rank) + 1, 0)
@@ -97,9 +97,9 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
 
 
 def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
-    # Count the known values before each row in its group that are below its own: int64 ``[n]``.
-    # Groups are halved repeatedly: at each level a row of a right half counts the smaller ones of its left half, which
-    # a sort by block and value puts before it. That takes log2(largest group) sorts.
+    # Count the earlier known values in the group that are below the row's: int64 ``[n]``.
+    # Groups are halved repeatedly. At each level a row of a right half counts the smaller values of its left half,
+    # which precede it after a sort by block and value. That takes log2(largest group) sorts.
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):
         return count
@@ -111,7 +111,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     rank, known = groups.sort(rank), groups.sort(known)
     for level in range(int(place.max()).bit_length()):
         is_right = (place >> level) & 1
-        # Of equal values those of the right half come first, so that they do not count each other.
+        # Ties: the right half comes first, so that equal values do not count.
         block = place >> (level + 1)
         ordered = Groups.of(groups.codes, block, rank, 1 - is_right)
         left = ordered.sort((known & (is_right == 0)).long())
@@ -122,13 +122,13 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
 
 
 class LastKnown(OfColumns, Grouped):
-    """The last value that is not missing in the rows before the row in its group (after it, with ``ahead``).
+    """Last known value in earlier rows of the group.
 
     Args:
         cols: columns, or generators.
         by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        ahead: take the nearest known value after the row instead (the future, if the order is one of time).
+        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
+        ahead: take the next known value in later rows instead (the future, if rows are ordered by time).
 
     Example:
         >>> import pandas as pd
@@ -162,21 +162,21 @@ class LastKnown(OfColumns, Grouped):
 
 
 def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Return the nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one."""
+    """Return the number of the next marked row in the group: int64 ``[n]``, -1 without one."""
     n = len(marks)
     order = torch.arange(n, device=marks.device) if groups.order is None else groups.order
-    turned = Groups.of(-groups.codes.flip(0))  # the sorted rows from the last to the first: groups stay whole
+    turned = Groups.of(-groups.codes.flip(0))  # the sorted rows in reverse
     places = last_in_group(marks[order].flip(0), turned)
     rows = torch.where(places >= 0, order[(n - 1 - places).clamp(0, max(n - 1, 0))] if n else places, -1).flip(0)
     return groups.unsort(rows)
 
 
 class CumCount(Grouped):
-    """How many rows of the row's group come before it; 0 for the first one, and where the group is missing.
+    """Number of earlier rows in the group; 0 if the group is missing.
 
     Args:
         by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
 
     Example:
         >>> import pandas as pd

@@ -1,4 +1,4 @@
-"""Texts and pictures as the vectors that a net makes of them."""
+"""Embeddings of texts and images by pretrained nets."""
 
 from __future__ import annotations
 
@@ -35,12 +35,9 @@ from fastrec.table import Column, Table
 
 
 class Embedded(RowWise):
-    """A generator of unit-length vectors that a net computes from a text column's distinct values, each once.
+    """Generator of unit-length vectors that a net computes from the distinct values of a text column."""
 
-    Subclasses define the net's input (``item``) and the bytes that identify it in the cache (``content``).
-    """
-
-    encodes: ClassVar[Literal["text", "image"]]
+    encodes: ClassVar[Kind]
     _least: ClassVar = {"bs": 1}
 
     def __init__(
@@ -60,7 +57,7 @@ class Embedded(RowWise):
 
     @abstractmethod
     def content(self, value: str, row: int) -> bytes:
-        """Return the bytes that decide the vector; ``row`` is a row with the value, for messages."""
+        """Return the bytes that identify a value in the cache; ``row`` is a row with the value, for messages."""
 
     @abstractmethod
     def item(self, value: str, row: int) -> Any:
@@ -97,8 +94,8 @@ class Embedded(RowWise):
         if folder is not None:
             digests = [hashlib.blake2b(self.content(*n), digest_size=16).digest() for n in named]
             vectors, known = stored_vectors(folder, digests, encoder.dims)
-        # A batch holds values of similar length (little padding), in an order that depends on the values alone:
-        # the last digits of a vector depend on its batch, so they must not depend on the order of the rows.
+        # Batches hold values of similar length, for little padding. They do not depend on the order of rows, as the
+        # last digits of a vector depend on its batch.
         left = sorted(np.flatnonzero(~known).tolist(), key=lambda i: (len(named[i][0]), named[i][0]))
         for at in range(0, len(left), self.bs):
             batch = left[at : at + self.bs]
@@ -111,26 +108,25 @@ class Embedded(RowWise):
 
 
 class TextEmbed(Embedded):
-    """Each text as a vector column of unit length, by a sentence-transformers or Hugging Face model.
+    """Text embeddings of unit length by a pretrained sentence-transformers or Hugging Face model.
 
-    The net is used as it is: nothing is learned, and no target is read. A model with ``modules.json`` is
-    sentence-transformers' own; of another transformer the last layer's mean over the words is taken. Each distinct text
-    goes through the net once, longer ones in other batches than short ones; a missing text is a missing vector. A model
-    of ``fastrec.models`` takes the column by ``vector_names``, and trees take its first components: ``Pca(…, 16)``.
+    The net is not trained. A folder with ``modules.json`` is read by sentence-transformers; any other transformer gives
+    the mean of its last layer over the tokens. Each distinct text is encoded once; a missing text gives a missing
+    vector. A model of ``fastrec.models`` reads the column by ``vector_names``; trees read components: ``Pca(…, 16)``.
 
     Args:
-        col: a column of text, or a generator of one.
-        model: the folder that a net was saved to (``save_pretrained``), or its name on Hugging Face's hub.
-        cache: a folder for vectors: a text that went through the same net before does not again.
-        bs: texts in a batch.
-        device: where the net works: ``'auto'`` takes CUDA where there is one.
+        col: a text column, or a generator of one.
+        model: the folder of a saved net (``save_pretrained``), or its name on Hugging Face's hub.
+        cache: the folder of vectors to reuse for the same net and text.
+        bs: the batch size.
+        device: the device of the net; ``'auto'`` takes CUDA if there is one.
         name: the output's name; None: ``embed_{col}``.
 
-    Needs the extra ``embed``. Vectors are equal to about six digits whatever the batch and the device, not to the bit.
+    Needs the extra ``embed``. Vectors agree to about six digits across batches and devices, not to the bit.
 
     Source: Reimers, Gurevych 2019, "Sentence-BERT".
 
-    Example (the net is read at the first transform):
+    Example (the net is loaded at the first transform):
         >>> from fastrec.features import Pca, TextEmbed
         >>> texts = TextEmbed("description", "models/all-MiniLM-L6-v2", cache="cache")
         >>> texts.outputs, Pca(texts, 2).outputs
@@ -147,24 +143,22 @@ class TextEmbed(Embedded):
 
 
 class ImageEmbed(Embedded):
-    """Each picture as a vector column of unit length, by a timm or Hugging Face model.
+    """Image embeddings of unit length by a pretrained timm or Hugging Face model.
 
-    The column names files. The net is used as it is, without its last layer: nothing is learned, and no target is read.
-    Pictures are prepared as the net's own settings say. Each distinct file goes through the net once; a missing name is
-    a missing vector. A model of ``fastrec.models`` takes the column by ``vector_names``, and trees take its first
-    components: ``Pca(…, 16)``.
+    The net is not trained and has no last layer; its settings define the preprocessing. Each distinct file is encoded
+    once; a missing name gives a missing vector. For the use of the column and its precision see ``TextEmbed``.
 
     Args:
         col: a column of file names, or a generator of one.
-        model: the folder that a net was saved to (``save_pretrained`` of transformers, ``timm.models.save_for_hf``), a
-            name of timm's, or one on Hugging Face's hub.
-        root: the folder that the names start from; None: the current one.
-        cache: a folder for vectors: a picture that went through the same net before does not again, wherever it lies.
+        model: the folder of a saved net (``save_pretrained`` of transformers, ``timm.models.save_for_hf``), or its name
+            in timm or on Hugging Face's hub.
+        root: the folder of relative names; None: the current folder.
+        cache: the folder of vectors to reuse for the same net and image, whatever the file's name.
         bs, device, name: as for ``TextEmbed``.
 
-    Needs the extra ``embed``. Vectors are equal to about six digits whatever the batch and the device, not to the bit.
+    Needs the extra ``embed``.
 
-    Example (the net is read at the first transform):
+    Example (the net is loaded at the first transform):
         >>> from fastrec.features import ImageEmbed, Pca
         >>> photos = ImageEmbed("photo", "models/resnet50", root="photos", cache="cache")
         >>> photos.outputs, Pca(photos, 2).outputs
@@ -194,7 +188,7 @@ class ImageEmbed(Embedded):
             raise MissingFileError(problem, **where, row=row, remedy="Give root=, or leave the name missing") from error
 
     def item(self, value: str, row: int) -> Any:
-        image = require("PIL.Image", "Pillow", "pip install 'fastrec-tabular[embed]'")
+        image = require("PIL.Image", "Pillow", _INSTALL)
         try:
             return image.open(io.BytesIO(self.content(value, row))).convert("RGB")
         except MissingFileError:
@@ -208,7 +202,7 @@ class ImageEmbed(Embedded):
 
 
 def stored_vectors(folder: Path, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
-    """Read one encoder's vectors by digest: float32 ``[n, dims]``, and which of them are known, bool ``[n]``."""
+    """Read an encoder's vectors by digest: float32 ``[n, dims]``, and a mask of those found, bool ``[n]``."""
     vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
     place: dict[bytes, list[int]] = {}
     for i, digest in enumerate(wanted):
@@ -230,13 +224,13 @@ def stored_vectors(folder: Path, wanted: Sequence[bytes], dims: int) -> tuple[np
 
 
 def store_vectors(folder: Path, digests: Sequence[bytes], vectors: np.ndarray) -> None:
-    """Write vectors, float32 ``[n, dims]``, to a new file: processes may share the folder."""
+    """Write vectors (float32 ``[n, dims]``) to a new file, as processes may share the folder."""
     keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
     with atomic_file(folder / f"{uuid.uuid4().hex}.safetensors") as path:
         save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)
 
 
-# Nets of other packages that turn a text or a picture into a vector: loaded from a folder, or by name from a hub.
+# Pretrained nets, loaded from a folder, or by name from a hub.
 
 Kind = Literal["text", "image"]
 _INSTALL = "pip install 'fastrec-tabular[embed]'"
@@ -244,24 +238,24 @@ _INSTALL = "pip install 'fastrec-tabular[embed]'"
 
 @dataclass
 class PretrainedEncoder:
-    """A net and its preprocessing of a batch."""
+    """Pretrained net with its preprocessing."""
 
-    net: nn.Module  # the net, in evaluation
-    encode: Callable[[Sequence[Any]], Tensor]  # texts or pictures (``PIL.Image``) → float32 ``[n, dims]``
-    digest: str  # of weights, form, and the files that say how it reads and pools
-    dims: int  # how many numbers a vector has
+    net: nn.Module  # in evaluation mode
+    encode: Callable[[Sequence[Any]], Tensor]  # texts or images (``PIL.Image``) → float32 ``[n, dims]``
+    digest: str  # of weights, architecture and settings
+    dims: int
 
 
 @lru_cache(maxsize=4)
 def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
-    """Load the encoder of a folder that a net was saved to, or of a name on Hugging Face's hub (or of ``timm``)."""
+    """Load the encoder of a saved net's folder, or of a name in timm or on Hugging Face's hub."""
     folder = Path(model).expanduser()
     local = folder.is_dir()
     if not local and (folder.is_absolute() or model.startswith((".", "~")) or folder.is_file()):
         raise MissingFileError("there is no such folder", file=model, remedy="Give the folder that a net was saved to")
     _check_torchvision()
     read = _of_folder(folder, kind) if local else _of_name(model, kind)
-    # Its first weights are drawn, and not used: the generator of numbers is put back.
+    # Initial weights are drawn and then overwritten, so the random state is restored.
     with _weights_named(model, local), _no_bars(), torch.random.fork_rng(devices=[]):
         net, encode = read(str(folder) if local else model, device)
     probe = [""] if kind == "text" else [require("PIL.Image", "Pillow", _INSTALL).new("RGB", (32, 32))]
@@ -270,7 +264,7 @@ def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
     if not local:
         digest.update(model.encode())
     for path in sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model")) if local else []:
-        # They say how the net splits words, pools and scales.
+        # Settings of tokens, pooling and scaling.
         digest.update(path.relative_to(folder).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
     for name, values in net.state_dict().items():
         digest.update(name.encode())
@@ -278,7 +272,7 @@ def load_encoder(model: str, kind: Kind, device: str) -> PretrainedEncoder:
     return PretrainedEncoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
 
 
-Loaded = tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]  # a net, and what encodes a batch by it
+Loaded = tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]  # a net, and the function that encodes a batch
 Reader = Callable[[str, str], Loaded]
 
 
@@ -311,7 +305,7 @@ def _of_name(model: str, kind: Kind) -> Reader:
 
 
 def _check_torchvision() -> None:
-    """Name a torchvision built for another torch, which timm and transformers would hide."""
+    """Raise an error if torchvision was built for another torch, which timm and transformers would hide."""
     if find_spec("torchvision") is None:
         return
     try:
@@ -324,12 +318,12 @@ def _check_torchvision() -> None:
 
 @contextmanager
 def _weights_named(model: str, local: bool) -> Iterator[None]:
-    """Turn errors of the hub or of a damaged folder into ones with a remedy."""
+    """Give errors of the hub or of a damaged folder a remedy."""
     try:
         yield
     except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # each of these packages, and what they build on, has classes of its own
+    except Exception as error:  # each of these packages has its own classes of errors
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if local:
             raise DataError(f"the net cannot be read ({reason})", file=model, remedy="Save it again") from error
@@ -365,7 +359,7 @@ def _sentence_transformer(model: str, device: str) -> Loaded:
 
 
 def _hugging_face_text(model: str, device: str) -> Loaded:
-    """Load a transformer: the mean of its last layer over the words of the text."""
+    """Load a text transformer whose vector is the mean of its last layer over the tokens."""
     package = require("transformers", "transformers", _INSTALL)
     words = package.AutoTokenizer.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)
@@ -385,7 +379,7 @@ def _timm(model: str, device: str) -> Loaded:
     package = require("timm", "timm", _INSTALL)
     name = f"local-dir:{model}" if Path(model).is_dir() else model.replace("timm/", "hf-hub:timm/", 1)
     net = package.create_model(name, pretrained=True)
-    net.reset_classifier(0)  # not num_classes=0 above: timm 1.0.29 then refuses a folder that holds the last layer
+    net.reset_classifier(0)  # not num_classes=0 above: timm 1.0.29 then refuses a folder with the last layer
     net = net.eval().to(device)
     prepare = package.data.create_transform(**package.data.resolve_model_data_config(net), is_training=False)
 
@@ -397,7 +391,7 @@ def _timm(model: str, device: str) -> Loaded:
 
 
 def _hugging_face_image(model: str, device: str) -> Loaded:
-    """Load a picture transformer: its pooled output, else the mean of its last layer; CLIP: its features."""
+    """Load an image transformer: CLIP's features, else the pooled output, else the mean of the last layer."""
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)

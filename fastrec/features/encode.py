@@ -1,4 +1,4 @@
-"""Encodings of one column's values: codes, counts, hashes."""
+"""Encodings of columns: codes, counts, hashes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,23 @@ from fastrec.table.vocab import MISSING, UNSEEN, hash_codes
 
 
 class Categorify(OfColumns, Fitted):
-    """Codes as fastai's: 0 for missing or never seen, then 1, 2, … for the training rows' values in sorted order.
+    """Codes ``code_{col}`` (int64): 0 for missing or unseen, then 1, 2, … for training values in sorted order.
 
-    The codes equal ``TabularPandas``'s: a categorical keeps its order, and its categories without a row. A list column
-    gives lists of codes. ``vocabs`` maps codes to values. For a ``TabularFrame`` use ``fastrec.tabular.Categorify``,
-    which changes its columns in place.
+    Codes equal those of fastai's ``TabularPandas``; a categorical keeps its order and its unused categories. A list
+    column gives lists of codes. ``vocabs`` maps codes to values. For a ``TabularFrame`` use
+    ``fastrec.tabular.Categorify``, which changes its columns in place.
 
     Args:
         cols: key or list columns of any type, or generators.
-        min_count: values (elements of lists) seen less often in training share the code ``#rare#``, before the others;
-            a number, or column → number.
-        max_size: the largest number of values with codes, the most frequent (ties: the first in order); others are
+        min_count: values (elements of lists) with fewer training rows share the first code, ``#rare#``; a number, or
+            column → number.
+        max_size: the largest number of values with codes, most frequent first (ties: in sorted order); the rest are
             rare. A number, or column → number.
-        buckets: hash rare and never seen values into this many codes (1 … buckets) instead; other values follow.
-        shared: use one vocabulary for all ``cols``; a text names it in ``vocabs``.
-        unseen: give values never seen in training the code ``#unseen#``, apart from missing.
+        buckets: hash rare and unseen values into this many codes (1 … buckets); other values follow.
+        shared: use one vocabulary for all ``cols``; a text is its name in ``vocabs``.
+        unseen: give unseen values the code ``#unseen#`` instead of 0.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the outputs' first word.
-
-    The outputs are int64, named ``code_{col}``.
 
     Example:
         >>> import pandas as pd
@@ -77,7 +75,7 @@ class Categorify(OfColumns, Fitted):
 
     @property
     def vocabs(self) -> dict[str, Vocab]:
-        """The fitted vocabularies by column, or the shared one by its name (``'shared'`` without one)."""
+        """The fitted vocabularies by column; a shared one by its name, or ``'shared'``."""
         return {n: Vocab.from_state(s) for n, s in zip(self._vocab_names(), self._learned()[1]["vocabs"], strict=True)}
 
     def _vocab_names(self) -> list[str]:
@@ -102,13 +100,13 @@ class Categorify(OfColumns, Fitted):
         return {"vocabs": found, "lists": [table[n].kind == "list" for n in self.columns]}
 
     def _count(self, column: Column, cells: Cells | None) -> State:
-        """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
+        """Return sorted keys, counts ``[cells, K]``, and places in the order of a categorical (else -1)."""
         coded = column.coded()
         count = keyed.count_by_cell(coded.codes, cells, coded.size)[:, 1:]
-        # Several columns with one vocabulary may have orders that contradict each other.
+        # Columns with a shared vocabulary may have contradictory orders.
         own = column.ordered is not None and not (self.shared and len(self.columns) > 1)
         order = coded.keys.sort_order()
-        if not own:  # a dictionary may hold values that no row has
+        if not own:  # a dictionary may hold values without rows
             order = order[(count.sum(0) > 0).cpu()[order]]
         place = order if own else torch.full_like(order, -1)
         return {"keys": coded.keys.take(order), "count": count[:, order.to(count.device)], "place": place}
@@ -124,12 +122,12 @@ class Categorify(OfColumns, Fitted):
         return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
 
     def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
-        """Return the code of every place of ``prepare``, and the vocabulary."""
+        # Return the code of each place of ``prepare``, and the vocabulary.
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
         keys, place, count = learned["keys"], learned["place"], learned["count"].cpu()
         count = (count if keep is None else count[keep.cpu()]).sum(0)
-        # In a categorical's own order values without a row have codes too; any other keys are sorted already.
+        # Values of a categorical without rows get codes too. All other keys are sorted already.
         own = bool((place >= 0).all())
         order = torch.sort(place, stable=True).indices if own else count.nonzero().squeeze(1)
         options = {"ordered": False, "name": name, "min_count": minimum, "max_size": largest}
@@ -150,7 +148,7 @@ class Categorify(OfColumns, Fitted):
         return torch.from_numpy(hash_codes(keyed.key_text(values), self.buckets)) + 1
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        """Return each value's place: 0 missing, 1 … K a learned key, from K + 1 any other value (its hash bucket)."""
+        """Return each value's place: 0 missing, 1 … K a learned key, above K any other value (its hash bucket)."""
         tensors = {}
         for i, name in enumerate(self.columns):
             if name not in table:
@@ -187,10 +185,10 @@ class Categorify(OfColumns, Fitted):
     def _each(
         self, table: Table, state: State, make: Callable[[Table, torch.Tensor | None], dict[str, Column]]
     ) -> dict[str, Column]:
-        """Return the output columns: ``make`` gets plain columns together, then each list column's elements."""
+        """Return the output columns; ``make`` gets all plain columns at once, and each list column's elements."""
         plain, made = [], {}
         for name, was_list in zip(self.columns, state["lists"], strict=True):
-            if name not in table:  # a list's elements are coded by themselves
+            if name not in table:  # a table of a list's elements has no other columns
                 continue
             column = table[name]
             if column.kind == "list" or (was_list and column.kind == "number" and bool(column.is_missing().all())):
@@ -199,7 +197,7 @@ class Categorify(OfColumns, Fitted):
                 elements = make(Table({name: elements}), rows)[output]
                 if column.kind == "list":
                     offsets, missing = column.values - column.values[0], column.missing
-                else:  # a column without any value gives missing lists
+                else:  # a column without values gives missing lists
                     missing = column.is_missing()
                     offsets = offsets_of(torch.zeros(len(column), dtype=torch.int64, device=column.values.device))
                 made[output] = Column("list", offsets, name=output, missing=missing, elements=elements)
@@ -218,7 +216,7 @@ def _merged(a: State, b: State) -> State:
 
 
 def _elements(column: Column) -> tuple[torch.Tensor, Column]:
-    """Return each element's row (int64 ``[m]``) and the elements of a list column; of another one none."""
+    """Return each element's row (int64 ``[m]``) and the elements of a list column; any other column has none."""
     if column.kind != "list":
         nothing = torch.zeros(0, dtype=torch.int64, device=column.values.device)
         return nothing, column.take(nothing)
@@ -227,19 +225,18 @@ def _elements(column: Column) -> tuple[torch.Tensor, Column]:
 
 
 class HashEncode(OfColumns, RowWise):
-    """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
+    """Hash codes ``1 + hash(value) mod buckets`` (int64), 0 where missing.
 
-    The hash is FNV-1a of the value's text: the same on every machine, in every library, for every type of number.
-    Several hashes with other seeds tell values apart that collide in one.
+    The hash is FNV-1a of the value's text, equal on all machines, in all libraries and for all types of numbers.
+    Several hashes with different seeds separate values that collide in one.
 
     Args:
         cols: key columns of any type, or generators.
-        buckets: how many codes there are besides 0.
-        seed: another one gives another hash.
+        buckets: the number of codes besides 0.
+        seed: the seed of the hash.
         name: the outputs' first word.
 
-    Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning"; the hash: see
-    ``fastrec.table.vocab.hash_codes``.
+    Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
 
     Example:
         >>> import pandas as pd
@@ -267,7 +264,7 @@ class HashEncode(OfColumns, RowWise):
 
 
 class SumsByKey(Fitted):
-    """Generator whose statistics add up: by key as ``by_key`` says, all others as arrays ``[cells, 1]``."""
+    """Generator whose statistics add up: by key for those in ``by_key``, all others as arrays ``[cells, 1]``."""
 
     def merge(self, a: State, b: State) -> State:
         merged: State = {}
@@ -286,7 +283,7 @@ class SumsByKey(Fitted):
 
 
 class KeyCounts(OfColumns, SumsByKey):
-    """Generator whose outputs follow from the counts of the rows' keys; each of ``cols`` gives one output."""
+    """Generator of one output per column, computed from counts of its keys."""
 
     by_key = (("keys", "count"), ("groups", "rows"))
 
@@ -306,24 +303,24 @@ class KeyCounts(OfColumns, SumsByKey):
 
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
-    """Return the distinct keys in sorted order and each cell's number of rows with them: int64 ``[cells, K]``."""
+    """Return the distinct keys in sorted order, and their counts by cell: int64 ``[cells, K]``."""
     keys, codes = keyed.sort_keys(table.coded(names))
     return keys, keyed.count_by_cell(codes, cells, len(keys) + 1)[:, 1:]
 
 
 def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:
-    """Add counts of two parts: the keys of both, and their counts by cell."""
+    """Add the counts of two partitions: return the union of keys, and their counts by cell."""
     keys, left, right = keyed.union_keys(ka, kb)
     return keys, keyed.add_spread(a, b, keys, left, right)
 
 
 class RankByCount(KeyCounts):
-    """Rank of the row's key by how many training rows have it: 1 is the most frequent; 0 if missing or not seen.
+    """Rank of the row's key by its count in training rows: 1 is the most frequent; 0 if missing or unseen.
 
     Args:
         cols: key columns, or generators.
-        method: keys of one count share the best rank (``min``), or ranks number the counts (``dense``), or each key has
-            its own rank, the smaller key first (``ordinal``).
+        method: keys with equal counts share the best rank (``min``), or a rank without gaps (``dense``), or are ranked
+            by key (``ordinal``).
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
@@ -353,14 +350,14 @@ class RankByCount(KeyCounts):
 
 
 class CountEncode(KeyCounts):
-    """How many training rows have the row's key; 0 for a key that is missing or was not seen.
+    """Number of training rows with the row's key; 0 if the key is missing or unseen.
 
     Args:
         cols: key columns, or generators.
         log: return ``log(1 + count)``.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        by: the columns of groups to count in; 0 where one is missing.
-        normalise: return the share ``count / rows`` of all rows, or of the group's; rows without a key count as rows.
+        by: the columns of groups to count in; 0 if one is missing.
+        normalise: return ``count / rows``, with all rows (of the group), including those without a key.
 
     Example:
         >>> import pandas as pd
@@ -409,12 +406,10 @@ class CountEncode(KeyCounts):
 
 
 class NaNPattern(OfColumns, RowWise):
-    """``Σ 2^i · [column i is missing]`` as int64: rows with the same gaps share a code, 0 = nothing is missing.
-
-    Missing fields often tell a row's source; one code shows them to a tree or an embedding at once.
+    """Code ``Σ 2^i · [column i is missing]`` (int64) of the missing values of a row.
 
     Args:
-        cols: columns of any type (an empty list is not missing), or generators; at most 62 of them.
+        cols: columns of any type (an empty list is not missing), or generators; at most 62.
         name: the output's name.
 
     Example:
@@ -441,7 +436,7 @@ class NaNPattern(OfColumns, RowWise):
         return [self.name]
 
     def prepare(self, table: Table) -> Tensors:
-        self._check()  # a selector has chosen by now
+        self._check()  # selectors are resolved now
         return {c: table[c].is_missing().to(table.device) for c in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:

@@ -1,4 +1,4 @@
-"""Rows of list elements, and lists of a group's earlier rows."""
+"""Lists turned into rows, and a group's earlier rows collected into lists."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def explode(
     numbers: Sequence[str] = (),
     file: str | None = None,
 ) -> Table:
-    """Make one row per element of list columns, or of text columns with lists (``'a|b|c'``), several at once.
+    """Return a table with one row per element of list columns; see ``Explode``.
 
     Args:
         source: anything that ``Table.read`` takes.
-        columns: the list column(s); as a mapping, the name that each column's elements get.
+        columns: the ``cols`` of ``Explode``.
         sep, position, row, numbers: as for ``Explode``.
-        file: the file that the rows come from, for messages.
+        file: the file of the rows, for messages.
 
     Returns:
-        A table of the other columns, repeated, with one element per row. A row with missing or empty lists gives none.
+        The other columns, repeated, with one element per row. A row with missing or empty lists gives none.
 
     Raises:
-        DataError: lists of a row differ in length, an element of ``numbers`` is none, or a name occurs twice.
+        DataError: lists of a row differ in length, an element of ``numbers`` is no number, or a name is repeated.
 
     Example:
         >>> from fastrec.features import explode
@@ -54,28 +54,26 @@ def explode(
         >>> rows.to_arrow().to_pydict()
         {'id': [7, 7, 8], 'item': ['a', 'b', 'c'], 'position': [1, 2, 1]}
     """
-    table = source if isinstance(source, Table) else Table.read(source)
+    table = Table.read(source)
     names = dict(columns) if isinstance(columns, Mapping) else {c: c for c in as_list(columns)}
     _check_names(table.names, names, numbers, [n for n in (position, row) if n is not None])
     origin, made = _elements(table, names, sep, numbers, file)
-    kept = table.drop(names).take(origin)
-    result: dict[str, Any] = {n: kept[n] for n in kept.names}
-    return Table(result | made | _places(origin, position, row))
+    return table.drop(names).take(origin).with_columns(made | _places(origin, position, row))
 
 
 class Explode(Parameters):
-    """One row per element of list columns, in the library that came in: ``explode`` as a scikit-learn transformer.
+    """Transformer to one row per element of list columns; other columns (and a pandas index) are repeated.
 
-    It multiplies rows, so it is no generator for a FeatureSet; take ``y`` from its result. Other columns keep their
-    types, and a pandas index is repeated with its rows. Rows with missing or empty lists give none.
+    Rows with missing or empty lists are dropped. As the number of rows changes, it cannot be part of a FeatureSet; take
+    ``y`` from its result.
 
     Args:
-        cols: the columns of lists, of vectors, or of text that holds lists (``'a|b|c'``); as a mapping, the name that
-            each column's elements get. Lists of one row must be equally long.
-        sep: what separates the elements of a text.
-        position: the name of a new column with each element's place in its list, from 1 (int64); None: none.
-        row: the name of a new column with the number of the row that each element comes from (int64); None: none.
-        numbers: the columns, by their old names, whose elements are to be numbers (float64).
+        cols: the columns of lists, of vectors, or of text with lists (``'a|b|c'``); or column → name of its elements.
+            The lists of a row must have equal lengths.
+        sep: the separator of elements in text.
+        position: the name of a new column with each element's place in its list, from 1 (int64); None: no column.
+        row: the name of a new column with each element's row number (int64); None: no column.
+        numbers: the columns (old names) whose elements are parsed as float64.
 
     Example:
         >>> import pandas as pd
@@ -96,7 +94,7 @@ class Explode(Parameters):
     ) -> None: ...
 
     def fit(self, df: Any, y: Any = None) -> Explode:
-        """Check that the columns exist; nothing is learned from them, and ``y`` is not used."""
+        """Check that the columns exist; ``y`` is ignored."""
         names = column_names(df)
         self.get_feature_names_out(names)
         self.feature_names_in_ = names
@@ -107,21 +105,21 @@ class Explode(Parameters):
         return self.fit(df).transform(df)
 
     def transform(self, df: Any) -> Any:
-        """Return a frame of the same library with a row for every element; fitting is not needed."""
+        """Return a frame of the same library with one row per element; fitting is not needed."""
         self.get_feature_names_out(column_names(df))
         names = self._names()
         origin, made = _elements(Table.read(df, list(names)), names, self.sep, self.numbers, None)
         made |= _places(origin, self.position, self.row)
-        # A polars frame without columns has no rows, but one whose columns were dropped keeps them.
+        # A polars frame without columns has no rows, unless its columns were dropped.
         others = [n for n in column_names(df) if n not in names]
         frame = df.drop(list(names)) if library_of(df) == "polars" else select_columns(df, others)
         return attach(take_rows(frame, origin), made)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return the result's columns: those that stay, then the elements and their places.
+        """Return the result's columns.
 
         Args:
-            input_features: the frame's columns; None: those it was fitted on.
+            input_features: the frame's columns; None: those of ``fit``.
         """
         given = list(getattr(self, "feature_names_in_", []) if input_features is None else input_features)
         names = self._names()
@@ -137,7 +135,7 @@ class Explode(Parameters):
 def _elements(
     table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
 ) -> tuple[torch.Tensor, dict[str, Column]]:
-    """Return each element's row (int64), and the columns of elements."""
+    """Return each element's row number and the columns of elements."""
     found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
     lists = dict(zip(names, found, strict=True))
     first, *others = names
@@ -161,7 +159,6 @@ def _elements(
 
 
 def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict[str, Column]:
-    """Return each element's place in its list, from 1, and its row's number, if they have a name."""
     made = {}
     if position is not None:
         places = torch.arange(len(origin), device=origin.device)
@@ -184,19 +181,19 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
 
 
 def _as_list(column: Column, sep: str, file: str | None) -> Column:
-    """Return a list column, or a text column split; missing gives an empty list."""
+    """Return a column as lists, with text split and missing values as empty lists."""
     if column.kind == "list":
         return packed(column)
     if column.kind == "vector":
         return of_vectors(column)
-    if bool(column.is_missing().all()):  # nothing to tell the type by
+    if bool(column.is_missing().all()):  # of unknown type
         nothing = as_column(pa.array([], pa.large_string()), name=column.name)
         offsets = offsets_of(column.is_missing().long() * 0)
         return Column("list", offsets, name=column.name, elements=nothing.to(offsets.device))
     if column.kind != "category" or not pa.types.is_large_string(column.distinct.type):
         row, remedy = int((~column.is_missing()).nonzero()[0]), "Choose a column of lists or of separated text"
         raise DataError("holds neither lists nor text", file=file, column=column.name, row=row, remedy=remedy)
-    # Each distinct text is split once: logs show the same list again and again.
+    # Each distinct text is split once: logs repeat lists.
     split = pc.split_pattern(column.distinct, sep)
     empty = pc.equal(column.distinct, "")
     split = pc.if_else(empty, pa.scalar([], split.type), split) if pc.any(empty).as_py() else split
@@ -208,7 +205,7 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
     if elements.kind != "category" or not pa.types.is_large_string(elements.distinct.type):
         return Column("number", elements.number(), name=name)
     distinct = elements.distinct
-    # A cast of the whole array would stop at the first bad text without saying where it is.
+    # A cast of the whole array would not give the row of a bad text.
     usable = pc.match_substring_regex(distinct, r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
     good = np.array(usable, dtype=bool)
     values = np.full(len(distinct) + 1, np.nan)
@@ -224,17 +221,17 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
 
 
 class Collect(OfColumns, Grouped):
-    """The values of the events strictly before the row in its group as a list, the latest last.
+    """List of the values of events strictly before the row in its group, latest last (ties by row number).
 
-    Events at one place in the order are in row order. Lists of several columns are equally long: a missing value is a
-    missing element. The list is empty without events before, or with a missing group.
+    Lists of several columns have equal lengths: a missing value is a missing element. The list is empty without earlier
+    events or without a group.
 
     Args:
-        cols: the columns to collect, of numbers, times or text; generators only of the frame's own rows.
+        cols: columns of numbers, times or text; or, without ``table``, generators.
         by: the columns of the group, in rows and log.
-        order: the order columns of events and rows; None (only without ``table``): the rows' own order.
+        order: the order columns of events and rows; None (only without ``table``): the order of the frame.
         max_len: the largest length of a list.
-        table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
+        table: the name of the log in ``tables``; None: the frame's rows are the events.
         name: the outputs' first word.
 
     Example:
@@ -284,6 +281,6 @@ class Collect(OfColumns, Grouped):
         """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = offsets_of(lengths)
-        # The last event of a list is at ``last``: places grow by one inside a list.
+        # A list ends at ``last``; places grow by one inside it.
         shift = torch.repeat_interleave(found.last + 1 - offsets[1:], lengths)
         return offsets, found.events[shift + torch.arange(len(shift), device=shift.device)]

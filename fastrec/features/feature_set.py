@@ -1,4 +1,4 @@
-"""``FeatureSet``: generators in a chain, fitted, applied and cross-fitted together."""
+"""``FeatureSet``: a chain of generators."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from fastrec.table import Column, Table, as_column, attach, column_names, concat
 
 
 class FeatureSet(Parameters):
-    """Several generators, applied in order; a generator may read what another makes.
+    """Chain of generators, fitted and applied in order; a generator may read outputs of others.
 
     Args:
-        features: generators (or other FeatureSets, which are flattened). Generators inside generators are computed
-            first; only the outputs of those listed here are returned.
-        key: column(s) of rows that belong together: a row's fold is a stable hash of them, and depends neither on the
-            row's place nor on other rows. None: the row's number.
+        features: generators, or FeatureSets (flattened). Generators inside generators are computed first, but their
+            outputs are not returned unless they are listed.
+        key: the column(s) of rows that belong together. A row's fold is a stable hash of them and does not depend on
+            other rows. None: the row's number.
         folds: the number of inner folds for out-of-fold values, unless a generator sets its own.
         target: the target column(s), besides those that generators name. A generator that would give rows their own
-            target is refused, one that reads earlier rows' (``Lag``) is nested in ``cross_fit``, selectors skip them.
-            None: those of the frame or recipe that uses the set, if any; []: none.
+            target raises an error; one that reads earlier targets (``Lag``) is nested in ``cross_fit``; selectors skip
+            them. None: those of the frame or recipe that uses the set, if any; []: none.
         keep: ``'all'``: return the frame with the outputs added; ``'outputs'``: the outputs alone; or the names of
             columns to return before the outputs.
-        cache: a ``FeatureCache``, or a folder for one: with a generator added only that one is fitted again.
+        cache: a ``FeatureCache``, or a folder for one: only new or changed generators are fitted again.
     """
 
     _least: ClassVar = {"folds": 2}
-    _assumed: Names | None = None  # the target that a frame or a recipe names; older pickles have none
+    _assumed: Names | None = None  # the target that a frame or a recipe names; absent in older pickles
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FeatureSet(Parameters):
         keep: Literal["all", "outputs"] | Sequence[str] = "all",
         cache: FeatureCache | str | Path | None = None,
     ) -> None:
-        FeatureCache.of(cache)  # refuses a wrong one here rather than at the first use
+        FeatureCache.of(cache)  # raises for a wrong argument
         self.fitted_on_unlabeled = False
         self._library: str | None = None
         if isinstance(keep, str) and keep not in ("all", "outputs"):
@@ -75,7 +75,7 @@ class FeatureSet(Parameters):
         if odd is not None:
             name, kind = (odd.__name__, odd) if isinstance(odd, type) else (repr(odd), type(odd))
             remedy = "List generators, as in CountEncode('city')"
-            # A proc of fastrec.tabular has the name of a generator.
+            # Procs of fastrec.tabular have the names of generators.
             if not issubclass(kind, Feature) and generator_named(kind.__name__):
                 remedy = f"Use the generator: from fastrec import features, then features.{kind.__name__}('city')"
             raise DataError(f"FeatureSet: {name} is not a generator", remedy=remedy)
@@ -86,39 +86,39 @@ class FeatureSet(Parameters):
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the columns that are added."""
+        """The names of the output columns."""
         return [n for f in self.features for n in f.outputs]
 
     @property
     def inputs(self) -> list[str]:
-        """The columns that a frame to transform must have."""
+        """The columns that ``transform`` needs."""
         made = {n for s in self.steps for n in s.outputs}
         needed = [n for s in self.steps for n in s.inputs if n not in set(s.fit_only)]
         return list(dict.fromkeys(n for n in needed if n not in made))
 
     @property
     def fit_inputs(self) -> list[str]:
-        """The columns that a frame to fit on must have: ``inputs``, targets, weights, fold columns and the key."""
+        """The columns that ``fit`` needs: ``inputs``, targets, weights, fold columns and the key."""
         made = {n for s in self.steps for n in s.outputs}
         needed = [n for s in self.steps for n in (*s.inputs, *s.fit_only)] + as_list(self.key)
         return list(dict.fromkeys(n for n in needed if n not in made))
 
     @property
     def steps(self) -> list[Feature]:
-        """All generators, those inside others included, in the order in which they are computed."""
-        found: dict[tuple[type, str], Feature] = {}  # as ``same`` compares them
+        """All generators in the order of computation, including those inside others."""
+        found: dict[tuple[type, str], Feature] = {}
         for feature in self.features:
             _add_step(found, feature)
         return list(found.values())
 
     @property
     def transductive(self) -> list[str]:
-        """Outputs with statistics of unlabeled rows too (``scope='all'``)."""
+        """The outputs with statistics of unlabeled rows (``scope='all'``)."""
         return [n for s in self.steps if s.scope == "all" for n in s.outputs] if self.fitted_on_unlabeled else []
 
     @property
     def from_targets(self) -> list[str]:
-        """Outputs computed from a target: they have other values in every fold."""
+        """The outputs computed from a target, whose values differ by fold."""
         tainted = {n for s in self._chain().tainted for n in s.outputs}
         return [n for n in self.outputs if n in tainted]
 
@@ -128,11 +128,11 @@ class FeatureSet(Parameters):
         """Fit on training rows and return the set.
 
         Args:
-            df: training rows, in any supported library; or a file, a folder of Parquet files, or a pattern of files
-                (``'train/part-*.parquet'``), which is read into a pandas frame.
+            df: training rows of any supported library; or a file, a folder of Parquet files, or a pattern of files
+                (``'train/part-*.parquet'``), read into a pandas frame.
             y: the target, if it is not a column of ``df``.
             tables: other tables by name.
-            unlabeled: rows without a target (the test rows) that generators with ``scope='all'`` learn from too.
+            unlabeled: rows without a target (test rows) for generators with ``scope='all'``.
         """
         self._job(df, y, tables, unlabeled).learn(wanted={n for s in self.steps for n in s.inputs})
         return self
@@ -140,26 +140,22 @@ class FeatureSet(Parameters):
     def fit_transform(
         self, df: Any, y: Any = None, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
     ) -> Any:
-        """Fit on training rows (see ``fit``) and return them with out-of-fold or causal values added.
-
-        No row sees its own target.
-        """
+        """Fit (see ``fit``) and return the rows with out-of-fold or causal values: no row sees its target."""
         job = self._job(df, y, tables, unlabeled)
         return job.nested(job.learn())
 
     def transform(self, df: Any, *, tables: Mapping[str, Any] | None = None, history: Any = None) -> Any:
-        """Return rows that were not trained on with the outputs added, from full statistics, without a target.
+        """Return rows not trained on with the outputs added, from statistics of all training rows, without a target.
 
         Args:
-            df: any rows.
+            df: the rows.
             tables: other tables by name.
-            history: earlier rows that grouped generators may look back to; not returned. Without an order they come
-                before all of ``df``.
+            history: earlier rows for grouped generators, not returned. Without an order they precede all of ``df``.
 
         Raises:
-            DataError: a generator would give a row the target of a row of ``history`` at its own moment, which may be
-                itself (Dask frames are not searched for such rows).
-            NotFittedError: nothing was fitted.
+            DataError: a generator would give a row the target of a row of ``history`` at the same time, which may be
+                the same row (not checked for Dask frames).
+            NotFittedError: the set is not fitted.
         """
         df = given_rows(df)
         if is_dask(df):
@@ -185,10 +181,10 @@ class FeatureSet(Parameters):
         unlabeled: Any = None,
         only: Collection[int] | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield, for every outer fold, training and validation rows computed without that fold's targets.
+        """Yield training and validation rows of every outer fold, computed without that fold's targets.
 
-        Rows of fold k are encoded from all other rows (prior included); the other rows are encoded out of fold among
-        themselves. The fitted state stays as it is.
+        Rows of fold k are encoded from all other rows (prior included), the other rows out of fold without fold k. The
+        fitted state does not change.
 
         Args:
             df: training rows with their target.
@@ -198,7 +194,7 @@ class FeatureSet(Parameters):
             only: the numbers of the outer folds to yield; None: all.
 
         Yields:
-            ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
+            ``(train, valid)``: the rows outside and inside each non-empty fold, with the outputs added.
         """
         job = self._job(df, None, tables, unlabeled, folds)
         yield from job.outer_folds(job.clean(), only)
@@ -206,7 +202,7 @@ class FeatureSet(Parameters):
     def fit_transform_folds(
         self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
     ) -> tuple[Any, Iterator[tuple[Any, Any]]]:
-        """Return the results of ``fit_transform`` and ``cross_fit``; columns without a target are computed once."""
+        """Return the results of ``fit_transform`` and ``cross_fit``, with target-free columns computed once."""
         job = self._job(df, None, tables, unlabeled, folds)
         learned = job.learn(again=True)
         return job.nested(learned), job.outer_folds(learned)
@@ -223,7 +219,7 @@ class FeatureSet(Parameters):
         return job
 
     def _table(self, source: Any, names: Sequence[str] | None, *, device: Any = None) -> Table:
-        # With a cache the columns are digested anew: their memory may be shared, and may have changed.
+        # With a cache columns are digested again: shared memory may have changed.
         table = Table.read(source, names, device=device)
         return table if self.cache is None else Table({n: table[n].anew() for n in table.names})
 
@@ -233,23 +229,19 @@ class FeatureSet(Parameters):
 
     @property
     def targets(self) -> list[str]:
-        """The columns that are targets: ``target``, and those of the generators that use one."""
+        """The target columns: ``target``, and those that generators name."""
         used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
         return list(dict.fromkeys([*as_list(self._options()["target"]), *used]))
 
     def assume_target(self, names: Names | None) -> None:
-        """Take these as the target column(s) if ``target`` names none, as a frame's ``y_names`` or a recipe's.
-
-        They stay until another frame or recipe names its own.
-        """
+        """Set the target column(s) of a frame or a recipe, used if ``target`` is None."""
         self._assumed = names
 
     def _read(self, df: Any, y: Any = None) -> Table:
-        """Read the columns that fitting needs, selectors resolved."""
         self._resolve(df)
         self._chain().check_targets()
         names = self.fit_inputs
-        if y is None or not set(self.targets) & set(names):  # scikit-learn's pipelines pass y to every transformer
+        if y is None or not set(self.targets) & set(names):  # scikit-learn's pipelines pass y to all transformers
             return self._table(df, names or None)
         target = self._one_target()
         table = self._table(df, [n for n in names if n != target])
@@ -264,7 +256,7 @@ class FeatureSet(Parameters):
         return targets[0]
 
     def _read_rows(self, df: Any, *, device: Any = None) -> Table:
-        """Read the columns that applying needs; a target that a lag reads may be absent: it is not known yet."""
+        """Read the columns that ``transform`` needs; a target that a lag reads may be absent, as it is unknown."""
         there = column_names(df)
         unknown = [n for n in self.inputs if n in self.targets and n not in there]
         work = self._table(df, [n for n in self.inputs if n not in unknown], device=device)
@@ -272,7 +264,7 @@ class FeatureSet(Parameters):
         return work.with_columns({n: Column("number", blank, name=n) for n in unknown}) if unknown else work
 
     def _resolve(self, df: Any) -> None:
-        """Resolve selectors among the training rows' columns; other generators' outputs are no candidates."""
+        """Resolve selectors among the frame's columns, without outputs of generators."""
         selectors = selectors_of(self.steps)
         if selectors:
             self._choose(selectors, self._table(df, None))
@@ -289,14 +281,13 @@ class FeatureSet(Parameters):
         return to_library(attach(frame, outputs), self._library)
 
     def _kept(self, there: Sequence[str]) -> list[str] | None:
-        """Return the frame's own columns that come back (None: all), and note the names of the result."""
+        """Return the columns of the frame to return (None: all), and store the names of the result."""
         kept = None if self.keep == "all" else [] if self.keep == "outputs" else as_list(self.keep)
         own, outputs = there if kept is None else kept, self.outputs
         self.feature_names_out_ = [*(n for n in own if n not in outputs), *outputs]
         return kept
 
     def _read_tables(self, tables: Mapping[str, Any] | None, read: Callable[[Any, list[str]], Any]) -> dict[str, Any]:
-        """Read, of each other table that was given, the columns that some generator needs."""
         needed: dict[str, dict[str, None]] = {}
         for step in self.steps:
             for table, names in step.table_inputs.items():
@@ -315,7 +306,7 @@ class FeatureSet(Parameters):
         """Return the names of the columns that ``transform`` returns.
 
         Args:
-            input_features: the columns given to it, for ``keep='all'``; None: those that it last saw.
+            input_features: the input columns, for ``keep='all'``; None: those of the last call.
         """
         if self.keep == "outputs":
             return self.outputs
@@ -328,7 +319,7 @@ class FeatureSet(Parameters):
         """Choose the library of the frames returned (scikit-learn's ``set_output``).
 
         Args:
-            transform: ``'pandas'`` or ``'polars'``; ``'default'``: the library that came in; None: no change.
+            transform: ``'pandas'`` or ``'polars'``; ``'default'``: the library of the input; None: no change.
         """
         if transform not in (None, "default", "pandas", "polars"):
             raise DataError(f"FeatureSet cannot return {transform!r}", remedy="Use 'default', 'pandas' or 'polars'")
@@ -363,11 +354,11 @@ class FeatureSet(Parameters):
         )  # fmt: skip
 
     def save(self, folder: str | Path) -> None:
-        """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
+        """Write configuration and state as JSON and safetensors; replace ``folder`` in one step."""
         write_features(folder, self.to_state())
 
     def to_state(self) -> dict[str, Any]:
-        """Return configuration (``config``) and learned ``states``, as ``fastrec.table.save_state`` takes them."""
+        """Return configuration (``config``) and learned ``states`` for ``fastrec.table.save_state``."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
         config = {**self._options(), "fitted_on_unlabeled": self.fitted_on_unlabeled, "listed": listed}
@@ -379,8 +370,8 @@ class FeatureSet(Parameters):
 
         Args:
             folder: the folder.
-            trust: the module(s) that may be imported for your own functions (``@feature``), which runs their code; of
-                other modules, only imported ones are used.
+            trust: the module(s) that may be imported for your own functions (``@feature``), which runs their code;
+                other modules must be imported already.
 
         Raises:
             MissingFileError, UnreadableFileError: ``folder`` holds no readable set.
@@ -390,7 +381,7 @@ class FeatureSet(Parameters):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], *, trust: Names = ()) -> FeatureSet:
-        """Rebuild what ``to_state`` returned; ``trust``: see ``load``."""
+        """Restore a set from ``to_state``; for ``trust`` see ``load``."""
         steps, config = restored(state, trust), state["config"]
         options = {n: config[n] for n in ("key", "folds", "target", "keep")}
         features = cls([steps[i] for i in config["listed"]], **options)
@@ -402,7 +393,7 @@ class FeatureSet(Parameters):
 
 
 class _Job:
-    """Training rows in memory on their way through a FeatureSet; ``_dask`` has the like for partitions."""
+    """Training rows in memory and the steps of a FeatureSet on them; ``_dask`` has one for partitions."""
 
     def __init__(
         self, fs: FeatureSet, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any, folds: Any = None
@@ -415,23 +406,23 @@ class _Job:
         self.extra = None if names is None else fs._table(unlabeled, names, device=self.work.device)
 
     def learn(self, **options: Any) -> Table:
-        """Fit all steps; return the rows with their columns."""
+        """Fit all steps and return the rows with their columns."""
         work = self.chain.run(self.work, self.context, self.extra, **options)
         self.fs.fitted_on_unlabeled = self.unlabeled is not None
         return work
 
     def clean(self) -> Table:
-        """Return the rows with the columns that no target passes through, without fitting."""
+        """Return the rows with the columns that depend on no target, without fitting."""
         return self.chain.run_clean(self.work, self.context, self.extra)
 
     def nested(self, work: Table) -> Any:
-        """Return the user's frame with the outputs, mixing steps done fold by fold."""
+        """Return the user's frame with the outputs, those from targets computed by fold."""
         return self.fs._out(self.df, self.chain.nest(work, self.context, None))
 
     def outer_folds(self, work: Table, only: Collection[int] | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield both sides of each outer fold; ``work`` has the columns that no target passes through."""
+        """Yield both sides of each outer fold; ``work`` has the columns that depend on no target."""
         made = [n for s in self.chain.tainted for n in s.outputs if n in work]
-        work = work.drop(made) if made else work  # a table remembers groups, which its copy does not
+        work = work.drop(made) if made else work  # not copied without need: a copy loses the cached groups
         for k in torch.unique(self.outer).tolist():
             if only is not None and k not in only:
                 continue
@@ -442,14 +433,14 @@ class _Job:
 
 
 def _on_dask() -> ModuleType:
-    # Imported with the first Dask frame: it is long, and Dask is an extra.
+    # Imported with the first Dask frame, as Dask is an extra.
     from fastrec.features._dask import feature_set
 
     return feature_set
 
 
 def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
-    # Generators that it reads come first. No closure: a recursive one is a reference cycle that keeps the set alive.
+    # Sources come first. No closure: a recursive one is a reference cycle that keeps the set alive.
     for source in checked_sources(feature):
         if isinstance(source, Feature):
             _add_step(found, source)

@@ -18,14 +18,14 @@ from fastrec.table import Column, Table, as_column
 
 
 class RowFunction(_Function, RowWise):
-    """A function of a row's values, called with all rows; built by ``@feature``.
+    """Function of a row's values, built by ``@feature``.
 
     Args:
-        function: takes one argument per column and returns one value per row (several outputs: a tuple or a dict).
-            Numbers, booleans and times (seconds since 1970 in UTC) are float64 tensors ``[n]``, NaN where missing; text
-            is a list, None where missing.
-        cols: the columns it reads, in the order of its arguments, or generators.
-        columns: the name(s) of the columns it makes.
+        function: called with one argument per column for all rows; returns one value per row (several outputs: a tuple
+            or a dict). Numbers, booleans and times (seconds since 1970 in UTC) are float64 tensors ``[n]``, NaN where
+            missing; text is a list, None where missing.
+        cols: the columns, or generators, in the order of the arguments.
+        columns: the name(s) of the outputs.
 
     Example:
         >>> import pandas as pd
@@ -50,17 +50,17 @@ class RowFunction(_Function, RowWise):
 
 
 class GroupFunction(_Function, Grouped):
-    """A function of the rows of a row's group, in order; built by ``@feature(by=…)``.
+    """Function of the rows of a group, in order; built by ``@feature(by=…)``.
 
     Args:
         function: called for each group with its rows' values in order (see ``RowFunction``); returns one value per row,
-            or one for the group. A function with an argument ``groups`` (``fastrec.segments.Groups``) is called once,
-            for all rows in their own order: many times faster with many groups.
-        cols: the columns it reads, in the order of its arguments, or generators.
-        columns: the name(s) of the columns it makes.
+            or one for the group. A function with an argument ``groups`` (``fastrec.segments.Groups``) is called once
+            for all rows in the order of the frame, which is many times faster with many groups.
+        cols: the columns, or generators, in the order of the arguments.
+        columns: the name(s) of the outputs.
         by: the columns of the group. Rows without a group get missing values.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        uses_future: whether a row's value depends on rows after it.
+        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
+        uses_future: whether a row's value depends on later rows.
 
     Example:
         >>> import pandas as pd
@@ -99,7 +99,6 @@ class GroupFunction(_Function, Grouped):
         return columns
 
     def _each(self, values: list[Any], groups: Groups, outside: torch.Tensor) -> list[torch.Tensor]:
-        """Call the function group by group: one float64 tensor ``[n]`` per output."""
         n = len(groups.codes)
         order = torch.arange(n) if groups.order is None else groups.order.cpu()
         starts = (groups.place == 0).nonzero().squeeze(1).tolist() if n else []
@@ -121,17 +120,17 @@ class GroupFunction(_Function, Grouped):
 def feature(
     *, inputs: Cols, outputs: Names, by: Names | None = None, order: Names | None = None, uses_future: bool = False
 ) -> Callable[[Callable[..., Any]], RowFunction | GroupFunction]:
-    """Make a generator of a function of the row or, with ``by``, of its group.
+    """Turn a function of the row or, with ``by``, of its group into a generator.
 
-    A module's function can be saved, by the names of both. Loading looks into imported modules, and imports those that
-    ``trust=`` names. Test it for leaks by ``check_leakage``.
+    A function of a module is saved by the names of both. Loading searches imported modules, and imports those in
+    ``trust=``. Test it for leaks by ``check_leakage``.
 
     Args:
-        inputs: the columns it reads, in the order of its arguments, or generators.
-        outputs: the name(s) of the columns it makes.
-        by: the columns of the group whose rows it gets together; None: it gets all rows and treats each alone.
+        inputs: the columns, or generators, in the order of the arguments.
+        outputs: the name(s) of the outputs.
+        by: the columns of the group; None: each row's value depends on that row alone.
         order: the columns that order a group's rows.
-        uses_future: whether a row's value depends on rows after it.
+        uses_future: whether a row's value depends on later rows.
 
     Returns:
         A decorator that returns a ``RowFunction`` or a ``GroupFunction``.

@@ -1,4 +1,4 @@
-"""The rows of one group: statistics, ranks, distances to what is usual."""
+"""Statistics of a group, and a row's rank, deviation and neighbours in it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _MERGES = {
 
 
 class GroupStats(OfColumns, Fitted):
-    """Statistics of a column over the rows of the row's group, exact in any partitions; missing values do not count.
+    """Statistics of a column over the rows of a group, exact in any partitions; missing values do not count.
 
-    A group that is missing, was not seen, or has no value gives a missing value (``count``, ``sum``, ``nunique`` and
-    ``histogram`` 0).
+    A group that is missing, unseen or without values gives a missing value (``count``, ``sum``, ``nunique`` and
+    ``histogram``: 0).
 
     Args:
-        cols: number columns, or generators; for ``count``, ``nunique``, ``first`` and ``last`` of any type.
+        cols: number columns, or generators; of any type for ``count``, ``nunique``, ``first`` and ``last``.
         by: the columns of the group.
         stats: any of ``mean``, ``std`` (sample), ``min``, ``max``, ``sum``, ``count``, ``median``, quantiles by their
             decimals (``q05``, ``q25``, ``q975``), ``skew`` (adjusted, from three values on), all as in pandas;
             ``nunique``; ``first`` and ``last`` in ``order``; ``histogram``: the shares ``hist0``, … of values in
             ``bins``.
-        over: ``'train'``: the group's training rows; ``'group'``: its rows in the frame at hand (an item's list).
-        order: the order columns of ``first`` and ``last``; of rows at one place the smallest value is first, the
-            largest last. None (only for ``over='group'``): the rows' own order.
-        bins: the growing edges of the histogram's bins; each has its lower edge, the last one both. Values outside are
-            in none.
+        over: ``'train'``: the group's training rows; ``'group'``: its rows in the frame to transform.
+        order: the order columns of ``first`` and ``last``; among ties the smallest value is first, the largest last.
+            None (only for ``over='group'``): the order of the frame.
+        bins: the increasing edges of the histogram; a bin includes its lower edge, the last one both. Values outside
+            are in no bin.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        name: a first word for the outputs' names.
+        name: a prefix of the outputs' names.
 
     Source: Chan, Golub, LeVeque 1979 and Pébay 2008 for merging moments; Hyndman, Fan 1996, definition 7, for
     quantiles; Joanes, Gill 1998, G1, for the skewness.
@@ -99,7 +99,7 @@ class GroupStats(OfColumns, Fitted):
 
     @property
     def by_key(self) -> tuple[tuple[str, ...], ...]:
-        # Tallies, distinct values and ends hold codes of the keys, which cutting would change.
+        # Tallies, distinct values and ends hold codes of the keys, which a split into buckets would change.
         return (("keys", "columns"),) if all(s in keyed.PARTS for s in self._wanted) else ()
 
     @property
@@ -124,7 +124,7 @@ class GroupStats(OfColumns, Fitted):
         return {s: 0.5 if s == "median" else float(f"0.{s[1:]}") for s in self._wanted if s[0] == "q" or s == "median"}
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        if self.over == "group":  # nothing is learned: every frame brings its own groups
+        if self.over == "group":  # nothing is learned
             return {}
         keys, codes = keyed.sort_keys(table.coded(as_list(self.by)))
         made = {c: self._parts(table, c, codes, cells, len(keys) + 1) for c in self.columns}
@@ -133,9 +133,9 @@ class GroupStats(OfColumns, Fitted):
     def _parts(
         self, table: Table, col: str, codes: torch.Tensor, cells: Cells | None, size: int, *, here: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Return a column's statistics; ``here``: of the rows at hand alone, not to be merged."""
+        """Return a column's statistics; ``here``: final ones of this table, which cannot be merged."""
         wanted, made = self._wanted, {}
-        if any(s not in _NEED_NO_NUMBERS for s in wanted):  # text has counts, but no numbers
+        if any(s not in _NEED_NO_NUMBERS for s in wanted):
             values = number_of(table, col, wanted_by=self)
             known = ~values.isnan()
         else:
@@ -168,7 +168,7 @@ class GroupStats(OfColumns, Fitted):
         merged = {}
         for c in self.columns:
             x, y, made = a["columns"][c], b["columns"][c], {}
-            for part in x:  # moments and ends are arrays of all keys
+            for part in x:  # moments and ends have an entry for every key
                 sizes = (len(keys),) if part in ("moments", "ends") else ()
                 made[part] = _MERGES[part](x[part], y[part], left, right, *sizes)
             merged[c] = made
@@ -179,7 +179,7 @@ class GroupStats(OfColumns, Fitted):
         for c in self.columns if state else []:
             parts, size = state["columns"][c], len(state["keys"])
             made = {}
-            for n, v in parts.get("here", {}).items():  # code 0 is no group: missing, or 0
+            for n, v in parts.get("here", {}).items():  # code 0 is a missing group: NaN, or 0
                 made[n] = torch.cat([v.new_full((1,), torch.nan if v.is_floating_point() else 0), v[1:]])
             if "moments" in parts:
                 made |= keyed.statistics(keyed.over_cells(parts["moments"], keep))
@@ -226,7 +226,7 @@ class GroupStats(OfColumns, Fitted):
         return self._decoded(as_columns(self.apply(self.finalize(state), tensors)), state)
 
     def _decoded(self, columns: dict[str, Column], state: State) -> dict[str, Column]:
-        # First and last values replace their codes.
+        # Replace the codes of first and last values by the values.
         for end in [s for s in ("first", "last") if s in self._wanted]:
             for c in self.columns:
                 name = self._name(c, end)
@@ -235,17 +235,17 @@ class GroupStats(OfColumns, Fitted):
 
 
 class GroupPick(OfColumns, Grouped):
-    """The value of a column in the first (or last) row of the row's group, ordered by another column.
+    """Value of a column in the n-th (or n-th last) row of a group, ordered by another column.
 
-    Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without a row.
+    Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without such a row.
 
     Args:
-        cols: number columns, or generators, to take the value of.
+        cols: number columns, or generators.
         by: the columns of the group.
-        order: the column, or generator, that says which row is first.
-        nth: take the n-th row in that order, from 1.
-        last: count from the last row backwards instead.
-        name: a word for the outputs' names.
+        order: the column, or generator, that orders the rows.
+        nth: the row's place in that order, from 1.
+        last: count from the last row backwards.
+        name: the first word of the outputs' names; None: ``first`` or ``last``, with ``nth`` above 1 appended.
 
     Example:
         >>> import pandas as pd
@@ -276,7 +276,7 @@ class GroupPick(OfColumns, Grouped):
             rows = rows if sort is None else rows[sort]
             of_group = torch.full((coded.size,), torch.nan, dtype=torch.float64, device=table.device)
             codes = coded.codes[rows]
-            groups = Groups.arranged(codes, None)  # they are sorted
+            groups = Groups.arranged(codes, None)
             place = torch.bincount(codes, minlength=coded.size)[codes] - 1 - groups.place if self.last else groups.place
             chosen = place == self.nth - 1
             of_group[codes[chosen]] = values[rows[chosen]]
@@ -285,14 +285,14 @@ class GroupPick(OfColumns, Grouped):
 
 
 class GroupRank(OfColumns, Grouped):
-    """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
+    """Rank of the row's value in its group, smallest first; NaN if the value or the group is missing.
 
     Args:
         cols: number columns, or generators.
         by: the columns of the group.
-        method: how ties are ranked: ``min``, ``max``, ``average``, ``dense`` or ``ordinal`` (by row number).
-        descending: largest value first.
-        normalise: ``(rank - 1) / (values - 1)`` in [0, 1] instead; 0 for a group of one.
+        method: the rank of ties: ``min``, ``max``, ``average``, ``dense`` or ``ordinal`` (by row number).
+        descending: rank the largest value first.
+        normalise: return ``(rank - 1) / (values - 1)`` in [0, 1]; 0 for a single value.
 
     Example:
         >>> import pandas as pd
@@ -322,7 +322,7 @@ class GroupRank(OfColumns, Grouped):
         result = {}
         for col in self.columns:
             values, missing = comparable(table, col)
-            if self.descending:  # turning the bits round, unlike a minus, cannot overflow
+            if self.descending:  # inverting bits, unlike negation, cannot overflow
                 values = -values if values.is_floating_point() else ~values
             missing = missing | (codes == 0)
             rank = rank_in_group(values, codes, method=self.method, missing=missing)
@@ -334,19 +334,19 @@ class GroupRank(OfColumns, Grouped):
 
 
 class DeviationFromGroup(GroupStats):
-    """A row's value against its group's mean or median: the difference, the ratio, or standard deviations.
+    """Difference, ratio or z-score of the row's value to its group's mean or median.
+
+    Missing if the value is missing, or if the group is missing, unseen or without values.
 
     Args:
         cols: number columns, or generators.
         by: the columns of the group.
-        how: ``'diff'``: value less centre; ``'ratio'``: value by centre, missing where the centre is 0; ``'z'``: the
-            difference in the group's sample standard deviations, 0 for the centre itself where the group has none.
+        how: ``'diff'``: value - centre; ``'ratio'``: value / centre, missing if the centre is 0; ``'z'``: the
+            difference in sample standard deviations of the group, 0 at the centre if that is 0 or missing.
         stat: the centre: ``'mean'`` or ``'median'``.
-        over: ``'group'``: the rows of the group in the frame at hand; ``'train'``: the group's training rows.
+        over: ``'group'``: the group's rows in the frame to transform; ``'train'``: its training rows.
         scope: with ``over='train'``, ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        name: a first word for the outputs' names instead of ``diff``, ``ratio`` or ``z`` and the centre's.
-
-    Missing where the value is, and where the group is missing, was not seen, or has no value.
+        name: the first word of the outputs' names; None: ``{how}{stat}``.
 
     Example:
         >>> import pandas as pd
@@ -399,12 +399,12 @@ class DeviationFromGroup(GroupStats):
 
 
 class NUnique(OfColumns, SumsByKey):
-    """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
+    """Number of distinct values of a column in a group's training rows, exact in any partitions.
 
-    Missing values do not count. A group that is missing or was not seen has 0.
+    Missing values do not count. A missing or unseen group gives 0.
 
     Args:
-        cols: columns of any kind that can be a key, or generators.
+        cols: key columns of any type, or generators.
         by: the columns of the group.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
@@ -440,7 +440,7 @@ class NUnique(OfColumns, SumsByKey):
 
 
 def _count_distinct(pairs: Keys, seen: torch.Tensor, groups: Keys, keep: torch.Tensor | None) -> torch.Tensor:
-    """Count each group's values: pairs of group and value, and bool ``[cells, pairs]``, to int64 ``[groups + 1]``."""
+    """Count each group's values from keys (group, value) and bool ``[cells, pairs]``: int64 ``[groups + 1]``."""
     group = Keys(pairs.columns[: len(groups.columns)]).find_in(groups) + 1
     return segment_sum(keyed.sum_kept(seen, keep).long(), group.to(seen.device), len(groups) + 1)
 
@@ -449,19 +449,19 @@ What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below
 
 
 class Neighbours(OfColumns, Grouped):
-    """Values next to a row in its list: of the rows before and after it, and the next ones by size.
+    """Values of neighbouring rows in a list, by place or by size.
 
-    A list is shown at once. If the order is one of time, the row after is the future (``uses_future``). Missing without
-    such a row, where a value is missing, and in a missing list.
+    If the order is time, the rows after are the future (``uses_future``). Missing without such a row, or if a value or
+    the list is missing.
 
     Args:
         cols: columns, or generators; of numbers or times for all but ``previous`` and ``next``.
         by: the columns of the list.
-        order: the columns that order a list's rows (the position shown), ties by row number; None: the rows' own order.
-        n: the number of rows away, or several.
-        what: any of ``previous`` and ``next`` (the value of the row ``n`` before and after), ``diff_previous`` and
-            ``diff_next`` (the row's value less that one), ``above`` and ``below`` (the distance to the next larger and
-            smaller value in the list, whatever ``n``). Times differ in seconds.
+        order: the columns that order a list's rows, ties by row number; None: the order of the frame.
+        n: the distance in rows, or several.
+        what: any of ``previous`` and ``next`` (the value ``n`` rows before and after), ``diff_previous`` and
+            ``diff_next`` (the row's value minus that), ``above`` and ``below`` (the distance to the next larger and
+            smaller value in the list; ``n`` is ignored). Times differ in seconds.
 
     Example:
         >>> import pandas as pd
@@ -493,7 +493,7 @@ class Neighbours(OfColumns, Grouped):
         return [name for c in self.columns for _, _, name in self._parts(c)]
 
     def _parts(self, col: str) -> list[tuple[str, int, str]]:
-        """Return a column's parts: the word, the number of rows away, the output's name."""
+        """Return a column's outputs: word, distance and name."""
         made = []
         for word in as_list(self.what):
             steps = [0] if word in ("above", "below") else as_list(self.n)
@@ -522,7 +522,7 @@ class Neighbours(OfColumns, Grouped):
 
     def _values(self, table: Table, col: str) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Return values to compare, a mask of the missing ones, and units per second."""
-        number_of(table, col, wanted_by=self)  # an error if they are neither numbers nor times
+        number_of(table, col, wanted_by=self)  # raises for a column of neither numbers nor times
         return *comparable(table, col), UNITS_PER_SECOND[table[col].unit or "s"]
 
     def _difference(self, table: Table, col: str, there: Column, rows: torch.Tensor) -> torch.Tensor:
@@ -545,7 +545,7 @@ class Neighbours(OfColumns, Grouped):
         groups = Groups.of(codes[rows], values)
         ordered = groups.sort(values)
         new = run_begins(groups.codes, ordered)
-        # Equal values of a list are one step; the steps before and after hold the next values by size.
+        # Equal values of a list are one step; adjacent steps hold the next values by size.
         step = torch.cumsum(new, 0) - 1
         level, of = ordered[new], groups.codes[new]
         gap = difference(level[1:], level[:-1]) / unit

@@ -39,23 +39,21 @@ Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 
 
 class History(Grouped):
-    """Statistics of a log's events strictly before each row: their number, age, kinds and values.
-
-    An event counts for a row if their ``by`` columns agree and it is strictly earlier in ``order``. Later events never
-    change a value. ``since`` and ``steps`` are NaN without an event.
+    """Statistics of events with the row's ``by`` columns and strictly earlier in ``order``.
 
     Args:
-        by: key columns that rows and events share, the widest first: ``['session_id', 'item_id']``.
+        by: the key columns, in rows and log, the widest first: ``['session_id', 'item_id']``.
         order: the order columns of events and rows: ``['timestamp', 'step']``.
-        table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
-        event: the log's column of the events' kinds.
+        table: the name of the log in ``tables``; None: the frame's rows are the events.
+        event: the column of the events' kind.
         kinds: the kinds that count; None: all.
         stats: any of ``count``; ``since`` (difference to the last event in the first order column, in seconds for
-            times); ``steps`` (the same in the last order column); ``since_first`` (as ``since``, to the first event);
-            ``is_last`` (1 if the last counted event of ``by[:-1]`` was on this key; events without a key do not count).
-        by_kind: make ``count`` for each of ``kinds`` too.
-        values: log columns whose value at the last event is returned.
-        sums: number columns of the log to sum over the events before.
+            times, NaN without an event); ``steps`` (the same in the last order column); ``since_first`` (as ``since``,
+            to the first event); ``is_last`` (1 if the last counted event of ``by[:-1]`` has the row's last key; events
+            without a key do not count).
+        by_kind: return ``count`` for each of ``kinds`` too.
+        values: columns whose value at the last event is returned.
+        sums: number columns to sum over the events.
         name: the outputs' first word.
 
     Example:
@@ -138,9 +136,9 @@ class History(Grouped):
         return columns
 
     def _counted(self, table: Table, log: Table) -> tuple[Table, torch.Tensor | None, torch.Tensor | None]:
-        # The events, each one's place in ``kinds``, and which of them count (None: all).
-        # Events that do not count are dropped at once, but not for a request of few rows: there they are skipped
-        # later, so that generators of several kinds share the sorted log.
+        # Return the events, the place of each in ``kinds``, and a mask of those that count (None: all).
+        # Events that do not count are dropped, except for a request of few rows: there generators of several kinds
+        # share the sorted log.
         if self.kinds is None:
             return log, None, None
         order = [log[n] for n in as_list(self.order)]
@@ -154,7 +152,7 @@ class History(Grouped):
         return log.select(dict.fromkeys(needed)).take(keep), kind[keep], None
 
     def _kinds(self, log: Table) -> torch.Tensor:
-        """Return each event's place in ``kinds``: int64 ``[e]``, -1 for none."""
+        """Return each event's place in ``kinds``: int64 ``[e]``, -1 if absent."""
         coded = log[self.event].coded()
         place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
         known = key_text(coded.keys.columns[0]).to_pylist()
@@ -176,14 +174,14 @@ class History(Grouped):
 def _sum(
     marks: torch.Tensor, events: Groups, first: torch.Tensor, place: torch.Tensor, found: torch.Tensor
 ) -> torch.Tensor:
-    """Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 where not ``found``."""
+    """Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 if not ``found``."""
     if not len(events.codes):
         return marks.new_zeros(len(place))
     ordered = events.sort(marks)
-    # Differences of float sums over all rows would round: they run within groups instead.
+    # Differences of float sums over all rows would round, so sums run within groups.
     if marks.is_floating_point():
         return torch.where(found, running_sum(ordered[None].double(), events.place)[0][place], 0)
-    total = torch.cumsum(ordered, 0)  # integers wrap round both ways, so that taking the start away is exact
+    total = torch.cumsum(ordered, 0)  # differences of integers are exact, even after an overflow
     return torch.where(found, total[place] - total[first] + ordered[first], 0)
 
 
@@ -197,20 +195,19 @@ def slug(text: object) -> str:
 
 
 class LastAction(Grouped):
-    """The kind of the last event strictly before the row in its group, and the time since then.
+    """Kind of the last event strictly before the row in its group, and the time since.
 
-    Events without a kind do not count; of several at one place in the order the one with the larger row number is the
-    last. Missing without an event before, or with a missing group. Later events never change a value.
+    Events without a kind do not count; ties are in row order. Missing without an earlier event or without a group.
 
     Args:
         by: the columns of the group, in rows and log.
-        order: the order columns of events and rows: ``['timestamp', 'step']``; None: the rows' own order, without
-            ``table`` and ``since``.
-        action: the column of the events' kinds: text, numbers or times.
-        table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
+        order: the order columns of events and rows: ``['timestamp', 'step']``; None (only without ``table`` and
+            ``since``): the order of the frame.
+        action: the column of the events' kind: text, numbers or times.
+        table: the name of the log in ``tables``; None: the frame's rows are the events.
         n: 1 for the last event, 2 for the one before it, or several.
-        since: make the time since the event too, in the first order column: seconds for times, else the order's unit.
-        name: a first word for the outputs' names.
+        since: return the time since the event in the first order column too, in seconds for times, else in its unit.
+        name: a prefix of the outputs' names.
 
     Example:
         >>> import pandas as pd
@@ -266,14 +263,12 @@ class LastAction(Grouped):
 
 
 class TimeSince(KeepsRows):
-    """The time since the last strictly earlier row of the row's group with an event; NaN without one.
-
-    float64, in seconds if the order is a time, else in its own unit.
+    """Time since the last strictly earlier row of the group with an event (float64); NaN without one.
 
     Args:
         event: columns, or generators, that are true or above 0 in rows with the event; None: every row is an event.
         by: the columns of the group; None: all rows are one group.
-        order: the column of times, or of numbers that time is counted in.
+        order: the column of times (the output is in seconds) or numbers (in their unit).
         first: take the first such row instead.
 
     Example:
@@ -322,7 +317,7 @@ class TimeSince(KeepsRows):
         return number_of(table, event, wanted_by=self) > 0
 
     def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
-        """Return each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``."""
+        """Return the time since the last, or first, earlier marked row, for sorted rows: float64 ``[n]``."""
         places, counts = marks.nonzero().squeeze(1), count_before(marks)
         begin, end = counts[groups.start], counts[timeline.tied]
         if not len(places):

@@ -17,19 +17,17 @@ from fastrec.table.table import concat_columns
 
 
 class JoinTable(Grouped):
-    """Columns of another table, from its row with the same key: a left join that never adds, drops or moves a row.
+    """Left join: columns ``{name}_{column}`` of another table with the same key; rows and their order do not change.
 
-    A key that is missing, or that the other table lacks, gives missing. Columns of all kinds keep their types.
+    A missing or absent key gives missing values. Columns of all kinds keep their types.
 
     Args:
-        table: the name of the other table among the ``tables`` given.
-        on: the key columns, in both tables; as a mapping, the frame's column → the other table's. A key of the frame
-            may be a generator of one column where its name is that of the other table's column.
-        columns: the other table's columns to fetch.
+        table: the name of the other table in ``tables``.
+        on: the key columns of both tables, or the frame's column → the other table's. A generator's output must have
+            the name of the other table's column.
+        columns: the columns to fetch.
         duplicates: for a key in several rows of the other table: ``'error'``, or the ``'first'`` or ``'last'`` row.
         name: the outputs' first word; None: the table's name.
-
-    The outputs are named ``{name}_{column}``.
 
     Example:
         >>> import pandas as pd
@@ -81,7 +79,7 @@ class JoinTable(Grouped):
             self._check(known.codes, known.size)
         pick = segment_min if self.duplicates == "first" else segment_max
         row_of = pick(rows, known.codes, known.size)
-        # A row of missing values is put last: for a missing key, and for one of a category's that no row has.
+        # The last row, of missing values, is for missing keys and for categories without a row.
         row_of = torch.where((row_of < 0) | (row_of > len(other)), len(other), row_of)
         row_of[0] = len(other)
         codes = table.coded([name_of(s) for s in self.sources]).recode(known.keys)
