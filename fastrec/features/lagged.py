@@ -242,8 +242,7 @@ class Rolling(OfColumns, KeepsRows):
     Args:
         cols: number columns, or generators.
         stats: ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` or ``median`` (exact).
-        by: group columns; None: all rows are one group.
-        order: columns that sort a group, ties by row number; None: row order.
+        by, order: as in ``Lag``.
         window: the length in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
         min_count: with fewer values in the window, all statistics but ``count`` are NaN.
         closed: the ends that belong to the window: ``'left'`` (excludes the row and, with a duration, rows at its
@@ -363,9 +362,7 @@ class Ewm(OfColumns, LooksBack):
     Args:
         cols: number columns, or generators.
         half_life: in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
-        by: group columns; None: all rows are one group.
-        order: columns that sort a group, ties by row number; None: row order. If ``half_life`` is a duration, rows at
-            the same time do not see each other.
+        by, order: as in ``Lag``. If ``half_life`` is a duration, rows at the same time do not see each other.
 
     Example:
         >>> import pandas as pd

@@ -246,7 +246,6 @@ class Bucketize(LearnsColumns):
 
     @property
     def columns(self) -> list[str]:
-        """The input column."""
         return [name_of(self.col)]
 
     @property

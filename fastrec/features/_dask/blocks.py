@@ -72,7 +72,6 @@ class Blocks:
 
     @property
     def names(self) -> list[str]:
-        """The available columns."""
         return list(dict.fromkeys(n for names, _ in self._layers for n in names))
 
     def with_layer(self, names: Sequence[str], parts: Sequence[Any]) -> Blocks:
@@ -102,7 +101,6 @@ class Blocks:
         return [task(_joined, wanted, lists, *(parts[i] for _, parts in used)) for i in range(len(self))]
 
     def from_task(self, i: int) -> Blocks:
-        """Return the partitions from the ``i``-th on."""
         made = copy.copy(self)
         made._layers = [(names, parts[i:]) for names, parts in self._layers]
         if self._read is not None:
@@ -140,7 +138,6 @@ class Folding:
         return self.key or [ROW]
 
     def of(self, table: Table) -> torch.Tensor:
-        """Return each row's fold: int64 ``[n]``."""
         if self.key:
             return row_folds(table, self.key, self.count, seed=INNER_SEED)
         return number_folds(table[ROW].values, self.count, INNER_SEED)
@@ -157,7 +154,6 @@ class Hidden:
         return [*([] if self.outer is None else [OUTER]), *([] if self.inner is None else self.inner[0].columns)]
 
     def of(self, table: Table) -> torch.Tensor:
-        """Mark the hidden rows: bool ``[n]``."""
         rows = torch.zeros(len(table), dtype=torch.bool, device=table.device)
         if self.outer is not None:
             rows |= table[OUTER].values == self.outer
@@ -180,7 +176,6 @@ class CellRule:
 
     @property
     def by_fold(self) -> bool:
-        """Whether rows get values of other folds."""
         return self.folding is not None or self.column is not None
 
     @property

@@ -111,7 +111,6 @@ class Job:
             yield self.out(made, (k, False)), self.out(made, (k, True))
 
     def out(self, made: Blocks, fold: tuple[int, bool] | None = None) -> Any:
-        """Return the user's frame with the outputs."""
         return _out(self.fs, self.df, made, self.meta, fold)
 
 

@@ -193,7 +193,6 @@ class Shelf:
             pickle.dump(table, file, protocol=5)
 
     def tables(self, at: int) -> list[Table]:
-        """Read the tables of a place, in the order of ``put``."""
         found, path = [], self._files[at]
         if not path.exists():
             return found

@@ -166,7 +166,6 @@ def _taken(part: Any, rows: list[Any], b: int) -> Any:
 
 
 def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
-    """Return the rows of the keys in each bucket: int64 ``[m]`` each."""
     if not len(keys):
         return [torch.zeros(0, dtype=torch.int64)] * count
     bucket = hash_keys(keys, count, 4)

@@ -50,7 +50,6 @@ class CachedStep:
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
     ) -> CachedStep:
-        """Look up a step in a cache."""
         # key: further columns that matter: those of the folds' key; also: everything else that the result depends on:
         # numbers of folds, hidden rows, other tables
         if cache is None:
@@ -67,7 +66,6 @@ class CachedStep:
         return cls(cache, found, work.device)
 
     def state(self, make: Callable[[], State]) -> State:
-        """Return the step's statistics, cached or computed."""
         if self.cache is None or self.key is None:
             return make()
         key = digest(self.key, "state")

@@ -50,7 +50,6 @@ class Timeline:
 
     @classmethod
     def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
-        """Return the timeline of the order column by which ``groups`` are sorted."""
         keys = groups.sort(order_keys(table, [order])[0])
         return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
 
@@ -158,7 +157,6 @@ class Clock:
 
     @classmethod
     def of(cls, table: Table, name: str) -> Clock:
-        """Return the clock of an order column."""
         (values,) = order_keys(table, [name])
         column = table[name]
         return cls.at(values, UNITS_PER_SECOND[column.unit] if column.kind == "datetime" else 1)
@@ -199,7 +197,6 @@ class TimeRanks:
 
     @classmethod
     def of(cls, table: Table, names: Sequence[str]) -> TimeRanks:
-        """Sort a table's rows by one or several columns."""
         keys = order_keys(table, names)
         order = lexical_order(keys)
         rank = torch.cumsum(run_begins(*(key if order is None else key[order] for key in keys)), 0) - 1

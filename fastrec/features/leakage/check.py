@@ -64,7 +64,6 @@ class LeakCheck:
         self.checked: list[str] = []
 
     def report(self, whole: int) -> LeakageReport:
-        """Return the leaks among the columns that the pipeline returns."""
         outputs = self.runner.listed
         leaks = [leak for leak in self.leaks.values() if leak.column in {*outputs, *self.runner.passed_on}]
         used = f"{len(self.rows):,} rows" + (f" of {whole:,}" if len(self.rows) < whole else "")
@@ -136,7 +135,7 @@ class LeakCheck:
         # A row's value follows its own target if it moves farther, or in the other direction, than most others. By
         # chance all but one of ``LEAK_SIGNS`` rows are on one side of them with probability 4 in 100,000.
         target, held = next(iter(self.held.items()))
-        above = []  # share of others that move less minus share that move more, in the target's direction
+        above = []  # others that move less minus others that move more, in the target's direction
         for t in (t for t in tries if name in t.made):
             moves = statistics.change(self.base[name], t.made[name]) * (t.targets[target] - held.y)[t.row].sign()
             above.append(int((moves < moves[t.row]).sum() - (moves > moves[t.row]).sum()))
@@ -247,7 +246,6 @@ class RandomRuns:
     moves: dict[str, torch.Tensor]  # change of each column in all runs: float64 ``[runs, n]``
 
     def of(self, name: str) -> list[Column]:
-        """Return the column of each run that has it."""
         return [made[name] for made in self.made if name in made]
 
     def still(self, name: str) -> bool:

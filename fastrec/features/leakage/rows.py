@@ -186,7 +186,7 @@ def probe_rows(choice: CheckedRows, sizes: Sequence[torch.Tensor], count: int) -
 
 
 def _by_size(rows: torch.Tensor, sizes: torch.Tensor, wish: float) -> torch.Tensor:
-    """Sort rows by key size: first small keys but not single rows (0), median (.5), largest (1), single rows (-1)."""
+    """Sort rows by the distance of their key's size to the ``wish`` quantile of sizes above 1; below 0: single rows."""
     if wish < 0:
         return rows[torch.argsort((sizes != 1).long(), stable=True)]
     several = sizes[sizes > 1]
@@ -253,7 +253,6 @@ class SetRunner:
         return self._made(self.whole().fit_transform(frame, tables=self.tables))
 
     def whole(self) -> FeatureSet:
-        """Return a clone that returns the columns of all steps."""
         options = {n: v for n, v in self.given.get_params().items() if n not in ("features", "keep", "cache")}
         return _clone(FeatureSet(self.steps, **options))
 
