@@ -181,7 +181,7 @@ PARTS = {
     "max": ("count", "max"),
     "histogram": ("count", "bins"),
 }
-"""The arrays that each statistic is made from."""
+"""Arrays needed by each statistic."""
 
 EMPTY = {"min": torch.inf, "max": -torch.inf}  # 0 for other arrays
 
