@@ -44,8 +44,7 @@ def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
     """Return a task per partition of a frame, even if only some columns are read; None: all columns."""
     # Dask's full optimization reads several small files as one partition, depending on the columns
     some = frame if names is None else frame[list(names)]
-    # PartFiles and SplitTable have no optimizer that could merge partitions.
-    if not hasattr(some, "simplify"):  # of this library: partitions are not merged
+    if not hasattr(some, "simplify"):  # PartFiles and SplitTable have no optimizer that could merge partitions
         return some.to_delayed()
     lean = some.simplify()
     return (lean if lean.npartitions == frame.npartitions else some).to_delayed(optimize_graph=False)
