@@ -101,7 +101,7 @@ def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
     return [n for n in step.inputs if n in targets and n not in fitted]
 
 
-def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> list[Feature]:
+def tainted_steps(steps: Sequence[Feature], targets: Collection[str]) -> list[Feature]:
     """Return steps that use a target or read such a step; all others are the same in every fold."""
     names: set[str] = set()
     found = []
@@ -430,18 +430,16 @@ class Chain:
     def _fit(
         self, step: Fitted, work: Table, extra: Table | None, kept: CachedStep, *, learn: bool, used: bool
     ) -> tuple[dict[str, Column], State]:
-        folded = _by_fold(step)
-
         @cache  # folds are hashed when first needed: never if all is cached
         def cells() -> Cells:
-            return self._inner_cells(step, work) if folded else Cells(zeros(work), 1)
+            return self._inner_cells(step, work)
 
         def collect() -> State:
             state = step.collect(work, cells())
             return step.merge(state, step.collect(extra)) if step.scope == "all" and extra is not None else state
 
         def columns() -> dict[str, Column]:
-            return step.compute_out_of_cell(work, state, cells(), excluded_cells(cells().count, folded))
+            return step.compute_out_of_cell(work, state, cells(), excluded_cells(cells().count, _by_fold(step)))
 
         state = kept.state(collect)
         if learn:
@@ -500,7 +498,7 @@ class Chain:
         if not isinstance(step, Fitted):
             return compute(step, masked(work, [n for n in step.inputs if n in self.targets], hidden), context)
         folded = _by_fold(step)
-        inner = self._inner_cells(step, work) if folded else Cells(zeros(work), 1)
+        inner = self._inner_cells(step, work)
         # Cell 0 holds the hidden rows; the others are the inner folds of the rest.
         cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
         with step.using(context):
@@ -508,6 +506,8 @@ class Chain:
             return step.compute_out_of_cell(work, state, cells, excluded_cells(cells.count, folded, hidden=True))
 
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
+        if not _by_fold(step):
+            return Cells(torch.zeros(len(work), dtype=torch.int64, device=work.device), 1)
         column = getattr(step, "fold_column", None)
         count = getattr(step, "folds", None) or self.folds
 
@@ -590,11 +590,6 @@ def masked(table: Table, names: Sequence[str], hidden: torch.Tensor) -> Table:
         return table
     rows = torch.where(hidden, -1, torch.arange(len(table), device=table.device))
     return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
-
-
-def zeros(work: Table) -> torch.Tensor:
-    """Return one cell for all rows: int64 zeros ``[n]``."""
-    return torch.zeros(len(work), dtype=torch.int64, device=work.device)
 
 
 def _by_fold(step: Feature) -> bool:

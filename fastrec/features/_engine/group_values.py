@@ -213,7 +213,7 @@ def merge_values(a: State, b: State) -> State:
     return {"value": value, "count": keyed.add_spread(a["count"], b["count"], value, *places)}
 
 
-def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def total_counts(counts: State, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum the counts over the cells in ``keep`` (None: all): distinct values ``[K]``, counts ``[K]``."""
     by_cell = counts["count"]
     total = (by_cell if keep is None else by_cell[keep.to(by_cell.device)]).sum(0)
@@ -273,6 +273,6 @@ def merge_column_moments(a: State, b: State) -> State:
     return keyed.merge_arrays(a, {n: v.to(a["count"].device) for n, v in b.items()}, one, one, 1)
 
 
-def total_moments(moments: State, keep: torch.Tensor | None = None) -> State:
+def total_moments(moments: State, keep: torch.Tensor | None) -> State:
     """Merge moments over the cells in ``keep`` (None: all): float64 ``[]`` each."""
     return {n: v[0] for n, v in keyed.over_cells(moments, keep).items()}
