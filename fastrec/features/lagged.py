@@ -41,7 +41,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(W|D|h|min|ms|us|ns|s)\s*", re.ASCII)
 
 
 def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
-    """Return the seconds in a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'``."""
+    """Parse a duration such as ``'42D'``, ``'90s'``, ``'1.5h'`` or ``'1h 30min'`` into seconds."""
     parts, end = [], 0
     stripped = text.strip()
     while (found := _PART.match(stripped, end)) is not None:
@@ -54,14 +54,14 @@ def seconds_in(text: str, *, wanted_by: str, what: str) -> Fraction:
 
 
 def positive(value: object, *, wanted_by: str, what: str) -> Fraction:
-    """Check that a number is above 0 and return it, exactly."""
+    """Check that a number is above 0 and return it as an exact fraction."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
         raise DataError(f"{wanted_by}: {what}={value!r} is not a number above 0", remedy="Give a number above 0")
     return Fraction(float(value)) if not isinstance(value, int | Fraction) else Fraction(value)
 
 
 def length_of(value: object, *, wanted_by: str, what: str) -> Fraction:
-    """Return a text as seconds, or a number above 0 as it is."""
+    """Return the seconds of a text, or a number above 0 unchanged."""
     check = seconds_in if isinstance(value, str) else positive
     return check(value, wanted_by=wanted_by, what=what)  # type: ignore[arg-type]
 
@@ -75,16 +75,15 @@ def short(value: object) -> str:
 
 
 class Lag(OfColumns, KeepsRows):
-    """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
+    """Value ``n`` rows earlier in the row's group, missing if there is none. The rows need not be sorted.
 
     Args:
         cols: columns of numbers, times, text or categories, or generators.
-        by: the columns of the group; None: all rows are one group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        n: the number of rows back, or several; below 0: ahead (the future).
-        horizon: count back from the last row at least this much earlier: ``'42D'``, ``'12h'``, ``'30min'``, or a number
-            in the unit of ``order`` (seconds for times; with a text an order of numbers is in seconds). None: from the
-            row before.
+        by: group columns; None: all rows are one group.
+        order: columns that sort a group, ties by row number; None: row order.
+        n: the number of rows back, or several; negative: ahead (the future).
+        horizon: count back from the last row at least this much earlier: ``'42D'``, ``'30min'``, or a number in the
+            unit of ``order`` (seconds for times; with a text, numbers are seconds too). None: from the preceding row.
 
     Example:
         >>> import pandas as pd
@@ -130,7 +129,7 @@ class Lag(OfColumns, KeepsRows):
     def outputs(self) -> list[str]:
         return [self._name(c, n) for c in self.columns for n in as_list(self.n)]
 
-    def _name(self, col: Col, n: int) -> str:  # the graph's writer gives generators too
+    def _name(self, col: Col, n: int) -> str:  # the graph export passes generators too
         word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
         known = "" if self.horizon is None else f"_{short(self.horizon)}"
         return named(self, word + known, name_of(col))
@@ -158,7 +157,7 @@ class Lag(OfColumns, KeepsRows):
         return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
 
     def _known(self, table: Table, groups: Groups) -> torch.Tensor:
-        """Return, for each sorted row, the place after the last one of its group a horizon before it."""
+        """Return the end of each sorted row's history: the place after its group's last row a horizon earlier."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
         span = length_of(self.horizon, wanted_by=type(self).__name__, what="horizon") * timeline.per_second
         bounds = windows.keys_before(timeline.keys, span, beyond=True)
@@ -169,9 +168,9 @@ class Lag(OfColumns, KeepsRows):
 
 
 class Diff(Lag):
-    """The row's value less the value ``n`` rows earlier in its group, as float64; NaN where there is none.
+    """Difference from the value ``n`` rows earlier in the group, float64; NaN if there is none. Arguments as ``Lag``.
 
-    Arguments as ``Lag``. Times differ in seconds, whatever the zone.
+    Differences of times are in seconds, regardless of the zone.
 
     Example:
         >>> import pandas as pd
@@ -199,10 +198,10 @@ class Diff(Lag):
 
 
 class PctChange(Lag):
-    """``(x - x_before) / x_before`` as float64, ``x_before`` being the value ``n`` rows earlier in the row's group.
+    """``(x - x_before) / x_before`` as float64; ``x_before`` is the value ``n`` rows earlier in the row's group.
 
-    Missing where either value is, where the earlier one is 0, and where the result is no finite number. Integers are
-    subtracted exactly. Arguments as ``Lag``, but for number columns only.
+    Missing if either value is missing, ``x_before`` is 0 or the result is not finite. Integers are subtracted exactly.
+    Arguments as ``Lag``, but ``cols`` must be numbers.
 
     Example:
         >>> import pandas as pd
@@ -235,22 +234,20 @@ Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 
 
 class Rolling(OfColumns, KeepsRows):
-    """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
+    """Statistics of a column over a window of the group that ends at the row; missing values do not count.
 
-    As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but an
-    infinite value is a value, and ``count`` is never missing. Every window is computed from its own rows alone.
+    Equals pandas' ``rolling(window, min_periods=min_count, closed=closed)`` per group, as float64, except that infinite
+    values count and ``count`` is never missing. Each window is computed independently of the others.
 
     Args:
         cols: number columns, or generators.
-        stats: of ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` and ``median`` (exact).
-        by: the columns of the group; None: all rows are one group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        window: the length in rows, or in time: ``'7D'``, ``'12h'``, ``'30min'``, ``'90s'`` (an order of numbers is in
-            seconds); or several.
-        min_count: with fewer values in the window all but ``count`` are NaN.
-        closed: the ends that belong to the window: ``'left'`` (without the row itself or, in a window of time, others
-            at its time), ``'right'`` (with the row, without rows exactly a window ago), ``'both'`` or ``'neither'``.
-        name: a word for the outputs' names instead of ``roll``.
+        stats: ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` or ``median`` (exact).
+        by, order: as in ``Lag``.
+        window: the length in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
+        min_count: with fewer values in the window, all statistics but ``count`` are NaN.
+        closed: the ends that belong to the window: ``'left'`` (excludes the row and, with a duration, rows at its
+            time), ``'right'`` (includes the row, excludes rows exactly one window ago), ``'both'`` or ``'neither'``.
+        name: the prefix of the outputs' names; None: ``roll``.
 
     Example:
         >>> import pandas as pd
@@ -307,7 +304,7 @@ class Rolling(OfColumns, KeepsRows):
             for col in self.columns:
                 values = number_of(table, col, wanted_by=self)
                 made = self._statistics(values, ~values.isnan() & ~outside, groups, first, end)
-                if not self.min_count and "sum" in made:  # of no values it is 0, but of no group nothing
+                if not self.min_count and "sum" in made:  # the sum of no values is 0, but without a group it is missing
                     made["sum"] = torch.where(groups.sort(outside), torch.nan, made["sum"])
                 for stat in as_list(self.stats):
                     result[self._name(col, stat, window)] = groups.unsort(made[stat])
@@ -315,12 +312,12 @@ class Rolling(OfColumns, KeepsRows):
 
     def last_rows(self, table: Table) -> torch.Tensor:
         groups, _ = ordered_groups(table, [], as_list(self.order))
-        # No later row's window begins before that of the last row.
+        # Windows of later rows begin no earlier than the last row's.
         first = min(int(self._bounds(table, groups, w)[0][-1]) for w in as_list(self.window))
         return in_order(table, as_list(self.order), first)
 
     def _bounds(self, table: Table, groups: Groups, window: int | str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each sorted row's window: its first place and the place after its last."""
+        """Return the first place of each sorted row's window and the place after its last."""
         places = torch.arange(len(groups.codes), device=groups.codes.device)
         from_left, to_right = self.closed in ("left", "both"), self.closed in ("right", "both")
         if not isinstance(window, str):
@@ -336,7 +333,7 @@ class Rolling(OfColumns, KeepsRows):
         self, values: torch.Tensor, known: torch.Tensor, groups: Groups, first: torch.Tensor, end: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         values, known, codes = groups.sort(values), groups.sort(known), groups.codes
-        if not bool(known.all()):  # windows of places become windows of the known values alone
+        if not bool(known.all()):  # windows over places become windows over known values
             counts = windows.count_before(known)
             values, codes, first, end = values[known], codes[known], counts[first], counts[end]
         count, wanted = end - first, set(as_list(self.stats))
@@ -357,18 +354,15 @@ class Rolling(OfColumns, KeepsRows):
 
 
 class Ewm(OfColumns, LooksBack):
-    """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
+    """Exponentially weighted mean of the earlier rows of the group; NaN if none has a value.
 
     ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
     group, one row later. A missing value has no weight but ages those before it (pandas' ``ignore_na=False``).
 
     Args:
         cols: number columns, or generators.
-        half_life: the age of half a weight, in rows or time (``'7D'``, ``'12h'``, ``'90s'``; an order of numbers is in
-            seconds); or several.
-        by: the columns of the group; None: all rows are one group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order. With a half-life in
-            time, rows at the same time do not see each other.
+        half_life: in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
+        by, order: as in ``Lag``. If ``half_life`` is a duration, rows at the same time do not see each other.
 
     Example:
         >>> import pandas as pd
@@ -453,7 +447,7 @@ class Ewm(OfColumns, LooksBack):
                 yield self._name(col, half_life), half_life, made
 
     def _placed(self, found: _Decayed, rows: int, half_life: float | str) -> _Decayed:
-        """Move the clock by the ``rows`` rows before, if age is counted in rows."""
+        """Shift the clock by the number of preceding rows if age is counted in rows."""
         if isinstance(half_life, str):
             return found
         return replace(found, last=Clock(found.last.whole + rows, found.last.part))
@@ -465,29 +459,29 @@ def _seconds(half_life: float | str) -> Fraction:
 
 @dataclass(frozen=True, eq=False)
 class _Decayed:
-    """Sums over known values, weighted by their age at the last of them; tensors ``[n]``."""
+    """Sums over known values, weighted by their age relative to the last one; tensors ``[n]``."""
 
-    total: torch.Tensor  # float64, of the finite values
-    weight: torch.Tensor  # float64, of their weights
-    last: Clock | None  # the last one's time; None: not needed
-    found: torch.Tensor  # bool, whether there is a value
-    up: torch.Tensor  # bool, whether one is infinite
-    down: torch.Tensor  # bool, whether one is minus infinite
+    total: torch.Tensor  # float64, finite values only
+    weight: torch.Tensor  # float64, sum of their weights
+    last: Clock | None  # time of the last known value; None: not needed
+    found: torch.Tensor  # bool, any known value
+    up: torch.Tensor  # bool, any +inf
+    down: torch.Tensor  # bool, any -inf
 
     def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
-        """Add the sums of earlier values (``[1]``)."""
+        """Add the sums of earlier tables (``[1]``)."""
         age = self.last.since(past.last)
         left = torch.where(self.found, decay(age, float(half_life)), 1) * past.found
         own = self.found.double()
         when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
-        # The last known value sets the clock, of this table or of the earlier ones.
+        # The clock is that of the last known value, in this table or an earlier one.
         return _Decayed(
             own * self.total + left * past.total, own * self.weight + left * past.weight, Clock(*when),
             self.found | past.found, self.up | past.up, self.down | past.down,
         )  # fmt: skip
 
     def mean(self) -> torch.Tensor:
-        """Return float64 ``[n]``, NaN without a value, or with both infinities."""
+        """Return float64 ``[n]``, NaN without a value or if both infinities occur."""
         made = torch.where(self.up, torch.inf, torch.where(self.down, -torch.inf, self.total / self.weight))
         return torch.where(self.found & ~(self.up & self.down), made, torch.nan)
 
@@ -507,9 +501,9 @@ def _before(
 ) -> _Decayed:
     """Return the decayed sums of the known rows from ``start`` to before ``limit`` (sorted places, int64 ``[m]``).
 
-    ``when`` is each sorted row's time in units (those of ``half_life``), and as a clock or None.
+    ``when``: each sorted row's time, in the units of ``half_life`` and as a clock or None.
     """
-    # Sums change only at known rows, so they are computed there alone; the last value weighs 1, however old it is.
+    # Sums change only at known rows, so they are computed only there; the last value always weighs 1.
     counts = windows.count_before(known)
     begin, end = counts[start], counts[limit]
     found = end > begin

@@ -1,4 +1,4 @@
-"""Lists in a row's cell: length, parts, membership."""
+"""Features of list columns: length, slices, membership."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fastrec.table.column import lengths_of, rows_of, runs
 
 
 class ListLength(OfColumns, RowWise):
-    """How many elements a row's list has, missing ones too, as int64; a missing list has no length: it is missing.
+    """Number of elements of a row's list, missing ones included, as int64; missing for a missing list.
 
     Args:
-        cols: columns of lists or vectors, or generators of such.
+        cols: list or vector columns, or generators.
 
     Example:
         >>> import pandas as pd
@@ -53,17 +53,16 @@ Pad = bool | int | float | str
 
 
 class ListSlice(RowWise):
-    """A part of a row's list, ``list[start:end]`` as Python slices it; with ``pad`` every list gets the same length.
+    """Slice ``list[start:end]`` of a row's list; with ``pad`` all lists have the same length.
 
-    A missing list stays missing; with ``pad`` it becomes a list of nothing but ``pad``.
+    A missing list stays missing; with ``pad`` it is filled entirely.
 
     Args:
-        col: a column of lists or vectors, or a generator of one.
-        start: the first element, from 0; below 0: from the list's end.
-        end: the first element that is left out; below 0: from the list's end; None: none is.
-        pad: fill lists up to ``end - start`` elements with this value, of the elements' own type; None: do not. Both
+        col: a list or vector column, or a generator.
+        start, end: as in a Python slice.
+        pad: fill lists to ``end - start`` elements with this value, of the elements' type; None: do not fill. Both
             bounds must then count from the same end (``start=-3`` and no end: the last three).
-        pad_side: fill on the ``'right'`` or, so that the last elements stay last, on the ``'left'``.
+        pad_side: fill on the ``'right'``, or on the ``'left'`` so that the last elements stay last.
         name: the output's name; None: ``slice_{start}_{end}_{col}``.
 
     Example:
@@ -91,7 +90,7 @@ class ListSlice(RowWise):
 
     @property
     def width(self) -> int:
-        """The largest length of a slice if both bounds count from the same end; else 0."""
+        """The maximal slice length if both bounds count from the same end; else 0."""
         if self.start >= 0:
             return self.end - self.start if self.end is not None and self.end >= 0 else 0
         end = 0 if self.end is None else self.end
@@ -105,13 +104,13 @@ class ListSlice(RowWise):
         return {"offsets": list_of(table, name_of(self.col), wanted_by=self).values}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        """Return new offsets, and each new element's place among the old ones; for ``pad`` one past the last."""
+        """Return new offsets and each new element's old position; one past the last for ``pad``."""
         offsets = tensors["offsets"]
         lengths = lengths_of(offsets)
         first = self._bound(self.start, lengths)
         last = lengths if self.end is None else self._bound(self.end, lengths)
         count = (last - first).clamp_min(0)
-        if self.pad is None:  # ragged: runs of places, without a matrix
+        if self.pad is None:  # ragged: no padded matrix is needed
             new, places = runs(offsets[:-1] + first, count)
             return {"offsets": new, "places": places}
         place = torch.arange(self.width, device=offsets.device)
@@ -136,7 +135,7 @@ class ListSlice(RowWise):
         return {name: Column("list", made["offsets"], name=name, missing=missing, elements=taken)}
 
     def _with_pad(self, column: Column) -> Column:
-        """Return the elements and ``pad`` after them, in the elements' type; without a type, in that of ``pad``."""
+        """Append ``pad`` to the elements, in their type if they have one."""
         elements = column.elements
         if elements.kind == "category":
             return self._after_keys(column)
@@ -158,7 +157,7 @@ class ListSlice(RowWise):
         return replace(elements, values=values, missing=missing)
 
     def _number(self, kind: torch.dtype) -> torch.Tensor | None:
-        """Return ``pad`` as a number of this type, ``[1]``; None if the type cannot hold it."""
+        """Return ``pad`` as ``[1]`` of this type; None if the type cannot hold it."""
         if kind.is_floating_point:
             return torch.tensor([self.pad], dtype=kind)
         if self.pad != self.pad or abs(self.pad) == float("inf") or int(self.pad) != self.pad:
@@ -189,19 +188,19 @@ class ListSlice(RowWise):
 
 
 class MultiHot(SumsByKey):
-    """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
+    """Indicators (int8) of the values in a row's list: one column per given value, or one vector.
 
-    Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
-    vector column of ``max_size`` places, those past the last learned value 0. Missing and empty lists, unseen and
-    missing elements give 0.
+    Without ``values``, those in the most training lists are learned (ties: smaller first). The output is then one
+    vector column of length ``max_size``, zero past the last learned value. Missing and empty lists, and unseen and
+    missing elements, give 0.
 
     Args:
-        col: a column of lists or vectors, or a generator of one.
-        values: text, numbers or booleans, the values to look for; None: learn them.
-        max_size: the largest number of values learned.
-        min_count: the least number of training rows' lists with a value.
+        col: a list or vector column, or a generator.
+        values: text, numbers or booleans to look for; None: learn them.
+        max_size: the maximal number of learned values.
+        min_count: the minimal number of training lists with a value.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        name: the outputs' first word; None: the column's.
+        name: the prefix of the outputs' names; None: the column's name.
 
     Example:
         >>> import pandas as pd
@@ -252,7 +251,7 @@ class MultiHot(SumsByKey):
 
     @property
     def learned(self) -> list[Any]:
-        """The values of the vector's places, in order; or the given ones."""
+        """The values of the vector's positions, in order; or the given ones."""
         if self.values is not None:
             return as_list(self.values)
         state, fit = self._learned()
@@ -267,7 +266,7 @@ class MultiHot(SumsByKey):
         column = list_of(table, name_of(self.col), wanted_by=self)
         keys, codes = sort_keys(coded_elements(column, wanted_by=self))
         rows = rows_of(column.values)
-        # One pair of row and value, however often the value is in the list.
+        # Repetitions within a list count once.
         pairs = torch.unique(rows * (len(keys) + 1) + codes)
         rows, codes = pairs // (len(keys) + 1), pairs % (len(keys) + 1)
         of_pair = None if cells is None else Cells(cells.codes[rows], cells.count)
@@ -277,7 +276,7 @@ class MultiHot(SumsByKey):
         return super().merge(a, b) if self.values is None else max(a, b, key=lambda s: len(s["count"]))
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Return each known key's place, from 1; 0: none."""
+        """Return each known key's position, from 1; 0: none."""
         count = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
         total = count.sum(0)
         place = torch.zeros(len(total) + 1, dtype=torch.int64, device=total.device)

@@ -1,4 +1,4 @@
-"""One row's own numbers: statistics, arithmetic, buckets, digits."""
+"""Features within a row: statistics, arithmetic, buckets, digits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _STATS = get_args(Stat)
 class RowStats(OfColumns, RowWise):
     """Statistics across a row's columns, for wide tables of anonymous columns.
 
-    Missing values count in ``missing`` alone. A row without any value has the sum 0; its mean, std, min and max are
-    missing, and so is the std of one value. Infinities are numbers, as in pandas.
+    Missing values count only in ``missing``. A row without values has ``sum`` 0 and missing ``mean``, ``std``, ``min``
+    and ``max``. ``std`` of one value is missing. Infinities count as numbers, as in pandas.
 
     Args:
-        cols: number columns (booleans and times are numbers too), selectors of them, or generators.
-        stats: any of ``zeros``, ``missing``, ``negative``, ``nunique`` (counts, int64), ``sum``, ``mean``, ``std``
-            (sample), ``min`` and ``max`` (float64). ``nunique`` costs more than all others: it sorts each row.
-        name: the outputs' first word: ``row_zeros``, ``row_mean``.
+        cols: number, boolean or time columns, selectors or generators.
+        stats: ``zeros``, ``missing``, ``negative``, ``nunique`` (counts, int64), ``sum``, ``mean``, ``std`` (sample),
+            ``min``, ``max`` (float64). ``nunique`` sorts each row and costs more than all others.
+        name: the prefix of the outputs' names: ``row_zeros``, ``row_mean``.
 
     Example:
         >>> import pandas as pd
@@ -64,7 +64,7 @@ class RowStats(OfColumns, RowWise):
         return [f"{self.name}_{stat}" for stat in as_list(self.stats)]
 
     def prepare(self, table: Table) -> Tensors:
-        self._check()  # a selector has chosen by now
+        self._check()  # selectors are resolved by now
         return {c: number_of(table, c, wanted_by=self) for c in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
@@ -72,9 +72,9 @@ class RowStats(OfColumns, RowWise):
         return {name: made[stat] for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        # In blocks of rows: hundreds of columns would not fit as float64 all at once.
+        # Blocks of rows: hundreds of columns as float64 would not fit in memory at once.
         table = table.select(dict.fromkeys(self.columns))
-        # What is no plain number is converted, or refused, once and with its row's number in the whole table.
+        # Other kinds are converted once, so that errors name the row number of the whole table.
         odd = [n for n in table.names if table[n].kind not in ("number", "datetime")]
         table = table.with_columns({n: number_of(table, n, wanted_by=self) for n in odd})
         size = max(limits.ROW_STATS_NUMBERS // max(len(self.columns), 1), 1)
@@ -84,8 +84,8 @@ class RowStats(OfColumns, RowWise):
 
 
 def _row_statistics(columns: list[torch.Tensor], wanted: set[str]) -> Tensors:
-    """Compute statistics of rows, of columns float64 ``[n]``, NaN where missing; also those that others need."""
-    # Sums run from column to column: a reduction over a matrix would make a row's bits depend on the rows around it.
+    """Compute the wanted statistics, and those they need, of columns float64 ``[n]`` with NaN where missing."""
+    # Sums run over columns: a matrix reduction would make a row's bits depend on the other rows of the block.
     gone = [x.isnan() for x in columns]
 
     def over(join: Callable[..., torch.Tensor], empty: float) -> torch.Tensor:
@@ -98,7 +98,7 @@ def _row_statistics(columns: list[torch.Tensor], wanted: set[str]) -> Tensors:
     if "negative" in wanted:
         made["negative"] = _how_many(x < 0 for x in columns)
     if "nunique" in wanted:
-        ordered = torch.stack(columns, 1).sort(1).values  # NaN comes last
+        ordered = torch.stack(columns, 1).sort(1).values  # NaN sorts last
         new = (ordered[:, 1:] != ordered[:, :-1]) & ~ordered[:, 1:].isnan()
         made["nunique"] = new.sum(1) + (~ordered[:, 0].isnan()).long()
     if "sum" in wanted or moments:
@@ -109,7 +109,7 @@ def _row_statistics(columns: list[torch.Tensor], wanted: set[str]) -> Tensors:
         made["max"] = torch.where(count > 0, over(torch.maximum, -torch.inf), torch.nan)
     if moments:
         mean = made["sum"] / count
-        # Equal values have themselves for a mean, to the last bit, and then no spread.
+        # The mean of equal values is that value to the last bit; their spread is then 0.
         made["mean"] = mean = torch.where(mean.isinf(), mean, torch.clamp(mean, made["min"], made["max"]))
     if "std" in wanted:
         rests = (torch.where(none, 0, x - mean) for none, x in zip(gone, columns, strict=True))
@@ -119,7 +119,7 @@ def _row_statistics(columns: list[torch.Tensor], wanted: set[str]) -> Tensors:
 
 
 def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
-    # Added as bytes, as many as one holds: widening each mask first would take several times as long.
+    # Masks are added as bytes, up to what a byte holds: widening each one first takes several times as long.
     ones = [mask.view(torch.int8) for mask in masks]
     parts = (reduce(torch.add, ones[i : i + 127]) for i in range(0, len(ones), 127))
     return reduce(torch.add, (part.long() for part in parts))
@@ -129,10 +129,10 @@ _WORDS_COMBINE = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
 
 
 class Combine(RowWise):
-    """``a + b``, ``a - b``, ``a * b`` or ``a / b`` as float64; missing where either is, and where the divisor is 0.
+    """``a + b``, ``a - b``, ``a * b`` or ``a / b`` as float64; missing if either is, or if the divisor is 0.
 
     Args:
-        a: a number column, or a generator of one.
+        a: a number column, or a generator.
         how: ``'+'``, ``'-'``, ``'*'`` or ``'/'``.
         b: likewise.
         name: the output's name; None: ``{a}_minus_{b}`` and so on.
@@ -165,10 +165,10 @@ class Combine(RowWise):
 
 
 class Where(RowWise):
-    """The value where the condition is above 0, else missing: ``Where('position', 'touches')``.
+    """The value if the condition is above 0, else missing: ``Where('position', 'touches')``.
 
     Args:
-        col: a number column, or a generator of one.
+        col: a number column, or a generator.
         condition: likewise; missing counts as 0.
         name: the output's name; None: ``{col}_where_{condition}``.
 
@@ -197,15 +197,13 @@ class Where(RowWise):
 
 
 class Bucketize(LearnsColumns):
-    """The bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
-
-    With ``edges`` nothing is learned and nothing needs to be fitted.
+    """Bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
 
     Args:
-        col: a number column, or a generator of one.
-        edges: ascending numbers.
-        quantiles: learn the edges from training rows instead: exact quantiles (linear between neighbours, as numpy's),
-            at ``1/k … (k-1)/k`` for a whole number ``k``, or at the shares given. Equal edges become one.
+        col: a number column, or a generator.
+        edges: ascending numbers; nothing is learned.
+        quantiles: learn the edges from training rows instead. They are exact quantiles (linear, as numpy's) at
+            ``1/k … (k-1)/k`` for an integer ``k``, or at the given shares. Equal edges are merged.
         name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
@@ -248,7 +246,6 @@ class Bucketize(LearnsColumns):
 
     @property
     def columns(self) -> list[str]:
-        """The column that is cut."""
         return [name_of(self.col)]
 
     @property
@@ -279,17 +276,16 @@ class Bucketize(LearnsColumns):
 
 
 class Digits(OfColumns, RowWise):
-    """The last digits of a number as written, without sign: of 19.99 with two decimals the last two are 99.
+    """Last digits of a number's decimal representation, without sign: 99 for 19.99 with two digits and decimals.
 
-    Integers are exact. A float counts as the short decimal it was written as: the last digit of 19.99 is 9, though
-    ``19.99 · 100`` is 1998.9999…. Further decimals are cut off. Missing and infinite values give missing.
+    Integers are exact. A float is read as its short decimal: the last digit of 19.99 is 9, although ``19.99 · 100`` is
+    1998.9999…. Further decimals are truncated. Missing and infinite values give missing. The outputs are int64, named
+    ``last{digits}_{col}``, with decimals ``last{digits}dp{decimals}_{col}``.
 
     Args:
         cols: number columns, or generators.
         digits: the number of digits, 1 to 18.
         decimals: the number of decimals, 0 to 9: 2 for prices with cents.
-
-    The outputs are int64, named ``last{digits}_{col}``, with decimals ``last{digits}dp{decimals}_{col}``.
 
     Example:
         >>> import pandas as pd
@@ -330,7 +326,7 @@ class Digits(OfColumns, RowWise):
         shifted = values.abs() * float64(10.0**self.decimals)
         near = torch.round(shifted)
         shifted = torch.where((shifted - near).abs() <= rounding * shifted, near, shifted)
-        last = torch.fmod(shifted, float64(10.0**self.digits))  # exact, however large the number
+        last = torch.fmod(shifted, float64(10.0**self.digits))  # exact for numbers of any size
         return torch.where(shifted.isfinite(), last, -1).long()
 
     def compute(self, table: Table) -> dict[str, Column]:
@@ -341,19 +337,17 @@ Round = Literal["value", "gap", "is_round"]
 
 
 class RoundTo(OfColumns, RowWise):
-    """The nearest multiple of a step, the distance from it, and whether the number is one: round prices.
+    """Nearest multiple of a step, the distance from it, and whether the number is one (round prices).
 
-    Integers with a whole step are exact; a float counts as the short number it was written as, so that 0.15 is a
-    multiple of 0.05. Halves go to the even multiple, as in numpy.
+    Integers with an integer step are exact. A float is read as its short decimal: 0.15 is a multiple of 0.05. Halves
+    go to the even multiple, as in numpy. The outputs are named ``round{to}_{col}``, ``roundgap{to}_{col}`` and
+    ``isround{to}_{col}``.
 
     Args:
         cols: number columns, or generators.
         to: the step, above 0, in the columns' unit; or several.
-        stats: of ``value`` (the nearest multiple: int64 for integers and a whole step, else float64; infinity is its
-            own), ``gap`` (the number less that multiple, float64; missing for an infinity) and ``is_round`` (boolean;
-            missing for an infinity).
-
-    The outputs are named ``round{to}_{col}``, ``roundgap{to}_{col}``, ``isround{to}_{col}``.
+        stats: ``value`` (the nearest multiple: int64 for integers and an integer step, else float64; infinity stays),
+            ``gap`` (number minus multiple, float64), ``is_round`` (boolean). The last two are missing for infinity.
 
     Example:
         >>> import pandas as pd
@@ -417,7 +411,7 @@ def _output(stat: str, to: float, col: str) -> str:
 
 
 def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
-    """Return integers as int64 with a mask, other numbers as float64 with the rounding of their type."""
+    """Return integers as int64 with a mask, other numbers as float64 with the rounding error of their type."""
     tensors = {}
     for name in names:
         column = table[name].plain()
@@ -431,7 +425,7 @@ def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
 
 
 def _rounding_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    # A product of a decimal number is a few roundings of its type off: within 4 it counts as whole.
+    # A product with a decimal number is off by a few roundings: within 4 it counts as an integer.
     return torch.tensor(4 * torch.finfo(dtype).eps, dtype=torch.float64, device=device)
 
 
@@ -440,21 +434,21 @@ def _round_integers(values: torch.Tensor, to: int) -> Tensors:
     rest = values - times * to
     up = (rest * 2 > to) | ((rest * 2 == to) & (times % 2 != 0))
     most = torch.iinfo(torch.int64).max
-    up = (up & (times < most // to)) | (times < -((most + 1) // to))  # the multiple above, or below, would not fit
+    up = (up & (times < most // to)) | (times < -((most + 1) // to))  # avoid overflow of int64
     gap = torch.where(up, rest - to, rest)
     return {"value": (times + up.long()) * to, "gap": gap.double(), "is_round": rest == 0}
 
 
 def _round_floats(values: torch.Tensor, to: float, rounding: torch.Tensor) -> Tensors:
-    # A step such as 0.05 is no float, but 20 is: multiples are then made by one correctly rounded division.
+    # A step such as 0.05 is not exact as a float, but 20 is: one correctly rounded division gives the multiples.
     parts = round(1 / to)
     exact = parts >= 1 and abs(1 / to - parts) <= 4e-16 * parts
-    # divisors on the device: CUDA divides by a number of the host by way of its reciprocal, which rounds twice
+    # divisors on the device: CUDA divides by a host number through its reciprocal, which rounds twice
     step, whole = float64(to).to(values.device), float64(parts).to(values.device)
     times = values * whole if exact else values / step
     near = torch.round(times)
     value = near / whole if exact else near * step
     is_round = (times - near).abs() <= rounding * times.abs()
-    endless = times.isinf()  # so large that nothing lies between it and a multiple
+    endless = times.isinf()  # too large to lie between multiples
     value, is_round = torch.where(endless, values, value), is_round | endless
     return {"value": value, "gap": torch.where(is_round, 0.0, values - value), "is_round": is_round}

@@ -1,4 +1,4 @@
-"""A key's mean target, and rates drawn towards the common one."""
+"""Target encoding and Bayesian rates."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fastrec.table import Table
 
 Stat = Literal["mean", "std", "count", "woe"]
 Sums = dict[str, torch.Tensor]
-# The weights' sum, the weighted sum, that of squared deviations (0 where not collected), and how many rows count: [K].
+# Sums [K] of weights, weighted targets and squared deviations (0 if not collected), and the number of weighted rows.
 _Totals = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class KeySums(Fitted):
-    """Generator that learns sums of each target over all rows and over those of each key; ``cols`` name the keys.
+    """Generator that sums each target over all rows and over the rows of each key in ``cols``.
 
-    Subclasses define a partition's sums (``_summing``) and how two partitions' sums, spread alike, add (``_add``).
+    Subclasses compute a partition's sums (``_summing``) and add two partitions' aligned sums (``_add``).
     """
 
     by_key = (("keys", "columns"),)
 
     def _summing(self, table: Table, cells: Cells | None) -> Callable[[torch.Tensor, int], list[Sums]]:
-        # A function of codes (int64 ``[n]``) and their number that gives each target's sums ``[cells, K]``.
+        # Returns a function of codes (int64 [n]) and their number that returns each target's sums [cells, K].
         raise NotImplementedError
 
     def _add(self, a: Sums, b: Sums) -> Sums:
@@ -68,23 +68,23 @@ class KeySums(Fitted):
 
 
 class TargetEncode(KeySums):
-    """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over all rows used.
+    """Mean target per key, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over all rows used.
 
-    A training row gets the mean (and the prior) of the other folds, so that it never sees its own target. Other rows
-    get the mean of all training rows. A missing or unseen key gets the prior; without any row the prior is 0.
+    A training row gets mean and prior of the other folds, so it never sees its own target. Other rows get the mean of
+    all training rows. A missing or unseen key gets the prior; without any row the prior is 0.
 
     Args:
-        cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
+        cols: key columns, or generators (``Cross('item_id', 'city')`` encodes a combination).
         target: the column(s) to average: 0/1, bool or numbers; rows without one do not count.
         folds: the number of folds for training rows; None: the FeatureSet's.
         fold_column: a column of fold numbers (from 0) instead.
         smooth: the prior's weight in rows.
-        stats: any of ``mean``, ``std`` (population; that of all rows for keys with fewer than two weights above 0),
-            ``count`` (the sum of weights), ``woe`` (weight of evidence: log odds of the smoothed mean less the prior's;
-            targets of 0 and 1).
+        stats: ``mean``, ``std`` (population; of all rows for keys with fewer than two positive weights), ``count``
+            (sum of weights), ``woe`` (weight of evidence: log odds of the smoothed mean minus those of the prior; for
+            0/1 targets).
         weight: a column of sample weights; None: all 1. ``std`` is ``√(Σ w·(y - mean)² / Σ w)``.
-        classes: the target's classes; each gets a column, ``te_item__y_a``, with the mean of its 0/1 indicator. A row
-            of another class counts as 0 in all of them.
+        classes: the target's classes; each gets a column (``te_item__y_a``): the mean of its 0/1 indicator. Rows of
+            unlisted classes count as 0 in all of them.
 
     Source: Micci-Barreca 2001, "A preprocessing scheme for high-cardinality categorical attributes", eq. 3-4, with
         ``λ(n) = n / (n + smooth)``; weight of evidence: Good 1950, "Probability and the weighing of evidence":
@@ -138,7 +138,7 @@ class TargetEncode(KeySums):
             for t, target in enumerate(as_list(self.target)):
                 for stat in as_list(self.stats):
                     start = f"te_{'' if stat == 'mean' else stat + '_'}{name_of(col)}__{target}"
-                    if self.classes is None or stat == "count":  # rows are counted once, whatever their class
+                    if self.classes is None or stat == "count":  # counts do not depend on the class
                         found.append((col, t * each, stat, start))
                     else:
                         found += [(col, t * each + i, stat, f"{start}_{c}") for i, c in enumerate(self.classes)]
@@ -158,10 +158,10 @@ class TargetEncode(KeySums):
     def _moments(
         self, y: torch.Tensor, weight: torch.Tensor | None, places: tuple[torch.Tensor, int], size: int
     ) -> Sums:
-        """Return count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
+        """Return count, sum and squared deviations by cell and key: float64 ``[cells, size]``."""
         where, cells = places
         known = ~y.isnan()
-        if not bool(known.all()):  # a target without missing values needs no copies
+        if not bool(known.all()):  # without missing values no copies are needed
             y = torch.where(known, y, 0)
             weight = known.double() if weight is None else torch.where(known, weight, 0)
         if weight is None:  # faster than a sum of ones
@@ -173,7 +173,7 @@ class TargetEncode(KeySums):
             mean = result["sum"] / torch.where(count > 0, count, 1)
             rest = (y - mean.index_select(0, where)) ** 2
             result["m2"] = segment_sum(rest if weight is None else weight * rest, where, cells * size)
-            if self.weight is not None:  # else the count is that of the rows
+            if self.weight is not None:  # else count is the number of rows
                 result["rows"] = segment_sum((weight > 0).double(), where, cells * size)
         return {n: v.view(cells, size) for n, v in result.items()}
 
@@ -205,7 +205,7 @@ class TargetEncode(KeySums):
 
 
 def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:
-    """Return a statistic of keys, float64 ``[K]``, from their own and all rows' totals."""
+    """Return a statistic of keys, float64 ``[K]``, from the totals of each key and of all rows."""
     (n, s, d, rows), (count, total, m2, _) = own, every
     if stat == "count":
         return n
@@ -215,7 +215,7 @@ def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch
     prior = torch.where(count > 0, total / torch.where(count > 0, count, 1), 0)
     if stat == "woe":
         rest = (count - total) / torch.where(count > 0, count, 1)
-        both = (prior > 0) & (rest > 0)  # of one class alone there is no evidence
+        both = (prior > 0) & (rest > 0)  # with one class only there is no evidence
         prior, rest = torch.where(both, prior, 0.5), torch.where(both, rest, 0.5)
         odds = torch.log(s + smooth * prior) - torch.log((n - s).clamp_min(0) + smooth * rest)
         return torch.where(both, odds - (torch.log(prior) - torch.log(rest)), 0)
@@ -242,22 +242,21 @@ def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> _T
 
 
 class BayesianRate(Fitted):
-    """``(clicks + m·r) / (views + m)``: the posterior mean of a rate with a beta prior of mean ``r`` and weight ``m``.
+    """Posterior mean of a rate, ``(clicks + m·r) / (views + m)``, for a beta prior of mean ``r`` and weight ``m``.
 
-    Clicks and views are known before the row (as from ``History``). The prior's mean is given, or the training rows'
-    total clicks over total views: one number that later rows have a share in.
+    Clicks and views are known before the row (as from ``History``). A learned prior mean is the training rows' total
+    clicks over total views, so later rows contribute to it.
 
     A learned weight (empirical Bayes, method of moments) is ``m = 1/ρ - 1`` with
     ``ρ = (S/(r(1 - r)) - (k - 1)) / (N - Σn²/N - (k - 1))`` over the ``k`` rows with trials: trials ``n``, rates ``p``,
-    ``N = Σn``, ``S = Σn(p - r)²``. It is at most ``N`` (rates that differ by chance alone), and 20 if nothing can be
-    learned (no row has two trials, all rates are 0 or all 1, clicks exceed views overall).
+    ``N = Σn``, ``S = Σn(p - r)²``. It is at most ``N`` (rates that differ by chance only), and 20 if nothing can be
+    learned (no row has two trials, all rates are 0 or all are 1, or there are more clicks than views).
 
     Args:
-        clicks: a column of successes so far, or a generator of one.
-        views: a column of trials so far, or a generator of one.
-        weight: the prior's weight in trials, ``m``; None: learned.
-        prior: the prior's mean, ``r``; None: learned. With a given one ``k`` and ``N`` replace ``k - 1`` and
-            ``N - Σn²/N``.
+        clicks: a column of past successes, or a generator.
+        views: a column of past trials, or a generator.
+        weight: the prior's weight ``m`` in trials; None: learned.
+        prior: the prior's mean ``r``; None: learned. If given, ``k`` and ``N`` replace ``k - 1`` and ``N - Σn²/N``.
         name: the output's name; None: ``rate_{clicks}``.
 
     Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.4; Kleinman 1973, "Proportions with extraneous
@@ -327,7 +326,7 @@ class BayesianRate(Fitted):
             prior = torch.full_like(prior, self.prior)
         if self.weight is not None:
             return {"prior": prior, "weight": torch.full_like(prior, self.weight)}
-        # The method of moments (see the class).
+        # Method of moments (see the class).
         rows, trials, m2 = total["rows"], total["count"], total["m2"]
         around = torch.where(trials > 0, trials, 1)
         if self.prior is not None:
@@ -337,7 +336,7 @@ class BayesianRate(Fitted):
         single = prior * (1 - prior)
         known = (single > 0) & (most - least > 1e-9 * around)
         share = (spread / torch.where(known, single, 1) - least) / torch.where(known, most - least, 1)
-        # A share of 1 / (N + 1) is a weight of N, the surest that N trials can make one.
+        # ρ = 1 / (N + 1) is a weight of N, the maximum that N trials support.
         share = share.clamp(1 / (1 + around), torch.ones_like(share))
         return {"prior": prior, "weight": torch.where(known, 1 / share - 1, 20.0)}
 

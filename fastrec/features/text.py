@@ -1,4 +1,4 @@
-"""Texts as tokens, hashes and a few numbers."""
+"""Text features: tokens, TF-IDF components and similarity."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from fastrec.table.table import concat_columns
 
 _PATTERNS = {
     "hashtags": r"(?<!\w)#(\w+)",
-    "mentions": r"(?<![\w@])@(\w+)",  # not the domain of an e-mail address
+    "mentions": r"(?<![\w@])@(\w+)",  # excludes the domains of e-mail addresses
     "words": r"\w+",
 }
 
 
 class Tokens(RowWise):
-    """The pieces of a text that match a pattern, in order, as a list of strings.
+    """Matches of a pattern in a text, in order, as a list of strings.
 
-    A missing text gives a missing list, one without a match an empty list.
+    A missing text gives a missing list, a text without a match an empty one.
 
     Args:
-        col: a column of text (a categorical is text, too), or a generator of one.
+        col: a text or categorical column, or a generator.
         pattern: ``'hashtags'`` (``#word``, without the sign), ``'mentions'`` (``@word``, likewise), ``'words'`` (runs
-            of letters, digits and underscores of any script), or a regular expression of Python's: all that it matches,
-            or what its one group holds. ``r'[^|]+'`` takes ``'a|b'`` apart.
-        lower: give the pieces in lower case.
+            of letters, digits and underscores of any script), or a Python regular expression. Its one group, if any,
+            is what is taken of a match. ``r'[^|]+'`` splits ``'a|b'``.
+        lower: convert the tokens to lower case.
         name: the output's name; None: ``hashtags_{col}``, ``mentions_{col}``, ``words_{col}``, else ``tokens_{col}``.
 
     Example:
@@ -88,9 +88,9 @@ class Tokens(RowWise):
         return {name: masked(name, lists["offsets"], tensors["text"] == 0, "list", elements=elements)}
 
     def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
-        """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
+        """Return the rows' texts by code, each distinct text's tokens by code, and the distinct tokens."""
         texts, codes = distinct_texts(table, name_of(self.col), "Tokens needs text", "Convert it to text first")
-        find = self._compiled().findall  # on distinct texts only: the slowest part
+        find = self._compiled().findall  # the slowest part, so only on distinct texts
         found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
         lengths = np.fromiter((0, *map(len, found)), dtype=np.int64, count=len(found) + 1)  # first: a missing text
         pieces = [piece.lower() if self.lower else piece for some in found for piece in some]
@@ -101,21 +101,20 @@ class Tokens(RowWise):
 
 # Texts as bags of words, on the host.
 #
-# Bags are sorted by the bytes of their codes and counts, so that neither the order of rows nor partitions change the
-# result.
+# Bags are sorted by the bytes of their codes and counts: the result does not depend on row order or partitions.
 
 
 @dataclass(frozen=True, eq=False)
 class Bags:
     """Distinct bags of words."""
 
-    words: Keys  # the ``K`` words that occur, in ascending order
-    size: int  # how many bags there are; one of them may be empty
+    words: Keys  # the ``K`` words that occur, ascending
+    size: int  # number of bags; one may be empty
     pairs: torch.Tensor  # int64 ``[P]``, ascending: ``bag · K + word`` of each word of each bag
-    times: torch.Tensor  # int64 ``[P]``, how often it is there
+    times: torch.Tensor  # int64 ``[P]``, how often the word occurs in the bag
 
     def split(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return bag and word of every pair: int64 ``[P]`` each."""
+        """Return bag and word of each pair, int64 ``[P]``."""
         width = max(len(self.words), 1)
         return self.pairs // width, self.pairs % width
 
@@ -134,9 +133,9 @@ def count_words(
 def distinct_bags(
     words: Keys, text: torch.Tensor, word: torch.Tensor, times: torch.Tensor, texts: int
 ) -> tuple[Bags, torch.Tensor]:
-    """Find the distinct bags of texts, of what ``count_words`` gave, and each text's bag: int64 ``[texts]``.
+    """Find the distinct bags in the output of ``count_words``, and each text's bag: int64 ``[texts]``.
 
-    Words ascend; those in no text are left out.
+    Words ascend; unused ones are dropped.
     """
     used, word = torch.unique(word, return_inverse=True)
     words = words if len(used) == len(words) else words.take(used)
@@ -148,7 +147,7 @@ def distinct_bags(
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
     bag_of = place[codes]
-    # Each bag takes its words from the first of its texts.
+    # Each bag's words are those of its first text.
     first = torch.full((len(order),), texts).scatter_reduce_(0, bag_of, torch.arange(texts), "amin")
     bag = bag_of[text]
     rows = (first[bag] == text).nonzero().squeeze(1)
@@ -157,7 +156,7 @@ def distinct_bags(
 
 
 def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
-    """Return the bags of both, and the places of those of ``a`` and of ``b`` among them."""
+    """Return the union of the bags, and the positions in it of the bags of ``a`` and of ``b``."""
     words, left, right = union_keys(a.words, b.words)
     (bag_a, word_a), (bag_b, word_b) = a.split(), b.split()
     text, word = torch.cat([bag_a, bag_b + a.size]), torch.cat([left[word_a], right[word_b]])
@@ -166,22 +165,22 @@ def merge_bags(a: Bags, b: Bags) -> tuple[Bags, torch.Tensor, torch.Tensor]:
 
 
 class TextSvd(Fitted):
-    """A text as ``dims`` float64 columns: the first components of its words' TF-IDF (latent semantic analysis).
+    """First components of a text's TF-IDF (latent semantic analysis), as ``dims`` float64 columns.
 
     A word weighs ``log(1 + tf) · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the text; n: training rows with a
-    text; df: those with the word). Each text's weights are divided by their Euclidean norm, and projected by the right
-    singular vectors of the training rows' matrix. Unknown words do not count: a text without a known word, or a missing
-    one, is all 0. The decomposition is exact, of the words' Gram matrix: memory grows as ``max_words²``, time as
-    ``max_words³``. Each component's largest entry is positive, and components past the rank are 0.
+    text; df: those with the word). Each text's weights are divided by their Euclidean norm, and projected on the right
+    singular vectors of the training matrix. A missing text, or one without a known word, is all 0. The decomposition
+    of the words' Gram matrix is exact: memory grows as ``max_words²``, time as ``max_words³``. Each component's largest
+    entry is positive; components beyond the rank are 0.
 
     The state holds the distinct training texts as counted words (16 bytes each), so that partitions merge exactly.
 
     Args:
-        col: a column of text or of lists of words, or a generator of one: ``Tokens('title', 'hashtags')``.
+        col: a column of text or of lists of words, or a generator: ``Tokens('title', 'hashtags')``.
         dims: the number of columns.
-        max_words: the largest number of words learned: those in the most rows (of equals the smaller word).
-        min_count: the least number of training rows with a word.
-        pattern: the words of a text, as in ``Tokens``, in lower case. Lists stay as they are.
+        max_words: the maximal number of learned words: those in the most rows (ties: the smaller word).
+        min_count: the minimal number of training rows with a word.
+        pattern: the words of a text, as in ``Tokens``, in lower case; not applied to lists.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; Salton, Buckley 1988, "Term-weighting
@@ -220,7 +219,7 @@ class TextSvd(Fitted):
         """Return each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host."""
         name = name_of(self.col)
         if column.kind == "category" and is_text(column.distinct.type):
-            # Dictionaries may hold texts of other partitions' rows: only those that occur here are split, once each.
+            # A dictionary may hold texts of other partitions: only those that occur here are split, once each.
             used, row = torch.unique(column.values.long().cpu(), return_inverse=True)
             gone = (used == 0).numpy()
             texts = as_column(column.distinct.take(pa.array(used.numpy() - 1, mask=gone)), name=name)
@@ -247,7 +246,7 @@ class TextSvd(Fitted):
         return {"words": bags.words, "count": count, "pairs": bags.pairs, "times": bags.times}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        # place int64 [1 + words], idf [1 + V], components [1 + V, dims]; entry 0: outside the vocabulary of size V.
+        # place int64 [1 + words], idf [1 + V], components [1 + V, dims]; entry 0: outside the vocabulary (size V).
         count = (state["count"] if keep is None else state["count"][keep.to(state["count"].device)]).sum(0)
         bag, word = _bags_of(state).split()
         rows = _sum(count[bag].double(), word, len(state["words"]))
@@ -278,7 +277,7 @@ class TextSvd(Fitted):
         idf, components, place = (fit[n].to(text.device) for n in self._saved)
         of_text, size, at = rows_of(offsets), offsets.shape[0] - 1, place[tensors["word"]]
         weight = _weights(tensors["times"], idf[at], of_text, size)
-        # Column by column: all at once would take as many numbers as there are words, times dims.
+        # Column by column: all at once would take words × dims numbers of memory.
         return {n: _sum(weight * components[:, i][at], of_text, size)[text] for i, n in enumerate(self.outputs)}
 
 
@@ -287,12 +286,12 @@ def _bags_of(state: State) -> Bags:
 
 
 def _sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    # Unlike segment_sum it can be traced.
+    # Unlike segment_sum, this can be traced.
     return torch.zeros(size, dtype=torch.float64, device=values.device).index_add_(0, codes, values)
 
 
 def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: int) -> torch.Tensor:
-    """Return the TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text."""
+    """Return the TF-IDF of each word of each text, float64 ``[P]``, with Euclidean norm 1 per text."""
     weight = torch.log1p(times.double()) * idf
     norm = _sum(weight * weight, text, texts).sqrt()
     return weight / torch.where(norm > 0, norm, 1)[text]
@@ -301,8 +300,8 @@ def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: 
 def _components(
     weight: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int
 ) -> np.ndarray:
-    # Right singular vectors of a sparse matrix, the largest value's first: float64 ``[columns, dims]``.
-    # LAPACK's solver is exact where values are equal, and has no random start.
+    # Right singular vectors of a sparse matrix, by descending value: float64 [columns, dims]. LAPACK's solver is exact
+    # for equal values and has no random start.
     from scipy.linalg import eigh
     from scipy.sparse import csr_matrix
 
@@ -312,21 +311,21 @@ def _components(
     matrix = csr_matrix((weight.numpy(), (row.numpy(), col.numpy())), shape)
     gram = (matrix.T @ matrix).toarray()
     sizes, vectors = eigh(gram, subset_by_index=(max(cols - dims, 0), cols - 1), overwrite_a=True)
-    sizes, vectors = sizes[::-1], vectors[:, ::-1] * (sizes[::-1] > 1e-12 * sizes[-1])  # the others are rounding
+    sizes, vectors = sizes[::-1], vectors[:, ::-1] * (sizes[::-1] > 1e-12 * sizes[-1])  # others are rounding
     turned = signed(torch.from_numpy(np.ascontiguousarray(vectors))).numpy() + 0.0  # no -0.0
     return np.pad(turned, ((0, 0), (0, dims - len(sizes))))
 
 
 class TfIdfSimilarity(SumsByKey):
-    """Cosine of the TF-IDF vectors of two lists of the same row, in 0 … 1.
+    """Cosine similarity of the TF-IDF vectors of two lists of a row, in 0 … 1.
 
     A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the list; n: the training rows' lists of both
     columns, empty ones too; df: those with the word), as scikit-learn's ``TfidfVectorizer`` fitted on both columns.
-    Unknown words do not count; a list without a known word gives 0, a missing list NaN.
+    Unknown words are ignored. A list without a known word gives 0, a missing list NaN.
 
     Args:
-        a: a column of lists, or a generator of one (``Tokens('title', 'words')``).
-        b: likewise, of the same kind of elements.
+        a: a list column, or a generator (``Tokens('title', 'words')``).
+        b: likewise, with elements of the same kind.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the output's name; None: ``tfidf_{a}__{b}``.
 
@@ -355,7 +354,7 @@ class TfIdfSimilarity(SumsByKey):
         """Return both list columns, and the elements of the first, then of the second, as keys."""
         a, b = (list_of(table, name_of(c), wanted_by=self) for c in (self.a, self.b))
         for column in (a, b):
-            coded_elements(column, wanted_by=self)  # refuses what is no key
+            coded_elements(column, wanted_by=self)  # raises if elements cannot be keys
         if a is b or a.elements is b.elements:
             one = coded_elements(a, wanted_by=self)
             return a, b, Coded(torch.cat([one.codes, one.codes]), one.keys)
@@ -377,7 +376,7 @@ class TfIdfSimilarity(SumsByKey):
         return {"keys": keys, "count": count[:, 1:], "lists": lists}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Return each key's weight, squared; 0 for keys in no list."""
+        """Return each key's squared weight; 0 for keys in no list."""
         count, lists = state["count"], state["lists"]
         if keep is not None:
             count, lists = count[keep.to(count.device)], lists[keep.to(count.device)]
@@ -411,7 +410,7 @@ class TfIdfSimilarity(SumsByKey):
 def _cosine(
     a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor], square: torch.Tensor
 ) -> torch.Tensor:
-    """Return the cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``."""
+    """Return the cosine of the weighted counts of each row's two lists (codes; offsets may start anywhere): ``[n]``."""
     size, n = len(square), len(a[1]) - 1
     both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
     pairs, where = torch.unique(both, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Dates and times: their parts, and points on a circle."""
+"""Dates and times: their parts, and cyclic encodings."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fastrec.table.zones import local_seconds, no_date
 
 
 class DatePart(RowWise):
-    """The parts of a time that fastai's ``add_datepart`` makes, and a few more, as ``{col}_{part}``; missing if it is.
+    """Parts of a time as ``{col}_{part}``: fastai's ``add_datepart`` and more; missing if the time is.
 
     Args:
-        col: a column of times or numbers, or a generator of one. Parts are those of the column's time zone (a
-            run converts what it is given to the zone that it has learned); numbers are seconds since 1970 in UTC.
-        parts: any of ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
+        col: a column of times or numbers, or a generator. Parts are in the column's time zone (a run converts its
+            input to the learned zone); numbers are seconds since 1970 in UTC.
+        parts: ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
             ``dayofweek`` (Monday 0; also ``weekday``), ``dayofyear`` (1-366), ``is_month_end``, ``is_month_start``,
             ``is_quarter_end``, ``is_quarter_start``, ``is_year_end``, ``is_year_start`` (booleans), ``elapsed`` (whole
-            seconds since 1970 in UTC), and ``quarter`` (1-4), ``hour``, ``minute``, ``second``. fastai's spelling
-            (``'Dayofweek'``) is understood too. None: those up to ``elapsed``, which are fastai's.
+            seconds since 1970 in UTC), ``quarter`` (1-4), ``hour``, ``minute``, ``second``. Integers are int64.
+            fastai's spelling (``'Dayofweek'``) works too. None: fastai's parts, which are those up to ``elapsed``.
 
-    Integers are int64. Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
+    Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
 
     Example:
         >>> import pandas as pd
@@ -89,7 +89,7 @@ class DatePart(RowWise):
         return columns
 
     def _by_day(self, clock: Calendar) -> Tensors:
-        # Parts of the day alone are computed once per day of the times' span, if that is short: {} if it is too long.
+        # If the times span few days, parts of the day are computed once per day; {} if they span too many.
         days = clock.days
         low, high = (int(days.min()), int(days.max())) if len(days) else (0, 0)
         if high - low >= len(days) // 4:
@@ -107,9 +107,9 @@ class DatePart(RowWise):
 
 
 class Calendar:
-    """The parts of times, each computed at first use, of whole seconds since 1970 on a local clock and in UTC."""
+    """Parts of times, each computed at first use, from whole seconds since 1970 on a local clock and in UTC."""
 
-    # Whole numbers as float64 [n]: exact up to 2^53, and dividing floats is much faster than dividing integers.
+    # Integers as float64 [n]: exact up to 2^53, and much faster to divide than int64.
 
     def __init__(self, local: torch.Tensor, utc: torch.Tensor) -> None:
         self.local, self.utc = local, utc
@@ -128,7 +128,7 @@ class Calendar:
 
     @cached_property
     def civil(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        # A year that begins in March has its odd day last: the year, its day from 0, its month (March 0).
+        # In a year that begins in March the leap day is last: the year, its day from 0, its month (March 0).
         era_day = self.days + 719_468  # days since 0000-03-01
         era = torch.floor(era_day / 146_097)
         day = era_day - era * 146_097
@@ -164,11 +164,11 @@ class Calendar:
 
     @cached_property
     def week(self) -> torch.Tensor:
-        # ISO 8601: the first week is the one with the year's first Thursday.
+        # ISO 8601: the first week is that of the year's first Thursday.
         week = torch.floor((self.dayofyear - self.weekday + 9) / 7)
         before = week < 1
         year = torch.where(before, self.year - 1, self.year)
-        # A year has 53 weeks if it ends on a Thursday, or the year before ended on a Wednesday.
+        # A year has 53 weeks if it ends on a Thursday, or if the previous year ended on a Wednesday.
         ends = [
             torch.remainder(y + torch.floor(y / 4) - torch.floor(y / 100) + torch.floor(y / 400), 7)
             for y in (year, year - 1)
@@ -209,15 +209,15 @@ _MAKERS = {**_FASTAI, **_MORE}
 
 
 class DateOf(RowWise):
-    """Seconds since 1970 of the day, or minute, in columns of numbers, as ``DatePart`` reads them.
+    """Seconds since 1970 of a day, or of its minute, from number columns; input for ``DatePart``.
 
-    Missing where a column is, is no whole number, or names no month, day (1 to 31) or minute of a day. A day past the
+    Missing if an input is missing, no integer, or no valid month, day (1 to 31) or minute of a day. A day beyond the
     end of its month counts into the next one.
 
     Args:
-        month, day: number columns, or generators of one: 1 to 12, 1 to 31.
-        year: likewise; None: there is none, and all days are those of one leap year (2000).
-        clock: likewise: hours and minutes written as one number, 1737 for 17:37, 0 to 2400; None: the day begins.
+        month, day: number columns, or generators: 1 to 12, 1 to 31.
+        year: likewise; None: all days are in one leap year (2000).
+        clock: likewise: hours and minutes as one number, 1737 for 17:37, 0 to 2400; None: the day begins.
         name: the output's name.
 
     Source: civil date → days as in H. Hinnant, "chrono-compatible low-level date algorithms".
@@ -249,7 +249,7 @@ class DateOf(RowWise):
 
     def apply(self, tensors: Tensors) -> Tensors:
         month, day = tensors["month"], tensors["day"]
-        # 2000 is a leap year: without a year there is a 29th of February.
+        # 2000 is a leap year, so that 29 February is valid without a year.
         year = tensors.get("year", torch.full_like(month, 2000.0))
         clock = tensors.get("clock", torch.zeros_like(month))
         hour = torch.floor(clock / 100)
@@ -259,7 +259,7 @@ class DateOf(RowWise):
         for part in (month, day, year, clock):
             known = known & (part == torch.floor(part))
         month, day, year = (torch.where(known, part, 1.0) for part in (month, day, year))
-        year = year - (month <= 2).double()  # a year from March on: the odd day is its last
+        year = year - (month <= 2).double()  # a year from March on: the leap day is its last
         era = torch.floor(year / 400)
         year = year - era * 400
         month = torch.where(month > 2, month - 3, month + 9)
@@ -272,14 +272,13 @@ Period = Literal["hour", "weekday", "dayofweek", "month", "dayofyear"]
 
 
 class Cyclic(RowWise):
-    """``sin(2π·x/period)`` and ``cos(2π·x/period)``: a period's end is next to its start; NaN where missing.
+    """``sin(2π·x/period)`` and ``cos(2π·x/period)``; a period's end is next to its start. NaN where missing.
 
     Args:
         col: a column of times or numbers.
-        period: the length of the circle in the column's own unit (seconds for times), or a part of the calendar:
-            ``'hour'`` (0-23 of 24), ``'weekday'`` or ``'dayofweek'`` (Monday 0 of 7), ``'month'`` (0-11 of 12),
-            ``'dayofyear'`` (0-365 of the year's own length). Parts are those of the column's time zone; a column of
-            numbers is then read as seconds since 1970 in UTC.
+        period: the period in the column's unit (seconds for times), or a part of the calendar: ``'hour'`` (0-23 of
+            24), ``'weekday'`` or ``'dayofweek'`` (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (from 0, of
+            the year's length). Parts are in the column's time zone; numbers are then seconds since 1970 in UTC.
 
     Example:
         >>> import pandas as pd
@@ -318,9 +317,9 @@ class Cyclic(RowWise):
 def _on_circle(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return sine and cosine of a share of the circle, in steps of 2⁻⁴⁰.
 
-    Source: the polynomials of fdlibm's ``__kernel_sin`` and ``__kernel_cos`` (Sun Microsystems 1993), within an ulp.
+    Source: polynomials of fdlibm's ``__kernel_sin`` and ``__kernel_cos`` (Sun Microsystems 1993), within an ulp.
     """
-    # Sums and products give the same bits in every library; their own sines differ in the last bit, and a tree tells
+    # Sums and products have the same bits in every library. Library sines differ in the last bit, and a tree separates
     # 6e-17 from 0.
     quarter = torch.round(4 * share)  # 0 … 4
     angle = (4 * share - quarter) * float64(math.pi / 2)
@@ -333,7 +332,7 @@ def _on_circle(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     lower = (quarter == 2) | (quarter == 3)
     left = (quarter == 1) | (quarter == 2)
     made = torch.where(lower, 0 - first, first), torch.where(left, 0 - second, second)
-    # the sines of 2 and of 10 hours are one number, with last bits of their own on each device: ranks told them apart
+    # the sines of 2 and 10 hours are equal, but their last bits differ by device, and ranks depend on them
     return tuple(torch.round(x * 2**40) / 2**40 for x in made)
 
 
@@ -355,7 +354,7 @@ def _polynomial(x: torch.Tensor, factors: tuple[float, ...]) -> torch.Tensor:
 
 
 def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
-    """Return the share of its circle that a part of the calendar has passed, in [0, 1); NaN beyond all dates."""
+    """Return the elapsed share of a calendar part's circle, in [0, 1); NaN beyond all dates."""
     seconds = torch.where(no_date(seconds), torch.nan, seconds)
     calendar = Calendar(seconds, seconds)
     if part == "hour":

@@ -1,4 +1,4 @@
-"""Vectors of keys, given vectors, and principal components."""
+"""Vectors: normalised columns, principal components, and encodings of keys."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fastrec.table.keys import is_text
 
 
 class VectorColumns(OfColumns, Fitted):
-    """Many number columns, or one column of lists or vectors, as one vector column, L2-normalised.
+    """Several number columns, or one column of lists or vectors, as one L2-normalised vector column.
 
-    A vector of zeros stays one; one with infinite parts points where these do. A vector that is missing, or of which a
-    part is, is missing (in a Table: masked, and zeros). Float32 vectors stay float32, all else becomes float64.
+    A zero vector stays zero; infinite entries determine the direction. A vector with a missing entry is missing (in a
+    Table: masked, and zeros). Float32 vectors stay float32, all others become float64.
 
     Args:
-        cols: number columns, one column of lists or vectors, or generators of such.
-        dims: how many numbers a vector has; None: learned from the training rows. A list of another length is an error.
+        cols: number columns, or one column of lists or vectors, or generators.
+        dims: the vectors' length; None: learned from the training rows. A list of another length is an error.
         normalise: divide each vector by its length.
-        name: the output's name; None: ``vector_{col}`` of one column (of several it must be given).
+        name: the output's name; None: ``vector_{col}`` for one column (required for several).
 
     Example:
         >>> import pandas as pd
@@ -50,7 +50,7 @@ class VectorColumns(OfColumns, Fitted):
         normalise: bool = True,
         name: str | None = None,
     ) -> None:
-        chosen = any(isinstance(c, Selector) for c in as_list(cols))  # how many is known once it was fitted
+        chosen = any(isinstance(c, Selector) for c in as_list(cols))  # their number is known only after fit
         count = 0 if chosen else len(self.columns)
         if not chosen and not count:
             raise DataError("VectorColumns of no column", remedy="Name one or more")
@@ -124,14 +124,14 @@ def _of_two_lengths(generator: Feature, x: int, y: int, column: str) -> DataErro
 
 
 def unit(values: torch.Tensor) -> torch.Tensor:
-    """Divide vectors ``[n, d]`` by their lengths; zeros stay zeros."""
+    """Divide vectors ``[n, d]`` by their lengths; zero vectors stay zero."""
     length = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
-    # Lengths in between have squares in float32 too; the others are scaled first.
+    # Lengths in this range have finite, non-zero squares in float32 too; other vectors are scaled first.
     plain = (length > float64(1e-30)) & (length < float64(1e30))
     result = values / torch.where(plain, length, 1).to(values.dtype).unsqueeze(1)
     odd = (~plain).nonzero().squeeze(1)
-    if values.numel():  # not len(odd), which a graph would fix to what it was traced with
-        # Zeros, vectors whose squares are no floats, and missing ones.
+    if values.numel():  # not len(odd), which tracing would fix to its example's value
+        # Zeros, vectors whose squares over- or underflow, and missing ones.
         some = values[odd]
         largest = some.abs().amax(1, keepdim=True)
         endless = torch.where(some.isinf(), some.sign(), 0)
@@ -153,13 +153,13 @@ def distinct_texts(table: Table, name: str, needs: str, remedy: str) -> tuple[pa
 
 
 class Pca(Fitted):
-    """A column of vectors or lists as ``dims`` float64 columns: its first principal components in the training rows.
+    """First principal components, of the training rows, of a column of vectors or lists, as ``dims`` float64 columns.
 
-    The result does not depend on the partitions. Each component's largest entry is positive; components past the rank
-    are 0. A missing vector gives missing components and is not learned from.
+    The result does not depend on the partitions. Each component's largest entry is positive; components beyond the rank
+    are 0. Missing vectors give missing components and are not used in fitting.
 
     Args:
-        col: a column of vectors or of lists of numbers of one length, or a generator of one: ``TextEmbed(…)``.
+        col: a column of vectors, or of lists of numbers of one length, or a generator: ``TextEmbed(…)``.
         dims: the number of columns.
         whiten: divide each component by its standard deviation.
 
@@ -182,7 +182,7 @@ class Pca(Fitted):
         return [f"pca{i}_{name_of(self.col)}" for i in range(self.dims)]
 
     def _vectors(self, table: Table, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vectors float64 ``[n, d]`` (0 where missing), and which rows have one."""
+        """Return the vectors float64 ``[n, d]`` (0 where missing), and which rows are known."""
         reader = VectorColumns(name_of(self.col), normalise=False)
         with naming(self):
             width = reader._width(table) if width is None else width
@@ -192,7 +192,7 @@ class Pca(Fitted):
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         values, known = self._vectors(table)
-        values = values if bool(known.any()) else values[:, :0]  # their width is not known yet
+        values = values if bool(known.any()) else values[:, :0]  # the width is not known yet
         count = 1 if cells is None else cells.count
         whole = cells is None
         codes = values.new_zeros(len(values), dtype=torch.int64) if whole else cells.codes.to(values.device)
@@ -211,7 +211,7 @@ class Pca(Fitted):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return the mean ``[d]`` and components ``[d, dims]``, float64."""
-        # Cells are merged one by one: differences of sums would cancel.
+        # Cells are merged one by one, because differences of sums would cancel.
         total = {n: v[:1] * 0 for n, v in state.items()}
         for k in range(len(state["count"])):
             if keep is None or bool(keep[k]):
@@ -221,7 +221,7 @@ class Pca(Fitted):
         if len(mean) and float(count):
             sizes, vectors = torch.linalg.eigh(scatter / count)
             sizes, vectors = sizes.flip(0)[: self.dims], vectors.flip(1)[:, : self.dims]
-            # Variances below a share of the largest are rounding.
+            # Variances below a share of the largest are rounding errors.
             kept = sizes > 1e-12 * sizes[0].clamp(min=torch.finfo(torch.float64).tiny)
             vectors = torch.where(kept, signed(vectors), 0.0)
             scale = torch.where(kept, sizes, 1.0).sqrt() if self.whiten else 1.0
@@ -230,7 +230,7 @@ class Pca(Fitted):
 
     def prepare(self, state: State, table: Table) -> Tensors:
         width = state["mean"].shape[1]
-        if not width:  # it was fitted on no vector
+        if not width:  # fitted without any vector
             none = torch.zeros(len(table), 0, dtype=torch.float64, device=table.device)
             return {"vector": none, "known": torch.zeros(len(table), dtype=torch.bool, device=table.device)}
         values, known = self._vectors(table, width)
@@ -244,7 +244,7 @@ class Pca(Fitted):
 
 
 def _moments(values: torch.Tensor) -> State:
-    """Return count, mean and scatter (the centred sum of outer products) of vectors ``[n, d]``."""
+    """Return count, mean and scatter (sum of centred outer products) of vectors ``[n, d]``."""
     count = torch.tensor(float(len(values)), dtype=torch.float64, device=values.device)
     mean = values.sum(0) / max(len(values), 1)
     centred = values - mean
@@ -260,25 +260,25 @@ def _merged(a: State, b: State) -> State:
 
 
 def signed(vectors: torch.Tensor) -> torch.Tensor:
-    """Turn columns so that their largest entry is positive; of equal ones, but for rounding, the first."""
+    """Flip columns so that their largest entry is positive; of entries equal up to rounding, the first."""
     large = vectors.abs()
     first = (large >= large.amax(0) * (1 - 1e-6)).int().argmax(0)
     return vectors * torch.where(vectors[first, torch.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
 
 class SvdEncode(Fitted):
-    """Each key as a vector: the first components of the matrix of its counts with other keys.
+    """Encoding of keys by the first components of their co-occurrence matrix with other keys.
 
-    The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
-    singular value decomposition ``U S Vᵀ`` gives each row key its row of ``U S`` as ``dims`` float64 columns:
-    scikit-learn's ``TruncatedSVD``. Each component's largest entry is positive; components past the rank, and keys
-    missing or not seen, are 0.
+    The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. From its truncated
+    singular value decomposition ``U S Vᵀ`` each row key gets its row of ``U S`` as ``dims`` float64 columns, as in
+    scikit-learn's ``TruncatedSVD``. Each component's largest entry is positive. Components beyond the rank, and missing
+    or unseen keys, are 0.
 
     Args:
-        rows: the column whose keys become vectors, or a generator of one: ``'item'``.
-        cols: the column of the keys that they occur with, plain or lists: ``'user'``, ``Tokens('title', 'words')``.
+        rows: the column of keys to encode, or a generator: ``'item'``.
+        cols: the keys that they occur with, plain or lists: ``'user'``, ``Tokens('title', 'words')``.
         dims: the number of columns.
-        weight: a number column, 0 or above, to sum instead of counting; a missing weight counts as 0.
+        weight: a number column, 0 or above, to sum instead of counting; missing weights count as 0.
         log: take ``log(1 + value)`` of the matrix first, so that a few frequent pairs do not dominate.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive); ``transform`` then needs
             ``cols`` and ``weight`` as well.
@@ -333,7 +333,7 @@ class SvdEncode(Fitted):
             cols, col = sort_keys(column.coded())
         known = (row > 0) & (col > 0)
         weight = None
-        if self.weight is not None:  # a missing one is not above 0: its pair is left out
+        if self.weight is not None:  # a missing weight is not above 0: its pair is dropped
             weight = row_weights(table, name_of(self.weight), wanted_by=self)
             weight = weight if at is None else weight[at]
             known &= weight > 0
@@ -346,7 +346,7 @@ class SvdEncode(Fitted):
 
     def merge(self, a: State, b: State) -> State:
         (rows, row_a, row_b), (cols, col_a, col_b) = (union_keys(a[n], b[n]) for n in ("rows", "cols"))
-        both, device = [], a["pairs"].device  # a loaded state is on the host
+        both, device = [], a["pairs"].device  # loaded states are on the host
         for state, row, col in ((a, row_a, col_a), (b, row_b, col_b)):
             own, width = state["pairs"].to(device), max(len(state["cols"]), 1)
             row, col = row.to(device), col.to(device)
@@ -364,7 +364,7 @@ class SvdEncode(Fitted):
         used = (values > 0).nonzero().squeeze(1)
         if not len(used):
             return {"vectors": vectors}
-        # Keys that occur in no pair here (those of other folds) would only make the matrix larger.
+        # Keys without a pair here (those of other folds) would only enlarge the matrix.
         rows, row = torch.unique(state["pairs"][used] // width, return_inverse=True)
         cols, col = torch.unique(state["pairs"][used] % width, return_inverse=True)
         values = torch.log1p(values[used]) if self.log else values[used]
@@ -383,16 +383,16 @@ class SvdEncode(Fitted):
 def _components(
     values: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int, seed: int
 ) -> np.ndarray:
-    """Return ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components of rounding are 0."""
+    """Return ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; negligible components are 0."""
     from scipy.sparse import csr_matrix
     from sklearn.decomposition import TruncatedSVD
 
     dims = min(dims, *shape)
-    shape = (shape[0], max(shape[1], 2))  # scikit-learn wants two columns; one of zeros changes nothing
+    shape = (shape[0], max(shape[1], 2))  # scikit-learn needs two columns; a zero column changes nothing
     matrix = csr_matrix((values.cpu().numpy(), (row.cpu().numpy(), col.cpu().numpy())), shape)
     svd = TruncatedSVD(n_components=dims, n_iter=7, random_state=seed)
-    with np.errstate(invalid="ignore", divide="ignore"):  # of the explained variance, where a matrix has none
+    with np.errstate(invalid="ignore", divide="ignore"):  # of the explained variance of a constant matrix
         made = np.asarray(svd.fit_transform(matrix), dtype=np.float64)
     size = np.sqrt((made**2).sum(0))
-    made[:, size <= 1e-7 * size.max()] = 0  # singular values this small are rounding
+    made[:, size <= 1e-7 * size.max()] = 0  # smaller singular values are rounding errors
     return signed(torch.from_numpy(made)).numpy() + 0.0  # no -0.0

@@ -1,4 +1,4 @@
-"""Rows in partitions as Tables: pandas' dtypes differ from partition to partition, ``Table`` joins them exactly."""
+"""Partitions as Tables: pandas' dtypes differ between partitions, ``Table`` joins them exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastrec.table import Column, Keys, Table
 
 
 def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
-    """Return a delayed call that Dask may run whenever it likes."""
+    """Return a delayed call."""
     return delayed(function, pure=False, nout=nout)(*args)
 
 
@@ -36,9 +36,9 @@ def tasks_of_pieces(
     beside: Sequence[Any] | None = None,
     nout: int | None = None,
 ) -> list[Any]:
-    """Return one delayed call per place, with what every whole has there, all in one layer of the graph."""
-    # task would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as many
-    # as partitions times buckets. beside: a task for each call, whose result it gets too
+    """Return one delayed call per place, with the place's part of every whole, all in one layer of the graph."""
+    # task would walk the graph behind every piece of its list: too slow for the partitions × buckets pieces of a
+    # shuffle. beside: a task per call, whose result is a further argument
     name = f"{function.__name__.strip('_')}-{uuid4().hex}"
     layer: dict[Any, Any] = {}
     for at in places:
@@ -51,10 +51,10 @@ def tasks_of_pieces(
 
 
 class Blocks:
-    """Rows of a Dask frame as Tables: ``parts`` has a task for each partition, which gives the columns ``names``.
+    """Rows of a Dask frame as Tables: ``parts`` has a task per partition that returns the columns ``names``.
 
-    ``together`` are columns of which all rows of one value are in one partition; ``read`` makes, of some of the names,
-    the tasks that read those alone.
+    All rows of one value of a ``together`` column are in one partition. ``read`` returns the tasks for a subset of the
+    names.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class Blocks:
 
     @property
     def names(self) -> list[str]:
-        """The columns that there are."""
         return list(dict.fromkeys(n for names, _ in self._layers for n in names))
 
     def with_layer(self, names: Sequence[str], parts: Sequence[Any]) -> Blocks:
@@ -82,9 +81,9 @@ class Blocks:
         return made
 
     def select(self, names: Sequence[str]) -> list[Any]:
-        """Return one task per partition that gives a Table of these columns; other columns are not computed."""
+        """Return one task per partition that returns a Table of these columns; other columns are not computed."""
         wanted, used = list(dict.fromkeys(names)), []
-        left, exact = set(wanted), False  # exact: what is used has no other columns
+        left, exact = set(wanted), False  # exact: the used tables have no other columns
         # Later layers replace columns of earlier ones.
         for i in reversed(range(len(self._layers))):
             own, parts = self._layers[i]
@@ -95,14 +94,13 @@ class Blocks:
                 parts, exact = self._read(here), here == wanted
             used.append((here, parts))
             left -= set(here)
-        # One source with just these columns in this order needs no task to join them.
+        # One source with exactly these columns needs no task to join them.
         if len(used) == 1 and (exact or used[0][0] == wanted == self._layers[0][0]):
             return list(used[0][1])
         lists = [here for here, _ in used]
         return [task(_joined, wanted, lists, *(parts[i] for _, parts in used)) for i in range(len(self))]
 
     def from_task(self, i: int) -> Blocks:
-        """Return the partitions from the ``i``-th on."""
         made = copy.copy(self)
         made._layers = [(names, parts[i:]) for names, parts in self._layers]
         if self._read is not None:
@@ -112,25 +110,25 @@ class Blocks:
 
 def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
     found = {n: table[n] for own, table in zip(lists, tables, strict=True) for n in own}
-    # rows' numbers and folds are made on the host
+    # row numbers and folds are computed on the host
     device = next((t.device for t in tables if t.device.type != "cpu"), None)
     return Table({n: found[n] for n in names}, device=device)
 
 
-# Sizes of tables and states, by which a Dask worker decides what to move to its disk.
+# Sizes of tables and states, by which a Dask worker decides what to spill.
 
 
 for _kind in (torch.Tensor, pa.Array, Keys, Column, Table):
     sizeof.register(_kind, lambda thing: limits.OBJECT_BYTES + size_of(thing))
 
 
-# The cell of each row of a partition, and the rows that a fold hides; recomputed wherever the rows are.
+# Cells of a partition's rows, and the rows that a fold hides; recomputed wherever the rows are.
 
-ROW, OUTER = "\x00row", "\x00outer"  # columns of ours: the row's number in the whole frame, its outer fold
+ROW, OUTER = "\x00row", "\x00outer"  # internal columns: row number in the whole frame, outer fold
 
 
 class Folding:
-    """Folds of rows by their key, or by their number in the whole frame (an empty key)."""
+    """Folds of rows by their key, or (empty key) by their number in the whole frame."""
 
     def __init__(self, key: Sequence[str], count: int) -> None:
         self.key, self.count = list(key), count
@@ -140,14 +138,13 @@ class Folding:
         return self.key or [ROW]
 
     def of(self, table: Table) -> torch.Tensor:
-        """Return each row's fold: int64 ``[n]``."""
         if self.key:
             return row_folds(table, self.key, self.count, seed=INNER_SEED)
         return number_folds(table[ROW].values, self.count, INNER_SEED)
 
 
 class Hidden:
-    """Rows whose targets must not be seen: of an outer fold, of an inner one (folds, and one's number), or of both."""
+    """Rows whose targets must not be seen: of an outer fold, of an inner one (folds, and its number), or of both."""
 
     def __init__(self, outer: int | None = None, inner: tuple[Folding, int] | None = None) -> None:
         self.outer, self.inner = outer, inner
@@ -157,7 +154,6 @@ class Hidden:
         return [*([] if self.outer is None else [OUTER]), *([] if self.inner is None else self.inner[0].columns)]
 
     def of(self, table: Table) -> torch.Tensor:
-        """Return which rows are hidden: bool ``[n]``."""
         rows = torch.zeros(len(table), dtype=torch.bool, device=table.device)
         if self.outer is not None:
             rows |= table[OUTER].values == self.outer
@@ -167,10 +163,10 @@ class Hidden:
 
 
 class CellRule:
-    """The rule by which a generator's training rows are split into cells.
+    """Rule that splits a generator's training rows into cells.
 
-    Rows get their values from other folds by ``folding``, or by a ``column`` of folds (and all its values). ``hidden``
-    rows are in a cell of their own, the first, which no row sees.
+    Rows get values of other folds, by ``folding`` or by a ``column`` with its values. ``hidden`` rows are in cell 0,
+    which no row sees.
     """
 
     def __init__(
@@ -180,7 +176,6 @@ class CellRule:
 
     @property
     def by_fold(self) -> bool:
-        """Whether rows get their values from other folds."""
         return self.folding is not None or self.column is not None
 
     @property
@@ -190,12 +185,10 @@ class CellRule:
 
     @property
     def count(self) -> int:
-        """The number of cells."""
         inner = max(len(self.column[1]), 1) if self.column else self.folding.count if self.folding else 1
         return inner + (self.hidden is not None)
 
     def of(self, table: Table) -> Cells:
-        """Return the rows' cells."""
         if self.column is not None:
             codes = table.coded(self.column[0]).recode(self.column[1]) - 1
         else:
@@ -206,5 +199,5 @@ class CellRule:
         return Cells(codes, self.count)
 
     def excluded(self) -> torch.Tensor:
-        """Return which cells rows must not see (see ``excluded_cells``)."""
+        """Return the cells that rows must not see (see ``excluded_cells``)."""
         return excluded_cells(self.count, self.by_fold, self.hidden is not None)

@@ -1,4 +1,4 @@
-"""Steps of a FeatureSet on partitions: the numbers of ``Chain`` on one table."""
+"""Steps of a FeatureSet on partitions; results equal those of ``Chain`` on one table."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _log = logging.getLogger("fastrec.features")
 
 
 class DaskChain(Chain):
-    """Steps in the order in which they are computed, on partitions; see ``Chain`` for the arguments."""
+    """Steps in the order of computation, on partitions; see ``Chain`` for the arguments."""
 
     def __init__(self, steps: Sequence[Feature], **options: Any) -> None:
         super().__init__(steps, **options)
-        self.bare = clone_steps(steps, lambda selector: selector)  # workers get nothing that was learned
+        self.bare = clone_steps(steps, lambda selector: selector)  # workers get no fitted state
         self._fold_keys: dict[str, Keys] = {}
 
     def run(  # type: ignore[override]
@@ -50,8 +50,8 @@ class DaskChain(Chain):
     ) -> Blocks:
         """Fit steps on training rows and return the rows with the values that training rows get.
 
-        ``extra`` are unlabeled rows that ``scope='all'`` counts too, ``hidden`` those whose targets no value may hold;
-        with ``learn`` the steps keep what they learn. Without ``steps`` all of the chain's own are wanted.
+        ``extra``: unlabeled rows that ``scope='all'`` counts too; ``hidden``: rows whose targets no value may contain;
+        ``learn``: store the fitted states in the steps; ``steps``: those wanted, None: all.
         """
         own = [self.bare[self.steps.index(s)] for s in (self.steps if steps is None else steps)]
         rows = [work] if extra is None else [work, extra]
@@ -72,7 +72,7 @@ class DaskChain(Chain):
                 if extra is not None and feeding:
                     part = Group(group.key if any(map(looks_back, feeding)) else None, feeding)
                     jobs = [(s, "learned", None, []) for s in feeding]
-                    # Unlabeled rows get the fit on all training rows, even if training rows use folds.
+                    # Unlabeled rows use the fit on all training rows, even if training rows use folds.
                     originals = [self.steps[self.bare.index(s)] for s in feeding]
                     full = [
                         share(Mapped(_learned(o))) if learn and isinstance(o, Fitted) else fits.get(id(s))
@@ -82,7 +82,7 @@ class DaskChain(Chain):
         return work
 
     def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
-        """Return rows that were not trained on with all steps' columns."""
+        """Return new rows (not trained on) with all steps' columns."""
         fits = {id(b): share(Mapped(_learned(s))) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
         for groups in rounds(self.bare, training=False, here=partial(stays, rows=[work], others=others)):
             say(groups)
@@ -114,7 +114,7 @@ class DaskChain(Chain):
         return work.with_layer(names, parts)
 
     def look(self, work: Blocks) -> None:
-        """Find the values of the columns that hold folds, in one pass over the rows."""
+        """Find the values of the fold columns in one pass over the rows."""
         for column in sorted({getattr(s, "fold_column", None) for s in self.steps} - {None}):
             keys = [task(lambda t, c: given_fold_keys(t, c)[0], table, column) for table in work.select([column])]
             every = tree(lambda *parts: reduce(lambda a, b: union_keys(a, b)[0], parts), keys)
@@ -141,7 +141,7 @@ class DaskChain(Chain):
         feeding = [s for s in group.steps if self._feeds_all(s)]
         whole = Group(group.key, [s for s in group.steps if s in feeding or s.scope == "all"])
         if in_time(group.key) and not any(map(looks_back, whole.steps)):
-            whole.key = None  # they follow all training rows
+            whole.key = None  # these rows follow all training rows
         if not whole.steps:
             return [], None
         return feeding, Place(extra, whole, _outside(whole, extra, training=False), others)
@@ -239,7 +239,7 @@ def _made(
     given: Sequence[str],
     before: list[State] | None = None,
 ) -> Table:
-    """Return the columns of several steps; ``before``: what earlier tables passed on."""
+    """Compute the columns of several steps; ``before``: the states passed on by earlier tables."""
     outputs: dict[str, Column] = {}
     past = iter(before or [])
     for (step, way, rule, names), fit, other in zip(jobs, fits, tables, strict=True):
@@ -282,7 +282,7 @@ def _passed_on_by_both(steps: list[Any], a: list[Any], b: list[Any]) -> list[Any
 
 @contextmanager
 def _in_a_partition() -> Iterator[None]:
-    """Tell in errors that name a row that rows are counted within the partition."""
+    """Add to errors with a row number that it counts within the partition."""
     try:
         yield
     except DataError as error:
@@ -297,7 +297,7 @@ def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], m
 
 
 def say(groups: Sequence[Group]) -> None:
-    """Log which rows are brought together; warn if all rows come to one worker."""
+    """Log which rows are gathered; warn if all rows go to one worker."""
     for group in groups:
         names = ", ".join(group.outputs)
         if in_time(group.key) and len(group.key) > 1:
@@ -324,7 +324,7 @@ def _way(step: Feature, rule: CellRule) -> str:
 
 def _learned(step: Fitted) -> tuple[Any, Any]:
     if step.state_ is None:
-        step._learned()  # refuses, unless it learns nothing
+        step._learned()  # raises, unless it learns nothing
     return step.state_, step.fit_
 
 

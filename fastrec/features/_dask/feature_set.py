@@ -34,7 +34,7 @@ from fastrec.table import Column, Table, as_column, column_names
 
 
 def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
-    """Return other rows from full statistics; ``history``: rows before them that are not returned."""
+    """Transform rows with full statistics; ``history``: preceding rows that are not returned."""
     _check_library(fs)
     targets = fs.targets
     work = as_blocks(df, fs.inputs, optional=targets)
@@ -86,22 +86,22 @@ class Job:
         )
 
     def learn(self, **_: Any) -> Blocks:
-        """Fit all steps; return the rows with their columns, which are made where they are read."""
+        """Fit all steps; return the rows with their columns, which are computed where they are read."""
         work = self.chain.run(self.work, self.others, self.extra)
         self.fs.fitted_on_unlabeled = self.unlabeled is not None
         return work
 
     def clean(self) -> Blocks:
-        """Return the rows with the columns that no target passes through, without fitting."""
+        """Return the rows with the columns that do not depend on a target, without fitting."""
         steps = [s for s in self.chain.steps if s not in self.chain.tainted]
         return self.chain.run(self.work, self.others, self.extra, steps=steps, learn=False)
 
     def nested(self, work: Blocks) -> Any:
-        """Return the user's frame with the outputs, mixing steps done fold by fold."""
+        """Return the user's frame with the outputs, mixing steps recomputed fold by fold."""
         return self.out(self.chain.nest(work, self.others, None))
 
     def outer_folds(self, work: Blocks, only: Collection[int] | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield both sides of each outer fold; ``work`` has the columns that no target passes through."""
+        """Yield both sides of each outer fold; ``work`` has the columns that do not depend on a target."""
         work, present = with_outer_folds(work, self.df, self.folds)
         for k in present:
             if only is not None and k not in only:
@@ -111,7 +111,6 @@ class Job:
             yield self.out(made, (k, False)), self.out(made, (k, True))
 
     def out(self, made: Blocks, fold: tuple[int, bool] | None = None) -> Any:
-        """Return the user's frame with the outputs."""
         return _out(self.fs, self.df, made, self.meta, fold)
 
 
@@ -127,8 +126,8 @@ def _others(fs: Any, tables: Mapping[str, Any] | None) -> Others:
 
 
 def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
-    """Return an empty frame with the columns of the result, by running the steps on no rows."""
-    if isinstance(df, SplitTable | PartFiles):  # its result is a table, or Arrow's
+    """Return the empty result frame by running the steps on no rows."""
+    if isinstance(df, SplitTable | PartFiles):  # the result is a Table or an Arrow table
         return None
     chain = Chain([copy.copy(s) for s in fs.steps], key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
     there, given = set(column_names(df._meta)), {} if y is None else {fs._one_target(): y}

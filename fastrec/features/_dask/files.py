@@ -1,6 +1,6 @@
 """``Mapped``: learned states in a worker's unnamed file instead of its memory.
 
-The system drops or reads its pages as needed, and nothing is left when the worker ends.
+The system drops and reloads its pages as needed, and the file vanishes when the worker ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fastrec.table import Table
 
 
 class Mapped:
-    """A value (of what can be pickled) that is stored in a file on every process that it is sent to."""
+    """A picklable value that is stored in a file on every process that receives it."""
 
     def __init__(self, value: Any) -> None:
         self._value, self._lock = value, Lock()
@@ -41,7 +41,7 @@ class Mapped:
 
     @property
     def value(self) -> Any:
-        """The value; in a process that received it, its arrays are read-only."""
+        """The value; in a receiving process its arrays are read-only."""
         with self._lock:
             if self._sent is not None:
                 self._value, self._sent = _laid_out(*self._sent), None
@@ -53,7 +53,7 @@ class Mapped:
             return _arrived, (head, [pickle.PickleBuffer(a) for a in arrays])
 
     def __sizeof__(self) -> int:
-        sent = self._sent  # another thread may lay it out meanwhile
+        sent = self._sent  # another thread may load it meanwhile
         return 1_000 if sent is None else len(sent[0]) + sum(memoryview(a).nbytes for a in sent[1])
 
 
@@ -64,7 +64,7 @@ def _arrived(head: bytes, arrays: Sequence[Any]) -> Mapped:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Dask's pickler, but tensors are buffers: PyTorch's way would copy them into the pickle."""
+    """Dask's pickler with tensors as buffers: PyTorch's would copy them into the pickle."""
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is not torch.Tensor or not _is_plain(thing):
@@ -94,9 +94,9 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
     places, end = [], 0
     for view in views:
         places.append(end)
-        # A tensor of any type may begin at a multiple of 64 bytes.
+        # Multiples of 64 bytes suit a tensor of any type.
         end += -(-max(view.nbytes, 1) // 64) * 64
-    # A small value stays in memory: a file per value would cost more.
+    # Small values stay in memory, as a file for each would cost more.
     if end < limits.MAPPED_BYTES:
         return pickle.loads(head, buffers=[bytearray(v) for v in views])
     with tempfile.TemporaryFile(dir=_folder()) as file:
@@ -105,7 +105,7 @@ def _laid_out(head: bytes, arrays: Sequence[Any]) -> Any:
             file.seek(place)
             file.write(view)
         file.flush()
-        # A copy where it is written to: PyTorch warns of memory that it must not write to, and nothing writes here.
+        # Copy-on-write: PyTorch warns about read-only memory, and nothing writes here.
         whole = memoryview(mmap.mmap(file.fileno(), end, access=mmap.ACCESS_COPY))
     return pickle.loads(head, buffers=[whole[p : p + v.nbytes] for p, v in zip(places, views, strict=True)])
 
@@ -119,10 +119,10 @@ def _folder() -> str | None:
 
 
 class PartFiles:
-    """A table in Parquet files, one a partition, with the parts of a Dask frame's interface that a FeatureSet uses.
+    """A table in Parquet files, one per partition, with the part of a Dask frame's interface that a FeatureSet uses.
 
-    Columns are read where they are wanted and not kept in between. Rows of one value of a ``together`` column lie in
-    one file, as do those of another table that names it, in the file of the same number: they need no shuffle.
+    Columns are read on demand and not cached. All rows of one value of a ``together`` column are in one file, and in
+    the file of the same number of another table that names the column: such rows need no shuffle.
     """
 
     divisions = None
@@ -139,7 +139,7 @@ class PartFiles:
 
 
 class MadeParts:
-    """Result of a FeatureSet on ``PartFiles``, computed on request: a task per partition that gives an Arrow table."""
+    """Lazy result of a FeatureSet on ``PartFiles``: a task per partition that returns an Arrow table."""
 
     divisions = None
 
@@ -153,16 +153,16 @@ class MadeParts:
         return list(self._parts)
 
 
-# Tables in files while others are processed, in one process with little memory.
+# Tables that wait in files while others are processed, in one process with little memory.
 
 _SETTING = "fastrec.spill"
 
 
 @contextmanager
 def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """Let Dask work in this thread, and move rows between partitions through files, meanwhile."""
-    # Their folder is made in beside and gone at the end; what killed processes left there goes too. made: the folder,
-    # where this process has made it before it began anew
+    """Run Dask in this thread, and move rows between partitions through files, within the context."""
+    # The folder is created in beside and removed at the end, as are leftovers of killed processes.
+    # made: the folder, if this process has created it before it restarted
     beside.mkdir(parents=True, exist_ok=True)
     with (
         working_folder(beside / "spilled", made=made) as folder,
@@ -177,7 +177,7 @@ def spill_folder() -> str | None:
 
 
 class Shelf:
-    """Numbered files of tables in ``folder``, many in a place, removed when no task can read them any more."""
+    """Numbered table files in ``folder``, several per place, removed when no task can read them any more."""
 
     def __init__(self, folder: str, places: int) -> None:
         own = Path(folder) / uuid4().hex
@@ -189,12 +189,10 @@ class Shelf:
         return len(self._files)
 
     def put(self, at: int, table: Table) -> None:
-        """Add a table to a place."""
         with open(self._files[at], "ab") as file:
             pickle.dump(table, file, protocol=5)
 
     def tables(self, at: int) -> list[Table]:
-        """Read the tables of a place, the first one put first."""
         found, path = [], self._files[at]
         if not path.exists():
             return found
@@ -250,7 +248,7 @@ def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:
     def split(table: Table | None) -> Any:
         if table is None:
             return None
-        if id(table) not in known:  # the table is kept with it, so that its id stays its own
+        if id(table) not in known:  # the table is stored too, so that its id is not reused
             known[id(table)] = SplitTable(table, folder, partitions)
             if len(known) > limits.SPLIT_TABLES:
                 known.pop(next(iter(known)))

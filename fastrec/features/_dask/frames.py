@@ -1,4 +1,4 @@
-"""Dask frames as partitions of Tables, and columns back onto the frame that they were made for."""
+"""Dask frames as partitions of Tables, and result columns as Dask frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastrec.table.read import check_names
 
 def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
     """Read columns of a frame in partitions: a Dask frame's partitions, any other frame as one."""
-    # optional: columns that are missing in every row where the frame lacks them
+    # optional: columns that are filled with missing values if the frame lacks them
     there = [str(n) for n in frame.columns] if is_dask(frame) else None
     names = list(dict.fromkeys(names))
     if there is None:
@@ -41,11 +41,10 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
 
 
 def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
-    """Return a task for each of a frame's partitions, also if only some columns are read; None: all columns."""
-    # Dask's full optimization reads several small files as one partition, and how many depends on the columns
+    """Return a task per partition of a frame, even if only some columns are read; None: all columns."""
+    # Dask's full optimization reads several small files as one partition, depending on the columns
     some = frame if names is None else frame[list(names)]
-    # PartFiles and SplitTable have no optimizer that could combine partitions.
-    if not hasattr(some, "simplify"):  # of this library: nothing is put together
+    if not hasattr(some, "simplify"):  # PartFiles and SplitTable have no optimizer that could merge partitions
         return some.to_delayed()
     lean = some.simplify()
     return (lean if lean.npartitions == frame.npartitions else some).to_delayed(optimize_graph=False)
@@ -60,7 +59,7 @@ def _read(part: Any, names: list[str], optional: list[str]) -> Table:
 
 
 def with_row_numbers(blocks: Blocks) -> Blocks:
-    """Add each row's number in the whole frame, for folds without a key; this takes a pass over the rows."""
+    """Add each row's number in the whole frame, for folds without a key; takes a pass over the rows."""
 
     def numbered(table: Table, start: int) -> Table:
         return Table({ROW: torch.arange(start, start + len(table))})
@@ -77,7 +76,7 @@ def row_starts(blocks: Blocks) -> np.ndarray:
 
 
 def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
-    """Return the rows of ``frame`` with the outer folds (a column's name, or one number per row), and their numbers."""
+    """Add outer folds (a column's name, or one number per row) to the rows; also return the distinct fold numbers."""
     if isinstance(folds, str):
         tables = as_blocks(frame, [folds]).select([folds])
         parts = [task(lambda t: Table({OUTER: fold_numbers(t[folds], folds)}), t) for t in tables]
@@ -94,9 +93,9 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
 def as_frame(
     frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
 ) -> Any:
-    """Attach columns of ``blocks`` to the Dask frame whose rows they are."""
-    # kept: the frame's own columns that are kept; meta: the result without rows; fold: an outer fold's number, and
-    # whether its rows or the others are wanted. None: all
+    """Attach columns of ``blocks`` to the Dask frame they were computed from."""
+    # kept: the frame's columns to keep; meta: the empty result; fold: an outer fold's number and whether to return its
+    # rows or the others; None: all rows
     own = frame if kept is None else frame[list(kept)]
     parts = partitions(frame, kept)
     made = blocks.select([*outputs, *([] if fold is None else [OUTER])])
@@ -129,8 +128,8 @@ def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple
 
 
 def no_rows(frame: Any, names: Sequence[str]) -> Table:
-    """Return columns of a Dask frame without rows, of the kinds that they have in it."""
-    # Whether a column of objects holds text, lists or vectors its first partition shows
+    """Return columns of a Dask frame without rows, but with their kinds."""
+    # For a column of objects the first partition shows whether it holds text, lists or vectors
     empty = Table.read(frame._meta, names)
     unknown = [n for n in names if str(frame._meta[n].dtype) == "object"]
     parts = partitions(frame, unknown) if unknown else []
@@ -141,9 +140,9 @@ def no_rows(frame: Any, names: Sequence[str]) -> Table:
 
 
 def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
-    """Return the empty frame that tells the result's columns and types."""
-    # All partitions together say whether an integer or a truth value is ever missing: they are declared as pandas'
-    # nullable types, which hold both. A category is declared by its values' type
+    """Return the empty frame that declares the result's columns and types."""
+    # Only all partitions together show whether an integer or boolean is ever missing, so pandas' nullable types are
+    # declared, which hold both. A category is declared by its values' type
     meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
     if library_of(meta) != "pandas":
         return meta
@@ -160,7 +159,7 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
 
 
 class Profile:
-    """The kind of every column of a Dask frame and its number of distinct values, for the selectors."""
+    """Kind and number of distinct values of every column of a Dask frame, for the selectors."""
 
     def __init__(self, frame: Any, selectors: Sequence[Selector]) -> None:
         counted = any(_counts(s) for s in selectors)

@@ -20,18 +20,18 @@ from fastrec.table import Column, Table, concat
 
 
 class ByKey:
-    """Rule that puts rows of one key (``columns``) into one bucket; without columns all rows come into one."""
+    """Rule that assigns rows of one key (``columns``) to one bucket; without columns there is one bucket."""
 
     def __init__(self, columns: Sequence[str], buckets: int) -> None:
         self.columns, self.count = list(columns), buckets if columns else 1
 
     def of(self, table: Table) -> torch.Tensor:
-        # Another seed than the folds': a bucket must not hold the rows of one fold alone.
+        # The seed differs from the folds': a bucket must not hold only the rows of one fold.
         return row_folds(table, self.columns, self.count, seed=3)
 
 
 class GatheredOnWorkers:
-    """Pieces that travel from worker to worker when the tasks run; ``tables``: one task per bucket."""
+    """Pieces sent from worker to worker when the tasks run; ``tables``: one task per bucket."""
 
     def __init__(self, parts: Sequence[Any], cut: ByKey | ByTime) -> None:
         count = cut.count
@@ -42,7 +42,7 @@ class GatheredOnWorkers:
         self._buckets = [s[count] for s in split]
 
     def back(self, made: Iterable[Any]) -> list[Any]:
-        """Return columns of the buckets' rows, one task per bucket, as columns of the original partitions."""
+        """Return columns of the buckets' rows, a task per bucket, as columns of the original partitions."""
         count = len(self._buckets)
         pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
         return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
@@ -51,8 +51,8 @@ class GatheredOnWorkers:
 class GatheredInFiles:
     """Pieces that wait in files of ``folder``, so that one partition or bucket at a time is in memory."""
 
-    # Each partition is read, and each bucket made, by a computation of its own: where Dask sees them all it may well
-    # begin many before it ends one, and hold what they have made so far
+    # Each partition is read, and each bucket computed, by a computation of its own: given all of them, Dask would start
+    # many before it ends one, and hold their results
 
     def __init__(self, parts: Sequence[Any], cut: ByKey | ByTime, folder: str) -> None:
         self._folder, self._sizes, self._buckets = folder, [], []
@@ -78,7 +78,7 @@ Gathered = GatheredOnWorkers | GatheredInFiles
 
 
 def gather(blocks: Blocks, names: Sequence[str], cut: ByKey | ByTime) -> Gathered:
-    """Bring rows (their columns ``names``) together: on the workers, or through files while ``spilled`` is active."""
+    """Gather rows (their columns ``names``) on the workers, or through files while ``spilled`` is active."""
     parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
     # With files one partition or bucket at a time is in memory; workers have memory for more.
     if folder is not None:
@@ -114,9 +114,9 @@ def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
 
 
 def compact(column: Column) -> Column:
-    """Drop a category's distinct values that no row has, as they would travel too."""
-    # Categories in an order of the user's stay as they are where the order says something (ordered), and where they are
-    # few; a thousand and more are ids that a library has made categories
+    """Drop a category's unused values, which would be transferred too."""
+    # Categories stay unchanged if their order matters (ordered) or if they are few. A thousand and more are ids that a
+    # library has converted to categories
     least = len(column) if column.ordered is None else max(len(column), limits.MANY_CATEGORIES)
     if column.kind != "category" or column.ordered or len(column.distinct) <= least:
         return column
@@ -127,23 +127,23 @@ def compact(column: Column) -> Column:
     return replace(column, values=(codes + none).to(column.values.dtype), distinct=distinct)
 
 
-# Generators whose rows see the rows before them: tables follow one another, each gets what was before it.
+# Generators whose rows see earlier rows: tables follow one another, each gets the state of those before.
 
 
 class ByTime:
-    """Rule that puts rows into ranges of equal size by a column that misses none; equal values stay together."""
+    """Rule that cuts rows into equal ranges of a column without missing values; equal values stay together."""
 
     def __init__(self, blocks: Blocks, column: str, ranges: int) -> None:
         self.columns = [column]
         looks = [task(_points, table, column) for table in blocks.select([column])]
-        one_by_one = spill_folder() is not None  # Dask may begin many before it ends one
+        one_by_one = spill_folder() is not None  # else Dask may start many before it ends one
         seen = [dask.compute(look)[0] for look in looks] if one_by_one else dask.compute(*looks)
         values, weights = (torch.cat([s[i] for s in seen]) for i in (0, 1))
         order = torch.argsort(values, stable=True)
         below = torch.cumsum(weights[order], 0)
         wanted = below[-1:] * torch.arange(1, ranges, dtype=torch.float64) / ranges if len(below) else below
         found = values[order][torch.searchsorted(below, wanted).clamp_max(max(len(below) - 1, 0))]
-        self.bounds = torch.unique(found)  # a range begins with each
+        self.bounds = torch.unique(found)  # the ranges' starts
         self.count = len(self.bounds) + 1
 
     def of(self, table: Table) -> torch.Tensor:
@@ -159,7 +159,7 @@ def _points(table: Table, column: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _place_in_time(table: Table, column: str) -> torch.Tensor:
-    """Return float64 ``[n]`` that rises with the column whatever its unit or type; ties stay ties."""
+    """Return float64 ``[n]`` that increases with the column, whatever its unit or type; ties stay ties."""
     clock = Clock.of(table, column)
     return clock.whole.double() + clock.part
 
@@ -167,10 +167,10 @@ def _place_in_time(table: Table, column: str) -> torch.Tensor:
 def in_turn(
     count: int, made: Callable[[int, Any], Any], collected: Callable[[int], Any], merged: Callable[[Any, Any], Any]
 ) -> Iterator[Any]:
-    """Compute the columns of ``count`` tables, each of which gets what those before it have collected.
+    """Compute the columns of ``count`` consecutive tables, each with the merged state of those before it.
 
-    On workers they are tasks, which Dask runs when it likes: collecting goes side by side, only merging one after the
-    other. While there is a folder to spill to, each table is worked on now, as it is asked for.
+    On workers these are tasks: collecting runs in parallel, merging in sequence. With a folder to spill to, each table
+    is computed when it is requested.
     """
     now, before = spill_folder() is not None, None
     for i in range(count):
@@ -191,5 +191,5 @@ def is_causal(step: Any) -> bool:
 
 
 def looks_back(step: Any) -> bool:
-    """Tell whether rows need what earlier tables keep for them."""
+    """Tell whether rows need the ``keep`` of earlier tables."""
     return isinstance(step, LooksBack) and step.looks_back

@@ -17,13 +17,13 @@ from fastrec.features.base import Feature, Fitted
 from fastrec.features.columns import as_list
 from fastrec.table import Table, concat
 
-HERE = ("\x00here",)  # a group's key where the rows of one group are in one partition already
-# Before a column in a group's key: each table holds a range of the column's values. Alone: the tables are the
-# partitions, which follow one another.
+HERE = ("\x00here",)  # key of a group whose rows are in one partition already
+# First in a group's key: each table holds a range of the next column's values. Alone: the tables are the consecutive
+# partitions.
 IN_TIME = "\x00in time"
 
 
-Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_together`` says, or HERE
+Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: ``rows_together``, or HERE
 
 
 @dataclass(eq=False)
@@ -31,9 +31,9 @@ class Group:
     """Generators that are computed on the same tables."""
 
     # the columns whose rows of one key must be in one table; HERE: they are; None: any rows; empty: all; IN_TIME and a
-    # column: tables follow one another by the column's values; IN_TIME alone: as they are
+    # column: tables follow one another by the column's values; IN_TIME alone: in partition order
     key: tuple[str, ...] | None
-    steps: list[Feature] = field(default_factory=list)  # the generators, those that read others' columns after them
+    steps: list[Feature] = field(default_factory=list)  # generators, each after its inputs
 
     @property
     def outputs(self) -> list[str]:
@@ -43,8 +43,8 @@ class Group:
 def rounds(
     steps: Sequence[Feature], *, training: bool, here: Callable[[Feature], bool] = lambda step: False
 ) -> Iterator[list[Group]]:
-    """Group generators by rounds: a step's inputs exist before its round, or its group makes them."""
-    # here tells whether the rows that a generator must see together are so in the partitions that there are
+    """Group generators by rounds: a step's inputs exist before its round, or its group computes them."""
+    # here tells whether a generator's rows are together in the existing partitions
     keys = {}
     for step in steps:
         key = rows_together(step, training=training)
@@ -59,7 +59,7 @@ def rounds(
 
 
 def reads(step: Feature, *, training: bool) -> list[str]:
-    """Return the columns that a step reads, those that only fitting needs when it is trained."""
+    """Return the input columns of a step, in training including those that only fitting needs."""
     return step.inputs if training else [n for n in step.inputs if n not in set(step.fit_only)]
 
 
@@ -83,7 +83,7 @@ def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
     made = {n for step in pending for n in step.outputs}
     ready = [s for s in pending if not made & set(reads(s, training=training))]
     groups: list[Group] = []
-    # The smallest keys first: rows that are together by user are so by user and city, too.
+    # Smallest keys first: rows that are together by user are so by user and city, too.
     for step in sorted(ready, key=lambda s: -1 if keys[id(s)] is None else len(keys[id(s)])):
         key = keys[id(step)]
         group = next((g for g in groups if _fits(key, g.key, same=True)), None)
@@ -99,7 +99,7 @@ def in_time(key: tuple[str, ...] | None) -> bool:
 
 
 def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: bool = False) -> bool:
-    """Tell if tables with rows of one key ``there`` together suffice; ``same``: and nothing simpler would."""
+    """Tell whether tables grouped by key ``there`` suffice; ``same``: and nothing simpler would."""
     if key is None or there is None:
         return key is None and (there is None or not same)
     if same and not there:
@@ -110,16 +110,16 @@ def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: b
 
 
 def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: bool) -> None:
-    """Add steps that can be computed where their inputs are, so that rows need not be gathered again."""
+    """Add steps that can be computed where their inputs are, to avoid another shuffle."""
     taken = {id(s) for g in groups for s in g.steps}
     made = {n for step in pending for n in step.outputs}
-    for step in pending:  # in order: what it reads has been looked at before
+    for step in pending:  # in order: its inputs have been handled
         if id(step) in taken or (training and learns(step)):
             continue
         read = made & set(reads(step, training=training))
         group = next((g for g in groups if read <= set(g.outputs)), None)
         if group is not None and in_time(group.key) and looks_back(step):
-            continue  # what it keeps of a table it keeps of columns that are there before
+            continue  # its ``keep`` needs columns that exist beforehand
         if group is not None and _fits(keys[id(step)], group.key):
             group.steps.append(step)
             taken.add(id(step))
@@ -128,19 +128,19 @@ def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: boo
 class Others:
     """The other tables that generators read: partitions of a Dask frame, or a Table that every worker gets."""
 
-    # given: the names of all tables that were given, for errors
+    # given: the names of all given tables, for errors
 
     def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
         self.tables, self.given = dict(tables), tuple(given)
         self._shared: dict[str, Any] = {}
 
     def whole(self, name: str) -> Any:
-        """Return a task (or what every worker holds) that gives the whole table."""
+        """Return the whole table: a task, or the value that every worker holds."""
         if name not in self._shared:
             table = self.tables[name]
             if isinstance(table, Blocks):
                 whole = task(concat, table.select(table.names))
-                # In one process that works bucket by bucket: once, not for every bucket.
+                # One process that works bucket by bucket loads it once, not per bucket.
                 self._shared[name] = whole if spill_folder() is None else share(dask.compute(whole)[0])
             else:
                 self._shared[name] = share(table)
@@ -153,18 +153,18 @@ class Others:
         return gather(blocks, blocks.names, ByKey(key, buckets)).tables
 
     def partitions(self, name: str) -> int:
-        """Return how many partitions the table has; 0: it is in memory."""
+        """Return the number of partitions; 0: the table is in memory."""
         table = self.tables.get(name)
         return len(table) if isinstance(table, Blocks) else 0
 
     def beside(self, name: str, blocks: Blocks, column: str) -> bool:
-        """Tell whether the i-th partition of the table has all rows of the values in the i-th of the main rows."""
+        """Tell whether the table's i-th partition has all rows of the values in the main rows' i-th."""
         table = self.tables.get(name)
         return isinstance(table, Blocks) and len(table) == len(blocks) and column in table.together
 
 
 class Place:
-    """The tables that a group of generators is computed on; ``names``: the columns that it needs of the rows."""
+    """Tables on which a group of generators is computed; ``names``: the columns that it needs of the rows."""
 
     def __init__(self, blocks: Blocks, group: Group, names: Sequence[str], others: Others) -> None:
         self._gathered = None
@@ -190,7 +190,7 @@ class Place:
         self._steps = group.steps
 
     def contexts(self, i: int, steps: Sequence[Feature]) -> list[dict[str, Any]]:
-        """Return the other tables for the ``i``-th of ``tables``, for each of some steps of the group."""
+        """Return the other tables for the ``i``-th of ``tables``, per step of the group."""
         found = [self._contexts[self._steps.index(s)] for s in steps]
         return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
 
@@ -200,12 +200,12 @@ class Place:
 
 
 def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
-    """Tell whether rows that a generator needs together are in one partition already, in other tables too."""
-    # rows: training rows, and unlabeled ones where there are some
+    """Tell whether a generator's rows are together in one partition already, in other tables too."""
+    # rows: training rows, and unlabeled ones if any
     whole = isinstance(step, Fitted) and step.whole_groups
     for column in set(step.within or ()).intersection(*(blocks.together for blocks in rows)):
         read = [t for t, names in step.table_inputs.items() if column in names and t in others.tables]
-        alone = {t for t in read if not (whole or others.partitions(t))}  # in memory: every partition gets it
+        alone = {t for t in read if not (whole or others.partitions(t))}  # in memory: every partition gets them
         if all(t in alone or all(others.beside(t, blocks, column) for blocks in rows) for t in read):
             return True
     return False

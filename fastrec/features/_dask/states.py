@@ -21,25 +21,24 @@ ByKey = Sequence[Sequence[str]]  # see ``Fitted``
 
 
 def share(value: Any) -> Any:
-    """Wrap a value that many tasks need in one task, so that it goes to the cluster once per computation."""
-    # Workers fetch it from one another, and it is made again where one of them dies, which what a client scatters is
-    # not
+    """Wrap a value that many tasks need in one task, so that it is sent to the cluster once per computation."""
+    # Workers fetch it from each other, and it is recreated if one dies, unlike a client's scattered value
     return dask.delayed(value, pure=False, traverse=False)
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    """Merge states over all partitions, those of all batches in one pass; one state per generator and batch, here."""
-    # batches: generators without what they have learned, and one task per partition that gives a state for each
+    """Merge states over partitions, all batches in one pass; returns one state per generator and batch, here."""
+    # batches: unfitted generators, and one task per partition that returns a state for each
     if not batches:
         return []
     with quietly():
-        # Dask would begin many partitions before it ends one, and hold the rows of all.
+        # Dask would start many partitions before it ends one, and hold all their rows.
         return _merged_at_once(batches) if spill_folder() is None else _merged_one_by_one(batches)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Silence Dask's warning of large graphs: learned states are part of the graph."""
+    """Silence Dask's warning about large graphs: learned states are part of the graph."""
     # Importing distributed later would reset this setting.
     with suppress(ImportError):
         import distributed  # noqa: F401
@@ -80,7 +79,7 @@ def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]
             _put_in_tree(batches[b][0], waiting[b], states)
     found = []
     for (steps, _), levels in zip(batches, waiting, strict=True):
-        rest: list[list[State]] = []  # of the lower levels, merged: the last of those of the level
+        rest: list[list[State]] = []  # merged rest of the lower levels, last in its level
         for level in levels:
             rest = [merged(list(steps), *level, *rest)] if level or rest else []
         found.append(rest[0])
@@ -104,7 +103,7 @@ def tree(merge: Callable[..., Any], parts: Sequence[Any]) -> Any:
 
 
 def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
-    """Merge the states of several generators; ``parts``: a state for each, the earlier partitions' first."""
+    """Merge the states of several generators; ``parts``: a state for each, earlier partitions first."""
     return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
 
 
@@ -112,19 +111,19 @@ def _halves(step: Fitted, states: list[State]) -> State:
     if len(states) == 1:
         return states[0]
     middle = len(states) // 2
-    # By halves, not one after the other: every key is sorted few times.
+    # By halves instead of in sequence: every key is sorted few times.
     return step.merge(_halves(step, states[:middle]), _halves(step, states[middle:]))
 
 
 def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
-    """Return one task per bucket of keys, which gives the merged state of its keys."""
+    """Return one task per bucket of keys that returns the merged state of its keys."""
     count = min(len(parts), max(-(-keys // limits.BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
     return [tree(partial(merged, [step]), [s[j] for s in split]) for j in range(count)]
 
 
 def _key_count(state: Any, by_key: ByKey) -> int:
-    """Count the keys of a state; 0 if it cannot be cut."""
+    """Count the keys of a state; 0 if it cannot be split."""
     if isinstance(state, list):
         return sum(_key_count(s, by_key) for s in state)
     if not isinstance(state, dict):
@@ -135,12 +134,12 @@ def _key_count(state: Any, by_key: ByKey) -> int:
 
 
 def _split(step: Fitted, states: list[State], count: int) -> tuple[list[State], ...]:
-    """Cut a state into ``count`` ones that merge to it: each has the keys of one bucket, the first all other parts."""
+    """Split a state into ``count`` ones that merge to it: each has the keys of one bucket, the first all else."""
     return tuple([piece] for piece in _cut(states[0], step.by_key, count))
 
 
 def _cut(state: Any, by_key: ByKey, count: int) -> list[Any]:
-    if isinstance(state, torch.Tensor):  # about all keys together
+    if isinstance(state, torch.Tensor):  # a total over all keys
         return [state, *[torch.zeros_like(state)] * (count - 1)]
     if isinstance(state, list):
         return [list(p) for p in zip(*[_cut(s, by_key, count) for s in state])] if state else [[]] * count
@@ -157,7 +156,7 @@ def _cut(state: Any, by_key: ByKey, count: int) -> list[Any]:
 
 
 def _taken(part: Any, rows: list[Any], b: int) -> Any:
-    """Take the entries of bucket ``b``'s keys; ``rows``: by bucket, or a list of such where ``part`` is a list."""
+    """Take the entries of bucket ``b``'s keys; ``rows``: by bucket, or a list of such if ``part`` is a list."""
     if isinstance(part, list):
         each = rows if isinstance(rows[0], list) else [rows] * len(part)
         return [_taken(p, r, b) for p, r in zip(part, each, strict=True)]
@@ -167,7 +166,6 @@ def _taken(part: Any, rows: list[Any], b: int) -> Any:
 
 
 def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
-    """Return the rows of the keys in each bucket: int64 ``[m]`` each."""
     if not len(keys):
         return [torch.zeros(0, dtype=torch.int64)] * count
     bucket = hash_keys(keys, count, 4)

@@ -1,1 +1,1 @@
-"""Private machinery of the generators: running, nesting and saving of steps, and shared computations."""
+"""Private machinery of the generators: execution, nesting, saving and shared computations of steps."""

@@ -1,4 +1,4 @@
-"""Steps of a FeatureSet on training rows, with each target hidden from its own rows."""
+"""Steps of a FeatureSet on training rows, with each target hidden from its own row."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from fastrec.table import Column, Table, concat
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache
 
-# Steps that a target passes through, and those through which it could return to its own row.
+# Steps that depend on a target, and those through which it could return to its own row.
 
 
 class CachedStep:
-    """A cache's entry of one step on given rows; without cache or digest (``key``) everything is computed."""
+    """Cache entry of one step on given rows; without cache or digest (``key``) everything is computed."""
 
     def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
         self.cache, self.key, self.device = cache, key, device
@@ -50,9 +50,8 @@ class CachedStep:
         key: tuple[str, ...] = (),
         also: tuple[Any, ...] = (),
     ) -> CachedStep:
-        """Look a step up in a cache."""
-        # key: columns beside the step's inputs that count, those of the folds' key; also: whatever else the result
-        # depends on: numbers of folds, hidden rows, other tables
+        # key: further columns that matter: those of the folds' key; also: everything else that the result depends on:
+        # numbers of folds, hidden rows, other tables
         if cache is None:
             return cls()
         names = dict.fromkeys([*step.inputs, *key])
@@ -67,7 +66,6 @@ class CachedStep:
         return cls(cache, found, work.device)
 
     def state(self, make: Callable[[], State]) -> State:
-        """Return the step's statistics, cached or computed."""
         if self.cache is None or self.key is None:
             return make()
         key = digest(self.key, "state")
@@ -78,13 +76,13 @@ class CachedStep:
         return state
 
     def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
-        """Return the step's columns, cached or computed; ``what``: which of those that it makes of these rows."""
+        """Return the step's columns, cached or computed; ``what`` names the variant for these rows."""
         if self.cache is None or self.key is None:
             return dict(make())
         key = digest(self.key, what)
         found = self.cache.get(key)
         made = dict(make()) if found is None else found["columns"]
-        # What is kept in memory is shared with nobody, who might change it in place.
+        # Columns in memory are not shared, as a user might change them in place.
         copies = {n: c.copy() for n, c in made.items()} if self.cache.folder is None else made
         if found is None:
             self.cache.put(key, {"columns": copies})
@@ -98,12 +96,12 @@ class CachedStep:
 
 
 def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
-    """Return the targets that a step reads as plain columns."""
+    """List the targets that a step reads as plain columns."""
     fitted = set(step.fit_only) if step.uses_target else set()
     return [n for n in step.inputs if n in targets and n not in fitted]
 
 
-def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> list[Feature]:
+def tainted_steps(steps: Sequence[Feature], targets: Collection[str]) -> list[Feature]:
     """Return steps that use a target or read such a step; all others are the same in every fold."""
     names: set[str] = set()
     found = []
@@ -115,7 +113,7 @@ def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> li
 
 
 def steps_behind(names: Iterable[str], steps: Sequence[Feature], *, fitting: bool = True) -> list[Feature]:
-    """Return the steps that these columns come from, in order; without ``fitting`` those that applying reads."""
+    """Return the steps that produce these columns, in order; without ``fitting`` those needed by ``transform``."""
     wanted, found = set(names), []
     for step in reversed(steps):
         if wanted & set(step.outputs):
@@ -128,9 +126,9 @@ def mixing_steps(
     steps: Sequence[Feature], key: Sequence[str], targets: Collection[str] = (), *, together: bool
 ) -> list[Feature]:
     """Return steps that could return a row's target through another row's encoding, and those they feed."""
-    # Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share
-    # a fold, as the rows of a group do where the group's columns hold the folds' key. together: whether the rows of one
-    # key share a fold (see key_keeps_together)
+    # Another row's out-of-fold encoding may contain this row's target. Rows may therefore only be compared within a
+    # fold, as the rows of a group are if its columns include the folds' key.
+    # together: whether the rows of one key share a fold (see key_keeps_together)
     tainted = tainted_steps(steps, targets)
     encoded = {n for step in tainted for n in step.outputs}
     causal: set[str] = set()
@@ -143,7 +141,7 @@ def mixing_steps(
     for step in tainted:
         reads = set(step.inputs)
         alone = step.kind == "row" or not reads & encoded
-        # Rows of one key share the fold whose targets an encoding leaves out; a causal value leaves out no fold.
+        # Rows of one key share the fold whose targets an encoding leaves out; causal values leave out no fold.
         in_fold = together and step.within is not None and set(key) <= set(step.within) and not reads & causal
         if reads & mixed or not (alone or in_fold):
             mixed |= set(step.outputs)
@@ -152,7 +150,7 @@ def mixing_steps(
 
 
 def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:
-    """Tell whether rows of one key share their inner fold, and their outer one (bool ``[n]``) if given."""
+    """Check that rows of one key share their inner fold, and their outer one (bool ``[n]``) if given."""
     if not key or any(getattr(step, "fold_column", None) is not None for step in steps):
         return False
     if hidden is None:
@@ -166,7 +164,7 @@ def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table
 
 # Names in a chain: no column is written twice, and every error names its generator.
 
-_NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and whether there are several
+_NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # declared types, and whether there are several
     "str": ((str,), False),
     "str | None": ((str, NoneType), False),
     "Col": ((str, Feature, Selector), False),
@@ -178,7 +176,7 @@ _NAMES: dict[str, tuple[tuple[type, ...], bool]] = {  # as declared: types, and 
 
 @contextmanager
 def naming(step: Feature) -> Iterator[None]:
-    """Name the generator in errors about data."""
+    """Name the generator in data errors."""
     name = type(step).__name__
     try:
         with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", FEWER_FEATURES):
@@ -203,7 +201,7 @@ def naming_table(name: str) -> Iterator[None]:
 
 
 def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
-    """Refuse two generators that write the same column, listed or read by those listed."""
+    """Refuse two generators that write the same column, directly or through their inputs."""
     for group in (listed, steps):
         makers: dict[str, Feature] = {}
         for step in group:
@@ -228,7 +226,7 @@ def _made_twice(name: str, one: Feature, other: Feature) -> DataError:
 
 
 def checked_sources(step: Feature) -> list[str | Feature | Selector]:
-    """Return what a generator reads, and check that all of it is text, generators or selectors."""
+    """Return a generator's inputs after checking that each is text, a generator or a selector."""
     with naming(step):
         for parameter, declared in declared_parameters(type(step)).items():
             kinds, several = _NAMES.get(declared.annotation, (object, False))
@@ -242,11 +240,11 @@ def checked_sources(step: Feature) -> list[str | Feature | Selector]:
     return sources
 
 
-_listeners: list[Callable[[], None]] = []  # of the process: steps work in threads of their own
+_listeners: list[Callable[[], None]] = []  # per process, as steps run in threads
 
 
 def counted(do: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that computes a step to tell when it is done."""
+    """Wrap a function that computes a step to notify the listeners afterwards."""
     if not _listeners:
         return do
 
@@ -262,7 +260,7 @@ def counted(do: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def step_by_step(advance: Callable[[int], None], units: int, steps: int) -> Iterator[None]:
-    """Advance the progress (by units just done) as each of ``steps`` is computed; more steps advance by nothing."""
+    """Advance the progress (by the units just done) with each of ``steps``; further steps advance by nothing."""
     lock, done, told = Lock(), 0, 0
 
     def listen() -> None:
@@ -290,10 +288,11 @@ Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
 def walk(
     steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
 ) -> tuple[Table, Table | None]:
-    """Add every step's columns, which ``do`` makes, to the rows and to other rows beside them (unlabeled ones).
+    """Add every step's columns, computed by ``do``, to the rows and to the other (unlabeled) rows, if any.
 
-    Torch's number of threads says how many steps may run at once, without a change of values. Of more than a million
-    rows each step has all threads to itself. ``release``: give back a column's codes and groups after its last reader.
+    Torch's number of threads bounds the number of steps that run at once; values do not depend on it. With over a
+    million rows, steps run one by one with all threads. ``release``: drop a column's codes and groups after its last
+    reader.
     """
     do = counted(do)
     if on_host(work) and len(work) >= limits.PARALLEL_STEPS_FROM:
@@ -307,7 +306,7 @@ def walk(
 
 
 def _releasing(steps: Sequence[Feature], work: Table, do: Do) -> Do:
-    """Wrap ``do`` to drop columns that no other step reads any more."""
+    """Wrap ``do`` to drop the codes and groups of columns without further readers."""
     kept = {n for n in work.names if "coded" in work[n]._cache}
     readers = Counter(n for step in steps for n in set(step.inputs))
     lock = Lock()
@@ -343,7 +342,7 @@ def _walk(
     with shared_out(workers) as pool:
         for step in steps:
             reads = set(step.inputs)
-            # What a task waits for was handed in before it, so that it is done or under way.
+            # A task's dependencies were submitted before it, so they are done or running.
             needed = [future for other, future in zip(steps, done) if reads & set(other.outputs)]
             done.append(pool.submit(task, step, needed))
     for future in done:  # the first error in the steps' order
@@ -358,17 +357,17 @@ def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[T
 
 @dataclass(eq=False)
 class Chain:
-    """Steps in the order in which they are computed."""
+    """Steps in the order of computation."""
 
-    steps: Sequence[Feature]  # the generators, those inside others before them
-    key: list[str]  # the columns of rows' folds; empty: the row's number
-    folds: int  # how many inner folds, where a generator does not say
-    targets: Collection[str]  # the columns that are targets, whichever step uses them
-    cache: FeatureCache | None = None  # where states and columns are kept; None: nowhere
+    steps: Sequence[Feature]  # inner generators before outer ones
+    key: list[str]  # the columns that determine rows' folds; empty: the row number
+    folds: int  # number of inner folds unless a generator sets it
+    targets: Collection[str]  # target columns of any step
+    cache: FeatureCache | None = None  # of states and columns
 
     @property
     def tainted(self) -> list[Feature]:
-        """Steps that a target passes through; all others are the same in every fold."""
+        """Steps that depend on a target; all others are the same in every fold."""
         return tainted_steps(self.steps, self.targets)
 
     def run(
@@ -380,19 +379,19 @@ class Chain:
         wanted: Collection[str] | None = None,
         again: bool = False,
     ) -> Table:
-        """Fit every step and return training rows with the columns of those that are wanted (None: all)."""
-        # again: tainted steps are redone afterwards, so that the codes of columns are kept
+        """Fit every step and return training rows with the columns of the wanted ones (None: all)."""
+        # again: tainted steps are recomputed afterwards, so the codes of columns are not released
 
         def do(step: Feature, here: Table, there: Table | None) -> tuple[Made, Made]:
             used = wanted is None or bool(set(wanted) & set(step.outputs))
             return self._fit_step(step, here, context, there, used=used)
 
-        # Where steps are redone fold by fold afterwards, the codes are wanted again.
+        # Later recomputation fold by fold needs the codes again.
         once = not again and not mixing_steps(self.steps, self.key, self.targets, together=False)
         return walk(self.steps, work, extra, do, release=once)[0]
 
     def run_clean(self, work: Table, context: Context, extra: Table | None) -> Table:
-        """Add the columns of the steps that no target passes through, without fitting."""
+        """Add the columns of the steps that do not depend on a target, without fitting."""
         tainted = self.tainted
         clean = [step for step in self.steps if step not in tainted]
         return walk(clean, work, extra, lambda s, a, b: self._fit_step(s, a, context, b, learn=False))[0]
@@ -431,18 +430,16 @@ class Chain:
     def _fit(
         self, step: Fitted, work: Table, extra: Table | None, kept: CachedStep, *, learn: bool, used: bool
     ) -> tuple[dict[str, Column], State]:
-        folded = _by_fold(step)
-
-        @cache  # folds are hashed at the first need: not at all where everything is remembered
+        @cache  # folds are hashed when first needed: never if all is cached
         def cells() -> Cells:
-            return self._inner_cells(step, work) if folded else Cells(zeros(work), 1)
+            return self._inner_cells(step, work)
 
         def collect() -> State:
             state = step.collect(work, cells())
             return step.merge(state, step.collect(extra)) if step.scope == "all" and extra is not None else state
 
         def columns() -> dict[str, Column]:
-            return step.compute_out_of_cell(work, state, cells(), excluded_cells(cells().count, folded))
+            return step.compute_out_of_cell(work, state, cells(), excluded_cells(cells().count, _by_fold(step)))
 
         state = kept.state(collect)
         if learn:
@@ -456,7 +453,7 @@ class Chain:
         return CachedStep.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
 
     def all_steps(self) -> list[Feature]:
-        """Return steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
+        """Return the steps that count unlabeled rows (``scope='all'``) and their inputs, in order."""
         return steps_behind([n for s in self.steps if s.scope == "all" for n in s.outputs], self.steps)
 
     def unlabeled_columns(self) -> list[str] | None:
@@ -469,11 +466,11 @@ class Chain:
     def _feeds_all(self, step: Feature) -> bool:
         return any(set(step.outputs) & set(s.inputs) for s in self.all_steps())
 
-    # How a target is kept from its own rows --------------------------------------------------------------------------
+    # Hiding of targets from their own rows --------------------------------------------------------------------------
 
     def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
         """Recompute the mixing steps fold by fold, each from encodings without that fold's targets."""
-        # hidden: bool [n], rows of an outer fold whose values stay and whose targets are not seen; None: none
+        # hidden: bool [n], rows of an outer fold whose values stay and whose targets are hidden; None: none
         together = key_keeps_together(self.steps, self.key, work, hidden)
         mixing = mixing_steps(self.steps, self.key, self.targets, together=together)
         names = [n for step in mixing for n in step.outputs]
@@ -501,14 +498,16 @@ class Chain:
         if not isinstance(step, Fitted):
             return compute(step, masked(work, [n for n in step.inputs if n in self.targets], hidden), context)
         folded = _by_fold(step)
-        inner = self._inner_cells(step, work) if folded else Cells(zeros(work), 1)
-        # Cell 0 is the hidden rows; the others are the inner folds of the rest.
+        inner = self._inner_cells(step, work)
+        # Cell 0 holds the hidden rows; the others are the inner folds of the rest.
         cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
         with step.using(context):
             state = step.collect(work, cells)
             return step.compute_out_of_cell(work, state, cells, excluded_cells(cells.count, folded, hidden=True))
 
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
+        if not _by_fold(step):
+            return Cells(torch.zeros(len(work), dtype=torch.int64, device=work.device), 1)
         column = getattr(step, "fold_column", None)
         count = getattr(step, "folds", None) or self.folds
 
@@ -519,7 +518,7 @@ class Chain:
             folds = row_folds(work, self.key, count, seed=INNER_SEED)
             if count <= len(work):
                 return Cells(folds, count)
-            present, codes = torch.unique(folds, return_inverse=True)  # every cell takes memory: those in use alone
+            present, codes = torch.unique(folds, return_inverse=True)  # only used cells, as each takes memory
             return Cells(codes, max(len(present), 1))
 
         key = ("cells", column) if column is not None else ("cells", count, tuple(self.key))
@@ -549,8 +548,8 @@ class Chain:
                     raise DataError(problem, column=known[0], remedy=remedy)
 
     def check_history(self, work: Table, past: int) -> None:
-        """Refuse a row that would be given the target of one of the first ``past`` rows at its own moment."""
-        for step in self.steps:  # that row may be itself
+        """Refuse a row that would get the target of one of the first ``past`` rows at the same moment."""
+        for step in self.steps:  # that row may be the row itself
             by, order = as_list(getattr(step, "by", None)), as_list(getattr(step, "order", None))
             read = reads_target(step, self.targets) if step.sees_ties and order else []
             if not read:
@@ -567,8 +566,8 @@ class Chain:
 
 
 def excluded_cells(count: int, by_fold: bool, hidden: bool = False) -> torch.Tensor:
-    """Return bool ``[count, count]``: row ``c`` tells which cells rows of cell ``c`` must not see."""
-    # Its own if cells are folds (by_fold), and the first one if that holds hidden rows
+    """Return bool ``[count, count]``: row ``c`` marks the cells that rows of cell ``c`` must not see."""
+    # The cell itself if cells are folds (by_fold), and the first cell if it holds hidden rows
     excluded = torch.eye(count, dtype=torch.bool) & by_fold
     if hidden:
         excluded[:, 0] = True
@@ -576,7 +575,7 @@ def excluded_cells(count: int, by_fold: bool, hidden: bool = False) -> torch.Ten
 
 
 def by_fold(table: Table, fold: torch.Tensor, hidden: torch.Tensor, made: Iterable[tuple[int, Table]]) -> Table:
-    """Take each row's columns from the table of its ``fold``; hidden rows (bool ``[n]``) keep their own."""
+    """Take each row's columns from the table of its ``fold``; hidden rows (bool ``[n]``) keep theirs."""
     parts, places = [table.take(hidden)], [hidden.nonzero().squeeze(1)]
     for number, other in made:
         rows = ((fold == number) & ~hidden).nonzero().squeeze(1)
@@ -593,17 +592,12 @@ def masked(table: Table, names: Sequence[str], hidden: torch.Tensor) -> Table:
     return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
 
 
-def zeros(work: Table) -> torch.Tensor:
-    """Return one cell for all rows: int64 zeros ``[n]``."""
-    return torch.zeros(len(work), dtype=torch.int64, device=work.device)
-
-
 def _by_fold(step: Feature) -> bool:
     return isinstance(step, Fitted) and step.uses_target and not step.causal
 
 
 def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
-    """Compute a step's columns, with the context that its kind needs."""
+    """Compute a step's columns with the context that its class needs."""
     if isinstance(step, Grouped):
         return step.compute(work, context)
     with step.using(context) if isinstance(step, Fitted) else nullcontext():

@@ -1,7 +1,7 @@
-"""Digests: short text that two columns, parameters or functions share if they are equal.
+"""Digests: equal short texts for equal columns, parameters or functions.
 
-A user's function counts by its code and by all that it uses from outside, any other object by what pickle would write
-of it. Libraries count by name and version: their code does not change between two runs.
+A user's function is digested by its code and everything it uses from outside, any other object by its pickle. Libraries
+are digested by name and version, as their code does not change between runs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from fastrec.table import Column, Keys, Table
 
 
 class NoDigestError(TypeError):
-    """Error for a value without a lasting digest, such as an open file or a random generator."""
+    """Error for a value without a stable digest, such as an open file or a random generator."""
 
 
-_KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # of one run's columns, for its steps
+_KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # columns of the current run
 _LISTS, _SETS = (list, tuple), (set, frozenset)
 _DICTS = (dict, OrderedDict, types.MappingProxyType, Counter)
 _RANDOM = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator, torch.Generator)
@@ -48,7 +48,7 @@ _LOADS |= {"LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF"}
 
 
 def digest(*parts: Any) -> str:
-    """Return 32 hexadecimal digits for several values: text, numbers, tensors, columns, functions, generators, …"""
+    """Return 32 hexadecimal digits for values: text, numbers, tensors, columns, functions, generators, …"""
     return _guarded(lambda of: of.all(parts))
 
 
@@ -59,27 +59,27 @@ def column_digest(column: Column) -> str:
 
 
 def remember(column: Column, known: str) -> None:
-    """Set a column's digest for this run: one of its origin instead of its contents."""
+    """Set a column's digest for this run, from its origin instead of its contents."""
     _KNOWN[column] = known
 
 
 def columns_digest(table: Table, names: Iterable[str]) -> str:
-    """Digest columns of one run's table and their names; absent columns are left out."""
+    """Digest the names and contents of columns; absent columns are skipped."""
     there = [n for n in names if n in table]
     for name in there:
-        # Found once in a run. A user may change memory in place: the next run has other column objects.
+        # Computed once per run. A user may change memory in place, but the next run has new column objects.
         if table[name] not in _KNOWN:
             _KNOWN[table[name]] = column_digest(table[name])
     return digest(len(table), table.device.type, *(v for n in there for v in (n, _KNOWN[table[n]])))
 
 
 def generator_digest(step: Feature) -> str:
-    """Digest a generator's class and parameters, including the generators that it reads."""
+    """Digest a generator's class and parameters, including its inner generators."""
     return _guarded(lambda of: of.generator(step))
 
 
 def class_digest(cls: type) -> str:
-    """Digest a class by its name and, unless it is fastrec's or a library's, by all that it holds."""
+    """Digest a class by its name and, unless it belongs to fastrec or a library, by its members."""
     return _guarded(lambda of: of.once(cls, of.of_class))
 
 
@@ -91,18 +91,18 @@ def _guarded(make: Callable[[_Digests], str]) -> str:
 
 
 class _Digests:
-    """State of one digest: the values met so far, and how many functions are around the value."""
+    """State of one digest: visited values, and the depth of nested functions."""
 
     def __init__(self) -> None:
         self.met: dict[tuple[int, bool], tuple[Any, str]] = {}
-        self.depth = 0  # within a function a fitted generator's state counts as well
+        self.depth = 0  # within a function a fitted generator's state counts too
 
     def all(self, parts: Iterable[Any]) -> str:
         text = "\x1f".join(map(self.text, parts))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def named(self, where: str, items: Iterable[tuple[Any, Any]]) -> str:
-        """Digest names with their values; an error says where the value was."""
+        """Digest names with their values; errors name the path to a value."""
         parts = []
         for name, value in items:
             try:
@@ -112,9 +112,9 @@ class _Digests:
         return self.all(parts)
 
     def once(self, value: Any, make: Callable[[Any], str]) -> str:
-        """Return ``make(value)``, found once; a value that holds itself is a number there, so that it ends."""
+        """Return ``make(value)``, computed once; a recursive reference becomes a number, so that recursion ends."""
         key = (id(value), self.depth > 0)
-        if key not in self.met:  # the value is held too, or another one might get its id
+        if key not in self.met:  # the value is stored too, as its id could be reused
             self.met[key] = (value, f"within:{len(self.met)}")
             self.met[key] = (value, make(value))
         return self.met[key][1]
@@ -127,7 +127,7 @@ class _Digests:
             if value.layout != torch.strided:
                 raise NoDigestError(f"a {value.layout} tensor has no digest")
             flat = value.detach().cpu().contiguous().reshape(-1)
-            if len(flat) == 1:  # one element counts as contiguous whatever its stride, but has no view as bytes then
+            if len(flat) == 1:  # one element is contiguous for any stride, but may have no byte view
                 flat = flat.as_strided((1,), (1,))
             data = flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8)
             return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_bytes(data)}"
@@ -144,7 +144,7 @@ class _Digests:
         if isinstance(value, torch.dtype | torch.device | pa.DataType):
             return f"{kind.__name__}:{value}"
         if isinstance(value, Feature):
-            learned = vars(value) if self.depth else {}  # a function may use what it was fitted on
+            learned = vars(value) if self.depth else {}  # a function may use the fitted state
             return f"generator:{self.generator(value)}:{self.all(learned.items())}"
         if isinstance(value, Selector):
             return f"selector:{self.all([repr(value), value.names_])}"
@@ -168,7 +168,7 @@ class _Digests:
     def _of_container(self, value: Any) -> str:
         if isinstance(value, _LISTS):
             return f"list:{len(value)}:{self.all(value)}"
-        if isinstance(value, _SETS):  # in an order that no process's hashes change
+        if isinstance(value, _SETS):  # in an order independent of the process's hash seed
             return f"set:{len(value)}:{self.all(sorted(map(self.text, value)))}"
         return f"dict:{len(value)}:{self.all(v for item in value.items() for v in item)}"
 
@@ -180,12 +180,12 @@ class _Digests:
         return _of_bytes(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
 
     def _of_function(self, function: types.FunctionType | types.CodeType) -> str:
-        # Compiled code, not ``inspect.getsource``: that reads the file as it is now, not as it was imported.
+        # Compiled code, because ``inspect.getsource`` reads the file as it is now, not as it was imported.
         if isinstance(function, types.CodeType):
             counts = [function.co_argcount, function.co_posonlyargcount, function.co_kwonlyargcount, function.co_flags]
             names = [function.co_names, function.co_varnames, function.co_freevars]
             return self.all([function.co_code, function.co_exceptiontable, counts, *names, *function.co_consts])
-        home = function.__globals__.get("__name__")  # not __module__, which ``functools.wraps`` copies
+        home = function.__globals__.get("__name__")  # not __module__: ``functools.wraps`` copies it
         if is_library(home) and getattr(sys.modules.get(home), "__dict__", None) is function.__globals__:
             return self.all([_version_of(home), function.__qualname__, function.__code__.co_code])
         around = {**(function.__kwdefaults__ or {}), **function.__dict__}
@@ -202,7 +202,7 @@ class _Digests:
         for base in cls.__mro__:
             parts += [_version_of(base.__module__), base.__qualname__]
             if not is_library(base.__module__):
-                # Of the names that Python itself sets, only methods say what a class does.
+                # Of the names that Python sets, only methods affect behaviour.
                 held = {n: v for n, v in vars(base).items() if callable(v) or not n.startswith("__")}
                 held = {n: v for n, v in held.items() if not n.startswith(("_abc_", "__annot"))}
                 parts.append(self.named(f"the class {base.__qualname__} holds", sorted(held.items())))
@@ -218,7 +218,7 @@ class _Digests:
         if isinstance(value, _RANDOM):
             raise NoDigestError(f"a {kind.__name__} has no digest, for it changes with every use")
         try:
-            if kind is object and not self.depth:  # as a parameter it says nothing; a function's may be a mark
+            if kind is object and not self.depth:  # meaningless as a parameter; in a function it may be a sentinel
                 raise TypeError(value)
             made = copyreg.dispatch_table.get(kind, lambda v: v.__reduce_ex__(2))(value)
             home = getattr(value, "__module__", None) or kind.__module__
@@ -252,7 +252,7 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
                 value = "empty"
         elif name in function.__globals__:
             value = function.__globals__[name]
-        else:  # Python's own, or not there yet
+        else:  # a builtin, or not defined yet
             continue
         while isinstance(value, types.ModuleType) and attributes:
             name, value = f"{name}.{attributes[0]}", getattr(value, attributes.pop(0), "not there")
@@ -261,7 +261,7 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def _loads(code: types.CodeType) -> frozenset[tuple[str, ...]]:
-    """Return the names that code loads from outside, each followed by the attributes taken from it at once."""
+    """Return the names that code loads from outside, each followed by the attributes read from it directly."""
     found: set[tuple[str, ...]] = set()
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     for at, step in enumerate(steps):
@@ -307,7 +307,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray) -> str:
 def _of_bytes(data: np.ndarray) -> str:
     if len(data) <= limits.DIGEST_CHUNK:
         return hashlib.sha256(data.data).hexdigest()
-    # In pieces, so that several threads hash large arrays.
+    # In pieces, so that several threads can hash large arrays.
     pieces = [data[i : i + limits.DIGEST_CHUNK] for i in range(0, len(data), limits.DIGEST_CHUNK)]
     with ThreadPoolExecutor(max(min(torch.get_num_threads(), os.cpu_count() or 1), 1)) as pool:
         found = list(pool.map(lambda piece: hashlib.sha256(piece.data).digest(), pieces))

@@ -1,4 +1,4 @@
-"""The fold of a row: a stable hash of its key, or a given number."""
+"""Folds of rows: a stable hash of their key, or given numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GAMMA, _MIX_1, _MIX_2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D
 def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
     """Assign folds by a stable hash of each row's key (empty: its number): int64 ``[n]`` in ``0 … folds - 1``.
 
-    They do not depend on other rows. Equal keys have equal folds, whatever type or library holds them.
+    A fold does not depend on other rows, nor on the type or library of the key.
     """
     if not key:
         return number_folds(torch.arange(len(table), device=table.device), folds, seed)
@@ -32,9 +32,9 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
 def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     """Assign folds int64 ``[n]`` by row number and seed with SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
     state = numbers * _GAMMA
-    state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
+    state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # spreads the seeds
     for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
-        # Integers are signed here: the bits that a shift brings in from the left are taken away again.
+        # int64 is signed: mask the sign bits that the shift brings in from the left.
         state ^= (state >> shift).bitwise_and_((1 << (64 - shift)) - 1)
         state *= factor
     share = (state >> 32).bitwise_and_((1 << 32) - 1)
@@ -42,9 +42,9 @@ def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
-    """Check rows' folds, ``Folds``, integers from 0 or a column of ``df``: int64 ``[n]`` on the rows' device."""
+    """Validate folds (``Folds``, integers from 0 or a column of ``df``): int64 ``[n]`` on the rows' device."""
     name = folds if isinstance(folds, str) else None
-    others = getattr(folds, "is_partition", True)  # of ``Folds``: each trains on all rows that it does not score
+    others = getattr(folds, "is_partition", True)  # of ``Folds``: each fold trains on all other rows
     folds = folds.codes if hasattr(folds, "is_partition") else folds
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
     none = (column.values == -1).nonzero() if column.kind == "number" else ()
@@ -59,14 +59,14 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
 
 
 def given_fold_keys(table: Table, column: str) -> tuple[Keys, torch.Tensor]:
-    """Return the values of a column of folds in order, and each row's place among them: int64 ``[n]``, from 0."""
+    """Return the sorted values of a fold column, and each row's position among them: int64 ``[n]``, from 0."""
     keys, codes = sort_keys(table.coded(column))
     refuse(codes == 0, column, "a row has no fold", "Give every training row a fold")
     return keys, codes - 1
 
 
 def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
-    """Return the fold numbers in a column, int64 ``[n]``; ``name``: what errors call the column."""
+    """Return the fold numbers in a column, int64 ``[n]``; ``name``: the column's name in errors."""
     if column.kind != "number":
         problem = f"{len(column)} folds of kind {column.kind}"
         raise DataError(problem, column=name, remedy="Give one fold number per row")

@@ -1,7 +1,4 @@
-"""Statistics of a column by cell and key that need the values: quantiles, first and last.
-
-States merge exactly.
-"""
+"""Statistics by cell and key that need the values: quantiles, first and last. States merge exactly."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ Tally = dict[str, torch.Tensor]
 
 
 def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
-    """Count every known value of every key (0: left out): ``cell``, ``key`` from 0, ``value``, ``count``, sorted so."""
+    """Count each key's known values (code 0: left out): ``cell``, ``key`` from 0, ``value``, ``count``, sorted so."""
     rows = (known & (codes > 0)).nonzero().squeeze(1)
     cell = torch.zeros_like(rows) if cells is None else cells.codes[rows]
-    return _tally(cell, codes[rows] - 1, values[rows] + 0.0, torch.ones_like(rows))  # -0.0 and 0.0 are one value
+    return _tally(cell, codes[rows] - 1, values[rows] + 0.0, torch.ones_like(rows))  # -0.0 becomes 0.0
 
 
 def _tally(cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: torch.Tensor) -> Tally:
@@ -39,7 +36,7 @@ def _tally(cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: to
 
 
 def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -> Tally:
-    """Merge two partitions' tallies; ``left`` and ``right``: the places of their keys among those of both."""
+    """Merge two partitions' tallies; ``left``, ``right``: positions of their keys in the union."""
     parts = [{**t, "key": places.to(a["key"].device)[t["key"]]} for t, places in ((a, left), (b, right))]
     return _tally(*(torch.cat([part[n] for part in parts]) for n in ("cell", "key", "value", "count")))
 
@@ -47,7 +44,7 @@ def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -
 def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
     """Compute quantiles of each key's values, linear between two (Hyndman, Fan 1996, definition 7).
 
-    For each share float64 ``[size + 1]`` of the cells in ``keep``; NaN for a key without values, as in entry 0.
+    Returns per share float64 ``[size + 1]`` over the cells in ``keep``; NaN for a key without values and in entry 0.
     """
     if keep is not None:
         kept = keep.to(tally["cell"].device)[tally["cell"]]
@@ -62,7 +59,7 @@ def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torc
 def quantiles_here(
     values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, size: int, shares: Sequence[float]
 ) -> list[torch.Tensor]:
-    """Compute ``tally_quantiles`` of rows that need no merge: float64 ``[size]``; entry 0 is undefined."""
+    """Compute ``tally_quantiles`` for rows that need no merge: float64 ``[size]``; entry 0 is undefined."""
     rows = None if bool(known.all()) else known.nonzero().squeeze(1)
     codes, values = (codes, values) if rows is None else (codes[rows], values[rows])
     order = lexical_order([codes, values])
@@ -74,7 +71,7 @@ def _at_shares(
     value: torch.Tensor, total: torch.Tensor, shares: Sequence[float], reached: torch.Tensor | None
 ) -> list[torch.Tensor]:
     """Compute quantiles of values sorted by key; each key has ``total`` of them."""
-    # reached: how many values there are up to each, where equal ones are kept once; None: each is there for itself
+    # reached: cumulative counts, if equal values are merged; None: each value occurs once
     start, some = torch.cumsum(total, 0) - total, total > 0
     result = []
     for share in shares:
@@ -90,7 +87,7 @@ def _at_shares(
         (a, b), part = ends, place - low
         gap = b - a
         between = torch.where(gap.isfinite(), a + gap * part, a * (1 - part) + b * part)
-        # A part of 0 takes ``a`` alone: 0 times infinity is NaN.
+        # For a fraction of 0 take ``a`` alone: 0 times infinity is NaN.
         result.append(torch.where(some, torch.where(part == 0, a, between), torch.nan))
     return result
 
@@ -110,10 +107,10 @@ def pick_ends(
     size: int,
     ends: Sequence[str],
 ) -> dict[str, Any]:
-    """Find the first or last value in each cell and key (``codes``; rows of 0 are left out).
+    """Find the first or last value in each cell and key (code 0: no key).
 
-    At one place in the ``order`` the smallest value is first, the largest last. ``values`` are sorted ``Keys``; each
-    end has its ``code`` ``[cells, size - 1]``, 0 = none, and ``order``, arrays of that shape.
+    At equal ``order`` the smallest value is first, the largest last. ``values`` are sorted ``Keys``; each end has a
+    ``code`` ``[cells, size - 1]``, 0 = none, and an ``order`` of the same shape.
     """
     values, of_row = keyed.sort_keys(coded)
     count = 1 if cells is None else cells.count
@@ -136,7 +133,7 @@ def pick_ends(
 
 
 def _recoded(values: Keys, made: dict[str, Any]) -> dict[str, Any]:
-    """Keep only values that some key has: a state must not depend on other rows of the frame."""
+    """Drop values that no key uses: a state must not depend on other rows of the frame."""
     codes = torch.cat([m["code"].reshape(-1) for m in made.values()])
     used = torch.bincount(codes, minlength=len(values) + 1) > 0
     used[0] = False
@@ -148,7 +145,7 @@ def _recoded(values: Keys, made: dict[str, Any]) -> dict[str, Any]:
 def merge_ends(
     a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int
 ) -> dict[str, Any]:
-    """Merge two partitions' ends; ``left`` and ``right``: the places of their keys among ``size``."""
+    """Merge two partitions' ends; ``left``, ``right``: positions of their keys among ``size``."""
     values, mine, theirs = keyed.union_keys(a["values"], b["values"])
     made = {}
     for end in (n for n in a if n != "values"):
@@ -174,7 +171,7 @@ def _better(a: dict[str, Any], b: dict[str, Any], end: str) -> dict[str, Any]:
 
 
 def end_codes(state: dict[str, Any], end: str, keep: torch.Tensor | None) -> torch.Tensor:
-    """Return the code of each key's value among ``state['values']``: int64 ``[K + 1]``, 0 = none, as in entry 0."""
+    """Return the code of each key's value in ``state['values']``: int64 ``[K + 1]``, 0 = none, as in entry 0."""
     part = state[end]
     code, order = part["code"], part["order"]
     if keep is not None:
@@ -191,11 +188,11 @@ def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
     return take_or_missing(as_column(values.columns[0], name=name).to(codes.device), codes - 1)
 
 
-# Statistics of whole number columns by cell, merged exactly: value counts (for quantiles, mode) and moments.
+# Statistics of number columns by cell, merged exactly: value counts (for quantiles, mode) and moments.
 
 
 def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
-    """Count distinct numbers but NaN: ``value`` float64 ``[K]``, ascending, and ``count`` int64 ``[cells, K]``."""
+    """Count distinct numbers except NaN: ``value`` float64 ``[K]``, ascending, and ``count`` int64 ``[cells, K]``."""
     known = ~numbers.isnan()
     rows = None if bool(known.all()) else known
     numbers = numbers if rows is None else numbers[rows]
@@ -209,15 +206,15 @@ def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
 
 
 def merge_values(a: State, b: State) -> State:
-    """Merge counts by cell and value of two parts of the rows."""
+    """Merge the value counts of two partitions."""
     both = torch.cat([a["value"], b["value"].to(a["value"].device)])
     value, codes = torch.unique(both, return_inverse=True)
     places = codes.tensor_split([len(a["value"])])
     return {"value": value, "count": keyed.add_spread(a["count"], b["count"], value, *places)}
 
 
-def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum the counts over the cells where ``keep`` is True (None: all): distinct values ``[K]``, counts ``[K]``."""
+def total_counts(counts: State, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum the counts over the cells in ``keep`` (None: all): distinct values ``[K]``, counts ``[K]``."""
     by_cell = counts["count"]
     total = (by_cell if keep is None else by_cell[keep.to(by_cell.device)]).sum(0)
     return counts["value"], total
@@ -226,7 +223,7 @@ def total_counts(counts: State, keep: torch.Tensor | None = None) -> tuple[torch
 def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> torch.Tensor:
     """Compute exact quantiles of values with counts (``[K]``), linear between neighbours as ``numpy.quantile``.
 
-    NaN where nothing was counted. Beside an infinity the lower neighbour is taken.
+    NaN without values. Next to an infinity the lower neighbour is taken.
     """
     ends = torch.cumsum(count, 0)
     size = int(ends[-1]) if len(ends) else 0
@@ -242,10 +239,10 @@ def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> 
 
 
 def mode(value: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """Return the value with the highest count, float64 ``[]``: the smallest of equals, NaN if nothing was counted."""
+    """Return the most frequent value, float64 ``[]``: the smallest of ties, NaN without values."""
     if not len(count) or not int(count.max()):
         return value.new_tensor(torch.nan)
-    return value[(count == count.max()).nonzero()[0, 0]]  # argmax promises no order among equals
+    return value[(count == count.max()).nonzero()[0, 0]]  # argmax guarantees no order among ties
 
 
 def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
@@ -255,14 +252,14 @@ def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
     present = numbers if every else numbers[finite]
     if cells is None or cells.count == 1:
         parts = [present]
-    else:  # cells are few: taking each one's rows by itself keeps torch's pairwise sums
+    else:  # one pass per cell, of which there are few, keeps torch's pairwise sums
         codes = cells.codes if every else cells.codes[finite]
         parts = [present[codes == cell] for cell in range(cells.count)]
     moments = []
     for part in parts:
         size = torch.tensor(float(len(part)), dtype=torch.float64, device=part.device)
-        mean = (part / size).sum()  # divided first: the sum of large numbers would overflow; torch adds in pairs
-        rounding = ((part - mean) / size).sum()  # a device adds in another order; endless for numbers near the largest
+        mean = (part / size).sum()  # divided first, as the sum of large numbers would overflow
+        rounding = ((part - mean) / size).sum()  # devices sum in another order; infinite for huge numbers
         mean = torch.where(rounding.isfinite(), mean + rounding, mean)
         rest = part - mean
         ends = torch.aminmax(part) if len(part) else [torch.full_like(size, keyed.EMPTY[n]) for n in ("min", "max")]
@@ -271,11 +268,11 @@ def column_moments(numbers: torch.Tensor, cells: Cells | None = None) -> State:
 
 
 def merge_column_moments(a: State, b: State) -> State:
-    """Merge count, mean, squared deviations and bounds of a column in two parts of the rows."""
+    """Merge count, mean, squared deviations and bounds of two partitions."""
     one = torch.zeros(1, dtype=torch.int64)
     return keyed.merge_arrays(a, {n: v.to(a["count"].device) for n, v in b.items()}, one, one, 1)
 
 
-def total_moments(moments: State, keep: torch.Tensor | None = None) -> State:
-    """Merge moments over the cells where ``keep`` is True (None: all): float64 ``[]`` each."""
+def total_moments(moments: State, keep: torch.Tensor | None) -> State:
+    """Merge moments over the cells in ``keep`` (None: all): float64 ``[]`` each."""
     return {n: v[0] for n, v in keyed.over_cells(moments, keep).items()}

@@ -22,7 +22,7 @@ MomentArrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
-    """Return the keys sorted, so that no state depends on the rows' order, and codes int64 ``[n]`` (0 = missing)."""
+    """Return sorted keys, so that no state depends on the row order, and codes int64 ``[n]`` (0 = missing)."""
     done = coded.in_order()
     return done.keys, done.codes
 
@@ -30,8 +30,8 @@ def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
 def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Code two tables' rows by the same keys, int64 ``[n]`` and ``[m]``: codes above 0 are equal if the keys are.
 
-    The columns' codes are joined as digits of one number, which needs no table of the combinations. 0 is missing, and
-    in ``there`` also a key with a part that ``here`` lacks.
+    The columns' codes are digits of one number, which needs no table of combinations. 0 is a missing key, in ``there``
+    also a key with a part that ``here`` lacks.
     """
     if not names:
         raise DataError("there is a key of no columns", remedy="Name at least one column")
@@ -49,8 +49,8 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
 
 
 def key_text(values: pa.Array) -> pa.Array:
-    """Return key values (``[K]``, none missing) as text for hashing: equal values read the same whatever their type."""
-    # A whole number has no fraction, and a time is in seconds since 1970 in UTC (and nanoseconds)
+    """Convert key values (``[K]``, none missing) to text for hashing: equal values of any type have equal text."""
+    # Integers have no fraction; times are seconds since 1970 in UTC (and nanoseconds)
     kind = values.type
     if pa.types.is_boolean(kind):
         return values.cast(pa.uint8()).cast(pa.large_string())
@@ -73,14 +73,14 @@ def key_text(values: pa.Array) -> pa.Array:
 
 
 def hash_keys(keys: Keys, count: int, seed: int) -> torch.Tensor:
-    """Return a stable hash of each key, int64 ``[K]`` in ``0 … count - 1``, whatever type or library holds it."""
+    """Return a stable hash of each key, int64 ``[K]`` in ``0 … count - 1``, independent of type and library."""
     text = [key_text(c) for c in keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     return torch.from_numpy(hash_codes(joined, count, seed=seed))
 
 
 def of_codes(coded: Coded, values: torch.Tensor) -> torch.Tensor:
-    """Return each row's value, of those of the distinct keys (``[K]``): ``[n]``, 0 where the key is missing."""
+    """Map values of the distinct keys (``[K]``) to rows: ``[n]``, 0 where the key is missing."""
     table = torch.cat([values.new_zeros(1), values])
     return table.to(coded.codes.device).index_select(0, coded.codes)
 
@@ -107,14 +107,14 @@ def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.
 def accurate_sum(
     values: torch.Tensor, weight: torch.Tensor | None, count: torch.Tensor, places: torch.Tensor
 ) -> torch.Tensor:
-    """Sum weighted values (float64 ``[n]``, finite) by place so that the mean is exact for many and for large values.
+    """Sum weighted values (float64 ``[n]``, finite) by place, accurately for many and for large values.
 
-    A second pass finds what rounding of a long sum has lost, as the sum of the deviations from the mean.
+    A second pass adds the sum of deviations from the mean: the rounding error of the first.
     ``count``: float64 ``[size]``, the sum of the weights at each place.
     """
     weighted = values if weight is None else weight * values
     total = segment_sum(weighted, places, len(count))
-    # Whole numbers whose partial sums float64 holds exactly need no second pass.
+    # Integers whose partial sums are exact in float64 need no second pass.
     largest = max(abs(float(v)) for v in torch.aminmax(weighted)) if len(weighted) else 0.0
     if largest * len(weighted) < 2.0**53 and bool((weighted == torch.floor(weighted)).all()):
         return total
@@ -124,7 +124,7 @@ def accurate_sum(
 
 
 def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-    """Sum the kept cells of ``[cells, K]`` from the first on: ``[K]``; ``keep``: bool ``[cells]``."""
+    """Sum the cells in ``keep`` (bool ``[cells]``) of ``[cells, K]``, in order: ``[K]``."""
     rows = range(len(values)) if keep is None else keep.nonzero().squeeze(1).tolist()
     total = torch.zeros_like(values[0])
     for row in rows:
@@ -133,7 +133,7 @@ def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
 
 
 def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
-    """Return the keys of both, sorted, and the places of those of ``a`` and of ``b`` among them."""
+    """Return the sorted union of the keys, and the positions in it of those of ``a`` and of ``b``."""
     codes, distinct = a.concat(b).distinct()
     order = distinct.sort_order()
     place = torch.empty_like(order)
@@ -150,14 +150,14 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
 
 
 def add_spread(a: torch.Tensor, b: torch.Tensor, keys: Sized, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Add arrays ``[cells, K]`` of two parts, whose keys are at ``left`` and ``right`` of those of both."""
+    """Add arrays ``[cells, K]`` of two partitions; ``left``, ``right``: positions of their keys in the union."""
     cells = max(len(a), len(b))
     return spread(a, left, len(keys), cells) + spread(b.to(a.device), right, len(keys), cells)
 
 
 def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
     """Merge count, mean and sum of squared deviations of two samples (Chan, Golub, LeVeque 1979, eq. 2.1)."""
-    # Of equal shape; the mean of an empty sample is 0, and an infinite mean stays one
+    # Equal shapes; the mean of an empty sample is 0, and an infinite mean stays infinite
     count = a[0] + b[0]
     share = torch.where(count > 0, b[0] / torch.where(count > 0, count, 1), 0)
     delta = b[1] - a[1]
@@ -167,9 +167,7 @@ def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
     return count, mean, a[2] + b[2] + torch.where(both, delta**2 * a[0] * share, 0)
 
 
-# Numeric statistics of a column by cell and key, arrays ``[cells, K]``.
-#
-# Counts, sums, moments, extremes, shares of bins.
+# Numeric statistics by cell and key, arrays ``[cells, K]``: counts, sums, moments, extremes, shares of bins.
 
 Arrays = dict[str, torch.Tensor]
 
@@ -183,9 +181,9 @@ PARTS = {
     "max": ("count", "max"),
     "histogram": ("count", "bins"),
 }
-"""The arrays that each statistic is made from."""
+"""Arrays needed by each statistic."""
 
-EMPTY = {"min": torch.inf, "max": -torch.inf}  # 0 for the others
+EMPTY = {"min": torch.inf, "max": -torch.inf}  # 0 for other arrays
 
 
 def collect_moments(
@@ -199,7 +197,7 @@ def collect_moments(
 ) -> Arrays:
     """Collect one partition's arrays ``[cells, size - 1]``, those in ``parts``, of the ``known`` values.
 
-    ``codes`` (int64 ``[n]``, 0 = missing) are the rows' keys, ``size`` counts them, the one for missing included.
+    ``codes`` (int64 ``[n]``, 0 = missing) are the rows' keys; ``size`` is their number, including the missing one.
     """
 
     def total(values: torch.Tensor) -> torch.Tensor:
@@ -215,13 +213,13 @@ def collect_moments(
         some, row = result["count"].clamp_min(1), 0 if cells is None else cells.codes
         mean = total(filled) / some
         here = mean[row, codes]
-        # A second pass takes back what rounding of a long sum has lost; an infinite mean needs none.
+        # A second pass corrects the rounding of a long sum; an infinite mean needs none.
         result["mean"] = mean = mean + total(torch.where(known & here.isfinite(), filled - here, 0)) / some
     if "m2" in parts:
         rest = torch.where(known, filled - mean[row, codes], 0)
         result["m2"] = total(rest**2)
     if "m3" in parts:
-        # The mean is rounded, which a cube shows: what is left of the deviations' sum is taken out.
+        # Cubes amplify the rounding of the mean: subtract what remains of the deviations' sum.
         left = total(rest) / some
         result["m3"] = total(rest**3) - 3 * left * result["m2"] + 2 * result["count"] * left**3
     places, count = cell_places(codes, cells, size)
@@ -230,7 +228,7 @@ def collect_moments(
             edge = torch.where(known, values, EMPTY[part])
             result[part] = extreme(edge, places, count * size).view(count, size)
     if "bins" in parts:
-        # A bin holds its lower edge, the last one both; -1 = none.
+        # A bin includes its lower edge, the last one both; -1 = none.
         edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
         place = torch.bucketize(values, edges, right=True) - 1
         place = torch.where(values == edges[-1], len(edges) - 2, place)
@@ -244,7 +242,7 @@ def merge_arrays(
     a: Arrays, b: Arrays, left: torch.Tensor | None = None, right: torch.Tensor | None = None, size: int = 0
 ) -> Arrays:
     """Merge two partitions' arrays."""
-    # left, right: the places of their keys among the size keys of both; None: they have the same keys and cells
+    # left, right: positions of their keys among size; None: keys and cells are the same
     if left is not None:
         cells = max(len(x) for part in (a, b) for x in part.values())
         a = {n: spread(v, left, size, cells, EMPTY.get(n, 0)) for n, v in a.items()}
@@ -275,10 +273,10 @@ def _third(a: Arrays, b: Arrays) -> torch.Tensor:
 
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
-    """Merge the cells (``[cells, K]``) where ``keep`` (bool ``[cells]``) is True; None: all. ``[K]`` each."""
+    """Merge the cells (``[cells, K]``) in ``keep`` (bool ``[cells]``; None: all): ``[K]`` each."""
     kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in arrays.items()}
     count = max((len(v) for v in kept.values()), default=0)
-    if count == 1:  # nothing is merged with a cell that is alone
+    if count == 1:  # a single cell needs no merge
         return {n: v[0] for n, v in kept.items()}
     total = {n: v.new_full(v.shape[1:], EMPTY.get(n, 0)) for n, v in kept.items()}
     for i in range(count):  # from the first on
@@ -287,7 +285,7 @@ def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
 
 
 def statistics(total: Arrays) -> Arrays:
-    """Compute statistics ``[K + 1]`` from ``over_cells``: entry 0 is a key that is missing or has no rows."""
+    """Compute statistics ``[K + 1]`` from ``over_cells``; entry 0 is for a key that is missing or without rows."""
     total = {n: torch.cat([v.new_full((1,), EMPTY.get(n, 0)), v]) for n, v in total.items()}
     made = {n: total[n] for n in ("count", "sum") if n in total}
     if "count" not in total:

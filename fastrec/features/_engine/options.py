@@ -1,4 +1,4 @@
-"""Checks of constructor arguments that several generators share."""
+"""Shared checks of constructor arguments."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from fastrec.table.keys import is_text
 
 
 class OfColumns:
-    """Generator that treats each of ``cols`` alike, within groups ``by`` and in ``order`` where it has them.
-
-    It makes a column of each, ``{word}_{col}__{by}``, unless ``outputs`` says otherwise.
-    """
+    """Generator with one output per column of ``cols``, ``{word}_{col}__{by}``, within groups ``by`` if it has them."""
 
     cols: str | Feature | Sequence[str | Feature]
     _reads = ("cols", "by", "order")
 
     @property
     def columns(self) -> list[str]:
-        """Names of the treated columns, including those that other generators make."""
+        """Names of the input columns, including the outputs of inner generators."""
         return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
@@ -43,23 +40,23 @@ class OfColumns:
 
 
 def named(feature: Feature, word: str, col: str) -> str:
-    """Name an output: the statistic's word, the column, and the columns of the groups."""
+    """Name an output: the statistic's word, the column, and the group columns."""
     return "__".join([f"{word}_{col}", *as_list(getattr(feature, "by", None))])
 
 
 def ascending(numbers: Sequence[Any]) -> bool:
-    """Tell whether numbers ascend, each once, none of them NaN."""
+    """Check that numbers ascend strictly, without NaN."""
     values = [float(x) for x in numbers]
     return not any(map(math.isnan, values)) and values == sorted(set(values))
 
 
 def is_open(cols: Any) -> bool:
-    """Tell whether a selector among the columns has not been resolved."""
+    """Tell whether the columns contain an unresolved selector."""
     return any(isinstance(c, Selector) for c in as_list(cols))
 
 
 def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> None:
-    """Refuse an option whose value maps columns of which one is not among ``columns``."""
+    """Refuse an option that maps a column outside ``columns``."""
     given = getattr(feature, option)
     odd = next((n for n in given if n not in columns), None) if isinstance(given, Mapping) else None
     if odd is not None:
@@ -69,15 +66,15 @@ def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> N
 
 def float64(value: float) -> torch.Tensor:
     """Return a number as float64 ``[]`` on the host, which works with tensors on any device."""
-    # A Python float gives the same bits here, but ONNX would hold it as a float32
+    # A Python float has the same bits here, but ONNX would store it as float32
     return torch.tensor(value, dtype=torch.float64)
 
 
-# Targets and sample weights as checked numbers, for the target encoders.
+# Targets and sample weights as validated numbers, for the target encoders.
 
 
-def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
-    """Return a target of numbers as float64 ``[n]``, NaN where missing; ``binary``: 0 and 1 alone will do."""
+def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool) -> torch.Tensor:
+    """Return a numeric target as float64 ``[n]``, NaN where missing; ``binary``: require 0 and 1."""
     column = table[name]
     who = type(wanted_by).__name__
     if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
@@ -97,14 +94,14 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
 def averaged_numbers(
     table: Table, targets: Sequence[str], classes: Sequence[Any] | None, *, wanted_by: Feature, binary: bool = False
 ) -> list[torch.Tensor]:
-    """Return the numbers to average: each target, or each class of it. float64 ``[n]``, NaN = missing."""
+    """Return each target, or the indicator of each class: float64 ``[n]``, NaN = missing."""
     if classes is None:
         return [target_number(table, t, wanted_by=wanted_by, binary=binary) for t in targets]
     return [y for t in targets for y in class_numbers(table, t, classes, wanted_by=wanted_by)]
 
 
 def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
-    """Refuse classes that are not different values of one kind."""
+    """Refuse classes that are not distinct values of one kind."""
     who = type(wanted_by).__name__
     if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
         raise DataError(f"{who}: the classes are {classes!r}", remedy="Give a list of different values")
@@ -114,7 +111,7 @@ def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
 
 
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
-    """Return a number column as float64 ``[n]``, NaN where missing."""
+    """Return a number column as float64 ``[n]``, NaN where missing; refuse infinite values."""
     values = number_of(table, name, wanted_by=wanted_by)
     refuse(values.isinf(), name, f"{type(wanted_by).__name__}: a value is infinite", "Clip or drop such rows")
     return values

@@ -1,4 +1,4 @@
-"""Rows of groups in time order, gaps between rows, and values taken from other rows."""
+"""Rows of groups in time order, gaps between rows, and values of other rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastrec.table.keys import UNITS_PER_SECOND
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
     """Sort rows by group and order; also return which rows have no group (a missing key), bool ``[n]``."""
-    # Generators of one by and order sort once: the table remembers it
+    # Generators with equal by and order sort once, as the table caches the result
 
     def make() -> tuple[Groups, torch.Tensor]:
         keys = order_keys(table, order)
@@ -41,23 +41,21 @@ def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tup
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Order values of grouped rows, and measures on them."""
+    """Sorted order values of grouped rows, and distances between them."""
 
-    keys: torch.Tensor  # int64 or float64 [n], sorted as the groups are
-    # int64 [n], for each sorted place the first one of its group at the same time: what is before it is strictly
-    # earlier
+    keys: torch.Tensor  # int64 or float64 [n], sorted like the groups
+    # int64 [n], for each sorted place the first one of its group at the same time: places before are strictly earlier
     tied: torch.Tensor
-    per_second: int  # units of the keys in a second; 1 where the order is a number
+    per_second: int  # key units per second; 1 for a numeric order
 
     @classmethod
     def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
-        """Return the timeline of an order column (``groups`` are in its order)."""
         keys = groups.sort(order_keys(table, [order])[0])
         return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
 
 
 def run_begins(*keys: torch.Tensor) -> torch.Tensor:
-    """Tell where a run of equal keys (``[n]`` each) begins: bool ``[n]``."""
+    """Mark the first of each run of equal keys (``[n]`` each): bool ``[n]``."""
     new = torch.zeros(len(keys[0]), dtype=torch.bool, device=keys[0].device)
     new[:1] = True
     for key in keys:
@@ -66,7 +64,7 @@ def run_begins(*keys: torch.Tensor) -> torch.Tensor:
 
 
 def one_order(feature: Grouped, why: str) -> str:
-    """Return the one column that a generator orders by."""
+    """Return a generator's order column; refuse several or none."""
     order = as_list(feature.order)  # type: ignore[attr-defined]
     if len(order) != 1:
         name = type(feature).__name__
@@ -75,7 +73,7 @@ def one_order(feature: Grouped, why: str) -> str:
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a - b`` as float64 ``[n]``: exact before rounding, also if it overflows int64."""
+    """Return ``a - b`` as float64 ``[n]``: exact before rounding, even if it overflows int64."""
     rough = a.double() - b.double()
     if a.is_floating_point() or b.is_floating_point():
         return rough
@@ -88,7 +86,7 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
     if column.kind not in ("number", "datetime", "category"):
         problem = f"holds {column.kind} values, which cannot be shifted"
         raise DataError(problem, column=column.name, remedy="Choose another column")
-    if not len(column):  # every row is missing then: one row stands for it
+    if not len(column):  # all rows are missing: one placeholder row suffices
         column = replace(column, values=column.values.new_zeros(1), missing=None)
     taken = column.take(rows.clamp_min(0))
     if column.kind == "category":
@@ -101,7 +99,7 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
 
 
 class Aligned:
-    """Rows and the events of a log: their keys (``by``) coded alike, and their order columns in one unit."""
+    """Rows and the events of a log: keys (``by``) with shared codes, and order columns in one unit."""
 
     def __init__(self, table: Table, log: Table, by: list[str], order: list[str]) -> None:
         for name in order:
@@ -121,15 +119,15 @@ class Aligned:
 
     @classmethod
     def of(cls, table: Table, log: Table, by: list[str], order: list[str]) -> Aligned:
-        """Align; rows of a request remember it for other generators with this ``by`` and ``order``."""
-        # Not the log, which may outlive many requests
+        """Align rows with a log; a request's rows cache it for other generators with this ``by`` and ``order``."""
+        # Not cached on the log, which may outlive many requests
         if not is_request(table, log):
             return cls(table, log, by, order)
-        key = ("aligned", ref(log), tuple(by), tuple(order))  # no id: another table may get that of one that is gone
+        key = ("aligned", ref(log), tuple(by), tuple(order))  # no id: it may be reused for another table
         return table.remember(key, [*by, *order], lambda: cls(table, log, by, order))
 
     def before(self, counted: torch.Tensor | None = None) -> tuple[torch.Tensor, Groups]:
-        """Return ``as_of`` of these rows and events; ``counted``: bool ``[e]``, False = an event is passed over."""
+        """Return ``as_of`` of these rows and events; ``counted``: bool ``[e]``, False skips an event."""
         if self._merged is not None:
             return self._merged.last(None if counted is None else counted.numpy())
         codes = self.codes if counted is None else torch.where(counted, self.codes, 0)
@@ -147,26 +145,25 @@ def _times(column: Column) -> str:
     return f"times in {column.unit!r} with{'out a' if column.zone is None else ' a'} zone"
 
 
-# Sums over the earlier rows of a group, with or without decay, and the clock that decay goes by.
+# Sums over the earlier rows of a group, with or without decay, and the clock of the decay.
 
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Times whose differences are exact in any unit or type: ``whole + part``."""
+    """Times ``whole + part``, with exact differences in any unit or type."""
 
-    whole: torch.Tensor  # int64 [n], full seconds of a time, or the number rounded down
+    whole: torch.Tensor  # int64 [n], whole seconds, or the number rounded down
     part: torch.Tensor  # float64 [n] in [0, 1), the rest
 
     @classmethod
     def of(cls, table: Table, name: str) -> Clock:
-        """Return the clock of an order column."""
         (values,) = order_keys(table, [name])
         column = table[name]
         return cls.at(values, UNITS_PER_SECOND[column.unit] if column.kind == "datetime" else 1)
 
     @classmethod
     def at(cls, values: torch.Tensor, unit: int) -> Clock:
-        """Return the clock of order values: int64 ``[n]`` of which ``unit`` are a second, or float64 seconds."""
+        """Return the clock of order values: int64 ``[n]`` with ``unit`` per second, or float64 seconds."""
         if values.is_floating_point():
             values = values.clamp(-(2.0**62), 2.0**62)
             whole = torch.floor(values)
@@ -178,11 +175,11 @@ class Clock:
         return Clock(self.whole[rows], self.part[rows])
 
     def since(self, earlier: Clock) -> torch.Tensor:
-        """Return the time from ``earlier``, in seconds or the numbers' unit: float64 ``[n]``."""
+        """Return the time since ``earlier``, in seconds or the numbers' unit: float64 ``[n]``."""
         return difference(self.whole, earlier.whole) + (self.part - earlier.part)
 
     def after(self, other: Clock) -> torch.Tensor:
-        """Return bool ``[n]``: True if it is later than ``other``."""
+        """Mark times later than ``other``'s: bool ``[n]``."""
         return (self.whole > other.whole) | ((self.whole == other.whole) & (self.part > other.part))
 
 
@@ -193,14 +190,13 @@ def decay(age: torch.Tensor, half_life: float) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TimeRanks:
-    """All rows in order, and each row's place in time."""
+    """Rows in order, and each row's rank in time."""
 
-    order: torch.Tensor | None  # int64 [n], the rows in order; None: as they stand
-    rank: torch.Tensor  # int64 [n], the number of earlier points in time; rows at one point have the same
+    order: torch.Tensor | None  # int64 [n], the rows in order; None: row order
+    rank: torch.Tensor  # int64 [n], the number of earlier distinct times
 
     @classmethod
     def of(cls, table: Table, names: Sequence[str]) -> TimeRanks:
-        """Sort a table's rows by one column or several."""
         keys = order_keys(table, names)
         order = lexical_order(keys)
         rank = torch.cumsum(run_begins(*(key if order is None else key[order] for key in keys)), 0) - 1
@@ -216,7 +212,7 @@ class EarlierRows:
     """Each row's earlier rows of its group; rows at the same time do not see each other."""
 
     groups: Groups  # the rows by group and time
-    last: torch.Tensor  # int64 [n], for each sorted row the sorted place of the last earlier one of its group; -1: none
+    last: torch.Tensor  # int64 [n], per sorted row, the place of the group's last earlier one; -1: none
 
     @classmethod
     def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> EarlierRows:
@@ -233,10 +229,9 @@ class EarlierRows:
     def sums(
         self, values: torch.Tensor, counts: torch.Tensor, clock: Clock | None = None, half_life: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum values ``[c, n]``, 0 in rows that do not count, over the earlier rows that do, decaying by a clock.
+        """Sum values ``[c, n]`` over the earlier rows that count (others hold 0), with decay by a clock.
 
-        Return the sums as they were at the last such row, and ``[n]``, how long ago that was (0 without a clock; any
-        number where there is none).
+        Returns the sums at the last such row, and its age ``[n]`` (0 without a clock, undefined without such a row).
         """
         groups, place = self.groups, self.groups.place
         ordered = values if groups.order is None else values.index_select(1, groups.order)
@@ -244,9 +239,9 @@ class EarlierRows:
         if clock is None or not len(counts):
             return self._found(running_sum(ordered, place)), torch.zeros_like(counts, dtype=torch.float64)
         clock, counting = Clock(groups.sort(clock.whole), groups.sort(clock.part)), groups.sort(counts)
-        # Time goes on in rows that count only, so that a long wait cannot wear the sums down to nothing.
+        # The clock advances only at rows that count: a long gap must not underflow the sums.
         places = torch.arange(len(counting), device=counting.device)
-        latest = torch.cummax(torch.where(counting, places, -1), 0).values  # another group's, where sums are still 0
+        latest = torch.cummax(torch.where(counting, places, -1), 0).values  # may be another group's while sums are 0
         before = torch.cat([latest.new_full((1,), -1), latest[:-1]]).clamp_min(0)
         factor = torch.where(counting & (place > 0), decay(clock.since(clock[before]), half_life), 1)
         seen = latest.index_select(0, last).clamp_min(0)
@@ -266,11 +261,11 @@ class EarlierRows:
 
 @dataclass(frozen=True, eq=False)
 class EarlierEvents:
-    """For each row the earlier events of its group, a run among the sorted events."""
+    """Earlier events of each row's group, a run of the sorted events."""
 
-    events: torch.Tensor  # int64 [e], the event's row number in its table, by group and in order
+    events: torch.Tensor  # int64 [e], row numbers in the events' table, sorted by group and order
     start: torch.Tensor  # int64 [n], the place of the first event of the row's group
-    last: torch.Tensor  # int64 [n], the place of the last one before the row, -1 where there is none
+    last: torch.Tensor  # int64 [n], the place of the last event before the row, -1 = none
 
     def back(self, n: int) -> torch.Tensor:
         """Return the ``n``-th last event before each row, from 1: int64 ``[n]``, -1 = none."""
@@ -289,11 +284,10 @@ def earlier_events(
     counted: torch.Tensor | None = None,
     tie: torch.Tensor | None = None,
 ) -> EarlierEvents:
-    """Find the events before each row: those of a ``log``, or (None) the rows themselves.
+    """Find the events of the same group before each row: those of a ``log``, or (None) the rows themselves.
 
-    A row or an event with a missing ``by`` is in no group. Of events at one place in the ``order`` the one with the
-    larger ``tie``, then row number, is later; without an order the rows' own counts. Events not ``counted`` are passed
-    over.
+    A missing ``by`` is no group. At equal ``order`` the event with the larger ``tie``, then row number, is later;
+    without an order the row numbers decide. Events not ``counted`` are skipped.
     """
     if log is None:
         return _among_rows(table, by, order, counted, tie)
@@ -320,7 +314,7 @@ def _among_rows(
     if tie is not None:
         groups = Groups.of(table.coded(list(by)).codes, *order_keys(table, order), tie)
     rows = places if groups.order is None else groups.order
-    # Rows at one place in the order are not before each other: all have the events before the first of them.
+    # Rows with equal order do not precede each other: all see the events before the first of them.
     first = run_starts(run_begins(groups.codes, *keys)) if keys else places
     kept = groups.sort(~outside if counted is None else ~outside & counted)
     before = torch.cumsum(kept, 0) - kept.long()  # counted events before each place
@@ -340,14 +334,14 @@ def time_since(table: Table, log: Table | None, order: str, events: torch.Tensor
 
 
 class LooksBack(Grouped):
-    """Generator whose rows look at earlier rows, which may be in earlier tables if there is no ``by``."""
+    """Generator whose rows read earlier rows, which may be in earlier tables if there is no ``by``."""
 
-    # Tables follow one another in the generator's order: rows at one point of its first column are in one table.
-    # Without an order they follow one another as they are
+    # Tables follow one another in the generator's order (row order without one). Rows with equal values of its first
+    # order column are in one table
 
     @property
     def looks_back(self) -> bool:
-        """Whether rows need nothing of earlier tables but what ``keep`` returns."""
+        """Whether ``keep`` returns everything that rows need of earlier tables."""
         return not as_list(getattr(self, "by", None)) and not self.uses_future
 
     @abstractmethod
@@ -356,19 +350,19 @@ class LooksBack(Grouped):
 
     @abstractmethod
     def keep_both(self, a: State, b: State) -> State:
-        """Merge what they need of two tables, the second of which follows the first."""
+        """Merge the ``keep`` of two consecutive tables."""
 
     @abstractmethod
     def compute_after(self, table: Table, context: Context, past: State) -> dict[str, Column]:
-        """Compute as ``compute`` does, after tables of which ``past`` was kept."""
+        """Compute as ``compute`` does, after tables whose merged ``keep`` is ``past``."""
 
 
 class KeepsRows(LooksBack):
-    """Generator that needs the last few rows of the tables before."""
+    """Generator that needs the last few rows of earlier tables."""
 
     @abstractmethod
     def last_rows(self, table: Table) -> torch.Tensor:
-        """Return the rows that later rows look at: int64 ``[m]``, in order."""
+        """Return the rows that later rows read: int64 ``[m]``, in order."""
 
     def keep(self, table: Table) -> State:
         table = table.select(self.inputs)

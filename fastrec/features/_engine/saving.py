@@ -1,4 +1,4 @@
-"""A FeatureSet as a folder: ``features.json`` with the configuration, and ``states`` of the generators that learned."""
+"""A FeatureSet as a folder: ``features.json`` with the configuration, and ``states`` of the fitted generators."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fastrec.table.keys import is_numeric
 
 
 def same(a: Feature, b: Feature) -> bool:
-    """Tell whether two generators are one object, or equal in class and parameters."""
+    """Tell whether two generators are identical or equal in class and parameters."""
     return a is b or (type(a) is type(b) and a.signature == b.signature)
 
 
 def index_of(steps: Sequence[Feature], feature: Feature) -> int:
-    """Find the step that is the same generator; its place in the chain."""
+    """Find the position of an equal generator in the chain."""
     return next(i for i, s in enumerate(steps) if same(s, feature))
 
 
 def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) -> Any:
-    """Replace every generator and selector in a parameter's value, and numpy's numbers by Python's."""
+    """Replace generators and selectors in a parameter's value, and convert numpy's numbers to Python's."""
     if isinstance(value, Feature | Selector):
         return change(value)
     if isinstance(value, dict):
@@ -46,7 +46,7 @@ def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) ->
 
 def clone_steps(steps: Sequence[Feature], choose: Callable[[Selector], Selector] | None = None) -> list[Feature]:
     """Return unfitted copies, inner generators before outer ones; shared ones are cloned once."""
-    # choose returns what stands for a selector; None: the same one that has not chosen yet
+    # choose returns the replacement of a selector; None: an unresolved copy
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
@@ -60,7 +60,7 @@ def clone_steps(steps: Sequence[Feature], choose: Callable[[Selector], Selector]
 
 
 def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
-    """Return the selectors among the parameters of generators, each once."""
+    """Return the distinct selectors among the parameters of generators."""
     found: list[Selector] = []
     for step in steps:
         replace_features(step.get_params(), partial(_note_selectors, found=found))
@@ -68,7 +68,7 @@ def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
 
 
 def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
-    if isinstance(thing, Feature):  # an equal generator elsewhere is the same step, but holds selectors of its own
+    if isinstance(thing, Feature):  # an equal generator is the same step, but has different selector objects
         replace_features(thing.get_params(), partial(_note_selectors, found=found))
     elif not any(thing is s for s in found):
         found.append(thing)
@@ -78,8 +78,8 @@ _STATES = "states"
 
 
 def described(steps: Sequence[Feature], config: dict[str, Any]) -> dict[str, Any]:
-    """Return generators, inner before outer, as JSON values (``config``), and what each has learned (``states``)."""
-    # config: what else is to be kept, as JSON values
+    """Return generators, inner before outer, as JSON values (``config``), and their fitted states (``states``)."""
+    # config: further JSON values to save
     states: list[dict[str, Any] | None] = []
     for step in steps:
         states.append(None)
@@ -96,9 +96,9 @@ def described(steps: Sequence[Feature], config: dict[str, Any]) -> dict[str, Any
 
 
 def restored(state: Mapping[str, Any], trust: str | Sequence[str] = ()) -> list[Feature]:
-    """Make the generators that ``described`` gave.
+    """Create the generators that ``described`` returned.
 
-    ``trust``: the module(s) that may be imported for functions of one's own, besides those that are imported already.
+    ``trust``: modules that may be imported for user functions, besides those imported already.
     """
     steps: list[Feature] = []
     for i, entry in enumerate(state["config"]["steps"]):
@@ -112,7 +112,7 @@ def restored(state: Mapping[str, Any], trust: str | Sequence[str] = ()) -> list[
 
 
 def write_features(folder: str | Path, state: dict[str, Any]) -> None:
-    """Write what ``described`` gave; an earlier save is replaced."""
+    """Write the output of ``described``, replacing an earlier save."""
     check_replaceable(folder, "features.json")
     with atomic_folder(folder) as part:
         if any(learned is not None for learned in state["states"]):
@@ -123,8 +123,8 @@ def write_features(folder: str | Path, state: dict[str, Any]) -> None:
 
 @contextmanager
 def reading_features(folder: str | Path) -> Iterator[dict[str, Any]]:
-    """Give what ``write_features`` wrote; what fails in making features of it is an ``UnreadableFileError``."""
-    # Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
+    """Yield what ``write_features`` wrote; failures while restoring it become ``UnreadableFileError``."""
+    # Digests detect accidental damage of any file. They do not protect against tampering.
     folder = Path(folder)
     recover(folder)
     path, place = folder / "features.json", folder / _STATES
@@ -134,10 +134,10 @@ def reading_features(folder: str | Path) -> Iterator[dict[str, Any]]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         link = next((p for p in (place, place / "state.json", place / "state.safetensors") if p.is_symlink()), None)
-        if link is not None:  # it could lead out of the folder
+        if link is not None:  # it could point outside the folder
             remedy = "Save the features again, and do not load what strangers made"
             raise UnreadableFileError("the state is a link", file=link, remedy=remedy)
-        # Before any state is used: damage could show as wrong numbers alone.
+        # Before any state is used, as damage could show only as wrong numbers.
         known = config.pop("digests", None)
         found = {} if known is None else _digests(folder, config)
         odd = None if known is None else next((n for n in ("features", *known) if found.get(n) != known.get(n)), None)
@@ -191,11 +191,11 @@ def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:
     return [_revive(v, steps, trust) for v in value] if isinstance(value, list) else value
 
 
-# The functions of users that generators call, and how a saved one is found again.
+# User functions that generators call, and how a saved one is located again.
 
 
 class _Function(Feature):
-    """Base of generators from functions: names, call, and how the function is located again."""
+    """Base of generators from functions: names, call, and the function's location."""
 
     function: Callable[..., Any]
     cols: str | Feature | Sequence[str | Feature]
@@ -213,7 +213,7 @@ class _Function(Feature):
         values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
         try:
             taken = inspect.signature(self.function)
-        except ValueError:  # a built-in function may not say what it takes
+        except ValueError:  # a built-in function may have no signature
             return values
         try:
             taken.bind(*range(len(values)), **{n: None for n in taken.parameters if n == "groups"})
@@ -223,7 +223,7 @@ class _Function(Feature):
         return values
 
     def _results(self, made: Any, size: int | None) -> list[Any]:
-        """Split the function's result by output; ``size``: rows that each must have; None: any."""
+        """Split the function's result by output; ``size``: required number of rows; None: any."""
         if isinstance(made, Mapping):
             made = [made[n] for n in self.outputs if n in made]
         results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
@@ -263,8 +263,8 @@ def function_name(feature: Feature) -> str:
 
 
 def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
-    """Return the function of the generator that ``module:name`` names."""
-    # Of modules that trust does not name only those are looked at that are imported already
+    """Return the function named by a generator's ``module:name``."""
+    # Modules outside trust must be imported already
     module, _, name = where.partition(":")
     if module not in sys.modules and module not in trust:
         raise DataError(

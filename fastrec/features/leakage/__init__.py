@@ -1,4 +1,4 @@
-"""``check_leakage``: runs a pipeline again on changed rows, and names the columns that know what they must not."""
+"""``check_leakage``: rerun a pipeline on changed rows to find the columns that leak."""
 
 from fastrec.features.leakage.check import check_leakage
 from fastrec.features.leakage.report import Leak, LeakageReport

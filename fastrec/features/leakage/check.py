@@ -1,4 +1,4 @@
-"""``check_leakage``: run a pipeline again on changed rows to find the columns that leak."""
+"""``check_leakage``: the checks, and their run."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from fastrec.features.leakage.rows import (
 )
 from fastrec.table import Column, as_column, column_names, take_rows
 
-# The checks of ``check_leakage`` that change a row, a time or a fold, and the record of leaks.
+# Checks that change a row, a time or a fold, and the record of leaks.
 
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """A run with one row's target changed; ``targets``: all rows', as numbers float64 ``[n]``."""
+    """Run with one row's target changed; ``targets``: all rows' targets as numbers float64 ``[n]``."""
 
     row: int
     made: Made
@@ -48,14 +48,14 @@ class Try:
 
 
 class LeakCheck:
-    """The checks, one method each, on rows (``frame``; ``rows``: int64, their numbers in the user's frame)."""
+    """Checks, one method each, on a ``frame``; ``rows``: int64, the rows' numbers in the user's frame."""
 
     def __init__(self, runner: Runner, frame: Any, choice: CheckedRows, rows: torch.Tensor, strict: bool) -> None:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
         self.base = runner.start(frame)
         self.scale = {n: typical(c) for n, c in self.base.items()}
-        self.suspects = list(self.base)  # columns whose moving means something
-        self.unclear: set[str] = set()  # those of which no single row's move means anything
+        self.suspects = list(self.base)  # columns whose changes can be leaks
+        self.unclear: set[str] = set()  # columns for which one row's change proves nothing
         self.held = {n: statistics.HeldTarget(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
         self.tries: list[Try] = []
         self.leaks: dict[tuple[str, Kind], Leak] = {}
@@ -64,7 +64,6 @@ class LeakCheck:
         self.checked: list[str] = []
 
     def report(self, whole: int) -> LeakageReport:
-        """Return the leaks among the columns that the pipeline returns."""
         outputs = self.runner.listed
         leaks = [leak for leak in self.leaks.values() if leak.column in {*outputs, *self.runner.passed_on}]
         used = f"{len(self.rows):,} rows" + (f" of {whole:,}" if len(self.rows) < whole else "")
@@ -72,7 +71,7 @@ class LeakCheck:
         return LeakageReport(leaks, [*excused, *self.notes], [used, *self.checked], outputs)
 
     def twice(self) -> None:
-        """Run twice on the same rows: random columns are leaks of their own, and no suspects afterwards."""
+        """Run twice on the same rows: columns that differ are ``random`` leaks, and no suspects afterwards."""
         made = self.runner.run(self.frame, "on the rows as they are")
         odd = self.compare("random", self.base, made, "it was run a second time", torch.arange(len(self.rows)))
         self.suspects = [n for n in self.suspects if n not in odd]
@@ -91,7 +90,7 @@ class LeakCheck:
     def own_targets(self, probes: int) -> None:
         """Change one row's target at a time."""
         keys = key_codes(self.frame, self.choice).values()
-        sizes = [torch.where(codes > 0, torch.bincount(codes)[codes], 0) for codes in keys]  # of each row's key
+        sizes = [torch.where(codes > 0, torch.bincount(codes)[codes], 0) for codes in keys]  # size of each row's key
         tries = [self.try_one(row) for row in probe_rows(self.choice, sizes, probes)]
         self.checked.append(f"the own targets of {len(tries)}")
         odd = {
@@ -115,7 +114,6 @@ class LeakCheck:
         self.tries = tries
 
     def try_one(self, row: int) -> Try:
-        """Change one row's target."""
         source, made, targets = self.change(torch.tensor([row]), f"with another target in row {int(self.rows[row])}")
         name, taken = next(iter(source.items()))
         column = self.choice.table[name]
@@ -123,7 +121,7 @@ class LeakCheck:
         return Try(row, made, what, targets)
 
     def change(self, rows: torch.Tensor, what: str) -> tuple[dict[str, torch.Tensor], Made, dict[str, torch.Tensor]]:
-        """Change some rows' targets: the rows that they are taken from, the columns made, and all rows' targets."""
+        """Change some rows' targets: return the rows they are taken from, the columns, and all rows' targets."""
         source = self.choice.other_targets(rows)
         made = self.runner.run(with_rows_of(self.frame, source), what)
         return source, made, {n: held.y[source[n]] for n, held in self.held.items()}
@@ -134,10 +132,10 @@ class LeakCheck:
         return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
 
     def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
-        # A row's value follows its own target if it moves farther, or against it, than those of most others: of
-        # ``LEAK_SIGNS`` rows all but one on one side of them is 4 in 100,000 by chance.
+        # A row's value follows its own target if it moves farther, or in the other direction, than most others. By
+        # chance all but one of ``LEAK_SIGNS`` rows are on one side of them with probability 4 in 100,000.
         target, held = next(iter(self.held.items()))
-        above = []  # by how much more of the others move less than the row than move more, in its target's direction
+        above = []  # others that move less minus others that move more, in the target's direction
         for t in (t for t in tries if name in t.made):
             moves = statistics.change(self.base[name], t.made[name]) * (t.targets[target] - held.y)[t.row].sign()
             above.append(int((moves < moves[t.row]).sum() - (moves > moves[t.row]).sum()))
@@ -194,10 +192,10 @@ class LeakCheck:
         at_made: torch.Tensor | None = None,
         excuse: Callable[[str], str | None] = lambda name: None,
     ) -> set[str]:
-        """Record the suspects that have moved (a leak of this kind) between ``base`` and ``made``, and return them.
+        """Record the suspects that differ between ``base`` and ``made`` as leaks of this kind, and return them.
 
-        ``rows`` of the checked frame must not move; they are at ``at`` in ``base`` (None: their numbers) and at
-        ``at_made`` in ``made``. ``excuse`` says why a column's move is no leak, if so.
+        ``rows`` of the checked frame must not change; they are at ``at`` in ``base`` (None: their numbers) and at
+        ``at_made`` in ``made``. ``excuse`` returns why a column's change is no leak, if so.
         """
         at = rows if at is None else at
         at_made = at if at_made is None else at_made
@@ -231,9 +229,9 @@ class LeakCheck:
         return f"uses later rows of the training data, through {learners[0]!r}" if learners else None
 
 
-# The checks of ``check_leakage`` that change many targets at once, or none.
+# Checks that change many targets at once, or none.
 
-# Describes what is wrong with a column, or returns None.
+# Returns a description of a column's leak, or None.
 Test = Callable[[Column, statistics.HeldTarget], str | None]
 _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 
@@ -242,22 +240,21 @@ _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 class RandomRuns:
     """Runs with targets of all rows changed at random."""
 
-    made: list[Made]  # of each run the columns
-    targets: list[dict[str, torch.Tensor]]  # of each run, as numbers by name: float64 ``[n]``
-    flips: torch.Tensor  # bool ``[runs, n]``, whose targets were changed in which run
-    moves: dict[str, torch.Tensor]  # by how much each column of all runs has moved: float64 ``[runs, n]``
+    made: list[Made]  # columns of each run
+    targets: list[dict[str, torch.Tensor]]  # targets of each run by name, as float64 ``[n]``
+    flips: torch.Tensor  # bool ``[runs, n]``, rows whose targets each run changed
+    moves: dict[str, torch.Tensor]  # change of each column in all runs: float64 ``[runs, n]``
 
     def of(self, name: str) -> list[Column]:
-        """Return one column of the runs that have it."""
         return [made[name] for made in self.made if name in made]
 
     def still(self, name: str) -> bool:
-        """Test whether no run has moved a column."""
+        """Test that no run has changed a column."""
         return name in self.moves and not bool(self.moves[name].any())
 
 
 def draws(check: LeakCheck) -> RandomRuns:
-    """Change many rows' targets at random, then of ever fewer that seem to follow their own; return the first runs."""
+    """Change many rows' targets at random, then of the shrinking set that seems to follow; return the first runs."""
     known = torch.ones(len(check.rows), dtype=torch.bool)
     for name in check.choice.targets:
         known &= ~check.choice.table[name].is_missing()
@@ -305,7 +302,7 @@ def _followers(base: Column, drawn: RandomRuns, name: str) -> statistics.Followe
 
 
 def _confirm(check: LeakCheck, name: str, found: statistics.Followers, few: torch.Tensor) -> None:
-    # A row that follows by chance does not move with its target changed alone.
+    # A row that follows by chance does not move if only its target changes.
     base = check.base[name]
     rows = found.rows[: limits.LEAK_SINGLE].tolist()
     for row in dict.fromkeys([*rows, *few[: limits.LEAK_SINGLE].tolist()]):
@@ -319,13 +316,13 @@ def _confirm(check: LeakCheck, name: str, found: statistics.Followers, few: torc
         if not exact:
             check.compare("own target", check.base, t.made, t.what, torch.tensor([row]))
             return
-        if int((delta != 0).sum()) == 1:  # where others' digits move as well it may be rounding
+        if int((delta != 0).sum()) == 1:  # if other values move too, it may be rounding
             check.add(name, "own target", int(check.rows[row]), f"its last digits changed when {t.what}", {name})
             return
 
 
 def leave_one_out(check: LeakCheck, drawn: RandomRuns, df: Any) -> None:
-    """Find values that tell their row's target within a key of ``df``, whatever the targets are."""
+    """Find values that reveal their row's target within a key of ``df``, whatever the targets are."""
     keys = [torch.zeros(len(check.rows), dtype=torch.int64), *key_pairs(df, check.choice).values()]
     if check.choice.keys:
         keys.append(check.choice.table.coded(check.choice.keys).codes)
@@ -344,7 +341,7 @@ def leave_one_out(check: LeakCheck, drawn: RandomRuns, df: Any) -> None:
 
 
 def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield, for ``told_within``, the rows that one row's target has moved, with that row, before and after."""
+    """Yield, for ``told_within``, the rows moved by one row's target, with that row, before and after."""
     for t in check.tries:
         if name not in t.made:
             continue
@@ -359,8 +356,8 @@ def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[tor
 def made_beforehand(
     check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: CheckedRows, fixed: Sequence[str]
 ) -> None:
-    """Compare columns that no target moves with statistics of the targets."""
-    # given, whole: all rows as the user gave them, and their targets, order and key: a table's means are over all
+    """Compare columns that no target changes with statistics of the targets."""
+    # given, whole: the user's full frame and its targets, order and key: means in a table are over all rows
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
     columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
     columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in check.leaks for k in _TOLD)}
@@ -390,7 +387,7 @@ def _hold(check: LeakCheck, name: str, column: Column, held: statistics.HeldTarg
         what = test(column, held)
         if what is None:
             continue
-        if kind == "row order" and check.choice.order:  # time may bring it about
+        if kind == "row order" and check.choice.order:  # time may explain the order
             check.notes[f"{name!r}: {what}"] = None
         else:
             check.add(name, kind, None, what, {name})
@@ -414,33 +411,35 @@ def check_leakage(
     max_rows: int = 5000,
     strict: bool = False,
 ) -> LeakageReport:
-    """Check whether a pipeline's columns give away the target or the future, by running it on changed rows.
+    """Check whether a pipeline's columns leak the target or the future, by running it on changed rows.
 
-    *Own target*: one row's target is changed, then many at random; no value may move with its own row's target.
-    *Leave-one-out*: no value may tell its row's target within a key (columns of few distinct values, at most pairs),
-    whatever the targets. *Outside*, *copy*, *row order*: a column that no target moves (in other tables or the frame
-    too; tables are not varied) may not be a statistic of the target by key over all rows, nor map one to one to it, nor
-    be the row number of a frame sorted by it. *Future* (with ``order``): rows from a time on are dropped, then
-    shuffled; no earlier value may move. *Outer folds* (with ``folds``): a fold's targets are changed; no value of its
-    rows may move, of a FeatureSet no value that ``cross_fit`` yields for it. Random runs and copies come first.
+    - *Own target*: one row's target is changed, then many at random; no value may change with its row's target.
+    - *Leave-one-out*: no value may reveal its row's target within a key (columns of few distinct values, or pairs of
+      them), whatever the targets are.
+    - *Outside*, *copy*, *row order*: this concerns columns that no target changes, those of tables and the frame too
+      (tables are not varied). None may be a statistic of the target by key over all rows, map one to one to it, or be
+      the row number of a frame sorted by it.
+    - *Future* (with ``order``): rows from a time on are dropped, then shuffled; no earlier value may change.
+    - *Outer folds* (with ``folds``): a fold's targets are changed; no value of its rows may change. For a FeatureSet
+      this includes values that ``cross_fit`` yields for the fold.
 
-    A column without a leak found is not proved clean: means computed beforehand from other folds, or a noisy table of
+    Random runs and copies are checked first. A column without a finding is not proved clean: means computed beforehand
+    from other folds, or a noisy table of targets, pass. Effects that a very good column may show are notes, not leaks.
     targets, pass. Effects that a very good column may show too are notes, not leaks.
 
     Args:
-        pipeline: a FeatureSet, a generator, or a function from a frame to it with columns added (or only those), row
-            for row. It runs some twenty times, thirty with ``order`` and ``folds``; a FeatureSet's state is unchanged.
+        pipeline: a FeatureSet, a generator, or a function from a frame to it with columns added (or only those), in
+            the same row order. It runs about 20 times, 30 with ``order`` and ``folds``; a FeatureSet is not changed.
         df: training rows of any supported library, with the target; not changed.
         target: the target column(s).
-        order: the column(s) of time or steps. Rows of one time do not count as earlier.
-        key: the column(s) of rows that belong together (a session); for one generator also the key of its folds. None:
-            a FeatureSet's own.
+        order: the column(s) of time or steps. Rows at the same time do not count as earlier.
+        key: the column(s) that group rows (a session); for one generator also its folds' key. None: the FeatureSet's.
         folds: the folds of the model's validation: integers ``[n]`` from 0, or a column's name.
         tables: other tables that a FeatureSet reads, by name; not changed.
         probes: the number of rows, of rare and of frequent keys, whose targets are changed one by one.
         seed: the seed of the choice of rows.
-        max_rows: the largest number of rows checked: whole keys, or the earliest rows, or random ones.
-        strict: report, instead of note, statistics that a FeatureSet learns from later training rows too (counts).
+        max_rows: the maximal number of rows checked: whole keys, the earliest rows, or random ones.
+        strict: also report statistics that a FeatureSet learns from later training rows (counts), instead of a note.
 
     Returns:
         The report: ``report.ok``, ``report.columns``, ``print(report)``, ``report.raise_for_leaks()``.

@@ -1,4 +1,4 @@
-"""The report of ``check_leakage``: leaks by kind, their remedies, and notes."""
+"""Report of ``check_leakage``: leaks by kind, their remedies, and notes."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ REMEDIES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Leak:
-    """A leaking column.
+    """Leaking column.
 
     Args:
         column: the column.
-        kind: one of these.
+        kind: one of:
 
             - ``random``: two runs differ;
             - ``copy``: it is the target, or maps one to one to it;
-            - ``own target``: the row's own target moves its value;
-            - ``leave-one-out``: the value tells the row's own target, though only other rows' targets move it;
+            - ``own target``: the row's own target changes its value;
+            - ``leave-one-out``: the value reveals the row's own target, but only other rows' targets change it;
             - ``outside``: it is a statistic of these rows' targets, computed before the pipeline (another table);
             - ``row order``: it is a row number or id, and the rows are sorted by the target;
-            - ``future``, ``outer fold``: later rows, or targets of the row's fold, move its value.
-        row: the first such row, from 0 in the frame given; None: all rows.
+            - ``future``, ``outer fold``: later rows, or targets of the row's fold, change its value.
+        row: the first affected row, from 0 in the given frame; None: all rows.
         detail: the change, and its effect on the row's value.
-        generator: the generator where it begins, as written; None for a function.
+        generator: the generator that causes the leak, as written; None for a function.
     """
 
     column: str
@@ -56,10 +56,10 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakageReport:
-    """The result of ``check_leakage``; true if it has no leaks."""
+    """Result of ``check_leakage``; true if there are no leaks."""
 
-    leaks: list[Leak]  #: the leaks, one for each column and kind
-    notes: list[str] = field(default_factory=list)  #: effects that are no leak by themselves
+    leaks: list[Leak]  #: one for each column and kind
+    notes: list[str] = field(default_factory=list)  #: effects that alone are no leak
     checked: list[str] = field(default_factory=list)  #: the checks, in words
     outputs: list[str] = field(default_factory=list)  #: all columns checked
 
@@ -73,11 +73,11 @@ class LeakageReport:
 
     @property
     def columns(self) -> list[str]:
-        """The guilty columns, each once."""
+        """The leaking columns, each once."""
         return list(dict.fromkeys(leak.column for leak in self.leaks))
 
     def raise_for_leaks(self) -> None:
-        """Raise LeakageError, naming the columns, if there is a leak."""
+        """Raise LeakageError with the columns if there is a leak."""
         if self.leaks:
             first = self.leaks[0]
             found = f"{len(self.columns)} of {len(self.outputs)} columns leak ({', '.join(self.columns)})"

@@ -1,4 +1,4 @@
-"""The rows that ``check_leakage`` checks, those it changes, and the times it cuts at."""
+"""Rows that ``check_leakage`` checks and changes, and the times at which it cuts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fastrec.table.frames import row_count
 
 @dataclass(frozen=True, eq=False)
 class CheckedRows:
-    """A table of the targets, order and key of the checked rows, and the seed of every choice."""
+    """Targets, order and key of the checked rows, and the seed of every choice."""
 
     table: Table
     targets: list[str]
@@ -54,7 +54,7 @@ class CheckedRows:
         return torch.Generator().manual_seed(self.seed)
 
     def other_targets(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return, for each target, the row whose value each row takes: for ``rows`` a far value, else its own."""
+        """Return, per target, the row whose value each row takes: a distant value for ``rows``, else its own."""
         source = {}
         for name in self.targets:
             taken = torch.arange(len(self.table))
@@ -66,7 +66,7 @@ class CheckedRows:
         return source
 
     def one_target(self, chosen: torch.Tensor) -> dict[str, torch.Tensor]:
-        """As ``other_targets``, but all ``chosen`` rows (bool ``[n]``) take one value: that which moves most."""
+        """Return as ``other_targets``, but all ``chosen`` rows (bool ``[n]``) take one value: the most distant."""
         source = {}
         for name in self.targets:
             low, high, position = self._ends(name)
@@ -76,7 +76,7 @@ class CheckedRows:
         return source
 
     def _ends(self, name: str) -> tuple[int, int, torch.Tensor]:
-        """Return the rows with the two values farthest apart, and each row's value as a number: float64 ``[n]``."""
+        """Return the rows with the two most distant values, and each row's value as a number: float64 ``[n]``."""
         column = self.table[name]
         known = ~column.is_missing()
         position = column.number() if column.kind in ("number", "datetime") else column.coded().codes.double()
@@ -89,8 +89,8 @@ class CheckedRows:
         return low, high, order.nan_to_num(0)
 
     def mixed_future(self, cut: int, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return, for each column, the rows whose values each row takes: rows from a cut on are shuffled."""
-        # Whole rows are shuffled, so columns of one row stay together; targets are shuffled apart, order columns stay.
+        """Return, per column, the rows whose values each row takes: rows from a cut on are shuffled."""
+        # Whole rows are shuffled, so their columns stay together. Targets are shuffled apart; order columns stay.
         later = (self.rank >= cut).nonzero().squeeze(1)
         random = self.generator()
         rows, targets = torch.arange(len(self.rank)), torch.arange(len(self.rank))
@@ -100,7 +100,7 @@ class CheckedRows:
 
 
 def sample_rows(choice: CheckedRows, most: int) -> torch.Tensor:
-    """Choose the rows to check, in their order: all, or whole keys, or the earliest, or random ``most``."""
+    """Choose at most ``most`` rows, in row order: all, whole keys, the earliest, or random ones."""
     n = len(choice.table)
     if n <= most:
         return torch.arange(n)
@@ -120,7 +120,7 @@ def sample_rows(choice: CheckedRows, most: int) -> torch.Tensor:
 
 
 def key_codes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
-    """Return columns that may be keys, as codes int64 ``[n]``, 0 where missing."""
+    """Return possible key columns as codes int64 ``[n]``, 0 where missing."""
     found = {}
     odd = {*choice.targets, *choice.order}
     for name in [n for n in column_names(frame) if n not in odd][: limits.LEAK_KEYS]:
@@ -138,7 +138,7 @@ def key_codes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
 
 
 def key_pairs(frame: Any, choice: CheckedRows) -> dict[tuple[str, ...], torch.Tensor]:
-    """Return columns that may be keys, and pairs of the first of them, as codes int64 ``[n]``, 0 where missing."""
+    """Return possible key columns, and pairs of the first of them, as codes int64 ``[n]``, 0 where missing."""
     single = key_codes(frame, choice)
     found: dict[tuple[str, ...], torch.Tensor] = {(n,): codes for n, codes in single.items()}
     names = list(single)[: limits.LEAK_PAIRED_KEYS]
@@ -158,7 +158,7 @@ def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def probe_rows(choice: CheckedRows, sizes: Sequence[torch.Tensor], count: int) -> list[int]:
-    """Choose rows to change the target of: of rare, usual and frequent keys, with small and with large targets."""
+    """Choose rows whose target to change: of rare, usual and frequent keys, with small and large targets."""
     random = choice.generator()
     known = torch.ones(len(choice.table), dtype=torch.bool)
     for name in choice.targets:
@@ -177,7 +177,7 @@ def probe_rows(choice: CheckedRows, sizes: Sequence[torch.Tensor], count: int) -
         if not bool(wanted.any()):
             break
         candidates = rows[wanted]
-        # Half of the rows are chosen by their keys, the others by chance alone.
+        # Half of the rows are chosen by their keys, the others at random.
         if place < (count + 1) // 2 and place < len(wishes):
             wish, size = wishes[place]
             candidates = _by_size(candidates, size[candidates], wish)
@@ -186,7 +186,7 @@ def probe_rows(choice: CheckedRows, sizes: Sequence[torch.Tensor], count: int) -
 
 
 def _by_size(rows: torch.Tensor, sizes: torch.Tensor, wish: float) -> torch.Tensor:
-    """Sort rows by a wish: first keys of few rows but not of one (0), of the median (.5), of most (1), of one (-1)."""
+    """Sort rows by the distance of their key's size to the ``wish`` quantile of sizes above 1; below 0: single rows."""
     if wish < 0:
         return rows[torch.argsort((sizes != 1).long(), stable=True)]
     several = sizes[sizes > 1]
@@ -229,7 +229,7 @@ Made = dict[str, Column]
 
 
 class SetRunner:
-    """A FeatureSet with other ``tables``, run on clones of itself; the columns of all its steps are compared."""
+    """FeatureSet with other ``tables``, run on clones; the columns of all its steps are compared."""
 
     def __init__(self, features: FeatureSet, tables: Mapping[str, Any] | None) -> None:
         self.given, self.listed, self.passed_on = features, [], []
@@ -237,14 +237,14 @@ class SetRunner:
         self.steps: list[Feature] = []
 
     def prepare(self, df: Any, names: Sequence[str]) -> Table:
-        chooses = selectors_of(self.given.steps)  # among all columns
+        chooses = selectors_of(self.given.steps)  # resolved among all columns
         return Table.read(df, None if chooses else list(dict.fromkeys([*self.given.fit_inputs, *names])))
 
     def start(self, frame: Table) -> Made:
         chosen = _clone(self.given)
-        if selectors_of(chosen.steps):  # which columns they stand for is known once they were fitted
+        if selectors_of(chosen.steps):  # their columns are known only after fit
             chosen.fit(frame, tables=self.tables)
-        # Selectors are fixed to the chosen columns: on changed rows they might choose others.
+        # Selectors are replaced by the chosen columns: on changed rows they might choose others.
         fix = lambda s: selector_from({"how": {"what": "columns", "listed": s.names}, "names": s.names})  # noqa: E731
         self.listed, self.steps = chosen.outputs, clone_steps(chosen.steps, fix)
         return self.run(frame, "on the rows as they are")
@@ -253,7 +253,6 @@ class SetRunner:
         return self._made(self.whole().fit_transform(frame, tables=self.tables))
 
     def whole(self) -> FeatureSet:
-        """Return a clone that returns the columns of all steps."""
         options = {n: v for n, v in self.given.get_params().items() if n not in ("features", "keep", "cache")}
         return _clone(FeatureSet(self.steps, **options))
 
@@ -264,7 +263,7 @@ class SetRunner:
         return lambda rows: self._made(fitted.transform(rows, tables=self.tables))
 
     def cross_fit(self, frame: Table, folds: torch.Tensor, k: int) -> tuple[Made, Made]:
-        """Return the training and validation columns of outer fold ``k``, which has rows."""
+        """Return the training and validation columns of outer fold ``k``, which is not empty."""
         train, valid = next(self.whole().cross_fit(frame, folds, tables=self.tables, only=[k]))
         return self._made(train), self._made(valid)
 
@@ -279,10 +278,10 @@ class SetRunner:
 
 
 class FunctionRunner:
-    """A user's function from frame to frame, called with copies."""
+    """User's function from frame to frame, called with copies."""
 
-    # Rows must come back in their order (or, from pandas, with a unique index). targets are no features; the columns
-    # fixed reveal a changed order of rows
+    # Rows must come back in order (or, from pandas, with a unique index). targets are no features; the unchanged
+    # columns fixed reveal a changed order of rows
 
     def __init__(self, function: Callable[[Any], Any], targets: Sequence[str], fixed: Sequence[str]) -> None:
         self.listed, self.passed_on = [], []
@@ -306,7 +305,7 @@ class FunctionRunner:
             return False
         try:
             there, here = as_column(frame[name], name=name), as_column(result[name], name=name)
-        except DataError:  # values that no Column holds: no feature either
+        except DataError:  # a Column cannot hold the values: no feature either
             return True
         odd = moved(there, here)
         if not bool(odd.any()):
@@ -324,7 +323,7 @@ class FunctionRunner:
 
     def _call(self, frame: Any, what: str) -> Any:
         given = frame
-        if not isinstance(frame, Table | pa.Table | pa.RecordBatch) and library_of(frame) != "polars":  # not immutable
+        if not isinstance(frame, Table | pa.Table | pa.RecordBatch) and library_of(frame) != "polars":  # mutable
             given = copy.deepcopy(frame) if isinstance(frame, Mapping) else frame.copy()
         try:
             result = self.function(given)
@@ -362,7 +361,7 @@ def _clone(features: FeatureSet) -> FeatureSet:
 
 
 def in_order_of(frame: Any, result: Any) -> Any:
-    """Sort a pandas result's rows as the frame's, by a unique index; other results stay as they are."""
+    """Sort a pandas result's rows as the frame's, by a unique index; other results stay unchanged."""
     if library_of(frame) != "pandas" or not hasattr(result, "index") or result.index.equals(frame.index):
         return result
     index = frame.index
@@ -373,7 +372,7 @@ def in_order_of(frame: Any, result: Any) -> Any:
 
 
 def with_rows_of(frame: Any, source: Mapping[str, torch.Tensor]) -> Any:
-    """Return the frame with values of ``source`` columns taken from other rows (int64 ``[n]``); all else stays."""
+    """Return the frame with ``source`` columns taken from other rows (int64 ``[n]``); all else stays."""
     if isinstance(frame, Table):
         return frame.with_columns({n: frame[n].take(rows.to(frame.device)) for n, rows in source.items()})
     if isinstance(frame, Mapping):
@@ -399,7 +398,7 @@ def with_rows_of(frame: Any, source: Mapping[str, torch.Tensor]) -> Any:
 
 
 def moved(before: Column, after: Column, scale: float | None = None) -> torch.Tensor:
-    """Mark the values of a column that differ, but for rounding: bool ``[n]``; missing equals missing."""
+    """Mark the values of a column that differ beyond rounding: bool ``[n]``; missing equals missing."""
     # scale: the column's typical size; None: computed from before
     gone = before.is_missing()
     gone_too = after.is_missing().to(gone.device)
@@ -447,7 +446,7 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
     a, b = before.to_arrow(), after.to_arrow()
     try:
         unequal = np.array(pc.not_equal(a, b).fill_null(False), dtype=bool)
-    except (pa.ArrowException, TypeError):  # values that Arrow does not compare (structs, text with numbers)
+    except (pa.ArrowException, TypeError):  # Arrow cannot compare (structs, text with numbers)
         unequal = np.array([x != y for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], dtype=bool)
     return torch.from_numpy(unequal).to(before.is_missing().device)
 
@@ -463,7 +462,7 @@ def _far(a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def same_values(a: Column, b: Column) -> bool:
-    """Test whether two columns hold the same values, in any order."""
+    """Test whether two columns hold the same values in any order."""
     try:
         left, right = a.coded(), b.coded()
     except DataError:
@@ -482,7 +481,7 @@ def shown(column: Column, row: int) -> str:
 
 
 def as_features(pipeline: Any, key: Any) -> FeatureSet | None:
-    """Return a FeatureSet, or a generator as one; None for anything else."""
+    """Return a FeatureSet, or a generator wrapped in one; None for anything else."""
     if isinstance(pipeline, FeatureSet):
         return pipeline
     return FeatureSet([pipeline], key=as_list(key) or None) if isinstance(pipeline, Feature) else None

@@ -1,4 +1,4 @@
-"""Statistics of leaks: rows that follow their own target in random runs, columns that were made from targets."""
+"""Statistics of leaks: rows that follow their own target in random runs, columns precomputed from targets."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _LEAST_PAIRS = {"drawn": 500, "moved": 120, "static": 150}
 
 
 def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw whose targets are changed in which run, bool ``[LEAK_DRAWS, n]``: each ``known`` one in some, not in all."""
+    """Draw which runs change whose targets, bool ``[LEAK_DRAWS, n]``: each ``known`` one in some, but not all."""
     count = limits.LEAK_DRAWS
     numbers = torch.randint(1, (1 << count) - 1, (len(known),), generator=generator)
     return ((numbers >> torch.arange(count).unsqueeze(1)) & 1).bool() & known
 
 
 def change(before: Column, after: Column, scale: float | None = None, *, exact: bool = False) -> torch.Tensor:
-    """Return by how much each value has moved: float64 ``[n]``, 0 if not at all; 1 for values that are no numbers."""
-    # exact: count moves that may be rounding too
+    """Return the size of each value's change: float64 ``[n]``, 0 if unchanged; 1 for values that are no numbers."""
+    # exact: include changes that may be rounding
     odd = moved(before, after, scale).to("cpu")
     if not exact and not bool(odd.any()):
         return torch.zeros(len(odd), dtype=torch.float64)
     if before.kind != after.kind or before.kind not in ("number", "vector"):
         return odd.double()
     a, b = before.values.to("cpu").double(), after.values.to("cpu").double()
-    if before.kind == "vector":  # a sum with random weights tells vectors apart by one number
+    if before.kind == "vector":  # a randomly weighted sum distinguishes vectors by one number
         if a.shape != b.shape:
             return odd.double()
         weights = torch.rand(a.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -54,11 +54,11 @@ class Followers:
     """Rows of a column that may follow their own target, the likeliest first: int64."""
 
     rows: torch.Tensor
-    effects: torch.Tensor  # by how much each moves with its target
-    exact: bool  # whether only the last digits move
+    effects: torch.Tensor  # change of each row with its target
+    exact: bool  # whether only the last digits change
 
     def left(self, delta: torch.Tensor, flipped: torch.Tensor) -> Followers:
-        """Keep the rows that moved in a further run (``delta``) if, and only if, their target was ``flipped``."""
+        """Filter for rows that moved in a further run (``delta``) if, and only if, their target was ``flipped``."""
         has_moved = delta[self.rows].abs() >= self.effects.abs() / 2
         stays = has_moved == flipped[self.rows]
         return Followers(self.rows[stays], self.effects[stays], self.exact)
@@ -66,16 +66,16 @@ class Followers:
 
 def followers(deltas: torch.Tensor, flips: torch.Tensor, *, exact: bool) -> Followers:
     """Find rows whose value moves with their own target, over runs in which targets were changed at random."""
-    # Each row's changes are drawn by themselves, so effects of other rows are independent of them. A row counts if its
-    # moves with and without its target changed (deltas, flips: [LEAK_DRAWS, n]) differ by many standard errors. By
-    # chance a row does too that follows another one changed in the same runs
+    # Each row's changes are drawn independently, so effects of other rows average out. A row counts if its moves with
+    # and without its target changed (deltas, flips: [LEAK_DRAWS, n]) differ by many standard errors. By chance a row
+    # that follows another one changed in the same runs counts too
     on, off = flips.sum(0).double().clamp_min(1), (~flips).sum(0).double().clamp_min(1)
     with_it, without = (deltas * flips).sum(0) / on, (deltas * ~flips).sum(0) / off
     effect = with_it - without
     rest = (deltas - torch.where(flips, with_it, without)).square().sum(0)
     error = (rest / (len(deltas) - 2) * (1 / on + 1 / off)).sqrt()
     ratio = effect.abs() / torch.maximum(error, 1e-9 * effect.abs())
-    if exact:  # signs of such moves mean nothing: they must be there in the same runs
+    if exact:  # signs of such moves mean nothing; they must occur in the same runs
         effect, ratio = effect.abs(), torch.where(((deltas != 0) == flips).all(0), torch.inf, 0.0)
         effect = torch.where(effect == 0, deltas.abs().amax(0), effect)
     chosen = ((ratio >= limits.LEAK_ERRORS) & (effect != 0) & flips.any(0)).nonzero().squeeze(1)
@@ -84,7 +84,7 @@ def followers(deltas: torch.Tensor, flips: torch.Tensor, *, exact: bool) -> Foll
 
 
 def movers(deltas: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
-    """Return the rows that moved, those first that move most with their own target; none if 30 % of rows moved."""
+    """Return the moved rows, those that move most with their own target first; none if 30 % of rows moved."""
     odd = deltas != 0
     rows = odd.any(0)
     if float(rows.double().mean()) > 0.3:
@@ -103,10 +103,10 @@ def by_group(codes: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def told_within(
     codes: torch.Tensor, y: torch.Tensor, values: torch.Tensor, order: torch.Tensor | None = None
 ) -> tuple[int, int]:
-    """Count the pairs that tell the target within groups: equal values for equal targets, all higher or all lower else.
+    """Count the pairs that reveal the target within groups: equal values for equal targets, else all higher or lower.
 
-    Pairs are neighbours in groups of at least four rows and several targets (in smaller ones folds leave out one row
-    too); 0 if one contradicts. The second number counts those of equal targets.
+    Pairs are neighbours in groups of at least four rows and several targets, as folds leave out one row in smaller ones
+    too. The count is 0 if one pair contradicts. The second number counts the pairs of equal targets.
     """
     order = by_group(codes, y) if order is None else order
     codes, y, values = codes[order], y[order], values[order]
@@ -133,10 +133,10 @@ def told_within(
 
 
 def says_target(cases: Iterable[tuple[torch.Tensor, ...]], how: Literal["drawn", "moved", "static"]) -> bool:
-    """Decide whether values tell the target in all cases of ``told_within``, in more pairs of rows than by chance.
+    """Decide whether values reveal the target in all cases of ``told_within``, in more pairs than by chance.
 
     ``drawn``: all targets were changed at random; ``moved``: the rows that one target moves; ``static``: nothing was
-    changed; then most targets must be equal, as numbers that all differ tell less.
+    changed. For ``static`` most targets must be equal, as distinct numbers are weaker evidence.
     """
     pairs = equal = 0
     for case in cases:
@@ -148,8 +148,8 @@ def says_target(cases: Iterable[tuple[torch.Tensor, ...]], how: Literal["drawn",
 
 
 def scattered(before: Column, after: Column) -> bool:
-    """Detect that one target's change moved many values in disorder: folds drawn by the targets."""
-    # A statistic that holds the target moves rows of one value alike; folds drawn anew take them apart.
+    """Detect that one target's change moved many values in disorder: folds that depend on the targets."""
+    # A statistic of the target moves rows of equal value alike; redrawn folds separate them.
     if before.kind != "number" or after.kind != "number":
         return False
     a, b = before.number().to("cpu"), after.number().to("cpu")
@@ -167,7 +167,7 @@ def scattered(before: Column, after: Column) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class HeldTarget:
-    """A target to compare columns with, in the checked rows and in all; ``rows``: the numbers of the former."""
+    """Target to compare columns with, in the checked rows and in all; ``rows``: numbers of the checked ones."""
 
     name: str
     target: Column
@@ -176,12 +176,12 @@ class HeldTarget:
 
     @cached_property
     def y(self) -> torch.Tensor:
-        """The target as a number, NaN where it is missing: float64 ``[n]``."""
+        """The target as a number, NaN where missing: float64 ``[n]``."""
         return _place(self.target)
 
     @property
     def classes(self) -> list[torch.Tensor]:
-        """All rows' target as numbers; of text, 0/1 for each of the first five classes."""
+        """All rows' target as numbers; for text, indicators of the first five classes."""
         if self.whole.kind in ("number", "datetime"):
             return [_place(self.whole)]
         codes = self.whole.coded().codes
@@ -197,7 +197,7 @@ def _place(column: Column) -> torch.Tensor:
 
 
 def one_to_one(column: Column, held: HeldTarget) -> str | None:
-    """Describe a column whose values map one to one to the target's; None: it is none."""
+    """Describe a column whose values map one to one to the target's; None otherwise."""
     known = ~held.target.is_missing()
     try:
         a, b = held.target.coded().codes[known], column.coded().codes[known]
@@ -206,7 +206,7 @@ def one_to_one(column: Column, held: HeldTarget) -> str | None:
     n, targets = len(a), len(torch.unique(a))
     if targets < 2 or n < limits.LEAK_LEAST_ROWS:
         return None
-    if n - targets >= limits.LEAK_LEAST_ROWS:  # repeated targets: a map; else only a line tells
+    if n - targets >= limits.LEAK_LEAST_ROWS:  # for repeated targets a map; else only a line is evidence
         pairs = torch.unique(a * (int(b.max()) + 1) + b)
         if len(pairs) == targets == len(torch.unique(b)):
             return f"its {targets} values stand one to one for those of {held.name!r}"
@@ -222,7 +222,7 @@ def one_to_one(column: Column, held: HeldTarget) -> str | None:
 
 
 def row_order(column: Column, held: HeldTarget) -> str | None:
-    """Describe a column of row numbers or ids in a frame sorted by the target; None: it is none."""
+    """Describe a column of row numbers or ids in a frame sorted by the target; None otherwise."""
     known = ~held.target.is_missing()
     values = numbers(column)
     if values is None or column.kind != "number":
@@ -244,7 +244,7 @@ def row_order(column: Column, held: HeldTarget) -> str | None:
 
 
 def follows(column: Column, held: HeldTarget) -> str | None:
-    """Describe a column that orders the rows as the target does, as a very good column may; None: it is none."""
+    """Describe a column that orders the rows as the target does, as a very good column may; None otherwise."""
     values = numbers(column)
     if values is None or column.kind == "category":
         return None
@@ -268,8 +268,8 @@ def of_key(
     whole_key: Callable[[tuple[str, ...]], torch.Tensor],
     held: HeldTarget,
 ) -> str | None:
-    """Describe a column that is a statistic of the target over the rows of a key; None: it is none."""
-    # keys: columns that may be keys, one or two, as codes int64 [n], and their by_group order; whole_key returns the
+    """Describe a column that is a statistic of the target over the rows of a key; None otherwise."""
+    # keys: possible keys of one or two columns, as codes int64 [n], and their by_group order; whole_key returns the
     # codes of one in all rows
     values = numbers(column)
     if values is None:
@@ -313,12 +313,12 @@ def _close(column: Column) -> float:
 
 
 def _line(x: torch.Tensor, y: torch.Tensor, close: float) -> float | None:
-    """Return the slope of ``y = a x + b`` if that holds but for rounding, with a slope; else None."""
+    """Return the slope of ``y = a x + b`` if that fits up to rounding, with a slope; else None."""
     if len(x) < 3:
         return None
     x, y = x - x.mean(), y - y.mean()
     spread, size = float(x.abs().max()), float(y.abs().max())
-    if not spread > 0 or not size > 0:  # nor where one is missing
+    if not spread > 0 or not size > 0:  # also false for NaN
         return None
     slope = float((x * y).sum() / (x * x).sum())
     return slope if slope and bool(((y - slope * x).abs() <= close * size).all()) else None
@@ -332,14 +332,14 @@ def _statistic(
     y: torch.Tensor,
     close: float,
 ) -> str | None:
-    """Name the statistic of ``y`` by key that the checked rows' values (float64 ``[n]``, equal within keys) are."""
-    # whole_codes, y: keys and targets of all rows [m]; rows: int64 [n], the checked ones' numbers
+    """Name the statistic of ``y`` by key that equals the checked rows' values (float64 ``[n]``, equal within keys)."""
+    # whole_codes, y: keys and targets of all rows [m]; rows: int64 [n], numbers of the checked ones
     known = ~y.isnan()
     stats = _Stats.of(whole_codes[known], y[known], int(whole_codes.max()) + 1)
     first = segment_min(torch.arange(len(codes)), codes, int(codes.max()) + 1)
     first = first[(first < len(rows))]
     value, at = values[first], whole_codes[rows[first]]
-    # Keys of one target say nothing: there every column that follows the target is its mean.
+    # Keys of one target are no evidence: every column that follows the target is its mean there.
     told = (stats.high[at] > stats.low[at]) & value.isfinite() & (at > 0)
     value, at = value[told], at[told]
     if len(value) < limits.LEAK_LEAST_KEYS or len(torch.unique(value)) < 2:
@@ -374,14 +374,14 @@ class _Stats:
 
 
 def _exact(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -> Iterator[str]:
-    """Yield the statistics that the values are, but for a factor, a shift and rounding."""
+    """Yield the statistics that the values equal up to a factor, a shift and rounding."""
     for name, by_key in stats.named():
         stat = by_key[at]
         if not bool(stat.isfinite().all()) or len(torch.unique(stat)) < limits.LEAK_LEAST_KEYS:
             continue
         if _line(stat, value, close) is not None:
             yield name
-    # Rounding steps must be small next to the means' standard error: else a good guess comes as near.
+    # Rounding must be small relative to the means' standard error: else a good estimate comes as close.
     several = len(torch.unique(value)) >= limits.LEAK_LEAST_KEYS
     error = (stats.squares / (stats.n - 1) / stats.n).sqrt()[at].median()
     for digits in range(1, 7):
@@ -400,7 +400,7 @@ def _exact(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -
 
 
 def _of_counts(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -> str | None:
-    """Test whether the values follow from a key's count and sum, and not from the count alone."""
+    """Test whether the values follow from a key's count and sum, but not from the count alone."""
     _, places, sizes = torch.unique(
         torch.stack([stats.n[at], stats.total[at]]), dim=1, return_inverse=True, return_counts=True
     )
