@@ -93,9 +93,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
     keys = [t.select([n for n in names if n in t.column_names]).combine_chunks() for t in rows]
     same = keys[0].equals(keys[1])
-    if (
-        not same and file is None and len(rows[0]) == len(rows[1])
-    ):  # amounts that differ by a logarithm's rounding are the same
+    if not same and file is None and len(rows[0]) == len(rows[1]):  # equal up to the rounding of logarithms
         labels = [t.to_pandas() for t in keys]
         same = list(labels[0]) == list(labels[1]) and np.allclose(*labels, rtol=1e-9, atol=0.0, equal_nan=True)
     if not same:
