@@ -59,9 +59,9 @@ def blend_runs(
     first run.
 
     A file (CSV or Parquet) has the run's ids and a prediction for each training and test row: one column, or one for
-    each class or target, by name. ``fold`` is optional: a training row's fold. ``split`` (``oof`` or ``test``) is
-    needed if ids do not tell the two apart. A row that no fold scores may lack its prediction. Training predictions
-    must be out of fold: a file is refused if its model must have seen the rows.
+    each class or target, by name. Optional columns are ``fold``, and ``split`` (``oof`` or ``test``) if ids do not tell
+    the two apart. A row that no fold scores may lack its prediction. Training predictions must be out of fold: a file
+    is refused if its model must have seen the rows.
 
     Args:
         parts: run directories of one competition on the same folds, one at least, and files.
@@ -243,7 +243,6 @@ class _FirstRun:
         )
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
-        """Refuse training predictions of a model that must have seen these rows (see ``seen_share``)."""
         groups, label, (first, *others) = None, self.label, (values, *known)
         if self.task == "multiclass":
             label = torch.nn.functional.one_hot(label[:, 0].nan_to_num().long(), len(self.outputs)).double()
@@ -365,7 +364,7 @@ def _config_of(run: Path) -> dict[str, Any]:
 
 
 def _rows_of(run: Path, config: dict[str, Any]) -> tuple[pa.Table, list[str]]:
-    """Return a run's training and test rows (split, ids, fold, labels, predictions), and the names of the ids."""
+    """Return a run's training and test rows (split, ids, fold, labels, predictions), and the ids' names."""
     parts = {"oof": read_table(run / "oof" / "stack.parquet")}
     if (run / "test" / "stack.parquet").is_file():
         parts["test"] = read_table(run / "test" / "stack.parquet")
@@ -382,7 +381,6 @@ def _rows_of(run: Path, config: dict[str, Any]) -> tuple[pa.Table, list[str]]:
 
 
 def _plain(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return keys as text: days without midnight, and training rows as ``oof``."""
     text = {n: pc.replace_substring_regex(table[n].cast(pa.large_string()), r" 00:00:00(\.0+)?$", "") for n in keys}
     if "split" in text:
         text["split"] = pc.replace_substring_regex(text["split"], "^train$", "oof")

@@ -158,7 +158,6 @@ def decide(run: TableRun) -> None:
 
 
 def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> None:
-    """Predict the test rows by models of all training rows instead of the mean of the folds' models."""
     run.refitted = True
     with run.stages.stage("refit", len(run.train) * sum(m.learns for m in models)) as advance:
         for i, model in enumerate(models):

@@ -87,7 +87,6 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Iterate over names of imported modules, and names that may be modules (``from a import b``)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -99,7 +98,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Iterate over the modules of a workspace that importing ``name`` runs: its packages and itself."""
+    """Iterate over the workspace's modules that importing ``name`` runs: its packages and itself."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:i])
@@ -123,7 +122,7 @@ def write_script(
     minutes: float | None = None,
     stages: Stages | None = None,
 ) -> Path:
-    """Write ``submit.py``, which creates a recipe's submission without a network, and the wheels it needs beside it.
+    """Write ``submit.py``, which creates a recipe's submission without a network, and its wheels; return its path.
 
     ``python -I submit.py --data IN --out submission.csv`` gives the result of ``fastrec run`` with the same seed and
     versions. The file contains the recipe and every module of its workspace that it imports. If fastrec or a package of
@@ -137,9 +136,6 @@ def write_script(
         seed: default seed of everything random in the script.
         minutes: default time budget of the script; None: none.
         stages: progress; None: shown on standard error.
-
-    Returns:
-        The script's path.
 
     Raises:
         MissingFileError, UnreadableFileError: the recipe's modules cannot be read.

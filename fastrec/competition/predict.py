@@ -350,7 +350,7 @@ class SavedRun:
         return own.take(((torch.arange(count) + 0.5) * len(own) / count).long())
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
-        """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
+        """Row numbers sorted by list, as the models take them; None: the run ranks no lists."""
         self._refuse_absent(table)
         if self.target is not None:
             return None
@@ -548,7 +548,6 @@ class SavedRecipe(Competition):
         return found
 
     def _grow_form(self, known: Target, found: Target) -> None:
-        """Add columns of new classes to a submission with a column for each class."""
         form = self.submission
         joined = [n for n in found.outputs if n not in known.outputs]
         if not joined or not isinstance(form, ValueForm) or len(form.values) < 2:

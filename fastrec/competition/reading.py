@@ -228,7 +228,6 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
-    """Convert each distinct value once."""
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
     return make(coded.dictionary).take(coded.indices)
 

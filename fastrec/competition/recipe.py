@@ -315,7 +315,7 @@ _INDEX = "__index_level_"  # prefix of the columns in which pandas stores a fram
 def choose_columns(
     recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Choose the categories and the numbers that models see: those of the files first, then the features ``made``.
+    """Choose the categories and the numbers that models see: those of the files, then of the features ``made``.
 
     By default they are all columns of the files that the test rows have.
     """

@@ -92,7 +92,7 @@ def run_competition(
     ranks: int = 1,
     scheduler: str | None = None,
 ) -> Path:
-    """Run a recipe: features, base models, stack, submission, scores and report.
+    """Run a recipe (features, base models, stack, submission, scores, report) and return the run directory.
 
     With ``resume``, finished parts are cached beside the run directory (``.NAME.parts``). An interrupted run continues
     from there; a run after a change recomputes only the affected parts.
@@ -115,9 +115,6 @@ def run_competition(
         scheduler: the Dask cluster that computes the features: the address of its scheduler (``tcp://…``), or
             ``local:N`` for N worker processes on this machine, which end with the run; None: this process. Files are
             read, and models trained, in this process. Workers read the rows from a folder beside ``out``.
-
-    Returns:
-        The run directory.
 
     Raises:
         FastrecError: the recipe, the data or the output folder is not usable; no partial run is left.

@@ -185,7 +185,6 @@ def _write_samples(part: Path, run: TableRun) -> None:
 
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:
-    """Return the first rows, in a ranking whole lists."""
     count = min(len(rows), limits.SAMPLE_ROWS)
     if ranking and rows.groups is not None and count < len(rows):
         starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
@@ -292,7 +291,6 @@ def _fold_numbers(run: TableRun) -> np.ndarray:
 
 
 def _row_table(run: TableRun) -> pa.Table:
-    """Return the rows of a task without lists: split, ids, fold, target on its original scale, fold key."""
     tables, truth = [], known_test(run)
     for split, rows in _splits(run):
         label = run.train.label if split == "oof" else None if truth is None else truth.label
@@ -352,7 +350,6 @@ def _list_table(run: TableRun) -> pa.Table:
 
 
 def _position(run: TableRun) -> dict[str, Any]:
-    """Return click rate and examination by place, and scores weighted by the inverse examination of the clicks."""
     recipe, train, counted = run.recipe, run.train, run.counted
     place, label = run.found.train[recipe.position].number().cpu(), train.label
     examined = examination(train.table[recipe.item].coded().codes.cpu(), place, label)

@@ -188,15 +188,12 @@ _FILES = ("report.html", "config.json", "scores.json", "gate.json")
 
 
 def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = ()) -> str:
-    """Log a run's settings, scores and report in MLflow: in its active run, else in a new one.
+    """Log a run's settings, scores and report in MLflow, and return the id of MLflow's run.
 
     Args:
         run: the run directory.
-        name: of a new MLflow run; None: the folder's name.
+        name: of a new MLflow run, if none is active; None: the folder's name.
         trust: modules of the run's custom generators and estimators that may be imported.
-
-    Returns:
-        The id of MLflow's run.
 
     Raises:
         MissingPackageError: MLflow is not installed.
@@ -217,7 +214,6 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
 
 
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    """Return scores by model, out of fold and on the test, and seconds, under names that MLflow allows."""
     made = {f"oof_{model}": v for model, v in scores.get("oof", {}).items()}
     made |= {f"test_{model}": v for model, v in scores.get("models", {}).items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())

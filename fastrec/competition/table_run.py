@@ -136,7 +136,7 @@ TABLE.append(partial(write_table_run, explained=explain_some))
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    """Hide the target of the test rows; if they had one, it is their truth, row by row."""
+    """Hide the target of the test rows, and use it as their truth if known."""
     test, truth = found.test, found.truth
     if test is None:
         return found
@@ -162,7 +162,7 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    """Hide the labels of the test lists, and turn the truth into labels of their candidates."""
+    """Hide the labels of the test lists, and convert the truth to labels of their candidates."""
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
         return found

@@ -93,7 +93,6 @@ def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
-    """Yield all rows, each segment, each period, each segment in each period."""
     segments = sorted({*groups.tolist()} - {_ALL})
     for p in [None, *(range(len(names)) if names != [_ALL] else [])]:
         in_period = np.ones(len(period), bool) if p is None else period == p

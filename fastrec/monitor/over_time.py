@@ -161,7 +161,6 @@ def over_time_of_files(
 
 
 def _predictions(file: Path, run: SavedRun | None) -> np.ndarray:
-    """Read predictions ``[n]`` or ``[n, k]``: from a file in a run's submission form, its columns."""
     form = None if run is None or run.target is None else run.form
     if isinstance(form, ValueForm) and set(form.values) <= set(names_in(file, form.sep)):
         return predicted_values(read_text(file, form.values, form.sep), form, run.target, file)[0].numpy()

@@ -156,7 +156,6 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | None = None) -> tuple[Table, torch.Tensor]:
-    """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     refuse_absent(_needed(saved, old), new.names, "the new rows lack it", file=file)
     numbers = np.arange(len(new))
     if saved.target is not None:
@@ -446,7 +445,7 @@ def _enter(
     trust: Sequence[str],
     events: Mapping[str, Table],
 ) -> int | None:
-    """Promote the new run, or write down why not."""
+    """Promote the new run, or note why not."""
     why = "; ".join(verdict.reasons)
     about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
     if not verdict.promote:

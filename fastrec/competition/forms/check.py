@@ -158,7 +158,6 @@ def score_submission(
 
 
 def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat) -> ScoreReport:
-    """Score lists by the rank of each one's answer."""
     if form.candidates is None:
         table, ids = form.read(path)
     else:  # the official rule ignores further columns, and errors in a list besides its answer

@@ -304,7 +304,6 @@ def relevance(
 
 
 def _is_grade(column: pa.ChunkedArray) -> bool:
-    """Whether a column of text is 0 and 1, false and true, or grades: whole numbers from 0 on."""
     values = set(pc.unique(pc.utf8_lower(column)).to_pylist())
     if values == {"false", "true"}:
         return True

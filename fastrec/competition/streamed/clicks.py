@@ -215,7 +215,6 @@ class EachBatch(Callback):
 def _predict(
     frame: ParquetFrame, models: Mapping[str, NetModel], device: torch.device, buffer_rows: int, advance: Any
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return each net's probabilities of the validation rows, float64 ``[n]``, and their target."""
     loader = frame.dataloaders(1 << 16, buffer_rows=buffer_rows, device=device).valid
     predicted: dict[str, list[torch.Tensor]] = {name: [] for name in models}
     label = []

@@ -123,4 +123,4 @@ class StreamedRanking(Competition):
 
     @abstractmethod
     def nets(self) -> Mapping[str, StreamedNet]:
-        """Return the nets by name; the trees are the ``XGBRanker`` among ``models``."""
+        """Return the nets by name; trees are the ``XGBRanker`` among ``models``."""
