@@ -1,6 +1,5 @@
-"""A competition's files → a run directory with models, submission, scores and report.
+"""Run a recipe on a folder of data, into a run directory and a checked and scored submission.
 
-In: a recipe (``Competition``) and a folder of data. Out: a run directory, and a submission that is checked and scored.
 A recipe class names the steps of its kind: rows and lists in memory, sessions (``next_items.py``), files larger than
 memory (``streamed/``). Each step adds to one record of the run.
 """

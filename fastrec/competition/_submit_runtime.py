@@ -1,5 +1,5 @@
-# What a script of `fastrec script` does. It is copied into the script, and stands on Python's own library alone until
-# fastrec is there. The lines up to the mark are replaced by the script's own.
+# The code of a script of `fastrec script`, copied into it. It needs only Python's standard library until fastrec is
+# installed. The script replaces the lines up to the mark.
 from __future__ import annotations
 
 import argparse
@@ -30,14 +30,14 @@ MODULES: dict[str, str] = {}
 
 
 def _have_fastrec(wheels: Path) -> None:
-    """Make sure that fastrec can be imported: the installed one, else from the wheels, for this process alone."""
+    """Make fastrec importable: the installed one, else from the wheels, for this process only."""
     names = [r.partition("==")[0] for r in REQUIREMENTS]
     there = {n: _version(n) for n in names}
     found = there["fastrec-tabular"]
     if found == VERSION and None not in there.values():
         return
     if wheels.is_dir():
-        # What is lacking, and only that, is unpacked into a folder that is gone when the process ends.
+        # Only missing packages are unpacked, into a folder that is removed when the process ends.
         place = Path(tempfile.mkdtemp(prefix="fastrec-wheels-"))
         atexit.register(shutil.rmtree, place, ignore_errors=True)
         offline = ["--no-index", "--find-links", str(wheels)]
@@ -70,7 +70,7 @@ def _pip(*arguments: str) -> None:
 
 
 def _end_at(ends: float, minutes: float, folder: Path) -> threading.Thread:
-    """End the process when its time is up, whatever library is at work: a late submission is none."""
+    """End the process when its time is up, whatever library is running: a late submission counts as none."""
 
     def end() -> None:
         print(f"error: out of time after {minutes:g} minutes; nothing was written", file=sys.stderr, flush=True)
@@ -93,7 +93,7 @@ def _submit(options: argparse.Namespace, folder: Path, began: float) -> None:
     recipe = getattr(importlib.import_module(RECIPE[0]), RECIPE[1])()
     more = {}
     if options.minutes is not None and "minutes" in inspect.signature(run_competition).parameters:
-        more["minutes"] = max(options.minutes - (time.monotonic() - began) / 60, 0.01)  # what is left of them
+        more["minutes"] = max(options.minutes - (time.monotonic() - began) / 60, 0.01)  # the remaining minutes
     try:
         with keep_memory():
             run = run_competition(
@@ -127,12 +127,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.out.absolute().parent.is_dir():
         parser.error(f"--out {options.out}: there is no such folder")
     with tempfile.TemporaryDirectory(prefix="fastrec-run-") as folder:
-        # A tenth above the minutes the process ends, whatever it is doing.
+        # The process ends a tenth above the minutes, whatever it is doing.
         ends = began + 66 * (options.minutes or math.inf)
         timer = None if options.minutes is None else _end_at(ends, options.minutes, Path(folder))
         try:
             _have_fastrec(options.wheels)
-            modules = Path(folder) / "modules"  # those above, to be imported from there
+            modules = Path(folder) / "modules"  # the modules above, to be imported
             for name, source in MODULES.items():
                 file = modules.joinpath(*name.split("."), "__init__.py")
                 file = file if name in PACKAGES else file.parent.with_suffix(".py")
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _submit(options, Path(folder), began)
         except BaseException:
             if timer is not None and time.monotonic() >= ends:
-                timer.join()  # it removes the folder, which may be the error here, and ends the process
+                timer.join()  # the timer removes the folder, which may cause this error, and ends the process
             raise
 
 

@@ -1,4 +1,4 @@
-"""``blend_runs``: predictions of several runs, and of files from elsewhere, joined by one more level of stacking."""
+"""``blend_runs``: blend predictions of runs and of files from elsewhere by another stack."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ def blend_runs(
 ) -> Path:
     """Blend predictions of runs, and of files from elsewhere, and write a run directory of the blend.
 
-    Its models are the parts; its stack is chosen among blends of them as a run's own is (see ``Stack``), by the metric
-    and on the folds of the first run.
+    Its models are the parts. Its stack is chosen as in a run (see ``Stack``), by the metric and on the folds of the
+    first run.
 
-    A file (CSV or Parquet) has the run's ids, and a prediction for each training and test row: one column, or of
-    several classes or targets one for each, by its name. ``fold`` may say the fold that a training row is in, ``split``
-    (``oof`` or ``test``) whose row it is, where ids do not. A row that no fold scores may lack its prediction. Others'
-    must be of a model that has not seen the row: a file whose predictions can only be of one that has is refused.
+    A file (CSV or Parquet) has the run's ids and a prediction for each training and test row: one column, or one for
+    each class or target, by name. Optional columns are ``fold``, and ``split`` (``oof`` or ``test``) if ids do not tell
+    the two apart. A row that no fold scores may lack its prediction. Training predictions must be out of fold: a file
+    is refused if its model must have seen the rows.
 
     Args:
         parts: run directories of one competition on the same folds, one at least, and files.
-        out: the run directory to make.
+        out: the run directory to write.
         seed: of everything random.
         stages: progress; None: shown on standard error.
         command: the command to note in ``config.json``.
 
     Returns:
-        The run directory. ``fastrec runs``, ``compare``, ``report`` and ``score`` take it; it predicts no other rows.
+        The run directory, for ``fastrec runs``, ``compare``, ``report`` and ``score``; it cannot predict other rows.
 
     Raises:
         LeakageError: training predictions of a file are of a model that has seen these rows.
-        DataError: runs are of other rows, folds or tasks, or a file does not fit the run's rows.
+        DataError: runs differ in rows, folds or task, or a file does not fit the run's rows.
         FastrecError: a file cannot be read, or the run directory not be written.
     """
     paths, out = [Path(p) for p in parts], Path(out)
@@ -117,7 +117,7 @@ def blend_runs(
 
 
 class _FirstRun:
-    """The run that says rows, folds, metric and form of a blend; ``table`` has its training rows, then its test's."""
+    """The run that gives a blend's rows, folds, metric and form; ``table``: its training rows, then its test rows."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.config = path, _config_of(path)
@@ -130,7 +130,7 @@ class _FirstRun:
         self.scored = np.append(self.folds.scored.numpy(), np.ones(len(self.table) - self.size, dtype=bool))
 
     def _labels(self, table: pa.Table) -> torch.Tensor:
-        """Return labels on the learned scale, float64 ``[n, targets]``; NaN where they are not known."""
+        """Return labels on the learned scale, float64 ``[n, targets]``; NaN if unknown."""
         names = [self.config["label"]] if self.target is None else [f"label_{n}" for n in self.target.names]
         if any(n not in table.column_names for n in names):
             raise DataError(f"a run does not have the target of {self.path.name}", remedy="Blend runs of one target")
@@ -149,7 +149,7 @@ class _FirstRun:
             raise DataError(problem, file=path, remedy="Blend runs of one competition")
         table, ids = _rows_of(path, config)
         keys, both = ("split", *ids), ((self.table, self.path), (table, path))
-        ours, theirs = (RowKeys(t, (), p) for t, p in both)  # where nothing names a row: they stand in one order
+        ours, theirs = (RowKeys(t, (), p) for t, p in both)  # without ids, rows match by order
         if (
             ids
             and ids == self.ids
@@ -191,7 +191,7 @@ class _FirstRun:
         text = read_text(path, (*ids, *names, *(["fold"] if "fold" in header else [])))
         own = _plain(self.table, self.ids)
         for name in self.ids:
-            if pc.all(pc.utf8_is_decimal(own[name])).as_py():  # theirs may have become floats
+            if pc.all(pc.utf8_is_decimal(own[name])).as_py():  # in the file they may have become floats
                 whole = pc.replace_substring_regex(text[name], r"^(\d+)\.0+$", r"\1")
                 text = text.set_column(text.column_names.index(name), name, whole)
         form = ValueForm(ids=ids, values=names, probabilities=self.task in ("binary", "multiclass", "multilabel"))
@@ -227,7 +227,7 @@ class _FirstRun:
         return values
 
     def _refuse_other_folds(self, path: Path, folds: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
-        """Refuse folds that are not ours, by whatever names, of our ``rows``, which stand in ``places`` there."""
+        """Refuse folds that differ from ours, up to their names, on our ``rows``, at ``places`` in the file."""
         ours, theirs = pd.Series(self.table["fold"].to_numpy()[rows]), pd.Series(folds).fillna("none")
         usual = [a.groupby(b).transform(lambda part: part.mode()[0]) for a, b in ((theirs, ours), (ours, theirs))]
         problem = f"the row is not in a fold with the rows that it is with in {self.path.name}"
@@ -243,11 +243,10 @@ class _FirstRun:
         )
 
     def _refuse_seen(self, path: Path, values: torch.Tensor, known: Sequence[torch.Tensor], *, claimed: bool) -> None:
-        """Refuse training predictions that can only be of a model that has seen these rows (see ``seen_share``)."""
         groups, label, (first, *others) = None, self.label, (values, *known)
         if self.task == "multiclass":
             label = torch.nn.functional.one_hot(label[:, 0].nan_to_num().long(), len(self.outputs)).double()
-        if self.task == "ranking":  # scores have no scale of their own: their softmax in the list has
+        if self.task == "ranking":  # scores have no common scale, their softmax in the list has
             names = RowKeys(self.table, ("split", self.ids[0]), path).text
             groups = torch.from_numpy(names.dictionary_encode().indices.to_numpy().astype(np.int64))
             first, *others = (in_list(v[:, 0], groups)["softmax"][:, None] for v in (first, *others))
@@ -283,7 +282,7 @@ class _FirstRun:
                 problem = "the run does not say which rows count, as fastrec wrote no such column"
                 raise DataError(problem, file=self.path, remedy="Run its recipe again")
             counted[:size] &= self.table["counted"].to_numpy()[:size].astype(bool)
-        if self.target is None:  # what the run knew of its lists, in the order in which they appear
+        if self.target is None:  # figures of the run's lists, in the order in which they appear
             lists, place = read_table(self.path / "lists.parquet"), np.zeros(len(table), dtype=np.int64)
             names = RowKeys(self.table.filter(pa.array(counted)), ("split", self.ids[0]), self.path).text
             place[counted] = names.dictionary_encode().indices.to_numpy()
@@ -326,9 +325,9 @@ def seen_share(
     """Estimate whether a model has seen the training rows, from its and out-of-fold predictions of train and test.
 
     Regress the predictions on the out-of-fold ones. s is the squared correlation of the residuals with those of the
-    target, r the ratio of the residuals' variances, test to train. A model that has not seen the training rows knows no
-    more of them than of test rows, so s ≤ r (Cauchy and Schwarz); s ≤ r² held for all models tried
-    (``limits.SEEN_SHARE``). A model that has memorised the training rows has s near 1, and a smaller r.
+    target, r the ratio of the residuals' variances, test to train. If the model has not seen the training rows, s ≤ r
+    (Cauchy and Schwarz); s ≤ r² held for all models tried (``limits.SEEN_SHARE``). A model that has memorised them has
+    s near 1, and a smaller r.
 
     ``train`` and ``test`` are the predictions in question, then the out-of-fold ones, float64 ``[n, k]`` each; there
     are ``size`` independent rows (None: n). Returns a lower bound of s and an upper bound of r, at three standard
@@ -365,7 +364,7 @@ def _config_of(run: Path) -> dict[str, Any]:
 
 
 def _rows_of(run: Path, config: dict[str, Any]) -> tuple[pa.Table, list[str]]:
-    """Return a run's training and test rows (split, ids, fold, labels, predictions), and the names of the ids."""
+    """Return a run's training and test rows (split, ids, fold, labels, predictions), and the ids' names."""
     parts = {"oof": read_table(run / "oof" / "stack.parquet")}
     if (run / "test" / "stack.parquet").is_file():
         parts["test"] = read_table(run / "test" / "stack.parquet")
@@ -382,7 +381,6 @@ def _rows_of(run: Path, config: dict[str, Any]) -> tuple[pa.Table, list[str]]:
 
 
 def _plain(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return keys as text: days without their midnight, and training rows as ``oof``."""
     text = {n: pc.replace_substring_regex(table[n].cast(pa.large_string()), r" 00:00:00(\.0+)?$", "") for n in keys}
     if "split" in text:
         text["split"] = pc.replace_substring_regex(text["split"], "^train$", "oof")

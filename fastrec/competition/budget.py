@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 class Budget:
     """A run's time limit.
 
-    Models are fitted one after the other in the order of the recipe, on all cores, each on all folds. A model gets a
-    share of the remaining time, the first ones more than the last; unused time goes to later models. A model that
-    cannot finish all folds in its share is left out, and ``left_out`` has the reason.
+    Models are fitted one after the other in the recipe's order, on all cores, each on all folds. A model gets a share
+    of the remaining time, the first ones more than the last; unused time goes to later models. A model that cannot
+    finish all folds in its share is left out, and ``left_out`` has the reason.
 
     Args:
         minutes: wall time.
-        began: since when, by the clock; None: from now on.
-        clock: tells the seconds.
-        memory: bytes that the process may hold; a model whose estimated peak is above what is left is left out. None:
-            no limit.
+        began: start, by the clock; None: now.
+        clock: returns seconds.
+        memory: bytes that the process may use; a model whose estimated peak exceeds the remaining memory is left out.
+            None: no limit.
 
     Attributes:
         left_out: model → why it is not in the run.
-        threads: how many torch has; each step, and each model, has those of them that have a free core.
+        threads: torch's threads; each step and each model uses those with a free core.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Budget:
         self.left_out: dict[str, str] = {}
         self.threads = torch.get_num_threads()
         self._end = limits.END_SHARE * minutes * 60
-        self._refits: dict[str, float] = {}  # model → what is set aside for its model of all rows
+        self._refits: dict[str, float] = {}  # model → seconds reserved for its model of all rows
 
     @property
     def left(self) -> float:
@@ -58,18 +58,17 @@ class Budget:
 
     @property
     def late(self) -> bool:
-        """Whether a stack is to end: files and report take a fifth of what is set aside for the end."""
+        """Whether a stack must end: files and report take a fifth of the time reserved for the end."""
         return self.clock() > self.began + self.minutes * 60 - self._end / 5
 
     def keep_for_refit(self, model: Estimator, seconds: float) -> None:
-        """Set aside what a model of all rows will take, so that no other model is given it."""
+        """Reserve the time of a model of all rows, so that no other model gets it."""
         self._refits[model.name] = max(seconds, limits.LEAST_FIT_SECONDS)
 
     def refit(self, models: Sequence[Estimator]) -> float:
-        """Return the seconds that the first of the remaining models may learn from all rows.
+        """Return the seconds that the first of the remaining models may train on all rows.
 
-        One that keeps a limit has what was set aside for it, though another was late; others need what they took in the
-        folds.
+        A model that keeps a limit has its reserved time, even if another was late; others need the time of their folds.
         """
         model = models[0]
         took = self._refits.get(model.name, 0.0)
@@ -82,10 +81,10 @@ class Budget:
         return seconds
 
     def keep_for_end(self, rows: int, outputs: int, models: int, metric: float = 0.0) -> None:
-        """Set aside what stacking and writing will take, by rows, numbers in a prediction, and base models.
+        """Reserve the time of stacking and writing, by rows, numbers in a prediction, and base models.
 
-        ``metric``: seconds that the metric takes now of as many rows as a stack learns from: on a machine with other
-        work it tells what the end will take better than the rows do.
+        ``metric``: measured seconds of the metric on as many rows as a stack is fitted on, which reflect a busy
+        machine.
         """
         from fastrec.stacking.stack import rows_of_a_blend  # imports all estimators
 
@@ -100,8 +99,8 @@ class Budget:
     def share(self, left_models: Sequence[Estimator]) -> float:
         """Return the seconds for all folds of the first of the remaining models.
 
-        The second is to get two thirds of it, the third half, the fourth two fifths. A strong model that has learned
-        all it can is worth more than several that have not.
+        The second gets two thirds of it, the third half, the fourth two fifths: a strong, fully trained model is better
+        than several undertrained ones.
         """
         return self.left / sum(2 / (2 + i) for i in range(max(len(left_models), 1)))
 
@@ -118,24 +117,24 @@ class Budget:
     ) -> float | None:
         """Return the seconds that the fit of the next ``fold`` of ``folds`` may take; None: the model keeps no limit.
 
-        Its share ends at ``ends``, by the clock. If nothing else has been fitted yet it is ``needed``, whatever it
-        takes. The fold before had ``before`` seconds, and took ``beside`` seconds more, to make its rows, to predict
-        and to keep. The more folds are done, the more of the other models' time may go into the rest: without it they
-        were for nothing.
+        Its share ends at ``ends``, by the clock. If nothing else has been fitted yet, it is ``needed`` and has no
+        limit. The previous fold had ``before`` seconds, and took ``beside`` more to compute its rows, predict and
+        store. The more folds are done, the more of other models' time the rest may use, as dropping the model would
+        waste them.
         """
         left = ends - self.clock()
         each = left / (folds - fold)
         if each < limits.LEAST_FIT_SECONDS and fold == 0 and not needed:
             raise OutOfTimeError(f"{model.name}: {max(left, 0):.0f} s are left for {folds} folds")
         more = max(self.left, 0.0) * fold / folds
-        # What is not learning may exceed the share by a quarter.
+        # Work besides training may exceed the share by a quarter.
         if model.keeps_time and not needed and beside * (folds - fold) > max(1.25 * left, more):
             raise OutOfTimeError(
                 f"{model.name}: a fold takes {beside:.0f} s beside its learning, and {max(left, 0):.0f} s are left for "
                 f"{folds - fold} more"
             )
         own = min(each * limits.FIT_SHARE, each - beside)
-        as_before = min(before, more / (folds - fold) - beside)  # the folds' models are to have learned alike
+        as_before = min(before, more / (folds - fold) - beside)  # the folds' models should train equally long
         return max(own, as_before, limits.LEAST_FIT_SECONDS) if model.keeps_time else None
 
     def check_memory(self, model: Estimator, rows: Rows) -> None:
@@ -159,7 +158,7 @@ class Budget:
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
         """Return how many rows can be predicted for every column in half of the remaining time, 10,000 at most.
 
-        It is 0 where fewer than some hundred can.
+        It is 0 for fewer than 500.
         """
         part = rows.take(torch.arange(min(len(rows), 2_000)))
         began = self.clock()
@@ -167,11 +166,11 @@ class Budget:
         each = (self.clock() - began) / max(len(part), 1)
         seconds = (self.began + self.minutes * 60 - self.clock()) / 2
         fit = int(seconds / max(each * len(rows.names), 1e-12))
-        # With fewer than 500 rows a permutation says nothing.
+        # A permutation of fewer than 500 rows is noise.
         return min(fit, 10_000) if fit >= 500 else 0
 
     def check(self, model: Estimator, *, took: float, fold: int, folds: int, needed: bool) -> None:
-        """Stop a model that keeps no limit of its own and would not be done in time."""
+        """Stop a model that keeps no limit and would not finish in time."""
         more = took * (folds - fold - 1)
         if not model.keeps_time and not needed and more > self.left:
             raise OutOfTimeError(f"{model.name}: a fold takes {took:.0f} s, and {max(self.left, 0):.0f} s are left")

@@ -1,4 +1,4 @@
-"""``embed_run``: vectors of users and items by a run's model, as Parquet."""
+"""``embed_run``: write vectors of users and items of a run's model as Parquet."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ def embed_run(
         out: the folder to write to.
         sides, data, model, trust, device: see ``run_vectors``.
 
-    Returns:
-        The files.
-
     Raises:
         FastrecError: the run has no vectors, or the data cannot be used; nothing is written.
     """
@@ -61,22 +58,22 @@ def run_vectors(
     trust: Sequence[str] = (),
     device: DeviceLike = "auto",
 ) -> Vectors:
-    """Return vectors of a run's users or items; the product of a user's and an item's puts items in the model's order.
+    """Return vectors of a run's users or items, whose products rank items as the model does.
 
-    Of sessions a user is a session. Of two towers a user or item that occurs in several rows has its last row's vector.
-    A model of several folds is that of the first one: vectors of different folds lie in spaces of their own.
+    In a run for sessions, a user is a session. A user or item of two towers in several rows has its last row's vector.
+    With folds, the first fold's model is used: vectors of different folds are not comparable.
 
     Args:
         run: the run directory.
         side: ``'users'`` or ``'items'``.
-        data: the sessions, or rows with all columns that the run reads, as ``predict_run`` takes them. Users of
-            sessions and both sides of two towers want them.
+        data: the sessions, or rows with all columns that the run reads, as in ``predict_run``. Needed for users of
+            sessions and both sides of two towers.
         model: the run's model; None: the first that has vectors.
         trust: modules of custom generators and models that may be imported.
         device: where to compute.
 
     Raises:
-        DataError: no model of the run has vectors, or data are wanted.
+        DataError: no model of the run has vectors, or data are needed.
     """
     if is_next_item_run(run):
         return _of_sessions(SavedNextItems(run, trust=trust, device=device), side, data, model)
@@ -97,7 +94,7 @@ def run_vectors(
         with torch.no_grad():
             values = (net.user_vectors() if side == "users" else net.item_vectors()).float().cpu()
         ids = values_of_codes(trained.frame)[column]
-        kept = [i for i, value in enumerate(ids) if i and value is not None]  # code 0 is what is not known
+        kept = [i for i, value in enumerate(ids) if i and value is not None]  # code 0 is unknown
         return Vectors(as_column([ids[i] for i in kept], name="id"), values[kept], None, about)
     if data is None:
         raise DataError("two towers make vectors of rows", remedy="Give the rows with all columns that the run reads")
@@ -135,7 +132,7 @@ def _of_sessions(saved: SavedNextItems, side: Side, data: str | Path | None, mod
     sessions = saved.read(data)
     ids = torch.arange(len(sessions)) if sessions.sessions is None else sessions.sessions
     ends = None
-    if until is not None and sessions.ends is not None:  # of an empty session nothing but the net has learned
+    if until is not None and sessions.ends is not None:  # only the net has a vector of an empty session
         ends = sessions.ends.nan_to_num(float(until)).clamp_min(float(until))
     return Vectors(as_column(ids, name="id"), net.session_vectors(sessions), ends, about)
 

@@ -1,4 +1,4 @@
-"""Contributions of a row's columns to its prediction: Shapley values through whatever predicts rows."""
+"""Contributions of a row's columns to its prediction: Shapley values of any predictor."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BACKGROUND = "background.parquet"
 class Mixtures:
     """Mixtures of a row with background rows, whose predictions give the Shapley values of the row's columns.
 
-    A mixture has some columns of the row, the others of a background row. A few columns are enumerated: all subsets of
-    them, for each background row. With more, each background row becomes the row column by column, in a random order
-    and in its reverse (Štrumbelj and Kononenko 2014, algorithm 1; Mitchell et al. 2022, section 4).
+    A mixture has some columns of the row, the others of a background row. For a few columns all subsets are enumerated,
+    for each background row. With more, each background row becomes the row column by column, in a random order and in
+    its reverse (Štrumbelj and Kononenko 2014, algorithm 1; Mitchell et al. 2022, section 4).
     """
 
     def __init__(self, columns: int, background: int, *, seed: int = 0) -> None:
@@ -42,24 +42,24 @@ class Mixtures:
         self._weights = np.concatenate([weights, ends], 1).T / (walks * background)
 
     def of(self, row: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a row's different mixtures.
+        """Return a row's distinct mixtures.
 
-        ``row`` and ``background`` have codes of values, ``[columns]`` and ``[rows, columns]``. Returned are the
-        background row that each value is of, -1: the row itself, ``[m, columns]``; and numbers for ``contributions``.
+        ``row`` and ``background`` have codes of values, ``[columns]`` and ``[rows, columns]``. The result is the
+        background row of each value, -1: the row itself, ``[m, columns]``; and numbers for ``contributions``.
         """
         mixed = np.where(self._own, row, background[self._of])
         _, first, numbers = np.unique(mixed, axis=0, return_index=True, return_inverse=True)
         return np.where(self._own, -1, self._of[:, None])[first], numbers.reshape(-1)
 
     def contributions(self, predicted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return a row's contributions, base and prediction, ``[columns + 2, k]``, by its mixtures' ``[m, k]``."""
+        """Return a row's contributions, base and prediction, ``[columns + 2, k]``, from its mixtures' ``[m, k]``."""
         return self._weights @ predicted[numbers]
 
 
 def of_both_classes(values: np.ndarray) -> np.ndarray:
-    """Return the contributions to both classes, ``[n, columns + 2, 2]``, by those to the second one.
+    """Return the contributions to both classes, ``[n, columns + 2, 2]``, from those to the second one.
 
-    The last two entries of a row are its base and its prediction; probabilities of the first class are the rest to 1.
+    A row's last two entries are its base and its prediction; the first class has the complementary probabilities.
     """
     rest = -values
     rest[:, -2:] += 1
@@ -67,14 +67,14 @@ def of_both_classes(values: np.ndarray) -> np.ndarray:
 
 
 def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
-    """Choose rows that stand for all: evenly spaced by their predictions ``[n]`` or ``[n, k]``, which ascend.
+    """Choose representative rows, evenly spaced by their predictions ``[n]`` or ``[n, k]``, in ascending order.
 
-    Rows without a prediction (NaN) are passed over. Returns int64 ``[count]``, fewer if there are fewer.
+    Rows without a prediction (NaN) are skipped. Returns int64 ``[count]``, fewer if there are fewer.
     """
     wide = predicted.reshape(len(predicted), -1)
     known = (~wide.isnan().any(1)).nonzero().squeeze(1)
     wide = wide[known]
-    # Classes one after the other, each by its probability.
+    # Sort by class, then by its probability.
     order = known[torch.argsort(wide[:, 0] if wide.shape[1] == 1 else wide.argmax(1) + wide.amax(1), stable=True)]
     count = min(count, len(order))
     return order[((torch.arange(count) + 0.5) * len(order) / max(count, 1)).long()]
@@ -83,13 +83,13 @@ def background_rows(predicted: torch.Tensor, count: int) -> torch.Tensor:
 def contributions(
     predict: Callable[[Table], torch.Tensor], rows: Table, background: Table, names: Sequence[str], *, seed: int = 0
 ) -> np.ndarray:
-    """Compute the Shapley values of columns, compared with ``background`` rows, which ``Mixtures`` mixes in.
+    """Compute the Shapley values of columns against ``background`` rows by ``Mixtures``.
 
     ``predict`` gives a table's predictions, float64 ``[n]`` or ``[n, k]``, from the columns ``names``. Returns float64
     ``[n, columns + 2, k]``: contributions, the background's mean prediction, and the row's prediction.
     """
     both, count = concat([rows.select(names), background.select(names)]), len(rows)
-    opaque = ("list", "vector", "opaque")  # such values are never found equal
+    opaque = ("list", "vector", "opaque")  # such values never compare equal
     columns = [both[n] for n in names]
     codes = [np.arange(len(both)) if c.kind in opaque else c.coded().codes.cpu().numpy() for c in columns]
     values, mixtures = np.stack(codes, 1), Mixtures(len(names), len(background), seed=seed)

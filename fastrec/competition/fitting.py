@@ -27,16 +27,16 @@ from fastrec.validate import Rows, Trained
 def permutation_importance(
     model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40
 ) -> dict[str, float]:
-    """Measure how much a score drops if one feature's values are shuffled among rows (Breiman 2001, section 10).
+    """Measure the drop of a score if one feature's values are shuffled among rows (Breiman 2001, section 10).
 
-    The labelled ``rows`` are not those that the model was trained on; ``most_rows`` are used, or some more where lists
-    are whole, and ``most`` features tried: those of the highest gain, where the model says gains.
+    The labelled ``rows`` are unseen by the model; about ``most_rows`` are used (whole lists), and ``most`` features,
+    those of the highest gain if the model reports gains.
     """
     rows = _some(rows, most_rows)
     gains = model.trace.importance
     names = sorted(rows.names, key=lambda n: -gains.get(n, 0.0))[:most]
     sign = 1.0 if scorer.metric.greater_is_better else -1.0
-    one = torch.zeros(len(rows), dtype=torch.int64)  # classes by thresholds that others of these rows say
+    one = torch.zeros(len(rows), dtype=torch.int64)  # thresholds of classes are fitted on other parts of these rows
     whole = scorer(rows, model.predict(rows), folds=one)
     draw, made = torch.Generator().manual_seed(seed), {}
     for name in names:
@@ -111,7 +111,7 @@ def fit_models(run: TableRun) -> None:
         run.predictions = cross_fit_in_time(run, rules, models, store)
     # Without those that were left out.
     rules, models = ([m for m in part if m.name in run.predictions] for part in (rules, models))
-    # After the folds, whose predictions judge the models: those of all rows only predict the test.
+    # After the folds, which score the models: models of all rows only predict the test.
     if run.refits:
         _refit(run, [*rules, *models], store)
     train = run.train
@@ -129,7 +129,7 @@ def fit_models(run: TableRun) -> None:
 
 def permute(run: TableRun) -> None:
     """Measure the permutation importance of the best base model's features on the rows that its fold scores."""
-    if run.refitted:  # a model of all rows has seen those that it would be scored on
+    if run.refitted:  # a model of all rows has no unseen rows to be scored on
         return
     with run.stages.stage("permutation") as advance:
         rows = run.rows_of(run.prepared.fold(0)[1], labelled=True, scored=True)
@@ -141,14 +141,14 @@ def permute(run: TableRun) -> None:
 
 
 def decide(run: TableRun) -> None:
-    """Learn how the stack's out-of-fold predictions become classes, or a ranking's scores chances."""
+    """Fit the conversion of out-of-fold predictions to classes, or of a ranking's scores to probabilities."""
     oof, how = run.predictions["stack"].oof, run.recipe.calibrate
     if run.target is not None or how is None:
         run.decision = Decision.learn(run.scorer, run.train.label, oof)
         return
     counted = run.counted & ~oof.isnan()
     run.decision = Decision.calibrated(how, run.train.label[counted], oof[counted])
-    # Of each fold by the others, for the report.
+    # Each fold by the others, for the report.
     run.chances = torch.full_like(oof, torch.nan)
     for _, rows in run.folds:
         inside = torch.zeros_like(counted)
@@ -158,7 +158,6 @@ def decide(run: TableRun) -> None:
 
 
 def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> None:
-    """Predict the test rows by models of all training rows, in place of the mean of the folds' models."""
     run.refitted = True
     with run.stages.stage("refit", len(run.train) * sum(m.learns for m in models)) as advance:
         for i, model in enumerate(models):
@@ -185,7 +184,7 @@ def _refit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None)
 
 
 def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | None:
-    """Map each model to a digest of all that its folds' models depend on; None: the rows have no digest."""
+    """Map each model to a digest of its folds' inputs; None: the rows have no digest."""
     recipe = run.recipe
     columns = (getattr(recipe, n) for n in ("position", "label", "weight", "time", "fold_key", "list_column"))
     names = [n for n in (str(recipe.position_as) if recipe.position else None, *columns) if n]
@@ -200,7 +199,7 @@ def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | 
         return None
     keys = {}
     for model in models:
-        with suppress(NoDigestError, DataError):  # it is trained in every run, the others are cached
+        with suppress(NoDigestError, DataError):  # without a digest it is trained in every run
             own = (class_digest(type(model)), str(_settings(model)), *([recipe.events] if model.reads_events else []))
             # Sums on several threads differ in their last bits.
             keys[model.name] = digest(rows, threads, *map(str, about), *own)[:20]
@@ -214,7 +213,7 @@ def _settings(model: Estimator) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value's digest or, if it has none, its ``repr``, unless that has an address in it: another each time."""
+    """Return a value's digest, else its ``repr``, unless that has an address, which changes from run to run."""
     try:
         return digest(value)
     except NoDigestError:

@@ -1,7 +1,7 @@
 """A run's rows cached among its parts, for ``fastrec try``, ``select`` and ``tune``.
 
-The cache has the recipe's training rows with their labels, the test rows, the other tables, and the names of the parts
-that hold the features of all rows and of each fold.
+The cache has the labelled training rows, the test rows, the other tables, and the names of the parts with the features
+of all rows and of each fold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
 
 
 def data_mark(data: Path) -> str:
-    """Return a digest of files: names, sizes, first and last bytes. (Many GiB are not read whole.)"""
+    """Return a digest of files: names, sizes, first and last bytes, as many GiB would take long to read."""
     if not data.exists():
         raise MissingFileError("there is no such folder", file=data, remedy="Give the folder of the competition's data")
     made = hashlib.sha256()
@@ -49,9 +49,8 @@ def data_mark(data: Path) -> str:
 
 
 def keep_rows(run: TableRun) -> str | None:
-    """Cache a run's rows among its parts; return the part's name.
-
-    None: nothing is cached: the run has no parts, or its features no digest.
+    """Cache a run's rows among its parts; return the part's name, None if the run has no parts or its features no
+    digest.
     """
     prepared, recipe, found = run.prepared, run.recipe, run.found
     if run.parts is None or prepared.parts is None:
@@ -68,13 +67,13 @@ def keep_rows(run: TableRun) -> str | None:
     events = [] if recipe.events is None else [recipe.events]
     key_of_all = digest(prepared.digest, run.cats, run.conts, mark, run.seed, *events, *content)[:20]
     place = run.parts.folder_of("rows", key_of_all)
-    with suppress(FastrecError):  # what is whole already is not written again
+    with suppress(FastrecError):  # a complete part is not rewritten
         load_state(place / "state")
         return place.name
     tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
     keys = [] if key is None else [key] if isinstance(key, str) else list(key)
     events = None if recipe.events is None else asdict(recipe.events)
-    conts = [n for n in run.conts if n not in run.place_of_scores]  # a place is not known of rows that are scored
+    conts = [n for n in run.conts if n not in run.place_of_scores]  # rows to score have no known place
     about = {"task": run.train.task, "n_outputs": run.train.n_outputs, "cats": run.cats, "conts": conts}
     about |= {"targets": prepared.targets, "key": keys, "time": recipe.time, "history": bool(recipe.history)}
     about |= {"lists": recipe.list_column, "events": events, "tables": list(found.tables), "outputs": prepared.outputs}
@@ -121,7 +120,7 @@ class KeptRows:
         self._lists, self.events = about["lists"], None if about["events"] is None else EventsBefore(**about["events"])
         self.folds = Folds.load(self.run / "folds.parquet")
         self.columns = pq.read_schema(self._file("train")).names
-        self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them
+        self._once: dict[Path, Table] = {}  # columns of all training rows read so far, shared by ideas and models
         if self.folds.size != len(self):
             problem = f"the folds are of {self.folds.size} rows, what was kept has {len(self)}"
             raise DataError(problem, file=self.run, remedy=_AGAIN)
@@ -136,20 +135,21 @@ class KeptRows:
 
     @property
     def scored(self) -> torch.Tensor:
-        """Bool ``[n]``: the rows that scores are about."""
+        """Bool ``[n]``: the rows that are scored."""
         return self.tensors["counted"] & self.folds.scored
 
     def check_data(self, data: str | Path) -> None:
-        """Refuse a folder of other files than the run has read, by their digest."""
+        """Refuse a folder whose files differ from those that the run has read, by their digest."""
         mark = data_mark(Path(data))
         if mark != self.mark:
             problem = f"these are other files than those of the run (digest {mark}, the run's is {self.mark})"
             raise DataError(problem, file=data, remedy="Give the run's own data, or run the recipe on these")
 
     def rows(self, table: Table, at: torch.Tensor | None = None, *, added: Sequence[str] = ()) -> Rows:
-        """Return rows ``[m]``, which are the training rows ``at`` (int64 ``[m]``; None: all), as estimators take them.
+        """Return rows ``[m]`` as estimators take them; ``at``: their numbers among the training rows, int64 ``[m]``
+        (None: all).
 
-        ``added`` are other columns than the run's that are learned from.
+        ``added`` are features besides the run's.
         """
         own = [n for n in added if table[n].plain().kind == "category"]
         cats, conts = [*self.cats, *own], [*self.conts, *(n for n in added if n not in own)]
@@ -175,11 +175,11 @@ class KeptRows:
         return self.events.of(candidates, self._lists, self.tables([self.events.table]))
 
     def train(self, names: Sequence[str] | None = None) -> Table:
-        """Read columns of the training rows as the recipe laid them out; None: all."""
+        """Read columns of the training rows in the recipe's order; None: all."""
         return self._read_once(self._file("train"), self.columns if names is None else names)
 
     def test(self) -> Table | None:
-        """Read the test rows as the recipe laid them out."""
+        """Read the test rows in the recipe's order."""
         return self._read("test", None) if self._file("test").is_file() else None
 
     def tables(self, names: Sequence[str]) -> dict[str, Table]:
@@ -191,7 +191,7 @@ class KeptRows:
         return self._read_once(self._part(self._parts["whole"], "train.parquet"), names) if names else Table({})
 
     def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
-        """Read features of the rows that fold ``k`` trains on and of those that it scores, without its targets."""
+        """Read features of fold ``k``'s training and scored rows, without the scored rows' targets."""
         paths = [self._part(self._parts["folds"][k], f"{side}.parquet") for side in SIDES]
         return tuple(Table.read(path, list(names)) for path in paths)  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""Recipes for sessions whose next item is asked."""
+"""Recipes that predict the next item of sessions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from fastrec.table.read import read_file
 
 
 class SessionParts:
-    """The store of a ``SessionBlend``: fitted models and chosen weights, by a digest of all that they were made from.
+    """The store of a ``SessionBlend``: fitted models and chosen weights, by a digest of their inputs.
 
-    ``about`` is what else decides what comes out: the seed, the device, the time that is given.
+    ``about`` has further inputs: seed, device, time limit.
     """
 
     def __init__(self, parts: Parts, *about: Any) -> None:
@@ -73,7 +73,7 @@ class SessionParts:
         make: Callable[[], object],
         state: Callable[[], dict[str, Any]],
     ) -> None:
-        """Restore what an earlier run has kept, or make it and keep its state; without a key it is made each time."""
+        """Restore a stored state, or make and store it; without a key it is not stored."""
 
         def read(place: Path) -> bool:
             restore(load_state(place / "state"))
@@ -87,10 +87,9 @@ class SessionParts:
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
     ) -> str | None:
-        """Return a digest; None: something has none, and is made anew each time."""
         try:
             described = [(class_digest(type(m)), str(m.settings())) for m in models]
-            # All of the sessions that a model can learn from.
+            # Everything in the sessions that a model can be trained on.
             codings = [sessions.codings, sessions.item_codings]
             about = [str({n: (c.kind, c.mean, c.scale, c.width) for n, c in group.items()}) for group in codings]
             values = [sessions.values, sessions.offsets, sessions.times, sessions.sides, sessions.item_sides]
@@ -101,7 +100,7 @@ class SessionParts:
 
 
 class NextItemCompetition(Competition):
-    """A recipe for sessions: ``train`` holds sessions, ``test`` those whose next item is asked.
+    """A recipe for sessions: ``train`` holds sessions, ``test`` those whose next item is predicted.
 
     Files are ``train`` and ``test``, ``.parquet`` or ``.csv``: one session a row with its items as a list, or, with
     ``session``, one event a row.
@@ -109,16 +108,15 @@ class NextItemCompetition(Competition):
     Attributes:
         items: the column of items.
         session: the column of sessions, in a log of events; None: a row is a session.
-        order: columns by which a session's events are put in order; none: they are.
-        target: the column with the item that follows: in ``test`` where it is known, in ``train`` if need be.
-        k: how many items are submitted.
-        separator: what stands between them.
-        hold: what is held out to choose the blend's weights by: the last ``'sessions'``, or each one's last of its
+        order: columns that sort a session's events; none: they are sorted.
+        target: the column of the next item: in ``test`` if known, in ``train`` optional.
+        k: number of submitted items.
+        separator: between submitted items.
+        hold: the held-out data to choose the blend's weights by: the last ``'sessions'``, or each session's last of its
             ``'events'`` (see ``SessionBlend``).
-        weights: of the models' scores, in their order, where they are known; None: chosen on what is held out, in half
-            of the time.
-        exclude_seen: nothing comes twice in a session: its own items are left out.
-        minutes: wall time of all training, unless ``fastrec run --minutes`` says another.
+        weights: of the models' scores, in order; None: chosen on held-out data, in half of the time.
+        exclude_seen: exclude a session's items from its recommendations.
+        minutes: wall time of all training, unless ``fastrec run --minutes`` is given.
     """
 
     _kind: ClassVar[Kind] = Kind(
@@ -145,19 +143,19 @@ class NextItemCompetition(Competition):
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         """Return the models to blend, the slowest first; by default a net, session kNN and item pairs.
 
-        Pairs count which other items came right after the last one.
+        Pairs count which other items followed the last one directly.
 
         Args:
-            bs: positions in a net's batch; None: its own.
+            bs: positions in a net's batch; None: its default.
         """
         net = NextItemNet(**({} if bs is None else {"tokens": bs}))
-        # Where the last item alone decides the others miss much. Held-out mrr@20 of 4,000 simulated sessions: .554
+        # If the last item alone decides, the other models miss much. Held-out mrr@20 of 4,000 simulated sessions: .554
         # without pairs, .581 with (400 items); .177, .430 (3,000 items). Of 8,000 of diginetica .142: pairs weigh 0.
         pairs = CoVisitation(window=1, before=0.0, own=1e-3, norm=0.0, again=0.0)
         return {"net": net, "knn": VSTAN(recency="held-out"), "pairs": pairs}
 
     def read(self, data: Path, rows: int | None) -> tuple[SessionFrame, SessionFrame]:
-        """Read the sessions to learn from and those to predict for, with their known targets.
+        """Read the sessions to train on and those to predict, with their known targets.
 
         Args:
             data: the folder.
@@ -188,12 +186,12 @@ def run_sessions(run: Run) -> None:
     with stages.stage("read", unit="sessions") as advance:
         train, test = recipe.read(run.data, run.rows)
         advance(len(train) + len(test))
-    recipe.submission.texts(train.items)  # ids that cannot be written are refused before hours of training, not after
+    recipe.submission.texts(train.items)  # refuse ids that cannot be written before hours of training
     chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
     blend = SessionBlend(dict(recipe.models(bs=run.bs)), **chosen, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
         net.device = run.device
-    # Models and weights of an interrupted run are found again by what they were made from.
+    # Reuse models and weights of an interrupted run with the same inputs.
     if run.parts is not None:
         limit = recipe.minutes if run.budget is None else run.budget.minutes
         blend.store = SessionParts(run.parts, run.seed, run.device.type, limit)
@@ -205,7 +203,7 @@ def run_sessions(run: Run) -> None:
         stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in scores.items()))
     best, popular = {}, blend.popular_beside()
     with stages.stage("predict", len(test), unit="sessions") as advance:
-        if popular is not None:  # any model must beat the most popular items, where they are not among the models
+        if popular is not None:  # the most popular items are the baseline, if not among the models
             popular.fit(train)
             best["popularity"] = popular.recommend(test, recipe.k, recipe.exclude_seen)
         best |= blend.recommend_each(test, recipe.k, advance)
@@ -232,7 +230,7 @@ SESSIONS = [run_sessions]
 
 
 def write_sessions(part: Path, form: dict[str, Any], sessions: SessionFrame, *, item: str) -> None:
-    """Write how sessions were read (``SessionFrame.form``), and some of them, by which an export is verified."""
+    """Write how sessions were read (``SessionFrame.form``), and some of them, to verify an export."""
     save_state(part / "sessions", form)
     some = sessions.take(torch.arange(min(len(sessions), 1_000)))
     sides = {n: c.decode(some.sides[n]) for n, c in some.codings.items() if n in some.sides and c.kind != "vector"}
@@ -271,7 +269,7 @@ def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
-    """Return each model's reciprocal rank at each session with an answer: held-out ones, and the test's."""
+    """Return each model's reciprocal rank at each held-out or test session with an answer."""
     parts = []
     if blend.held:
         ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}
@@ -320,7 +318,7 @@ def column_names_of(path: Path) -> list[str]:
 
 
 def is_next_item_run(folder: str | Path, *also: str) -> bool:
-    """Return whether a folder is the run directory of a recipe for sessions, or for another task that is named."""
+    """Return whether a folder is the run directory of a recipe for sessions, or for one of the tasks ``also``."""
     try:
         task = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task")
     except (OSError, ValueError, AttributeError):
@@ -329,21 +327,21 @@ def is_next_item_run(folder: str | Path, *also: str) -> bool:
 
 
 class SavedNextItems:
-    """What a run directory for next items holds.
+    """A run directory for next items, loaded to predict.
 
     Args:
         folder: the run directory.
-        trust: modules that may be imported: those of custom models; importing runs their code.
+        trust: modules of custom models that may be imported; importing runs their code.
         device: where nets compute.
 
     Attributes:
-        blend: the fitted models, and how they are added up.
-        form: of the submission, and of the files that are read.
-        exclude_seen: whether a session's own items are left out.
+        blend: the fitted models and their weights.
+        form: of the submission, and of the input files.
+        exclude_seen: whether a session's items are excluded.
 
     Raises:
         MissingFileError, UnreadableFileError: it is no run directory, or a damaged one.
-        DataError: it holds a model of a class that is not known here.
+        DataError: it has a model of an unknown class.
     """
 
     def __init__(self, folder: str | Path, *, trust: Sequence[str] = (), device: DeviceLike = None) -> None:
@@ -378,7 +376,7 @@ class SavedNextItems:
         return self.empty.new(path, target=target)
 
     def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:
-        """Recommend items for each session, as the run's submission has them.
+        """Recommend items for each session, as in the run's submission.
 
         Args:
             sessions: any.
@@ -386,8 +384,8 @@ class SavedNextItems:
             done: called with the number of sessions just scored.
 
         Returns:
-            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer. Of
-            one model these are its own scores, of several the blend's, whose mean is 0 in every session.
+            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf if there are fewer. Scores
+            are the model's, or with several models the blend's, whose mean is 0 in every session.
 
         Raises:
             DataError: ``sessions`` is no ``SessionFrame``.
@@ -396,7 +394,7 @@ class SavedNextItems:
             remedy = "Call recommend_items with lists of ids, or make one by read(file) or empty.new(frame)"
             raise DataError(f"a {type(sessions).__name__} is no SessionFrame", remedy=remedy)
         k = k or self.form.max_items
-        if len(self.blend.models) == 1:  # its own scores, as its export gives them
+        if len(self.blend.models) == 1:  # the same scores as its export
             alone = next(iter(self.blend.models.values())).recommend(sessions, k, self.exclude_seen)
             if done is not None:
                 done(len(sessions))
@@ -405,17 +403,14 @@ class SavedNextItems:
         return recommended(self.blend.score(sessions), sessions, k, self.exclude_seen, done)
 
     def recommend_items(self, sessions: Sequence[Sequence[Any]], k: int | None = None) -> list[list[Any]]:
-        """Return the ids of the best items of sessions that are given as ids.
+        """Return the ids of each session's recommended items, the best first.
 
         Args:
-            sessions: for each session the ids of its items so far, the last one last. Unknown ids are skipped.
+            sessions: for each session the ids of its items, the latest last. Unknown ids are skipped.
             k: how many; None: as many as the submission has.
 
-        Returns:
-            For each session the ids of the best items, the best first.
-
         Raises:
-            DataError: ``sessions`` is one list of ids, or the run learned from more columns than the item.
+            DataError: ``sessions`` is one list of ids, or the run was trained on more columns than the item.
         """
         if self.empty.codings:
             problem = f"the run learned from {', '.join(self.empty.codings)} too, which lists of ids lack"
@@ -434,15 +429,12 @@ class SavedNextItems:
         return [[i for i in ids[a * width : (a + 1) * width] if i is not None] for a in range(len(sessions))]
 
     def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:
-        """Predict the sessions of a file, and write them in the form of the run's submission.
+        """Predict the sessions of a file, write them in the form of the run's submission, and return its path.
 
         Args:
             data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
             out: the file to write.
-            stages: progress; None: none is shown.
-
-        Returns:
-            The file.
+            stages: progress; None: not shown.
 
         Raises:
             FastrecError: the data cannot be used; nothing is written.

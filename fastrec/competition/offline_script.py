@@ -1,4 +1,4 @@
-"""``write_script``: a competition as one file that runs without a network, and the wheels that it needs."""
+"""``write_script``: write a recipe as one file that runs without a network, and the wheels that it needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RecipeSources:
 
     @property
     def distributions(self) -> list[str]:
-        """The installed packages that ``others`` belong to."""
+        """The installed packages of ``others``."""
         known = packages_distributions()
         return sorted({d for name in self.others for d in known.get(name, [])[:1]})
 
@@ -44,8 +44,8 @@ class RecipeSources:
 def recipe_sources(folder: str | Path) -> RecipeSources:
     """Find a recipe's modules by what each imports, inside functions too.
 
-    Modules are named as ``fastrec run`` names them: from the workspace, two folders above the recipe's own. What is
-    imported under a name that is computed is not found.
+    Modules are named from the workspace, two folders above the recipe's, as by ``fastrec run``. Imports by a computed
+    name are not found.
     """
     path = Path(folder).resolve() / "competition.py"
     if not path.is_file():
@@ -68,7 +68,7 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
             tree = ast.parse(sources[name], str(file))
         except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
             raise UnreadableFileError(f"it is no Python module ({error})", file=file, remedy="Correct it") from error
-        # `__file__` may be read where a recipe that runs as a script finds its workspace.
+        # A recipe that runs as a script may read `__file__` to find its workspace.
         guards = [n for n in tree.body if isinstance(n, ast.If) and "__package__" in ast.unparse(n.test)]
         allowed = {id(n) for guard in guards for n in ast.walk(guard)}
         if any(isinstance(n, ast.Name) and n.id == "__file__" and id(n) not in allowed for n in ast.walk(tree)):
@@ -87,7 +87,6 @@ def recipe_sources(folder: str | Path) -> RecipeSources:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Iterate over imported names of modules, and names that may be modules (``from a import b``)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -99,7 +98,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Iterate over the modules of a workspace that importing ``name`` runs: its packages, and itself."""
+    """Iterate over the workspace's modules that importing ``name`` runs: its packages and itself."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:i])
@@ -110,7 +109,7 @@ def _files(root: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 _MARK = "# fastrec script: what follows is copied\n"
-_ALONG = ("trees", "compiled")  # optional parts that a recipe may use without importing them: what is here goes along
+_ALONG = ("trees", "compiled")  # optional parts that a recipe may use without importing them
 
 
 def write_script(
@@ -123,39 +122,36 @@ def write_script(
     minutes: float | None = None,
     stages: Stages | None = None,
 ) -> Path:
-    """Write ``submit.py``, which makes a recipe's submission without a network, and the wheels it needs beside it.
+    """Write ``submit.py``, which creates a recipe's submission without a network, and its wheels; return its path.
 
-    ``python -I submit.py --data IN --out submission.csv`` gives what ``fastrec run`` gives with the same seed and the
-    same versions. The recipe and every module of its workspace that it imports stand in the file, as they are. Where
-    fastrec or a package of the recipe is not installed, they are taken from the wheels, for that process alone.
+    ``python -I submit.py --data IN --out submission.csv`` gives the result of ``fastrec run`` with the same seed and
+    versions. The file contains the recipe and every module of its workspace that it imports. If fastrec or a package of
+    the recipe is not installed, it is taken from the wheels, for that process only.
 
     Args:
         folder: the competition's folder, with ``competition.py``.
         recipe: its recipe.
-        out: the folder to make; an earlier script there is replaced.
-        wheels: let pip download the packages, in the versions that are installed here and for this kind of machine.
-        seed: of everything random, unless the script is told otherwise.
-        minutes: the script's time budget, unless it is told otherwise; None: none.
+        out: the folder to write; an earlier script there is replaced.
+        wheels: download the packages by pip, in the installed versions and for this kind of machine.
+        seed: default seed of everything random in the script.
+        minutes: default time budget of the script; None: none.
         stages: progress; None: shown on standard error.
-
-    Returns:
-        The script.
 
     Raises:
         MissingFileError, UnreadableFileError: the recipe's modules cannot be read.
         MissingPackageError: pip could not download the packages.
-        DataError: the minutes are no time.
+        DataError: the minutes are invalid.
         WriteError: the file system refused, or ``out`` holds something else.
     """
     out, stages = Path(out), stages or Stages()
     if minutes is not None and not minutes > 0:
         raise DataError(f"a budget of {minutes:g} minutes is no time", remedy="Give a number above 0")
-    # Before pip is asked for anything.
+    # Before pip downloads anything.
     check_replaceable(out, "submit.py")
     sources = recipe_sources(folder)
     for name in sources.beside:
         warnings.warn(f"{name} asks for its __file__: files beside it are not in the script", DataWarning, stacklevel=2)
-    # What the script needs beyond fastrec's own requirements.
+    # Requirements beyond fastrec's.
     parts = [n for p in PARTS if p.extra in _ALONG for n in p.packages if installed_version(n) is not None]
     own = [n for n in sources.distributions if n.lower() not in REQUIRED and n != PACKAGE]
     packages = sorted({*parts, *own})
@@ -166,7 +162,7 @@ def write_script(
             (part / "wheels").mkdir()
             write_own_wheel(part / "wheels", version=__version__)
             with stages.stage("wheels", unit="files") as advance:
-                # All that they need comes along, in the versions that are installed here.
+                # Their requirements are included, in the installed versions.
                 versions = {n: v for n in [*REQUIRED, *packages] if (v := installed_version(n)) is not None}
                 pins = [f"{n}=={v.partition('+')[0]}" for n, v in versions.items()]
                 options = ["--quiet", "--only-binary=:all:", "--dest", str(part / "wheels"), *pins]
@@ -216,7 +212,7 @@ It needs no network, and {beside}. The recipe is in MODULES.
 
 
 def _literal(text: str) -> str:
-    """Return text as a Python literal, between quotation marks that it does not hold."""
+    """Return text as a Python literal, between quotation marks that it does not contain."""
     for quote in ('"""', "'''"):
         made = f"r{quote}{text}{quote}"
         with suppress(SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""``predict_run``: predicts new rows by a run directory, without the recipe's code."""
+"""``predict_run``: predict new rows from a run directory, without the recipe's code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SavedRun:
 
     Args:
         folder: the run directory.
-        trust: modules that may be imported: those of custom generators and estimators; importing runs their code.
+        trust: modules of custom generators and estimators that may be imported; importing runs their code.
 
     Raises:
         MissingFileError, UnreadableFileError: it is no run directory, or a damaged one.
@@ -98,11 +98,11 @@ class SavedRun:
             n: sorted((self.folder / "models" / n).glob("fold*"), key=lambda p: int(p.name.removeprefix("fold")))
             for n in self.names
         }
-        self._models: dict[Path, Estimator] = {}  # those that have predicted
+        self._models: dict[Path, Estimator] = {}  # loaded at first use
 
     @property
     def inputs(self) -> list[str]:
-        """The columns that rows to predict must have."""
+        """The required columns of rows to predict."""
         made = set() if self.features is None else set(self.features.outputs)
         read = [] if self.features is None else self.features.inputs
         own = [n for n in (*self.cats, *self.conts) if n not in {*made, *self.place}]
@@ -121,7 +121,7 @@ class SavedRun:
             device: where the table goes.
 
         Raises:
-            DataError: a value is not of its column's type, naming column and row.
+            DataError: a value does not have its column's type, naming column and row.
         """
         ids = (*self.form.keys, *self.config.get("ids", ()))
         names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
@@ -139,11 +139,11 @@ class SavedRun:
 
         Args:
             table: the rows; columns in any order.
-            tables: the other tables that features are made from.
+            tables: the other tables that features read.
             history: earlier rows, with their target, for features that look back to them.
 
         Raises:
-            MissingColumnError: a column is not there.
+            MissingColumnError: a column is absent.
         """
         self._refuse_absent(table)
         if tables:
@@ -179,9 +179,9 @@ class SavedRun:
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
     def predict_rows(self, rows: Rows, stages: Stages | None = None, *, fold: int | None = None) -> torch.Tensor:
-        """Predict rows, which have their features, by the stack on the learned scale: float64 ``[n]`` or ``[n, k]``.
+        """Predict rows with their features by the stack on the learned scale: float64 ``[n]`` or ``[n, k]``.
 
-        By one ``fold``'s models alone, or (None) the mean of all.
+        ``fold``: by its models only; None: the mean of all.
         """
         saved = {n: folders if fold is None else folders[fold : fold + 1] for n, folders in self._folders.items()}
         base: dict[str, torch.Tensor] = {}
@@ -201,11 +201,11 @@ class SavedRun:
         return self.stack.predict(base, rows)
 
     def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
-        """Predict a frame's rows on the target's own scale: float64 ``[n]`` or ``[n, k]``.
+        """Predict a frame's rows on the target's original scale: float64 ``[n]`` or ``[n, k]``.
 
         Args:
             df: a table of any library.
-            tables: the other tables that features are made from.
+            tables: the other tables that features read.
             history: earlier rows for features that look back to them.
         """
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
@@ -223,17 +223,17 @@ class SavedRun:
     ) -> pd.DataFrame:
         """Explain predictions by contributions of the raw columns: Shapley values of the run as a whole.
 
-        A column's contribution is how its value, instead of the background rows' values, changes the prediction, on
-        average over the orders in which a row's columns are filled in (interventional Shapley values, Lundberg and Lee
-        2017). Features, encodings, models and blend are a part of what is explained: contributions are of raw columns.
+        A column's contribution is the change of the prediction by its value, instead of the background rows' values, on
+        average over the orders in which a row's columns are set (interventional Shapley values, Lundberg and Lee 2017).
+        Features, encodings, models and blend are part of the explained function.
 
         Args:
             df: rows of any library.
             of: the class or target to explain. None: the only one; of two classes the second; of more each row's
-                likeliest, which the column ``class`` names.
-            background: rows to compare with, or how many of the run's own; None: 64, of very wide rows fewer.
-            tables: the other tables that features are made from.
-            fold: explain this fold's models alone; None: the mean of all.
+                likeliest, given in the column ``class``.
+            background: rows to compare with, or how many of the run's; None: 64, of very wide rows fewer.
+            tables: the other tables that features read.
+            fold: explain this fold's models only; None: the mean of all.
 
         Returns:
             A DataFrame with the index of a pandas frame: a column for each raw column that the run reads, ``base`` (the
@@ -243,7 +243,7 @@ class SavedRun:
         Raises:
             DataError: the run ranks lists, its features look at other rows, or there is no such class or target.
             MissingColumnError: the rows lack a column.
-            MissingFileError: the run holds no background rows, and none are given.
+            MissingFileError: the run has no background rows, and none are given.
         """
         target, read = self.target, "Read the permutation importance in the report"
         if target is None:
@@ -256,7 +256,7 @@ class SavedRun:
             raise DataError(problem, remedy=f"{read}, or leave such features out")
         table = self.read(df)
         self._refuse_absent(table)
-        # sorted: orders of columns are drawn, and must not depend on the frame's
+        # sorted: random orders of columns must not depend on the frame's
         names = sorted(n for n in table.names if n in set(self.inputs))
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
         known: list[Any] = target.names if target.classes is None else target.classes.values.to_pylist()
@@ -283,13 +283,13 @@ class SavedRun:
         return made.assign(**{ends[2]: [known[c] for c in chosen]}) if likeliest else made
 
     def predict_interval(self, df: Any, level: float = 0.9) -> pd.DataFrame:
-        """Predict amounts with intervals that hold the true amount with probability ``level`` (split conformal).
+        """Predict amounts with intervals that contain the true amount with probability ``level`` (split conformal).
 
-        An interval is as wide as the stack's out-of-fold errors on the training rows say, for all rows alike.
+        All intervals have one width, a quantile of the stack's out-of-fold errors on the training rows.
 
         Returns:
-            A DataFrame with the index of a pandas frame: ``low``, ``prediction`` and ``high``; of several targets each
-            target's name before them, as in ``price_low``.
+            A DataFrame with the index of a pandas frame: ``low``, ``prediction`` and ``high``; of several targets with
+            the target's name as prefix, as in ``price_low``.
 
         Raises:
             DataError: the run predicts no amounts, or the level is out of range.
@@ -304,11 +304,11 @@ class SavedRun:
         return pd.DataFrame(columns, df.index if isinstance(df, pd.DataFrame) else None)
 
     def predict_set(self, df: Any, level: float = 0.9) -> pd.DataFrame:
-        """Predict sets of classes that hold the true class with probability ``level`` (Sadinle et al. 2019).
+        """Predict sets of classes that contain the true class with probability ``level`` (Sadinle et al. 2019).
 
         Returns:
             A DataFrame of bools ``[n, classes]``, with the index of a pandas frame: whether a class is in a row's set.
-            The likeliest always is.
+            The likeliest class always is.
 
         Raises:
             DataError: the run predicts no class, or the level is out of range.
@@ -321,7 +321,7 @@ class SavedRun:
         return pd.DataFrame(inside, index, self.target.classes.values.to_pylist())
 
     def _gaps(self, *tasks: str) -> np.ndarray:
-        """Return how far the stack was off out of fold, ``[n, k]``; refuse other tasks."""
+        """Return the stack's out-of-fold errors, ``[n, k]``; refuse other tasks."""
         if self.task not in tasks:
             other = {"regression": "predict_interval", "ranking": "predict", "multilabel": "predict_proba"}
             what = "intervals" if "regression" in tasks else "sets of classes"
@@ -333,14 +333,14 @@ class SavedRun:
         return conformal_gaps(*known[:2], classes="regression" not in tasks)
 
     def background(self, given: Any = None) -> Table:
-        """Return rows to compare with: those given, or evenly spaced ones of the run's own."""
+        """Return rows to compare with: those given, or evenly spaced ones of the run."""
         path, columns = self.folder / BACKGROUND, len(self.inputs)
         if given is not None and not isinstance(given, int | np.integer):
             own = self.read(given)
             most = len(own)
         elif path.is_file():
             own = Table.read(path)
-            # A wide table's mixtures are many, and each is wide.
+            # A wide table has many mixtures, and each is wide.
             most = max(limits.MIXED_CELLS // (2 * columns * (columns + 1)), 1) if given is None else given
         else:
             raise MissingFileError("there are no rows to compare with", file=path, remedy="Give them as background=")
@@ -350,7 +350,7 @@ class SavedRun:
         return own.take(((torch.arange(count) + 0.5) * len(own) / count).long())
 
     def _by_list(self, table: Table) -> torch.Tensor | None:
-        """Row numbers in the order of the lists, as the models take them; None: the run ranks no lists."""
+        """Row numbers sorted by list, as the models take them; None: the run ranks no lists."""
         self._refuse_absent(table)
         if self.target is not None:
             return None
@@ -359,7 +359,7 @@ class SavedRun:
 
 
 def refuse_copies(table: Table, lists: str, item: str) -> None:
-    """Refuse an item that stands in a list twice; ``lists`` and ``item`` are columns."""
+    """Refuse an item that is in a list twice; ``lists`` and ``item`` are columns."""
     codes = table.coded([lists, item]).codes.cpu().numpy()
     again = np.flatnonzero(pd.Series(codes).duplicated() & (codes > 0))
     if len(again):
@@ -378,19 +378,16 @@ def predict_run(
     trust: Sequence[str] = (),
     stages: Stages | None = None,
 ) -> Path:
-    """Predict rows by a run directory and write them in the form of its submission.
+    """Predict rows by a run directory, write them in the form of its submission, and return the file.
 
     Args:
         run: the run directory.
-        data: a file of rows, or a folder: ``test`` holds the rows, other files are the tables that features are made
-            from, by their names; ``history`` or ``train`` the earlier rows that some features look back to.
+        data: a file of rows, or a folder: ``test`` holds the rows, other files the tables that features read, by name;
+            ``history`` or ``train`` the earlier rows that some features look back to.
         out: the file to write.
         device: where to compute.
         trust: modules of custom generators and estimators that may be imported.
-        stages: progress; None: none is shown.
-
-    Returns:
-        The file.
+        stages: progress; None: not shown.
 
     Raises:
         FastrecError: the run or the data cannot be used; nothing is written.
@@ -399,7 +396,7 @@ def predict_run(
         return SavedNextItems(run, trust=trust, device=device).write(data, out, stages)
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
-    # Before the models: a missing id must not cost the time of predicting.
+    # Before the models: fail early on a missing id.
     keys = line_keys(saved.form, table, rows.groups)
     refuse_absent(saved.form.keys, keys.names, "the rows lack an id of the submission", file=data, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None
@@ -440,7 +437,7 @@ def read_rows(
 
 
 def rows_files(data: Path, reading: Reading) -> dict[str, Path]:
-    """Map the tables of a folder of rows to predict by name; a file alone is ``test``."""
+    """Map the tables of a folder of rows to predict by name; a single file is ``test``."""
     remedy = "Give the rows to predict: their file, or a folder with test.csv or .parquet (fastrec layout writes one)"
     return files_of(data, "test", remedy, reading.files)
 
@@ -449,10 +446,10 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
     """Write a recipe's tables as ``predict_run`` reads them, and return their paths.
 
     They are ``test.parquet``, a file for every other table and, if features look back to training rows,
-    ``history.parquet``. ``out`` is a new folder, or one of an earlier layout, which is replaced.
+    ``history.parquet``. ``out`` is a new folder, or an earlier layout, which is replaced.
     """
     data, out = Path(data), Path(out)
-    if isinstance(recipe, NextItemCompetition):  # the test sessions as lists, whatever the files are like
+    if isinstance(recipe, NextItemCompetition):  # the test sessions as lists, in any form of the files
         _, test = recipe.read(data, None)
         columns = {} if test.sessions is None else {str(recipe.session): test.sessions.to_arrow()}
         columns[recipe.items] = lists_of(test)
@@ -463,7 +460,7 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
         found = recipe.load(data, rows=None, device=torch.device("cpu"))
         made = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
         tables = {f"{n}.parquet": t.to_arrow() for n, t in made.items() if t is not None}
-    # Nothing is replaced but an earlier layout: a folder of these files.
+    # Replace only an earlier layout: a folder of these files.
     other = out.is_dir() and any(p.name not in tables for p in out.iterdir())
     if out.is_file() or other or out.resolve() == data.resolve():
         raise DataError("the folder would be replaced whole", file=out, remedy="Choose a new or empty folder")
@@ -474,32 +471,32 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
 
 
 class SameBlend(Stack):
-    """A stack with the blend of a ``chosen`` one if the base models are the same; else the blend is chosen anew."""
+    """A stack with the blend of a ``chosen`` one if the base models are the same; else it chooses again."""
 
     def __init__(self, chosen: StackModel) -> None:
         super().__init__(extra=chosen.extra)
         self.chosen = chosen
 
     def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
-        """Return that blend alone, unfitted."""
+        """Return only that blend, unfitted."""
         blend = self.chosen.blends[0].fresh()
         asked, had = set(models), set(self.chosen.models)
-        constant = had - asked if data.task != "ranking" else set()  # it joins the models where it is of use
+        constant = had - asked if data.task != "ranking" else set()  # it joins the models if it helps
         same = asked | constant == had and len(constant) < 2 and blend.name not in constant
         return [blend] if same else super().blends(models, data, metric)
 
 
 class SavedRecipe(Competition):
-    """A recipe made from a run directory: its features, models and columns, without the recipe's code.
+    """A recipe from a run directory: its features, models and columns, without the recipe's code.
 
-    The second level is the run's chosen blend, fitted anew.
+    The stack is the run's chosen blend, fitted again.
 
     Args:
         saved, found, folds: the run; the rows and their folds.
         trust: modules of custom generators that may be imported.
         warm: let models that can do so continue training from the run's models.
-        cold_folds: folds whose rows the run was trained on: their models start from scratch, so that the second level
-            does not take memorised rows for skill.
+        cold_folds: folds whose rows the run was trained on: their models start from scratch, so that memorised rows do
+            not mislead the stack.
         recipe: the recipe, if its code is available; its features, models and stack replace the run's.
     """
 
@@ -519,8 +516,8 @@ class SavedRecipe(Competition):
         self.saved, self.found, self._folds = saved, found, folds
         self._trust, self._warm, self._recipe = tuple(trust), warm, recipe
         self.cold_folds = tuple(cold_folds)
-        self.asked: list[str] = []  # models that learn
-        self.warmed: list[str] = []  # those that can begin with what the run's have learned
+        self.asked: list[str] = []  # trained models
+        self.warmed: list[str] = []  # models that can continue from the run's
         config = saved.config
         self.name, self.task, self.metric = config["competition"], saved.task, config["metric"]
         self.ids, self.history = tuple(config.get("ids", ())), bool(config["history"])
@@ -551,7 +548,6 @@ class SavedRecipe(Competition):
         return found
 
     def _grow_form(self, known: Target, found: Target) -> None:
-        """Let a submission with a column for each class, named by it, have one for each that has joined."""
         form = self.submission
         joined = [n for n in found.outputs if n not in known.outputs]
         if not joined or not isinstance(form, ValueForm) or len(form.values) < 2:
@@ -573,12 +569,12 @@ class SavedRecipe(Competition):
 
     @property
     def categories(self) -> Sequence[str]:
-        """The columns that the run's models see as categories."""
+        """The categorical columns of the run's models."""
         return self.saved.cats if self._recipe is None else self._recipe.categories
 
     @property
     def plain(self) -> Sequence[str]:
-        """The columns of the files that they see as numbers."""
+        """The numerical columns of the files that they use."""
         if self._recipe is not None:
             return self._recipe.plain
         made = set() if self.saved.features is None else set(self.saved.features.outputs)
@@ -593,7 +589,7 @@ class SavedRecipe(Competition):
         return [m.fresh() for m in self._trained if not m.learns] if self._recipe is None else self._recipe.baselines()
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
-        """Return the run's models, untrained; warm ones continue from what they have learned."""
+        """Return the run's models, untrained; warm ones continue from the run's."""
         known = {m.name: m for m in self._trained if m.learns}
         asked = [m.fresh() for m in known.values()] if self._recipe is None else list(self._recipe.models(bs=bs))
         self.asked = [m.name for m in asked]
@@ -603,12 +599,12 @@ class SavedRecipe(Competition):
         return asked
 
     def stack(self) -> Stack:
-        """Return the second level: the kind of blend that the run has chosen."""
+        """Return a stack with the kind of blend that the run has chosen."""
         return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
 
     @cached_property
     def _trained(self) -> list[Estimator]:
-        """The run's models, of all rows or of its first fold."""
+        """The run's models of all rows, or of its first fold."""
         made = []
         for name in self.saved.names:
             folder = self.saved.folder / "models" / name / "fold0"

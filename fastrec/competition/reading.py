@@ -1,4 +1,4 @@
-"""``Reading``: how a folder's files are read: their roles, headers, separators, times and numbers in text."""
+"""``Reading``: how to read a folder's files: roles, headers, separators, times and numbers in text."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from fastrec.table.read import MISSING_TEXT, CsvForm, read_file
 LETTERS = r"[A-Za-z]{1,3}[-_ ]?(?=\d{1,4}$)"  # before numbers of months, days, hours: c-8
 _MINUS, _GAP = "\u2212", "\u00a0"
 _SIGNS = rf"[-+{_MINUS}]?\s*[$€£]?\s*[-+{_MINUS}]?\s*"
-_DIGITS = rf"(?:\d{{1,3}}(?:[,' {_GAP}]\d{{2,3}})*[,' {_GAP}]\d{{3}}|\d+)"  # thousands apart, in India hundreds
+_DIGITS = rf"(?:\d{{1,3}}(?:[,' {_GAP}]\d{{2,3}})*[,' {_GAP}]\d{{3}}|\d+)"  # groups of thousands, in India of hundreds
 _AROUND = rf"\(?{_SIGNS}\(?(?:%s)\s*[%%$€£]?\s*\)?"  # in brackets: negative, as accountants write
 NUMBER_TEXT = _AROUND % rf"{_DIGITS}(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+"
 COMMA_TEXT = _AROUND % rf"(?:\d{{1,3}}(?:[.' {_GAP}]\d{{3}})+|\d+)(?:,\d+)?"
-_ROWS = ("train", "test", "history")  # tables of the rows themselves, which have one type a column
+_ROWS = ("train", "test", "history")  # tables of rows, which share the types of columns
 
 
 @dataclass(repr=False)
 class Reading:
-    """File roles, text formats and column types that the files do not tell.
+    """File roles, text formats and column types that the files do not determine.
 
     Args:
         files: role (``train``, ``test``, ``truth``, ``sample``) → file name, such as ``{'train': 'flights.csv'}``.
         tables: other files to read, by name; None: all in the folder.
-        header, delimiter, missing: see ``fastrec.table.read.CsvForm``. (A file whose first line has other names than
-            ``header`` has a header of its own.)
+        header, delimiter, missing: see ``fastrec.table.read.CsvForm``. (If a file's first line has other names than
+            ``header``, it is used as the header.)
         dates: columns of times, written as text or as whole numbers such as 20240131 → their format, as in
             ``'%d/%m/%Y'``; None: ISO 8601.
-        numbers: text columns that are numbers with signs around them: ``'$1,200'``, ``'5 %'``.
+        numbers: text columns of numbers with signs around them: ``'$1,200'``, ``'5 %'``.
         decimal_commas: those of ``numbers`` that are written as in ``'1.200,50'``.
-        texts: columns that stay text although their values look like numbers: ``'00715'``.
+        texts: columns of text whose values look like numbers: ``'00715'``.
         types: table → column → type, learned by a run (see ``fastrec.table.column_types``).
         gaps: the columns with missing values in a run's training rows; None: unknown.
     """
@@ -96,17 +96,17 @@ class Reading:
             file: for messages.
 
         Returns:
-            The table. Values that are not of the recipe's format become missing, with a ``DataWarning``.
+            The table. Values that do not have the recipe's format become missing, with a ``DataWarning``.
 
         Raises:
-            DataError: a value is not of the type or format that the run learned, naming column and row. (In a column
-                with missing values in the training rows, it becomes missing with a ``DataWarning``.)
+            DataError: a value does not have the type or format that the run learned, naming column and row. (If the
+                column has missing values in the training rows, the value becomes missing with a ``DataWarning``.)
         """
         types = self._types(role)
         for name in table.column_names:
             values = made = table[name]
             wanted = types.get(name) if names is None or name in names else None
-            # A run knows its columns; a recipe's first reading may find texts that stand for missing values.
+            # A run knows its columns; a recipe's first reading may meet texts for missing values.
             refuse = wanted is not None and name not in (self.gaps or ())
             if name in self.texts:
                 made = as_type(made, "text", column=name, file=file)
@@ -140,7 +140,7 @@ class Reading:
         return as_types(made, self._types(table), names)
 
     def written(self, name: str) -> dict[str, Any] | None:
-        """Return the text format of a column's values, for ``parsed``; None: the usual one."""
+        """Return the text format of a column's values, for ``parsed``; None: the default."""
         if self.dates.get(name) is not None:
             return {"date": self.dates[name]}
         if name in self.numbers:
@@ -228,7 +228,6 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
-    """Convert each distinct value once."""
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
     return make(coded.dictionary).take(coded.indices)
 
@@ -238,28 +237,28 @@ _ALIKE = {"text", "number", "bool", "clock"}
 
 @dataclass
 class CompetitionData:
-    """A competition's data: training rows, rows to predict, and other tables that features read."""
+    """Training rows, rows to predict, and other tables that features read."""
 
-    #: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column
+    #: labelled rows; in a ranking task candidates, sorted by the list column
     train: Table
-    #: the rows to predict, without their target; in a ranking task one list per target row. None: there are none, and
-    #: the submission has the training rows with their out-of-fold predictions
+    #: the rows to predict, without their target; in a ranking task one list per target row. None: the submission has
+    #: the training rows with their out-of-fold predictions
     test: Table | None = None
     #: the id columns of the submission. In a ranking task whose form has one line per list, one row per test list, in
     #: the order of the lists; else one row per test row. None: the test rows' own columns
     targets: Table | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)  #: other tables by name (an event log, item properties)
-    #: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a ranking
-    #: task, else a table with the target column(s)
+    #: the truth of ``test``, if known, for the final score only: labels float64 ``[n_test]`` of a ranking task, else a
+    #: table with the target column(s)
     truth: Any = None
-    oracle: float | None = None  #: the expected score of the true probabilities, where they are known
-    #: table → column → type (see ``fastrec.table.column_types``), where the files say more than the tables
+    oracle: float | None = None  #: the expected score of the true probabilities, if known
+    #: table → column → type (see ``fastrec.table.column_types``), if the files have more than the tables
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:
         """Learn the types of all columns, and unify those of train and test.
 
-        ``known`` are the types that an earlier run of the recipe learned.
+        ``known`` are the types learned by an earlier run.
         """
         made = {"train": shared_types(self.train, self.test), **{n: types_of(t) for n, t in self.tables.items()}}
         self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}
@@ -272,7 +271,7 @@ class CompetitionData:
 
 
 def in_one_unit(tables: Sequence[Table]) -> list[Table]:
-    """Give times of one name the finest unit of all tables: CSV is read in seconds, which Parquet cannot store."""
+    """Convert times of one name to the finest unit of all tables: CSV reads seconds, which Parquet cannot store."""
     made = list(tables)
     for name in dict.fromkeys(n for t in tables for n in t.names):
         own = {i: t[name] for i, t in enumerate(made) if name in t and t[name].kind == "datetime"}
@@ -280,20 +279,17 @@ def in_one_unit(tables: Sequence[Table]) -> list[Table]:
         for i, c in own.items():
             times = UNITS_PER_SECOND[unit] // UNITS_PER_SECOND[str(c.unit)]
             known = c.values[~c.is_missing()]
-            # A date that the finer unit cannot hold stays as it is; features that compare it refuse it.
+            # A date that the finer unit cannot hold is left unchanged; features that compare it refuse it.
             if times > 1 and not bool((known.abs() > (2**63 - 1) // times).any()):
                 made[i] = made[i].with_columns({name: replace(c, values=c.values * times, unit=unit)})
     return made
 
 
 def _alike(table: Table, types: Mapping[str, str]) -> Table:
-    """Give columns the types that train and test share, if their values fit."""
     own = types_of(table)
     fits = [n for n, t in types.items() if own.get(n, t) == t or {own[n], t} <= _ALIKE or own[n][:4] == t[:4] == "time"]
     return as_types(table, types, fits)
 
-
-# Candidates without an id of their own are named by their place in the file.
 
 ROW_NUMBER = "row_number"
 
@@ -306,14 +302,14 @@ def with_row_numbers(table: Table, item: str) -> Table:
 
 
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".csv.zip", ".tsv")
-SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called
+SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # names of a sample submission
 _TRUTHS = ("ground_truth", "truth", "solution")
 
 
 def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
-    """Map the tables of a folder by name (without its ending), in order of their names.
+    """Map the tables of a folder by name (without the extension), sorted by name.
 
-    ``roles``: name → the file that goes by it, whatever it is called itself.
+    ``roles``: name → the file for it.
     """
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of the files")
@@ -324,7 +320,7 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
         raise MissingFileError("there is no such file", file=absent, remedy=remedy)
     for path in sorted(folder.iterdir()):
         ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), None)
-        beside = path.suffix == ".zip" and path.with_suffix("").exists()  # it was unpacked where it lies
+        beside = path.suffix == ".zip" and path.with_suffix("").exists()  # it was unpacked in place
         if ending is None or beside or path.name.startswith(".") or path in found.values():
             continue
         name = path.name[: -len(ending)]
@@ -335,9 +331,9 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
 
 
 def files_of(data: Path, role: str, remedy: str, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
-    """Map the tables of a folder by name, that of a ``role`` among them; a file alone is that of the role.
+    """Map the tables of a folder by name, one of them for ``role``; a single file has that role.
 
-    ``roles`` are names of files as ``Reading`` has them; the folder need not hold all.
+    ``roles`` are names of files as in ``Reading``; the folder need not have all.
     """
     if data.is_file():
         return {role: data}
@@ -359,13 +355,13 @@ def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | N
 def read_folder(
     folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
 ) -> CompetitionData:
-    """Read ``train``, ``test``, the truth of the test if it is there, and every other table by its name.
+    """Read ``train``, ``test``, the truth of the test if present, and every other table by its name.
 
     Args:
-        folder: holds ``train`` and, mostly, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.
+        folder: has ``train`` and, usually, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.
         rows: use only the first so many training rows.
         device: where the tables go.
-        reading: how the files are read; None: as they are.
+        reading: how to read the files; None: the defaults.
 
     Raises:
         MissingFileError: there is no folder, or no ``train`` in it.
@@ -382,7 +378,7 @@ def read_folder(
         files = {n: p for n, p in files.items() if n in asked}
     read = {n: reading.read(p, n) for n, p in files.items() if n not in SAMPLES}
     mixed = differing(read["train"], read.get("test"))
-    if mixed:  # numbers are read again, as they are written: 00715
+    if mixed:  # keep numbers as written: 00715
         reading = replace(reading, texts=[*reading.texts, *mixed])
         read |= {n: reading.read(files[n], n) for n in ("train", "test") if n in read}
     side = [n for n in read if n not in ("train", "test", *_TRUTHS)]

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Kind:
     """Steps and options of one kind of recipe."""
 
-    # ``module:NAME`` of the steps, functions of the run's record, in their order; imported when a run begins
+    # ``module:NAME`` of the ordered steps, functions of the run's record; imported when a run begins
     steps: str
-    options: frozenset[str] = frozenset()  # the options that it can use, of those that not every kind can
+    options: frozenset[str] = frozenset()  # options that it supports, of those that not every kind does
     record: str = "fastrec.competition.run_record:Run"  # ``module:Name`` of the record
     keeps_parts: bool = False  # an interrupted run continues from its finished parts
 
@@ -47,51 +47,51 @@ class Kind:
 
 
 class Competition(ABC):
-    """A recipe: which rows, which features, which models. ``fastrec run`` runs it.
+    """A recipe: rows, features, models. ``fastrec run`` runs it.
 
-    A table with a target needs ``name``, ``task`` and ``target``; everything else has a default that one overrides.
+    A table with a target needs ``name``, ``task`` and ``target``; everything else has a default to override.
 
     Attributes:
         name: the competition.
-        task: ``'ranking'``, ``'binary'``, ``'multiclass'``, ``'regression'`` or ``'multilabel'``; None: what the target
-            says, where it is plain.
-        metric: what the score is, such as ``'auc'`` or a ``Metric``; None: the task's usual one.
+        task: ``'ranking'``, ``'binary'``, ``'multiclass'``, ``'regression'`` or ``'multilabel'``; None: inferred from
+            the target, if it is unambiguous.
+        metric: the score, such as ``'auc'`` or a ``Metric``; None: the task's usual one.
         also: other metrics to report.
         target: the column, or columns, to predict; in a ranking task ``label`` instead.
-        ids: columns that name a row: they are not learned from.
-        drop: other columns that are not learned from.
+        ids: columns that name a row: no features.
+        drop: other columns to leave out of training.
         positive: a binary task's class 1; None: the later value in sorted order.
-        scale: amounts are learned as their ``'log'`` or ``'log1p'``.
-        class_weight: ``'balanced'``: each class counts as much as any other.
-        weight: a column: how much a row, or a list, counts in training; None: all alike.
-        fold_key: what validation folds must not split (a session, a user, a customer); None: a list, or a row.
-        time: a column of times: folds are in its order, each trained on what came before; None: at random.
-        time_gap: what is left out between training and scored rows, in the unit of ``time``.
-        time_horizon: how long a scored block lasts, in the unit of ``time``; None: a share of the rows.
-        last_of: ranking: a column, such as a session: with ``time`` folds are at random, and score the last list of
-            each of its values, as a test does whose lists follow others of theirs.
-        n_folds: how many validation folds there are.
-        history: features look back to training rows from the rows to predict (lags of a series): the target of rows
-            that are scored is hidden from them.
-        refit: test rows are predicted by models of all training rows; False: by the mean of the folds' models, which is
-            the steadier where folds are at random. With ``time`` the folds' models lack the last rows: it is on then,
-            where there are test rows.
+        scale: train on the ``'log'`` or ``'log1p'`` of amounts.
+        class_weight: ``'balanced'``: all classes have the same total weight.
+        weight: the column with the training weight of a row, or a list; None: equal weights.
+        fold_key: a column whose values folds must not split (a session, a user, a customer); None: a list, or a row.
+        time: a column of times: folds are in its order, each trained on earlier rows; None: at random.
+        time_gap: the gap between training and scored rows, in the unit of ``time``.
+        time_horizon: the length of a scored block, in the unit of ``time``; None: a share of the rows.
+        last_of: ranking: a column, such as a session. With ``time``, folds are at random and score the last list of
+            each of its values, like a test whose lists follow earlier ones.
+        n_folds: number of folds.
+        history: features of rows to predict look back to training rows (lags of a series); the target of scored rows is
+            hidden from them.
+        refit: predict test rows by models of all training rows; False: by the mean of the folds' models, which has less
+            variance if folds are at random. None: True with ``time`` and test rows, as the folds' models lack the last
+            rows.
         list_column: ranking: the list of each candidate, int64.
-        label: ranking: 1 for the candidate that was chosen.
-        item: ranking: the candidate's id, as submitted; ``'row_number'``: its place in the file, where it has none.
-        as_shown: ranking: rows of a list stand as they were shown, and equal scores keep that order; False: the order
-            may tell the label, so rows of a list are shuffled.
-        counted: ranking: a column: lists where it is 1 are like the test's, and scores are over these; None: all.
-        touched: ranking: a column: above 0 where the candidate was known before, for the report; None: not reported.
-        position: ranking: a column of the training rows, the place (1, 2, …) at which a row was shown; None: its effect
-            on clicks is not modelled. Predicted rows need no such column: they are all scored as if shown first.
-        position_as: ranking: ``'feature'`` learns from the place; ``'weights'`` weighs lists by the inverse examination
-            of their clicks' places (``fastrec.competition.scoring``).
-        calibrate: ranking: scores become chances of being relevant: ``'platt'``, which keeps every order, or
-            ``'isotonic'``, which may make scores equal; learned on out-of-fold scores. None: they stay scores.
-        events: ranking: what rankers that read the session (``SessionRanker``) are given of it; None: nothing.
-        reading: how the files are read: their names where these are not ``train`` and ``test``, headers, separators,
-            columns of text that are times or numbers.
+        label: ranking: 1 for the chosen candidate.
+        item: ranking: the candidate's id, as submitted; ``'row_number'``: its place in the file, if it has no id.
+        as_shown: ranking: rows of a list are in the order shown, which breaks ties; False: rows of a list are shuffled,
+            as their order may leak the label.
+        counted: ranking: a column: scores are over the lists where it is 1, which resemble the test's; None: all.
+        touched: ranking: a column: above 0 if the candidate was known before, for the report; None: not reported.
+        position: ranking: a column of the training rows with the place (1, 2, …) at which a row was shown; None:
+            position bias is not modelled. Rows to predict need no such column: they are scored as if shown first.
+        position_as: ranking: ``'feature'``: the place is a feature; ``'weights'``: lists are weighted by the inverse
+            examination of their clicks' places (``fastrec.competition.scoring``).
+        calibrate: ranking: convert scores to probabilities of being relevant, fitted out of fold: ``'platt'``, which
+            keeps every order, or ``'isotonic'``, which may create ties. None: no calibration.
+        events: ranking: the session's events for rankers that read them (``SessionRanker``); None: none.
+        reading: how to read the files: their names if not ``train`` and ``test``, headers, separators, text columns of
+            times or numbers.
         submission: the form of the submission; None: ``sample_submission.csv``'s, or ids and the target.
     """
 
@@ -132,13 +132,13 @@ class Competition(ABC):
     events: EventsBefore | None = None
     reading: Reading = Reading()
     submission: SubmissionFormat | ValueForm | None = None
-    cold_folds: Collection[int] = ()  # of a retrain: folds that score rows which a warm start has learned from
+    cold_folds: Collection[int] = ()  # of a retrain: folds that score rows which a warm start was trained on
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
-        """Read the files and lay out the rows; by default ``train``, ``test`` and any other CSV or Parquet files.
+        """Read the files into tables; by default ``train``, ``test`` and any other CSV or Parquet files.
 
-        Where there is no test, rows of ``train`` whose target is missing are the rows to predict (of a ranking whole
-        lists). Candidates of a ranking are brought together by their lists.
+        Without a test file, the rows of ``train`` with a missing target (in a ranking whole lists) are the rows to
+        predict. Candidates of a ranking are sorted by list.
 
         Args:
             data: the folder.
@@ -164,7 +164,7 @@ class Competition(ABC):
         if isinstance(truth, Table) and name in truth:
             truth = with_row_numbers(truth, self.item)
         if label in train and name in train:
-            # A list without any label is to be predicted.
+            # A list without labels is to be predicted.
             groups = train[name].group_numbers()
             unknown = torch.isin(groups, groups[~train[label].is_missing()], invert=True)
             if bool(unknown.any()) and not bool(unknown.all()):
@@ -181,30 +181,30 @@ class Competition(ABC):
         return replace(found, train=made[0], test=made[1], truth=truth)
 
     def features(self) -> FeatureSet | None:
-        """Return the features; None: the columns as they are."""
+        """Return the features; None: the raw columns."""
         return None
 
     @property
     def categories(self) -> Sequence[str] | None:
-        """The columns that are categories; None: text, booleans and categories among the columns of the files.
+        """The categorical columns; None: text, booleans and categories of the files.
 
-        Of a ranking's items only where they are named here.
+        A ranking's items are categories only if named here.
         """
         return None
 
     @property
     def plain(self) -> Sequence[str] | None:
-        """Columns of the files that are number features as they are; None: all numbers.
+        """Columns of the files that are numerical features; None: all numbers.
 
-        Never those that the recipe names for something else, such as ids, lists, labels and weights.
+        Columns with a role, such as ids, lists, labels and weights, are never among them.
         """
         return None
 
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
         """Return the folds that everything is scored by.
 
-        By ``last_of``, else by ``time``, where they are given (in a ranking task a list's time is that of its first
-        row); else whole groups of ``fold_key`` (in a ranking task whole lists); else stratified by class, or at random.
+        They are by ``last_of``, else by ``time`` (in a ranking task a list's time is that of its first row), if given.
+        Else they are whole groups of ``fold_key`` (in a ranking task whole lists), else stratified by class, or random.
         """
         train = found.train
         if self.last_of is not None:
@@ -232,7 +232,7 @@ class Competition(ABC):
         """Return the base models of the stack; by default XGBoost, a net and, if it is installed, LightGBM.
 
         Args:
-            bs: the nets' batch size; None: their own.
+            bs: the nets' batch size; None: their default.
         """
         from fastrec.estimators import LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
 
@@ -262,7 +262,7 @@ class Competition(ABC):
             remedy = "Write target = 'the column', or task = 'ranking'"
             raise DataError(f"{self.name}: the recipe names no target", remedy=remedy)
         task = self.task
-        if task is None and self.metric is not None:  # the one task that it can score, if it is one
+        if task is None and self.metric is not None:  # the task, if the metric scores only one
             tasks = [t for t in get_metric(self.metric).tasks if t != "ranking"]
             task = tasks[0] if len(tasks) == 1 else None
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
@@ -273,12 +273,12 @@ _WRONG_CALL = re.compile(r"\(\) (got an? |got some |missing |takes )")
 
 
 def check_recipe(recipe: Any, *, bs: int | None) -> None:
-    """Refuse misspelt attributes, and calls of generators or estimators with arguments that they do not take."""
+    """Refuse misspelt attributes, and generators or estimators with unknown arguments."""
     if not isinstance(recipe, Competition):
         remedy = f"Write {recipe.__name__}()" if isinstance(recipe, type) else "Give a Competition, or its folder"
         raise DataError(f"{recipe!r} is no recipe", remedy=remedy)
     kinds = type(recipe).__mro__
-    if type(recipe).__module__.partition(".")[0] == "fastrec":  # these read models and features from the disk
+    if type(recipe).__module__.partition(".")[0] == "fastrec":  # the library's recipes load models and features
         return
     base = next(c for c in kinds if "_kind" in vars(c))
     file = getattr(sys.modules.get(type(recipe).__module__), "__file__", None)
@@ -287,13 +287,13 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
     own = {n for c in kinds if not issubclass(base, c) for n in vars(c)} | set(vars(recipe))
     known = {n for n in dir(base) if not n.startswith("_")}
     for name in sorted(n for n in own if n not in known and not n.startswith("_") and n != "name"):
-        # Not of names that the recipe has too: `model` may be a helper of `models`.
+        # A recipe with both names is fine: `model` may be a helper of `models`.
         near = [n for n in difflib.get_close_matches(name, known, n=3, cutoff=0.8) if n not in own]
         if near:
             problem = f"{type(recipe).__name__} has the attribute {name}, which no recipe knows"
             raise DataError(problem, file=file, remedy=f"Write {near[0]}, or _{name} for a helper")
     for call in (recipe.features, lambda: recipe.models(bs=bs)):
-        # Other errors may come from data that are not read yet: they are raised where the result is needed.
+        # Other errors may come from data that are not read yet: they are raised when the result is used.
         try:
             call()
         except TypeError as error:
@@ -309,17 +309,15 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
             continue
 
 
-# Which columns a recipe's models learn from, where it does not say.
-
-_INDEX = "__index_level_"  # so begin the columns of Parquet files in which pandas keeps a frame's index
+_INDEX = "__index_level_"  # prefix of the columns in which pandas stores a frame's index
 
 
 def choose_columns(
     recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Choose the categories and the numbers that models see: those of the files first, then the features ``made``.
+    """Choose the categories and the numbers that models see: those of the files, then of the features ``made``.
 
-    Where the recipe names none, they are the files' own columns, without those that the test rows lack.
+    By default they are all columns of the files that the test rows have.
     """
     apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     own: dict[str, list[str]] = {"category": [], "number": []}
@@ -340,7 +338,6 @@ def choose_columns(
 
 
 def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
-    """Return the columns that the recipe uses for something else than learning."""
     if target is not None:
         return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
     session = None if recipe.events is None else recipe.events.session
@@ -358,15 +355,15 @@ def not_learned_from(
 
 @dataclass(frozen=True)
 class EventsBefore:
-    """Where the events before a list stand: what a recipe says for rankers that read the session (``SessionRanker``).
+    """The events before a list, for rankers that read the session (``SessionRanker``).
 
     Args:
         table: the recipe's table of events, one of ``CompetitionData.tables``.
         session: the column of sessions, in the events and among the candidates.
-        order: the columns that events and lists are put in order by, in both; events strictly before a list are read.
+        order: the columns that sort events and lists, in both; events strictly before a list are read.
         item: the column of items, in both.
-        cats, conts: columns of the events that are categories and numbers.
-        time: a column of times, in both; None: it is not known how long ago an event was.
+        cats, conts: categorical and numerical columns of the events.
+        time: a column of times, in both; None: no feature of the time since an event.
 
     Raises:
         DataError: there is no column to order by.
@@ -389,7 +386,7 @@ class EventsBefore:
 
     @property
     def columns(self) -> list[str]:
-        """The candidates' columns that it takes to find the events of their lists, the lists' own aside."""
+        """The candidates' columns needed to find the events of their lists, without the list column."""
         return list(dict.fromkeys([self.session, *self.order, self.item, *([self.time] if self.time else [])]))
 
     def of(self, candidates: Table, lists: str, tables: Mapping[str, Table]) -> ListEvents:
@@ -402,7 +399,7 @@ class EventsBefore:
 
         Raises:
             DataError: the table of events is not among them.
-            MissingColumnError: a column is not there.
+            MissingColumnError: a column is absent.
         """
         if self.table not in tables:
             problem = f"models read the events before a list, and the table of events {self.table!r} is not there"

@@ -32,9 +32,9 @@ class Parts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.reused = 0  # parts that were found
+        self.reused = 0  # parts read from the cache
         self._used: set[str] = set()
-        self._made: set[str] = set()  # parts of this run's own
+        self._made: set[str] = set()  # parts written by this run
 
     @classmethod
     def beside(cls, out: Path) -> Parts:
@@ -48,7 +48,7 @@ class Parts:
         return self.folder / f"{kind}-{key}"
 
     def found(self, kind: str, key: str, read: Callable[[Path], _T]) -> _T | None:
-        """Read a part by ``read(folder)``; None: it is absent, or was damaged and is removed."""
+        """Read a part by ``read(folder)``; None: absent, or damaged and removed."""
         place = self.folder_of(kind, key)
         if not place.is_dir():
             return None
@@ -92,7 +92,7 @@ class KeptModels:
 
     def __init__(self, parts: Parts, keys: Mapping[str, str]) -> None:
         self.parts, self.keys = parts, keys
-        self._read: dict[tuple[str, int], Trained] = {}  # found, and not asked for yet
+        self._read: dict[tuple[str, int], Trained] = {}  # read ahead by ``has``
 
     def has(self, name: str, fold: int) -> bool:
         """Return whether a model is cached and readable."""
@@ -139,7 +139,7 @@ class RunFeatures:
     """Rows with their features, fitted once and cached in a run's ``parts`` (None: not cached).
 
     ``found`` has the rows with known ``targets``, which are hidden from the features of scored rows. With ``split``,
-    which makes partitions of a table, a cluster's workers compute the features.
+    which partitions a table, a cluster's workers compute the features.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class RunFeatures:
         self.recipe, self.found, self.folds, self.targets = recipe, found, folds, list(targets)
         self.features = self._unfitted()
         self.outputs: list[str] = []
-        self.from_targets: list[str] = []  # those that a target passes through: they differ from fold to fold
+        self.from_targets: list[str] = []  # features that depend on a target: they differ between folds
         self.transductive: list[str] = []
         self.digest = None if parts is None else _digest_of(found, folds, self.features)
         self.parts = parts if self.digest is not None else None
-        self._pairs: Iterator[Pair] | None = None  # those of the folds to come, in order
+        self._pairs: Iterator[Pair] | None = None  # the next folds' features, in order
         self._next = 0
-        self._test: Table | None = None  # the test rows, their features made from all training rows
+        self._test: Table | None = None  # the test rows, with features from all training rows
 
     def _unfitted(self) -> FeatureSet | None:
         features = self.recipe.features()
@@ -171,11 +171,11 @@ class RunFeatures:
 
     @property
     def passes(self) -> int:
-        """How many times a generator makes its columns in ``fit``: once for each table that has rows."""
+        """How many times a generator computes its columns in ``fit``: once for each non-empty table."""
         return 0 if self.features is None else len(self.features.steps) * (1 + (self.found.test is not None))
 
     def fit(self) -> Pair | tuple[Table, None]:
-        """Return the training rows, whose values do not depend on their own targets, and the test rows."""
+        """Return the training rows, with features independent of their row's target, and the test rows."""
         found = self.found
         if self.features is None:
             self._test = found.test
@@ -203,9 +203,7 @@ class RunFeatures:
         return train, test
 
     def fold(self, k: int) -> Pair:
-        """Return the rows that fold ``k`` trains on and those that it scores, whose values do not depend on their
-        targets.
-        """
+        """Return fold ``k``'s training and scored rows, with features independent of the scored rows' targets."""
         outside, inside = self.folds[k]
         train = self.found.train
         if self.features is None:
@@ -225,12 +223,12 @@ class RunFeatures:
         return self.parts.stored("fold", self._key(k), read, lambda: self._make_fold(k), write)
 
     def unlabeled(self, k: int) -> Table:
-        """Return the test rows with features that do not depend on the targets that fold ``k`` scores."""
+        """Return the test rows with features independent of the targets that fold ``k`` scores."""
         found, test = self.found, self._test
         assert found.test is not None
         assert test is not None
-        # In nested folds all else is made from the inputs of all rows, for the fold's own rows as for these. (What
-        # encodes a made column reads it as the fold's training rows make it: no target is in the difference.)
+        # In nested folds, features without a target are computed from the inputs of all rows. (An encoding of such a
+        # column is fitted on the fold's training rows: the difference contains no target.)
         names = self.from_targets if self._nested else self.outputs
         if not names:
             return test
@@ -248,14 +246,14 @@ class RunFeatures:
         return test.with_columns(_columns(made, test))
 
     def still_used(self, k: int) -> None:
-        """Keep the cached rows of fold ``k``, which this run does not need, for the next run."""
+        """Protect the cached rows of fold ``k``, which this run does not need, from ``clear``."""
         if self.parts is not None:
             for kind in ("fold", "unlabeled"):
                 self.parts.folder_of(kind, self._key(k))
 
     @property
     def part_names(self) -> dict[str, Any] | None:
-        """Where among the parts the features lie: of all rows, and of every fold."""
+        """Name the parts with the features: of all rows, and of every fold."""
         if self.features is None:
             return None
         folds = [f"fold-{self._key(k)}" for k in range(len(self.folds))]
@@ -266,7 +264,7 @@ class RunFeatures:
 
     @property
     def _nested(self) -> bool:
-        """Whether every fold trains on all rows that it does not score: then one pass over the rows does for all."""
+        """Whether every fold trains on all rows that it does not score: then one pass over the rows serves all."""
         return self.folds.is_partition and bool(self.folds.scored.all()) and not self.recipe.time
 
     def _make_fold(self, k: int) -> Pair:
@@ -280,7 +278,7 @@ class RunFeatures:
             rows, test = self._split(train), self._split(found.test)
             made = features.fit_transform(rows, tables=self._tables, unlabeled=test)
             return made, self._transform(features, found.train.take(inside), train)
-        if self._pairs is not None and self._next == k:  # folds come in order, unless some were kept
+        if self._pairs is not None and self._next == k:  # folds come in order, unless some are cached
             self._next += 1
             return next(self._pairs)
         codes = self.folds.codes.to(found.train.device)
@@ -288,7 +286,7 @@ class RunFeatures:
         return next(self.features.cross_fit(rows, codes, tables=self._tables, unlabeled=test, only=[k]))
 
     def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
-        """Compute features of rows whose targets are not known; ``before``: rows that a history looks back to."""
+        """Compute features of rows with unknown targets; ``before``: rows that a history looks back to."""
         if not self.recipe.history:
             return features.transform(self._split(rows), tables=self._tables)
         given = {"tables": self._tables, "history": self._split(before)}
@@ -337,9 +335,9 @@ def transform_unknown(
     history: Any,
     split: Callable[[Table | None], Any] = _as_it_is,
 ) -> Table:
-    """Compute features of rows whose targets are not known, looking back to ``history``, whose targets are.
+    """Compute features of rows with unknown targets, looking back to ``history``, whose targets are known.
 
-    Targets that the rows have are not shown to the features. ``split`` makes partitions of a table.
+    Targets that the rows have are hidden from the features. ``split`` partitions a table.
     """
     unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
     made = features.transform(split(rows.with_columns(unknown)), tables=tables, history=history)
@@ -352,7 +350,7 @@ def _columns(made: Table, beside: Table) -> dict[str, object]:
 
 
 def _digest_of(found: CompetitionData, folds: Folds, features: FeatureSet | None) -> str | None:
-    """Digest all that features depend on; None: something has no digest, and nothing is cached."""
+    """Digest everything that features depend on; None: something has no digest, so nothing is cached."""
     tables = {"train": found.train, "test": found.test, **found.tables}
     try:
         parts = [v for n, t in tables.items() if t is not None for v in (n, columns_digest(t, t.names))]

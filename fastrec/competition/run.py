@@ -25,12 +25,12 @@ def load_competition(folder: str | Path) -> Competition:
     """Load the recipe of a competition's folder.
 
     Args:
-        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above. Or
+        folder: has ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above. Or
             another file of such a folder (``…/streamed.py``), with a recipe of the same data.
 
     Raises:
         MissingFileError: there is no such file.
-        DataError: it holds no recipe, or several.
+        DataError: it has no recipe, or several.
     """
     name = "competition.py"
     if Path(folder).suffix == ".py":
@@ -47,7 +47,7 @@ def load_competition(folder: str | Path) -> Competition:
 def load_module(folder: str | Path, name: str) -> ModuleType:
     """Import a file of a competition's folder; the workspace's root is put on the path.
 
-    A file that has changed since it was loaded is run again. It is a ``MissingFileError`` if there is none.
+    A file that has changed since it was loaded is run again. An absent one is a ``MissingFileError``.
     """
     path = Path(folder).resolve() / name
     if not path.exists():
@@ -60,7 +60,7 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
     module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
     source, known = path.read_bytes(), sys.modules.get(module_name)
     same_file = known is not None and getattr(known, "__file__", None) == str(path)
-    if same_file and vars(known).setdefault(_SOURCE, source) == source:  # (one that was imported has no source yet)
+    if same_file and vars(known).setdefault(_SOURCE, source) == source:  # (an imported one has no source yet)
         return known
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -68,7 +68,7 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
     vars(module)[_SOURCE] = source
     sys.modules[module_name] = module
     try:
-        # Not by the loader: its cache takes an edit of the same second and length for the old file.
+        # The loader's cache would miss an edit of the same second and length.
         exec(compile(source, str(path), "exec"), vars(module))
     except BaseException:
         del sys.modules[module_name]
@@ -92,16 +92,16 @@ def run_competition(
     ranks: int = 1,
     scheduler: str | None = None,
 ) -> Path:
-    """Run a recipe: features, base models, stack, submission, scores and report.
+    """Run a recipe (features, base models, stack, submission, scores, report) and return the run directory.
 
-    With ``resume`` finished parts are cached beside the run directory (``.NAME.parts``). An interrupted run continues
-    from there, and a run after a change recomputes only the parts that the change concerns.
+    With ``resume``, finished parts are cached beside the run directory (``.NAME.parts``). An interrupted run continues
+    from there; a run after a change recomputes only the affected parts.
 
     Args:
         competition: the recipe, or the folder of its ``competition.py``.
         data: the folder of the competition's files.
-        out: the run directory to make; it replaces an earlier run there only when it is complete.
-        device: where to compute; ``'auto'`` takes CUDA if there is one.
+        out: the run directory to write; it replaces an earlier run there only when it is complete.
+        device: where to compute; ``'auto'`` uses CUDA if available.
         rows: use only about this many training rows.
         seed: of everything random.
         bs: the nets' batch size in rows; None: the recipe's.
@@ -109,23 +109,20 @@ def run_competition(
         command: the command to note in ``config.json``.
         resume: cache finished parts, and use those of an earlier run, as ``fastrec run`` does.
         minutes: the wall time of the whole run; None: no limit. Models are fitted in the recipe's order, each in its
-            share of the remaining time; one that does not fit into it is left out.
+            share of the remaining time; one that exceeds it is left out.
         ranks: processes on this machine that train each net together; all else runs in this process. ``bs`` is their
-            batch size together.
+            total batch size.
         scheduler: the Dask cluster that computes the features: the address of its scheduler (``tcp://…``), or
             ``local:N`` for N worker processes on this machine, which end with the run; None: this process. Files are
             read, and models trained, in this process. Workers read the rows from a folder beside ``out``.
 
-    Returns:
-        The run directory.
-
     Raises:
-        FastrecError: the recipe, the data or the place to write to is not usable; nothing is left half written.
+        FastrecError: the recipe, the data or the output folder is not usable; no partial run is left.
     """
     if isinstance(competition, str | Path):
         competition = load_competition(competition)
     out = Path(out)
-    # Before anything else: it takes no time, and all that follows does.
+    # First, as it takes no time.
     check_run_folder(out)
     check_recipe(competition, bs=bs)
     kind = competition._kind
@@ -148,7 +145,7 @@ def run_competition(
 
 
 def check_run_folder(out: Path) -> None:
-    """Refuse a folder that cannot be written, or holds no earlier run. (Checked before hours of training.)"""
+    """Refuse a folder that cannot be written, or holds no earlier run, before hours of training."""
     above = next(p for p in Path(os.path.abspath(out)).parents if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         remedy = "Choose another --out"

@@ -41,20 +41,20 @@ _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catbo
 
 @contextmanager
 def run_folder(run: Run) -> Iterator[Path]:
-    """Give a folder to fill, which becomes the run directory when it is complete; its report is written last."""
+    """Yield a folder that becomes the run directory when it is complete; its report is written last."""
     try:
         with atomic_folder(run.out) as part:
             yield part
             with run.stages.stage("report"):
                 write_report(part, name=run.out.resolve().name)
-    except (XGBoostError, SafetensorError) as error:  # their own classes for a file system that refuses
+    except (XGBoostError, SafetensorError) as error:  # their classes for errors of the file system
         problem = "could not be written (the file system refused a model's or a feature's file)"
         remedy = "Free disk space or choose another place; what was there before is untouched"
         raise WriteError(problem, file=run.out, remedy=remedy) from error
 
 
 def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:
-    """Write ``config.json``: what was run, when, by what and on what, and what else the kind of run notes."""
+    """Write ``config.json``: recipe, time, device, data, and the notes of the kind of run."""
     recipe = run.recipe
     machine = f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"
     versions = {p: v for p in _PACKAGES if (v := installed_version(p)) is not None}
@@ -64,7 +64,7 @@ def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:
 
 
 def write_scores(part: Path, run: Run, scores: Mapping[str, Any]) -> None:
-    """Write ``scores.json``: the kind's scores, the seconds of every stage, and how many cached parts were used."""
+    """Write ``scores.json``: the kind's scores, the seconds of every stage, and the number of cached parts used."""
     seconds = {n: round(s, 3) for n, s in run.stages.seconds.items()}
     reused = 0 if run.parts is None else run.parts.reused
     write_json(part / "scores.json", {"task": run.recipe.task, **scores, "reused": reused, "seconds": seconds})
@@ -79,9 +79,9 @@ def write_models(
     decision: Decision | None = None,
     traces: Mapping[str, Trace] | None = None,
 ) -> None:
-    """Write the models of each fold, the stack, the target, how predictions become classes, curves and importance.
+    """Write each fold's models, the stack, the target, the decision, curves and importance.
 
-    Without ``traces`` those of the first fold's models are taken; without ``decision`` predictions stay as they are.
+    Without ``traces``, those of the first fold's models are taken; without ``decision``, predictions are not converted.
     """
     for name, folds in models.items():
         for k, model in enumerate(folds):
@@ -96,11 +96,11 @@ def write_models(
 
 
 def recipe_notes(recipe: Competition, cats: Sequence[str], conts: Sequence[str]) -> dict[str, Any]:
-    """Return what ``config.json`` needs of a recipe over rows, so that its run predicts and retrains without code."""
+    """Return the notes in ``config.json`` by which a run predicts and retrains without the recipe's code."""
     notes = {"features": [*cats, *conts], "categories": list(cats), "history": recipe.history}
     gap = recipe.time_gap if isinstance(recipe.time_gap, str | int | float) else str(pd.Timedelta(recipe.time_gap))
     kept = ("fold_key", "time", "weight", "counted", "touched", "position", "position_as", "calibrate")
-    about = {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap}  # what ``SavedRecipe`` takes over
+    about = {**{n: getattr(recipe, n) for n in kept}, "time_gap": gap}  # read by ``SavedRecipe``
     about["also"] = [m for m in recipe.also if isinstance(m, str)]
     notes |= {"recipe": about, "reading": asdict(recipe.reading)}
     if recipe.task == "ranking":
@@ -122,8 +122,10 @@ def git_revision(recipe: type[Competition]) -> str | None:
 
 
 def write_table_run(run: TableRun, explained: Callable[[TableRun, Path], dict[str, Any] | None]) -> None:
-    """Write all that was learned and predicted, complete without the recipe's code; ``explained`` by what is there."""
-    run.context.close()  # what workers have taken is free before the run directory is written
+    """Write everything fitted and predicted, complete without the recipe's code; ``explained`` explains the written
+    part.
+    """
+    run.context.close()  # free the workers' resources before the run directory is written
     with run_folder(run) as part:
         with run.stages.stage("write"):
             more: dict[str, Any] = {"left_out": run.left_out} if run.budget is not None or run.left_out else {}
@@ -159,8 +161,8 @@ def _write_samples(part: Path, run: TableRun) -> None:
     """Write some rows with all their columns as the models saw them.
 
     ``sample.parquet`` has test rows without the target, for the types of an exported graph's inputs.
-    ``sample_labelled.parquet`` has training rows, by which changes of a graph can be scored.
-    ``…_events.parquet`` has the events before their lists, if models read them.
+    ``sample_labelled.parquet`` has training rows, to score changes of a graph. ``…_events.parquet`` has the events
+    before their lists, if models read them.
     """
     ranking = run.target is None
     sample = _first_rows(run.train if run.test is None else run.test, ranking)
@@ -176,14 +178,13 @@ def _write_samples(part: Path, run: TableRun) -> None:
         if events is not None:
             before = events.log.take(events.log_rows(table[run.recipe.list_column].group_numbers().cpu()))
             pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
-    if not ranking:  # the rows as they were read, which others are compared with to be explained
+    if not ranking:  # raw rows, the background of explanations
         rows = background_rows(run.predictions["stack"].oof, limits.BACKGROUND_ROWS)
         plain = run.found.train.take(rows)
         pq.write_table(plain.drop([n for n in run.target.names if n in plain]).to_arrow(), part / BACKGROUND)
 
 
 def _first_rows(rows: Rows, ranking: bool) -> Table:
-    """Return the first rows, of lists whole ones."""
     count = min(len(rows), limits.SAMPLE_ROWS)
     if ranking and rows.groups is not None and count < len(rows):
         starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
@@ -246,7 +247,7 @@ def _oof_score(run: TableRun, scorer: Scorer, name: str) -> float:
     one = run.predictions[name]
     oof = one.oof
     if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
-        oof = torch.zeros_like(oof)  # it orders nothing: that each fold has a constant of its own is no order
+        oof = torch.zeros_like(oof)  # the folds' different constants are no order
     return scorer(run.train, oof, run.counted, folds=torch.from_numpy(_fold_numbers(run)))
 
 
@@ -282,7 +283,7 @@ def _write_predictions(part: Path, run: TableRun) -> None:
 
 
 def _fold_numbers(run: TableRun) -> np.ndarray:
-    """Return the (last) fold that scores each training row; -1: none does."""
+    """Return the (last) fold that scores each training row; -1: none."""
     numbers = torch.full((len(run.train),), -1, dtype=torch.int64)
     for k, (_, inside) in enumerate(run.folds):
         numbers[inside] = k
@@ -290,7 +291,6 @@ def _fold_numbers(run: TableRun) -> np.ndarray:
 
 
 def _row_table(run: TableRun) -> pa.Table:
-    """Return the rows of a task without lists: split, ids, fold, target on its own scale, fold key."""
     tables, truth = [], known_test(run)
     for split, rows in _splits(run):
         label = run.train.label if split == "oof" else None if truth is None else truth.label
@@ -313,8 +313,8 @@ def _row_table(run: TableRun) -> pa.Table:
 def _list_table(run: TableRun) -> pa.Table:
     """Return a row per scored list: its length, its relevant rows, and each model's score by the run's metric.
 
-    ``place`` is the place of the first relevant row among the list's rows; ``touched`` whether the answer was touched
-    before. A metric that is no mean over lists has no columns of scores.
+    ``place`` is the place of the first relevant row; ``touched`` whether the answer was touched before. A metric that
+    is no mean over lists has no columns of scores.
     """
     recipe, tables, metric = run.recipe, [], run.scorer.metric
     prefix = "rr_" if metric.name == "mrr" else "score_"
@@ -350,7 +350,6 @@ def _list_table(run: TableRun) -> pa.Table:
 
 
 def _position(run: TableRun) -> dict[str, Any]:
-    """Return click rate and examination by place, and scores weighed by the inverse examination of the clicks."""
     recipe, train, counted = run.recipe, run.train, run.counted
     place, label = run.found.train[recipe.position].number().cpu(), train.label
     examined = examination(train.table[recipe.item].coded().codes.cpu(), place, label)

@@ -23,7 +23,7 @@ from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
 
 @dataclass(kw_only=True)
 class Run:
-    """A run: the arguments of ``run_competition`` (see there), and when it began."""
+    """The arguments of ``run_competition`` (see there), and the run's start."""
 
     recipe: Any
     data: Path
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def options(self) -> set[str]:
-        """Names of the given options that not every kind of recipe can use."""
+        """Names of the given options that not every kind of recipe supports."""
         given = {"bs": self.bs is not None, "minutes": self.budget is not None}
         given |= {"ranks": self.ranks > 1, "scheduler": self.scheduler is not None}
         return {name for name, was in given.items() if was}
@@ -60,7 +60,7 @@ class Run:
 
 
 def shown_first(table: Table, place: Mapping[str, float]) -> Table:
-    """Return a table with the place of scores in all its rows; see ``TableRun.place_of_scores``."""
+    """Set the place of scores in all rows of a table; see ``TableRun.place_of_scores``."""
     number = {n: torch.full((len(table),), at, dtype=torch.float64, device=table.device) for n, at in place.items()}
     return table.with_columns(number) if number else table
 
@@ -69,7 +69,7 @@ def shown_first(table: Table, place: Mapping[str, float]) -> Table:
 class TableRun(Run):
     """A run over rows and lists in memory. A field is absent until its step has set it."""
 
-    # the data; the test does not show its target. ``train``, ``test``: its rows with features
+    # the data, with the test's target hidden; ``train``, ``test`` are its rows with features
     found: CompetitionData = field(init=False)
     target: Target | None = field(init=False)  # None in a ranking task
     form: Form = field(init=False)
@@ -78,16 +78,16 @@ class TableRun(Run):
     folds: Folds = field(init=False)
     scorer: Scorer = field(init=False)
     prepared: RunFeatures = field(init=False)
-    cats: list[str] = field(init=False)  # the categories that models see
-    conts: list[str] = field(init=False)  # the numbers that models see
+    cats: list[str] = field(init=False)  # categorical features
+    conts: list[str] = field(init=False)  # numerical features
     train: Rows = field(init=False)
     test: Rows | None = field(init=False)
     counted: torch.Tensor = field(init=False)  # the training rows that are scored
-    # estimator → its predictions; ``stack``, of the second level ``outcome``, is the last
+    # estimator → its predictions; ``stack``, of the fitted stack ``outcome``, is the last
     predictions: dict[str, Predictions] = field(default_factory=dict)
     outcome: Any = field(init=False)
     decision: Decision = field(init=False)  # how predictions become classes, or a ranking's scores chances
-    chances: torch.Tensor | None = None  # of the training rows' scores, each by what the other folds say
+    chances: torch.Tensor | None = None  # of the training rows, each calibrated by the other folds
     refitted: bool = False  # test rows are predicted by models of all training rows
     # feature → how much the best base model's score drops if its values are shuffled
     permutation: dict[str, float] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class TableRun(Run):
     _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
 
     def rows_of(self, table: Table, *, labelled: bool, scored: bool = False) -> Rows:
-        """Return a table as estimators take it; ``scored``: its labels are not learned from, they judge scores."""
+        """Return a table as estimators take it; ``scored``: its labels are for scoring only."""
         recipe = self.recipe
         weight = table[recipe.weight].number().cpu() if recipe.weight and labelled else None
         if recipe.position and labelled and recipe.position_as == "weights":
@@ -123,7 +123,7 @@ class TableRun(Run):
 
     @property
     def place_of_scores(self) -> dict[str, float]:
-        """The column of places that models learn from, and the place that rows are scored at; empty: there is none."""
+        """The position column, if it is a feature, and the place that rows are scored at; else empty."""
         recipe = self.recipe
         if not recipe.position or recipe.position_as != "feature":
             return {}

@@ -24,7 +24,7 @@ from fastrec.report.data import RunSummary, list_scores, list_weights, out_of_fo
 
 @dataclass(frozen=True)
 class Comparison:
-    """Run ``a`` less run ``b`` over some of the rows that both scored: the mean difference with its interval."""
+    """The mean difference of run ``a`` to run ``b``, with its interval, over rows that both scored."""
 
     segment: str
     rows: int
@@ -35,7 +35,7 @@ class Comparison:
     greater_is_better: bool
 
     def sentence(self, a: str, b: str) -> str:
-        """Say which of the runs called ``a`` and ``b`` is better and by how much, or that it may be chance."""
+        """Say which run is better and by how much, or that it may be chance."""
         mean, low, high = self.difference
         if mean == 0:
             return f"{a} and {b} score alike"
@@ -50,9 +50,6 @@ class Comparison:
 
 def list_runs(folder: str | Path) -> list[RunSummary]:
     """List the runs in a folder, the best first within a competition.
-
-    Args:
-        folder: holds run directories.
 
     Raises:
         MissingFileError: there is no such folder.
@@ -72,16 +69,16 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
 
     Args:
         a, b: run directories of one competition.
-        model: the model that is compared; None: the stack, of next items all models together.
-        by: a column of the runs' ``rows.parquet`` to compare by too. Of rankings one of ``lists.parquet``: ``length``,
-            ``positives``, ``place``, ``touched``; of next items ``length``, the events before the answer.
+        model: the model to compare; None: the stack, of next items all models together.
+        by: a column of the runs' ``rows.parquet`` to split by. Of rankings one of ``lists.parquet``: ``length``,
+            ``positives``, ``place``, ``touched``; of next items ``length``, the number of events before the answer.
 
     Returns:
-        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores
-        higher, which is worse if the metric is a loss.
+        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores higher, which is worse
+        if the metric is a loss.
 
     Raises:
-        DataError: the runs are of other metrics or rows.
+        DataError: the runs differ in metric or rows.
         MissingColumnError: a run has no such column.
     """
     first, second = Path(a), Path(b)
@@ -96,7 +93,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
     keys = [t.select([n for n in names if n in t.column_names]).combine_chunks() for t in rows]
     same = keys[0].equals(keys[1])
-    if not same and file is None and len(rows[0]) == len(rows[1]):  # amounts that a logarithm has rounded are the same
+    if not same and file is None and len(rows[0]) == len(rows[1]):  # equal up to the rounding of logarithms
         labels = [t.to_pandas() for t in keys]
         same = list(labels[0]) == list(labels[1]) and np.allclose(*labels, rtol=1e-9, atol=0.0, equal_nan=True)
     if not same:
@@ -121,7 +118,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
     if file is not None:
         each = zip(rows, scores, (first, second), strict=True)
         a_and_b = np.column_stack([_of_lists(r, model or s.get("final", "stack"), run) for r, s, run in each])
-        known = np.isfinite(a_and_b).all(1)  # lists of one class have no area
+        known = np.isfinite(a_and_b).all(1)  # the AUC of lists of one class is undefined
         weights, made = list_weights(rows[0], str(metric)), []
         for name, chosen in segments:
             values, some = a_and_b[chosen & known], None if weights is None else weights[chosen & known]
@@ -130,7 +127,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
             else:
                 means, draws = cluster_means(values, np.arange(len(values)), weights=some)
                 difference = interval_of(means[0] - means[1], draws[:, 0] - draws[:, 1])
-            # All metrics of lists are the better the greater.
+            # Greater is better in all metrics of lists.
             made.append(Comparison(name, len(values), *map(float, means), difference, str(metric), True))
         return made
     return _of_rows((first, second), rows[0], segments, model or "stack", str(metric), bool(better))
@@ -155,7 +152,7 @@ def _of_rows(
         values[scored] = as_scored(metric, y[scored], values[scored], folds[scored]).numpy()
         known &= scored
         predicted.append(values)
-    # Rows of one key are drawn together: they are not independent.
+    # Rows of one key are not independent: resample keys.
     keys = None
     if "fold_key" in rows.column_names:
         keys = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
@@ -170,7 +167,7 @@ def _of_rows(
     return made
 
 
-# Files with a score of each list by each model, and the columns that are the same in two runs on the same rows.
+# Files with each model's score of each list, and the columns that two runs on the same rows share.
 _RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
 
 
@@ -186,20 +183,17 @@ def _of_lists(table: pa.Table, model: str, run: Path) -> np.ndarray:
 
 
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")
-_REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow takes in no name
+_REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow's names must not have
 _FILES = ("report.html", "config.json", "scores.json", "gate.json")
 
 
 def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = ()) -> str:
-    """Log a run's settings, scores and report in MLflow: in its active run, else in a new one.
+    """Log a run's settings, scores and report in MLflow, and return the id of MLflow's run.
 
     Args:
         run: the run directory.
-        name: of a new MLflow run; None: the folder's name.
-        trust: modules of the run's own generators and estimators that may be imported.
-
-    Returns:
-        The id of MLflow's run.
+        name: of a new MLflow run, if none is active; None: the folder's name.
+        trust: modules of the run's custom generators and estimators that may be imported.
 
     Raises:
         MissingPackageError: MLflow is not installed.
@@ -220,7 +214,6 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
 
 
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    """Return scores by model, out of fold and on the test, and seconds; names of characters that MLflow takes."""
     made = {f"oof_{model}": v for model, v in scores.get("oof", {}).items()}
     made |= {f"test_{model}": v for model, v in scores.get("models", {}).items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())

@@ -1,4 +1,4 @@
-"""A run's scorer: its metric on the target's own scale, classes by thresholds learned out of fold."""
+"""A run's scorer: its metric on the target's original scale, with thresholds of classes learned out of fold."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from fastrec.validate.target import Task
 class Decision:
     """Thresholds for classes and calibration of scores, learned on out-of-fold predictions."""
 
-    # a binary task's class 1 begins above it; None: probabilities are submitted
+    # predictions above it are class 1 of a binary task; None: probabilities are submitted
     threshold: float | None = None
-    # amounts between adjacent classes; None: amounts are submitted
+    # thresholds between adjacent classes; None: amounts are submitted
     cuts: tuple[float, ...] | None = None
-    # slope and intercept of a ranking's chances: the sigmoid of a line of its scores
+    # of a ranking: slope and intercept of the scores' sigmoid
     sigmoid: tuple[float, float] | None = None
-    # scores and their chances, between which a ranking's chances are straight lines
+    # of a ranking: scores and their probabilities, interpolated linearly
     steps: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @classmethod
     def learn(cls, scorer: Scorer, label: torch.Tensor, oof: torch.Tensor) -> Decision:
-        """Choose the decision that scores best out of fold, for a metric that scores classes."""
+        """Choose the decision with the best out-of-fold score, for a metric of classes."""
         if not scorer.wants_classes or scorer.target.task == "multiclass":
             return cls()
         known = ~oof.isnan()
@@ -50,9 +50,9 @@ class Decision:
 
     @classmethod
     def calibrated(cls, how: str, label: torch.Tensor, scores: torch.Tensor) -> Decision:
-        """Learn chances of being relevant from a ranking's scores, of models that have not seen these labels.
+        """Fit probabilities of being relevant to a ranking's out-of-fold scores; a label above 0 is relevant.
 
-        By ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002); a label above 0 is relevant.
+        By ``'platt'`` (Platt 1999) or ``'isotonic'`` (Zadrozny and Elkan 2002).
         """
         relevant, x = (label > 0).double().cpu().numpy(), scores.cpu().numpy()
         if how not in ("platt", "isotonic"):
@@ -68,7 +68,7 @@ class Decision:
         return cls(sigmoid=(slope, float(line.intercept_[0] - slope * middle)))
 
     def chances(self, scores: torch.Tensor) -> torch.Tensor:
-        """Convert a ranking's scores ``[n]`` to chances, if these were learned; tensor operations only."""
+        """Calibrate a ranking's scores ``[n]``, if fitted; tensor operations only."""
         if self.sigmoid is not None:
             return torch.sigmoid(scores * self.sigmoid[0] + self.sigmoid[1])
         if self.steps is None:
@@ -81,7 +81,7 @@ class Decision:
         return (done * (y.diff() / width)).sum(1) + y[0]
 
     def classes(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert predictions ``[n]`` on the target's own scale to classes ``[n]``."""
+        """Convert predictions ``[n]`` on the target's original scale to classes ``[n]``."""
         if self.threshold is not None:
             return (values > self.threshold).long()
         assert self.cuts is not None
@@ -90,18 +90,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A run's metric.
-
-    Args:
-        target: what is predicted; None in a ranking task.
-    """
+    """A run's metric and target (None in a ranking task)."""
 
     metric: Metric
     target: Target | None
 
     @classmethod
     def of(cls, metric: str | Metric | None, target: Target | None) -> Scorer:
-        """Make the scorer of a recipe's metric.
+        """Create the scorer of a recipe's metric.
 
         Raises:
             DataError: it cannot score the task.
@@ -116,7 +112,7 @@ class Scorer:
         return cls(MRR_AS_SHOWN if found.name == "mrr" else found, target)
 
     def check(self, label: torch.Tensor) -> None:
-        """Refuse amounts as classes (``DataError``): a metric of classes, and a label that is no number from 0."""
+        """Refuse labels that are no whole numbers from 0 (``DataError``), if amounts are scored as classes."""
         if not self.wants_classes or self.target is None or self.target.task != "regression":
             return
         own = self._own(label)
@@ -136,7 +132,7 @@ class Scorer:
 
     @property
     def wants_classes(self) -> bool:
-        """Whether class numbers are scored, which thresholds make of predictions."""
+        """Whether classes are scored, which thresholds make of predictions."""
         return self.metric.wants == "classes" and self.target is not None and self.target.task != "multilabel"
 
     def __call__(
@@ -154,8 +150,8 @@ class Scorer:
             rows: rows with labels.
             prediction: float64 ``[n]`` or ``[n, k]``.
             chosen: bool ``[n]``: the rows that count; None: all.
-            folds: ``[n]``: where classes are scored, each fold's are made by what the other folds say.
-            decision: where classes are scored, how they are made; None: by ``folds``, or the usual threshold.
+            folds: ``[n]``: if classes are scored, each fold's thresholds are learned on the other folds.
+            decision: the thresholds of classes; None: by ``folds``, or the default threshold.
         """
         label, groups = rows.label, rows.groups if rows.task == "ranking" else None
         if label is None:
@@ -173,9 +169,9 @@ class Scorer:
         return self.metric(label, prediction, groups=groups)
 
     def suit(self, models: Iterable[Estimator]) -> None:
-        """Let models of amounts learn what the metric is best at, where nothing else was asked for.
+        """Let regression models train on the loss that suits the metric, unless a loss is given.
 
-        On a scale of logarithms only order counts alike: quantiles are learned there, else squares.
+        On a logarithmic scale only quantiles are preserved: they are used there, else squares.
         """
         if self.target is None or self.target.task != "regression" or self.metric.is_own:
             return
@@ -189,23 +185,20 @@ class Scorer:
 
     @property
     def restore(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """What takes labels and predictions to the target's own scale; None: they are on it."""
+        """A map of labels and predictions to the target's original scale; None: the identity."""
         return None if self.target is None or self.target.scale is None else self.target.restore
 
     def _own(self, values: torch.Tensor) -> torch.Tensor:
         return values if self.target is None else self.target.restore(values)
 
 
-# Position bias of a ranking's clicks: how often each place is examined, and clicks weighed by its inverse.
-
-
 def examination(items: Any, places: Any, clicks: Any) -> dict[int, float]:
     """Estimate how often each place is examined, relative to the first one.
 
-    An item that was shown at two adjacent places tells them apart: its relevance is the same at both, so the ratio of
-    its click rates is that of the places' examination (intervention harvesting, the adjacent-chain estimator of Agarwal
-    et al. 2019, "Estimating Position Bias without Intrusive Interventions"). Items are put together as Mantel and
-    Haenszel 1959 do. It holds where an item's place does not depend on how relevant it is to that list alone.
+    An item shown at two adjacent places has the same relevance at both, so the ratio of its click rates is that of the
+    places' examination (intervention harvesting, the adjacent-chain estimator of Agarwal et al. 2019, "Estimating
+    Position Bias without Intrusive Interventions"). Items are pooled by Mantel and Haenszel 1959. This holds if an
+    item's place does not depend on its relevance to that list.
 
     Args:
         items: ``[n]`` codes of items, integers.
@@ -213,7 +206,7 @@ def examination(items: Any, places: Any, clicks: Any) -> dict[int, float]:
         clicks: ``[n]`` numbers, above 0 for a click.
 
     Returns:
-        Place → its examination, 1 for the first. A place without a pair of its own has that of the place before it.
+        Place → its examination, 1 for the first. A place without a pair has that of the place before it.
 
     Raises:
         DataError: lengths differ, or a place is no whole number.
@@ -227,7 +220,7 @@ def examination(items: Any, places: Any, clicks: Any) -> dict[int, float]:
         row = int(bad.argmax())
         raise DataError(f"{place[row]:g} is no place", column="places", row=row, remedy="Number the places 1, 2, 3, …")
     levels, codes = np.unique(place.astype(np.int64), return_inverse=True)
-    # How often each item was shown at each place, and clicked there; items in order, and their places.
+    # Impressions and clicks of each item at each place, sorted by item and place.
     pairs, row = np.unique(np.unique(item, return_inverse=True)[1] * len(levels) + codes, return_inverse=True)
     shown, hits = np.bincount(row).astype(np.float64), np.bincount(row, weights=clicked > 0)
     first = np.flatnonzero((np.diff(pairs) == 1) & (pairs[1:] % len(levels) > 0))
@@ -241,13 +234,10 @@ def examination(items: Any, places: Any, clicks: Any) -> dict[int, float]:
 
 
 def click_weights(groups: Any, places: Any, clicks: Any, examined: dict[int, float]) -> torch.Tensor:
-    """Weigh each list by the inverse examination of its clicks' places, so that seldom seen clicks count as much.
+    """Weight each list by the inverse examination of its clicks' places: float64 ``[n]``, equal for all rows of a list.
 
-    The weights of lists with several clicks are their mean. An examination below 1 / 20 counts as that: the weights of
-    few clicks would rule the others (clipping, Swaminathan and Joachims 2015).
-
-    ``places``, ``clicks`` and ``examined`` are what :func:`examination` takes and gives. Returns float64 ``[n]``, the
-    same for all rows of a list; 1 where a list has no click.
+    A list with several clicks has the mean weight, a list without clicks 1. Examination is clipped at 1 / 20, as else
+    few clicks dominate (Swaminathan and Joachims 2015). Arguments: see :func:`examination`, which returns ``examined``.
     """
     place = plain_tensor(places, "places").cpu().numpy().astype(np.int64)
     inverse = np.array([1 / max(examined.get(int(p), 1.0), limits.LEAST_EXAMINED) for p in np.unique(place)])

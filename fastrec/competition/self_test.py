@@ -1,4 +1,4 @@
-"""``self_test``: runs a small competition with a known law, from its files to the submission."""
+"""``self_test``: run a small competition with a known distribution, from its files to the submission."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fastrec.metrics import get_metric
 from fastrec.table import Table
 
 _ROWS, _TEST, _CITIES = 1500, 500, 12
-_LEAST, _ABOVE = 0.65, 0.03  # an AUC below is no learning; so far above the true probabilities' is no luck
+_LEAST, _ABOVE = 0.65, 0.03  # least AUC of a working model; largest excess over the true probabilities' by chance
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """A check: its name, whether it passed, figures or the error, and the seconds it took."""
+    """A check: its name, whether it passed, figures or the error, and its seconds."""
 
     name: str
     ok: bool
@@ -40,8 +40,6 @@ class SelfCheck:
 
 
 class _Clicks(Competition):
-    """Rows with a known law: a city's taste, a number's slope, another's bend."""
-
     name = "self-test"
     task = "binary"
     metric = "auc"
@@ -58,7 +56,7 @@ class _Clicks(Competition):
 
 
 def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> list[SelfCheck]:
-    """Run a small competition in a temporary folder, and compare its results with the known law of its data.
+    """Run a small competition in a temporary folder, and compare its results with the known distribution of its data.
 
     Returns the checks in order; if the run raises an error, they end with it.
     """
@@ -71,7 +69,7 @@ def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> l
             began = time.perf_counter()
             try:
                 ok, said = step()
-            except Exception as error:  # whatever is wrong here is what is asked for
+            except Exception as error:  # any error is a result of the test
                 ok, said = False, f"{type(error).__name__}: {error}"
             checks.append(SelfCheck(name, ok, said, time.perf_counter() - began))
             if not ok and name == "run":
@@ -80,7 +78,7 @@ def self_test(*, device: DeviceLike = "auto", stages: Stages | None = None) -> l
 
 
 class World:
-    """The data, their known law, and the checks; each returns whether it passed, and figures."""
+    """The data, their known distribution, and the checks; each returns whether it passed, and figures."""
 
     def __init__(self, folder: Path, device: DeviceLike, stages: Stages) -> None:
         self.data, self.run, self.device, self.stages = folder / "data", folder / "run", device, stages
@@ -92,7 +90,7 @@ class World:
         clicked = (rng.random(n) < p).astype(int)
         rows = pd.DataFrame({"id": range(n), "city": [f"c{c}" for c in city], "x": x, "z": z, "clicked": clicked})
         for column in ("x", "z"):
-            rows.loc[rng.random(n) < 0.03, column] = np.nan  # some are missing
+            rows.loc[rng.random(n) < 0.03, column] = np.nan
         self.data.mkdir()
         rows[:_ROWS].to_csv(self.data / "train.csv", index=False)
         rows[_ROWS:].drop(columns="clicked").to_csv(self.data / "test.csv", index=False)

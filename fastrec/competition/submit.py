@@ -76,7 +76,7 @@ def write_submission_of(
 
 
 def line_keys(form: Form, table: Table, groups: torch.Tensor | None) -> Table:
-    """Return the id columns of a form's lines: the first row of each list, where it has lists, else all rows."""
+    """Return the id columns of a form's lines: the first row of each list, or all rows without lists."""
     if not isinstance(form, SubmissionFormat):
         return table
     assert groups is not None
@@ -90,7 +90,7 @@ def submission_values(
 ) -> Mapping[str, Any]:
     """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale."""
     own = target.restore(prediction)
-    # With a metric of classes, classes are written, in the target's own values.
+    # With a metric of classes, the target's values are written.
     if decision.threshold is not None:
         return {form.values[0]: target.decode(decision.classes(own))}
     if decision.cuts is not None:
@@ -98,7 +98,7 @@ def submission_values(
     if target.task == "multiclass" and len(form.values) == 1:
         return {form.values[0]: target.decode(own.argmax(1))}
     wide = own if own.dim() == 2 else own.unsqueeze(1)
-    # One column for each class: what is learned is the probability of class 1.
+    # One column for each class; the prediction is the probability of class 1.
     if target.task == "binary" and len(form.values) == 2:
         wide = torch.stack([1 - own, own], 1)
     if wide.shape[1] != len(form.values):

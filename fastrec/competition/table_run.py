@@ -1,4 +1,4 @@
-"""The steps of a run over rows and lists in memory, and the checks before anything is learned."""
+"""The steps of a run over rows and lists in memory, and the checks before the training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fastrec.validate import Target
 
 
 def check(run: TableRun) -> None:
-    """Refuse models and options that the run would end with an error by, hours later."""
+    """Refuse models and options that would fail only after hours of training."""
     recipe = run.recipe
     ranking = recipe.task == "ranking"
     if recipe.position_as not in ("feature", "weights") or (recipe.position is not None and not ranking):
@@ -56,7 +56,7 @@ def read(run: TableRun) -> None:
         found = recipe.load(run.data, rows=run.rows, device=run.device)
         found.settle_types(recipe.reading.types)
         advance(len(found.train) + (0 if found.test is None else len(found.test)))
-    # A file with a header alone: as if there were none.
+    # A file with only a header counts as absent.
     if found.test is not None and not len(found.test):
         found.test = None
     check_columns(recipe, found, run.data)
@@ -65,8 +65,8 @@ def read(run: TableRun) -> None:
     run.target = recipe.find_target(found.train)
     run.found = (_labels_apart if run.target is None else _truth_apart)(recipe, found, run.target, run.data)
     run.form = form_of(run)
-    # Ids that cannot be written into a submission are refused, and two rows with the same ids. The targets of a ranking
-    # may name lists alone, while the submission has a line for each candidate of the test.
+    # Refuse ids that cannot be written, and repeated ones. A ranking's targets may name lists only, while the
+    # submission has a line for each candidate.
     form, values = run.form, isinstance(run.form, ValueForm)
     there = [t for t in (run.found.targets, run.found.test) if t is not None]
     rows = next((t for t in there if all(n in t for n in form.keys)), there[0] if there else None)
@@ -88,25 +88,25 @@ def start_workers(run: TableRun) -> None:
 
 
 def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
-    """Explain some training rows of low to high predictions by the first fold's models; None: it cannot be done.
+    """Explain some training rows of low to high predictions by the first fold's models; None: not possible.
 
-    The mean of all folds' models would take as many times as long.
+    All folds' models would take as many times as long.
     """
     budget, seconds, made = run.budget, limits.EXPLAINED_SECONDS, []
-    if budget is not None:  # half of what is left, as a permutation takes
+    if budget is not None:  # half of the remaining time, as for a permutation
         seconds = min(seconds, (budget.began + 60 * budget.minutes - budget.clock()) / 2)
     if seconds <= 0:
         return None
     ends = time.monotonic() + seconds
     chosen = background_rows(run.predictions["stack"].oof, limits.EXPLAINED_ROWS)
     rows, count = run.found.train.take(chosen), len(chosen)
-    # The lowest, the middle and the highest are there however little time is left.
+    # The lowest, the middle and the highest first, in case time runs out.
     order = sorted(range(count), key=lambda i: (i not in (0, count // 2, count - 1), 7 * i % count))
     try:
         saved = SavedRun(part)
         of = run.target.names[0] if len(run.target.names) > 1 else None
         few, took = rows.slice(order[0], order[0] + 1), []
-        for size in (1, 8):  # how long it takes grows with the rows compared with
+        for size in (1, 8):  # the time grows with the background rows
             began = time.monotonic()
             saved.explain(few, of=of, tables=run.found.tables, fold=0, background=size)
             took.append(time.monotonic() - began)
@@ -136,7 +136,7 @@ TABLE.append(partial(write_table_run, explained=explain_some))
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
-    """Hide the target of the test rows; if they had one, it is their truth, row by row."""
+    """Hide the target of the test rows, and use it as their truth if known."""
     test, truth = found.test, found.truth
     if test is None:
         return found
@@ -162,7 +162,7 @@ def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, da
 
 
 def _labels_apart(recipe: Competition, found: CompetitionData, _: None, data: Path) -> CompetitionData:
-    """Hide the labels of the test lists, and turn the truth into labels of their candidates."""
+    """Hide the labels of the test lists, and convert the truth to labels of their candidates."""
     test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
     if test is None:
         return found
@@ -193,7 +193,7 @@ def check_columns(recipe: Competition, found: CompetitionData, data: Path) -> No
     if recipe.task == "ranking":
         lists = {"list_column": [recipe.list_column], "item": [recipe.item]}
         needed = {**lists, "label": [recipe.label], **needed, "target": [], "last_of": [recipe.last_of]}
-    usual = type(recipe).load is Competition.load  # the rows of another load are in no one file
+    usual = type(recipe).load is Competition.load  # a custom load's rows are in no single file
     files = table_files(data, recipe.reading.files) if usual else {}
     for split, rows in (("train", found.train), ("test", found.test)):
         for attribute, names in needed.items():
@@ -224,7 +224,7 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
 
 
 def check_models(recipe: Competition, bs: int | None) -> None:
-    """Refuse models whose names cannot be names of folders in the run directory."""
+    """Refuse models whose names cannot be folder names."""
     for name in [r.name for r in (*recipe.baselines(), *recipe.models(bs=bs))]:
         if not (isinstance(name, str) and is_plain_name(name)):
             remedy = "Use letters, digits and _"

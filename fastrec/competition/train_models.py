@@ -22,7 +22,7 @@ from fastrec.validate import CrossFit, Predictions
 
 
 def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torch.Tensor) -> float:
-    """Score predictions ``[m]`` or ``[m, k]`` of ``rows`` (numbers, or bool ``[n]``); NaN if they have no score."""
+    """Score predictions ``[m]`` or ``[m, k]`` of ``rows`` (numbers, or bool ``[n]``); NaN if the score is undefined."""
     groups = run.train.groups[rows] if run.train.task == "ranking" else None
     own = run.scorer.restore or (lambda values: values)
     try:
@@ -34,8 +34,8 @@ def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torc
 class LiveScores:
     """The out-of-fold score of each model over its finished folds, and of its first one: ``CrossFit``'s ``watch``.
 
-    A metric of classes, whose thresholds are learned at the end, is shown as the loss that stacks are chosen by.
-    Where ``stages`` are quiet nothing is shown, and computed in a limit of time alone.
+    A metric of classes, whose thresholds are learned at the end, is replaced by the loss that stacks are chosen by.
+    With quiet ``stages``, scores are computed only if there is a time limit.
     """
 
     def __init__(self, run: TableRun, stages: Stages) -> None:
@@ -59,7 +59,7 @@ class LiveScores:
             self.scores[name] = self._score(name, fold, oof), folds
             self.stages.below = self.table()
             now, total = time.perf_counter(), len(self.run.folds)
-            # A log has a line of each model's last fold, and of other folds one in ten seconds.
+            # A log gets a line for each model's last fold, and at most one in ten seconds for others.
             if not self.stages.has_bars and (folds >= total or now - self._last >= limits.PLAIN_EVERY):
                 self._last = now
                 done = f"{self.scores[name][0]:.5f} after {folds} of {total} folds"
@@ -77,7 +77,7 @@ class LiveScores:
         return score_of(self.run, self.metric, known, mean)
 
     def note_first(self, name: str, fold: int, oof: torch.Tensor) -> None:
-        """Note the score of the first fold alone; nothing is shown."""
+        """Note the score of the first fold without showing it."""
         if fold:
             return
         rows = self.run.folds[0][1].cpu()
@@ -95,7 +95,7 @@ class LiveScores:
         return table
 
     def seconds(self) -> float:
-        """Return how long the metric takes of as many rows as a stack learns from."""
+        """Measure the seconds that the metric takes on as many rows as a stack is fitted on."""
         from fastrec.stacking.stack import rows_of_a_blend
 
         n, k = len(self.run.train), self.run.train.n_scores
@@ -109,8 +109,8 @@ class LiveScores:
     def check(self, model: Estimator, rules: Collection[Estimator], done: Collection[str]) -> None:
         """Refuse a model that is far behind, if there is a constant among ``rules`` and another model ``done``.
 
-        One that gains less over the constant in the first fold than half of the best model's gain has hardly begun to
-        learn. No stack uses it, and the other folds would take four fifths of its time.
+        A model is dropped if its gain over the constant in the first fold is less than half of the best model's. No
+        stack would use it, and the other folds would take four fifths of its time.
         """
         constant = next((r.name for r in rules if isinstance(r, ConstantModel)), None)
         learned = [n for n in done if n not in {r.name for r in rules} and n in self.first]
@@ -143,7 +143,7 @@ def cross_fit_all(run: TableRun, models: Sequence[Estimator], store: KeptModels 
 def cross_fit_in_time(
     run: TableRun, rules: Sequence[Estimator], models: Sequence[Estimator], store: KeptModels | None
 ) -> dict[str, Predictions]:
-    """Cross-fit model by model, the best first, each in its share of the budget; one that exceeds it is left out."""
+    """Cross-fit model by model, the best first, each in its share of the budget; drop one that exceeds it."""
     done: dict[str, Predictions] = {}
     budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
     total = len(models) * sum(len(outside) for outside, _ in run.folds)
@@ -161,21 +161,21 @@ def cross_fit_in_time(
             budget.keep_for_end(rows, run.train.n_scores, len(models), watch.seconds())
             cross = _cross_fit(run, [model], store)
             cross.advance, cross.watch = advance, watch
-            ends = budget.clock() + budget.share(models[i:])  # with a refit, which comes after all models
+            ends = budget.clock() + budget.share(models[i:])  # includes the refit, which follows all models
             beside = last = 0.0
             try:
                 budget.check_memory(model, run.train)
                 with on_free_threads(budget.threads):
                     for k in range(folds):
                         about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
-                        # before rows are made for nothing
+                        # before rows are computed in vain
                         limit = budget.begin(model, ends=ends, beside=beside, before=last, **about)
                         fold = _Fold(run, [model], k, store)
-                        if k == 0:  # the time that rows take is only known for later folds
+                        if k == 0:  # only later folds know the time that rows take
                             limit = budget.begin(model, ends=ends, **about)
                         cross.time_limit, last = limit, limit or 0.0
                         fold.fit(cross)
-                        del fold  # frees its rows before the next fold's are made
+                        del fold  # frees its rows before the next fold's are computed
                         took = budget.clock() - began
                         beside = max(took - (took if limit is None else limit), 0.0)
                         budget.check(model, took=took, **about)
@@ -202,11 +202,9 @@ def _cross_fit(run: TableRun, models: Sequence[Estimator], store: KeptModels | N
 
 
 class _Fold:
-    """Fold ``k``'s rows to learn from and to predict, and unlabelled ones if a model wants them."""
-
     def __init__(self, run: TableRun, models: Sequence[Estimator], k: int, store: KeptModels | None) -> None:
         self.run, self.k = run, k
-        # If all of the fold's models are cached, its rows are not made.
+        # If all of the fold's models are cached, its rows are not needed.
         self.cached = store is not None and all(store.has(m.name, k) for m in models)
         if not self.cached:
             learned, scored = run.prepared.fold(k)

@@ -1,8 +1,4 @@
-"""A model after its launch: new rows compared with old ones, quality gates, retraining.
-
-In: a run directory (or any rows) and new rows. Out: which columns and scores have changed, and whether it matters; a
-retrained run, and the gate's decision on it.
-"""
+"""Compare new rows with training rows, judge candidate models, retrain."""
 
 from fastrec.monitor.compare import Finding, Thresholds
 from fastrec.monitor.event_metrics import event_metrics

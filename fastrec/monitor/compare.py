@@ -17,11 +17,11 @@ from fastrec.table import Column
 from fastrec.table.keys import Coded
 from fastrec.validate import AdversarialReport
 
-# How far two samples lie apart, and how likely that is by chance: plain numbers in, plain numbers out.
+# Distances and tests of two samples.
 
 
 class Test(NamedTuple):
-    """A test's statistic, and the probability of one at least as large where nothing has changed."""
+    """A test's statistic and p-value."""
 
     statistic: float
     p: float
@@ -30,8 +30,8 @@ class Test(NamedTuple):
 def psi(reference: np.ndarray, new: np.ndarray) -> float:
     """Compute the population stability index of cells' counts ``[k]``: sum over cells of (b - a) ln(b / a).
 
-    By the usual rule of thumb less than 0.1 is no change and more than 0.25 a large one (Siddiqi 2006, "Credit Risk
-    Scorecards", chapter 9).
+    By rule of thumb, less than 0.1 is no change and more than 0.25 a large one (Siddiqi 2006, "Credit Risk Scorecards",
+    chapter 9).
     """
     # The logarithm of an empty cell would be infinite.
     a, b = (np.clip(c / max(c.sum(), 1), 1e-4, None) for c in (reference, new))
@@ -39,9 +39,9 @@ def psi(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
-    """Compute the Jensen-Shannon distance of cells' counts ``[k]``, base 2.
+    """Compute the Jensen-Shannon distance, base 2, of cells' counts ``[k]`` (Endres, Schindelin 2003).
 
-    0 = the same shares, 1 = none in common (Endres, Schindelin 2003).
+    0 = equal shares, 1 = disjoint.
     """
     from scipy.special import rel_entr
 
@@ -52,16 +52,16 @@ def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run the two-sample Kolmogorov-Smirnov test of ascending values, two-sided, by the limiting distribution.
+    """Run the two-sided two-sample Kolmogorov-Smirnov test of ascending values, by the limiting distribution.
 
-    Where values repeat it is on the safe side: the probability is too large.
+    With repeated values the p-value is too large (conservative).
     """
     from scipy.stats import kstwo
 
     n, m = len(reference), len(new)
     if not n or not m:
         return Test(0.0, 1.0)
-    # Between two values of `new` its share below is constant: the gap is largest at a value, or just before the next.
+    # The distribution function of `new` is a step function: the gap is largest at a step, or just before the next.
     ends = np.flatnonzero(np.append(new[1:] != new[:-1], True))
     starts = np.append(0, ends[:-1] + 1)
     values = new[ends]
@@ -76,8 +76,9 @@ def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``; rare cells are merged, two are compared
-    by ``shares_test``.
+    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``.
+
+    Rare cells are merged; two cells are compared by ``shares_test``.
     """
     from scipy.stats import chi2_contingency
 
@@ -93,11 +94,10 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
-    """Test whether two samples, of sizes ``of``, hold the same share ``some``: the chi-square of the table of two by
-    two.
+    """Test whether two samples, of sizes ``of``, have the same share ``some``, by the chi-square of the 2 x 2 table.
 
-    Where a cell of it would hold fewer than five if nothing had changed: Fisher's exact test (1935, "The Design of
-    Experiments", section 21), as the chi-square would take a few for many. The statistic is the chi-square's.
+    If an expected count is below five, the p-value is that of Fisher's exact test (1935, "The Design of Experiments",
+    section 21). The statistic is the chi-square's.
     """
     if min(of) == 0 or sum(some) in (0, sum(of)):
         return Test(0.0, 1.0)
@@ -111,8 +111,8 @@ def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
 def outside_test(outside: int, new: int, reference: int) -> Test:
     """Test how many of ``new`` values lie outside the range of the ``reference`` ones.
 
-    Of values of one continuous distribution the share outside has the Beta(2, n - 1) distribution, so that the count
-    is beta-binomial (David and Nagaraja 2003, "Order Statistics", section 7.2); of discrete ones it is smaller.
+    For a continuous distribution the share outside is Beta(2, n - 1), so the count is beta-binomial (David and Nagaraja
+    2003, "Order Statistics", section 7.2); for a discrete one it is smaller.
     """
     if outside == 0 or reference < 2:
         return Test(float(outside), 1.0)
@@ -122,14 +122,14 @@ def outside_test(outside: int, new: int, reference: int) -> Test:
 
 
 def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
-    """Adjust probabilities so that the share of false finds stays below a level (Benjamini and Hochberg 1995)."""
+    """Adjust p-values to control the false discovery rate (Benjamini and Hochberg 1995)."""
     order = np.argsort(p)
     scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
     return np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)[np.argsort(order)]
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Adjust probabilities so that the chance of even one false find stays below a level (Holm 1979)."""
+    """Adjust p-values to control the family-wise error rate (Holm 1979)."""
     order = np.argsort(p)
     scaled = p[order] * (len(p) - np.arange(len(p)))
     return np.minimum(np.maximum.accumulate(scaled), 1.0)[np.argsort(order)]
@@ -137,9 +137,9 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Compared:
-    """A column of both sides."""
+    """A column, compared between reference and new rows."""
 
-    name: str  # the column
+    name: str
     kind: str  # ``'number'`` or ``'category'``
     rows: tuple[int, int]  # of the reference and of the new rows
     missing: tuple[float, float]  # share of missing values of each
@@ -147,25 +147,25 @@ class Compared:
     psi: float  # population stability index over the cells
     js: float  # Jensen-Shannon distance over the cells
     test: str  # ``'ks'`` or ``'chi2'``
-    shape: Test  # that test
-    values: tuple[int, int]  # numbers of distinct values of each
-    unseen: float  # share of new rows with a value that the reference does not have; of a number: outside its range
-    unseen_usual: float  # the share that would be usual where nothing has changed
-    unseen_test: Test  # whether there are more
-    grown: int  # how many distinct values are new, of categories
-    # the cells that ``psi`` and ``js`` are of, for a picture: labels, and the shares of the rows of each side
+    shape: Test
+    values: tuple[int, int]  # distinct values of each
+    unseen: float  # share of new rows with a value that the reference lacks (of a number: outside its range)
+    unseen_usual: float  # the share expected without a change
+    unseen_test: Test  # whether ``unseen`` exceeds it
+    grown: int  # number of new categories
+    # cells of ``psi`` and ``js``: labels, and the share of rows of each side
     cells: tuple[list[str], np.ndarray, np.ndarray] = field(repr=False)
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
-    """Compare a column as it was and as it is; None if its kind is not compared or differs between them."""
+    """Compare a column of both sides; None if its kind is not comparable or differs."""
     compare = {"number": _numbers, "datetime": _numbers, "category": _categories}
     same = compare.get(reference.kind) is compare.get(new.kind)
     return compare[new.kind](name, reference, new) if same and new.kind in compare else None
 
 
 def _sorted_values(column: Column) -> np.ndarray:
-    """Return the known values, ascending; infinities are values at the ends."""
+    """Return the known values, ascending; infinities count as values."""
     values = column.integer() if column.kind == "datetime" else column.values
     known = values[~column.is_missing()].cpu().numpy()
     return np.sort(known).astype(np.float64, copy=False)
@@ -195,11 +195,11 @@ def _categories(name: str, reference: Column, new: Column) -> Compared:
     in_old, codes = now.recode(old.keys).cpu().numpy(), now.codes.cpu().numpy()
     a = np.bincount(old.codes.cpu().numpy(), minlength=old.size)
     b = np.bincount(in_old, minlength=old.size)
-    fresh = np.bincount(codes[in_old == 0], minlength=now.size)  # values that the reference does not have
+    fresh = np.bincount(codes[in_old == 0], minlength=now.size)  # values that the reference lacks
     first = np.flatnonzero(fresh[1:]) + 1
     rows = len(reference), len(new)
     known, unseen = (rows[0] - int(a[0]), rows[1] - int(fresh[0])), int(fresh[first].sum())
-    # Both sides choose the common values: if the reference did, its chance values would count as a change.
+    # Both sides choose the common values: the chance values of one side alone would count as a change.
     both = np.append(a[1:], np.zeros(len(first), int)), np.append(b[1:], fresh[first])
     share = sum(c / max(c.sum(), 1) for c in both)
     top = np.argsort(-share, kind="stable")[:30]  # the rarer values share a cell
@@ -219,11 +219,11 @@ def _labels(values: np.ndarray, old: Coded, now: Coded, first: np.ndarray) -> li
 
 
 def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
-    """Test whether more rows hold unseen values than usual.
+    """Test whether more rows than expected hold unseen values.
 
-    The share that is usual is that of values seen once (Good 1953), with the spread of Robbins (1968): (f1 + 2 f2) /
-    n², to which the new rows' own is added. Few rows are far from normal: there the beta-binomial count of rows with a
-    share of which Beta(f1 + 1, n - f1 + 1) is known is the larger probability, and the larger one is taken.
+    The expected share is that of values seen once (Good 1953), with the variance of Robbins (1968), (f1 + 2 f2) / n²,
+    plus that of the new rows. The normal approximation fails for few rows: the larger of its p-value and that of a
+    beta-binomial count, with share Beta(f1 + 1, n - f1 + 1), is taken.
     """
     from scipy.stats import betabinom, norm
 
@@ -231,7 +231,7 @@ def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
     if not n or not new or not unseen:
         return Test(0.0, 1.0)
     usual = once / n
-    # One more value seen once is possible whatever the sample: a share of 1 / n is nothing to be surprised at.
+    # Any sample may hold one more value seen once: a share of 1 / n is no surprise.
     spread = (once + 2 * twice + 1) / n**2 + max(usual * (1 - usual), 1 / n) / new
     z = (unseen / new - usual) / np.sqrt(spread)
     exact = betabinom.sf(unseen - 1, new, once + 1, n - once + 1)
@@ -251,21 +251,17 @@ def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> tuple[list[str],
 class Thresholds:
     """Thresholds of a finding: a change must be significant **and** large.
 
-    With a million rows every difference is significant, with a hundred every large one may be chance.
-
     Args:
-        alpha: the share of comparisons with a finding if nothing has changed. The tests of all columns are corrected
-            together.
+        alpha: the share of comparisons with a finding if nothing has changed, corrected over the tests of all columns.
         correction: ``'bh'`` (Benjamini and Hochberg: few findings are false) or ``'holm'`` (hardly any).
         psi: population stability index of a column.
         js: Jensen-Shannon distance of a column, base 2.
-        ks: largest difference of a number's two distributions.
+        ks: largest difference of a number's two distribution functions.
         missing: change of the share of missing values.
         unseen: share of rows with a value that the reference lacks, above the expected share.
-        auc: AUC of trees that tell new rows from old ones, if its interval excludes 0.5.
-        metric: how much worse than the reference's the metric of a period may be, beyond its interval: a share of the
-            reference's.
-        overlap: of vectors (``fastrec embed``): the share of an id's nearest neighbours that are still so.
+        auc: AUC of trees that separate new rows from old ones, if its interval excludes 0.5.
+        metric: relative loss of a period's metric against the reference's, beyond its interval.
+        overlap: of vectors (``fastrec embed``): the share of unchanged nearest neighbours of an id.
     """
 
     alpha: float = limits.MONITOR_ALPHA
@@ -286,9 +282,6 @@ class Thresholds:
             raise DataError(f"there is no correction {self.correction!r}", remedy="Give 'bh' or 'holm'")
 
 
-# The results of a comparison, apart from the code that computes and shows them.
-
-
 @dataclass(frozen=True)
 class Finding:
     """A change beyond its threshold."""
@@ -302,27 +295,27 @@ class Finding:
 
 @dataclass(frozen=True)
 class Monitored:
-    """Figures and findings of a comparison, which write themselves as JSON, text or a page."""
+    """Figures and findings of a comparison, to print or write as JSON or a page."""
 
     #: one row per column: every figure, ``p`` as adjusted for all tests, and ``finding`` ('' = none)
     columns: pd.DataFrame
     findings: list[Finding]  #: changes beyond the thresholds
-    adversarial: AdversarialReport | None  #: how well trees tell the two sides apart; None: no trees were fitted
+    adversarial: AdversarialReport | None  #: None: no trees were fitted
     over_time: pd.DataFrame | None  #: the metric by period (see ``metric_over_time``); None: no labels were given
-    #: the metric that a run had out of fold; None: not known, or another than that by period
+    #: a run's out-of-fold metric; None: unknown, or not the metric of ``over_time``
     reference_metric: float | None
     rows: tuple[int, int]  #: of the reference and of the new rows
     names: tuple[str, str]  #: of the two sides
     new_columns: list[str]  #: columns that only the new rows have
     left_out: dict[str, str]  #: columns that were not compared, and why
-    thresholds: Thresholds  #: the thresholds in use
-    #: of vectors: the share of an id's nearest that have stayed so (see ``neighbour_overlap``); else None
+    thresholds: Thresholds
+    #: of vectors: the share of nearest neighbours that are unchanged (see ``neighbour_overlap``); else None
     overlap: float | None
-    compared: list[Compared] = field(repr=False)  #: the columns with their cells
+    compared: list[Compared] = field(repr=False)
 
     @property
     def ok(self) -> bool:
-        """No finding."""
+        """True without findings."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -337,7 +330,7 @@ class Monitored:
         return write_json(Path(path), self.to_dict())
 
     def save_html(self, path: str | Path) -> Path:
-        """Write a page for people: it holds its style and pictures, fetches nothing and runs no script."""
+        """Write a self-contained page, without scripts."""
         from fastrec.monitor.page import page
 
         with atomic_file(path) as part:

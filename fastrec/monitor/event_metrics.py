@@ -1,4 +1,4 @@
-"""``event_metrics``: what people did with the lists that they were shown, by day and by segment."""
+"""``event_metrics``: hit rate, MRR and click-through rate of served lists."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def event_metrics(
 ) -> pd.DataFrame:
     """Compute hit rate, MRR and click-through rate of served lists, each with its 95 % interval over requests.
 
-    A click is one on an item of the list of its request; others, and a second one on the same item, do not count. The
-    hit rate is the share of lists with a click, the MRR the mean of 1 / place of the first item of the list that was
-    clicked (0 where none was), the click-through rate the share of shown items that were clicked.
+    Hit rate is the share of lists with a click, MRR the mean of 1 / place of the first clicked item (0 without a
+    click), click-through rate the share of shown items that were clicked. Only the first click on an item of its
+    request's list counts.
 
     Args:
-        served: the lists, a table of any library or a file: one row per shown item, in the order in which they stood,
-            or one row per request with a list of items. Requests with an empty list count nowhere: nothing was shown.
-        clicks: the clicks: request and item.
+        served: the lists, a table of any library or a file: one row per shown item, in list order, or one row per
+            request with a list of items. Requests with an empty list do not count.
+        clicks: a table or file with the columns ``request`` and ``item``.
         request, item: the columns of both.
-        time: a column of ``served``: when it was; None: no days are told apart.
-        every: how long a period is.
-        segment: a column of ``served`` to tell apart; None: none.
-        k: look at the first ``k`` places of a list only; None: all.
+        time: the column of ``served`` with its times; None: no split by period.
+        every: the length of a period.
+        segment: the column of ``served`` to split by; None: no split.
+        k: count the first ``k`` places of a list only; None: all.
         seed: of the resamples.
 
     Returns:
@@ -54,7 +54,7 @@ def event_metrics(
         ``clicked``, and ``hit_rate``, ``mrr``, ``ctr``, each with ``…_low`` and ``…_high``.
 
     Raises:
-        MissingColumnError: a column is not there.
+        MissingColumnError: a column is absent.
         DataError: nothing was served, or ``k`` is below 1.
     """
     shown = _shown(Table.read(served, device="cpu"), request, item, [n for n in (time, segment) if n is not None])
@@ -93,7 +93,6 @@ def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
-    """Yield all rows, each segment, each period, each segment in each period."""
     segments = sorted({*groups.tolist()} - {_ALL})
     for p in [None, *(range(len(names)) if names != [_ALL] else [])]:
         in_period = np.ones(len(period), bool) if p is None else period == p
@@ -107,7 +106,7 @@ def _figures(lists: np.ndarray, place: np.ndarray, hits: np.ndarray, seed: int) 
     _, codes = np.unique(lists, return_inverse=True)
     first = np.full(int(codes.max()) + 1, np.inf)
     np.minimum.at(first, codes[hits], place[hits])
-    # Requests are drawn whole: clicks on one list are not independent.
+    # Clicks on one list are not independent: requests are resampled.
     mean, draws = cluster_means(hits[:, None].astype(np.float64), codes, repeats=1000, seed=seed)
     intervals = {
         "hit_rate": bootstrap_interval(np.isfinite(first).astype(np.float64), seed=seed),

@@ -1,4 +1,4 @@
-"""``judge``: whether a candidate may take a serving model's place, by predictions of the same newest rows."""
+"""``judge``: decide whether a candidate may replace a serving model, by predictions of the newest rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric, loss
 class Verdict:
     """The gate's decision."""
 
-    promote: bool  #: whether the candidate may take over
-    reasons: list[str]  #: why not; of a promoted one what speaks for it
-    metric: str  #: the metric's name
+    promote: bool  #: whether the candidate may replace the serving model
+    reasons: list[str]  #: for the decision
+    metric: str
     serving: float  #: its metric on the newest rows
     candidate: float  #: its metric on the newest rows
-    gain: Interval  #: by how much the candidate is better (below 0: worse), paired, with its 95 % interval
-    margin: float  #: how much worse it may be
+    gain: Interval  #: paired improvement by the candidate (below 0: worse), with its 95 % interval
+    margin: float  #: the loss that is allowed
     checks: dict[str, bool]  #: name of a check → whether it holds
     #: one row a period: ``period``, ``rows``, ``serving``, ``candidate``, ``gain``, ``low``, ``high``
     by_period: pd.DataFrame
@@ -37,7 +37,7 @@ class Verdict:
         return plain({**vars(self), "gain": list(self.gain)})
 
     def said_gain(self) -> str:
-        """Say by how much the candidate is better, or worse, with the interval."""
+        """Describe the candidate's improvement or loss, with the interval."""
         mean, low, high = self.gain
         if np.isnan(mean):
             return "not to be compared"
@@ -63,26 +63,25 @@ def judge(
     repeats: int = 500,
     seed: int = 0,
 ) -> Verdict:
-    """Compare two models' predictions of rows that neither has learned from.
+    """Compare two models' predictions of rows that neither was trained on.
 
-    The candidate passes where the whole 95 % interval of the paired difference lies above minus ``margin`` times the
-    serving model's metric, and all checks hold: there are enough rows, its predictions are finite and not all alike,
-    and they are better than the same predictions dealt to other rows (with labels that say nothing, neither model would
-    be, and the two would be even).
+    The candidate passes if the 95 % interval of the paired difference lies above minus ``margin`` times the serving
+    model's metric, and if all checks hold. The checks: enough rows, finite and non-constant predictions, and a better
+    score than the same predictions shuffled across rows (with labels that are noise, the two models would tie).
 
     Args:
         metric: a name, or a ``Metric``.
         label: the truth, as the metric takes it.
         serving: the serving model's predictions.
         candidate: the candidate's predictions of the same rows.
-        periods: ``[n]`` names or numbers of periods, in order; None: one. The metric is that of each period, weighted
-            by rows: models of different periods predict them, so that their scores need not be on one scale.
-        groups: ``[n]`` integers, the list of each row, where there are lists.
-        clusters: ``[n]`` integers: what is resampled as a whole (users, sessions); None: lists, or rows.
-        classes: what a metric of classes scores: those of the serving model and of the candidate, by the thresholds of
-            each; None: the metric makes them of the predictions. That the candidate says more than chance is seen by
-            the loss of its predictions.
-        margin: share of the serving model's metric by which the candidate may be worse.
+        periods: ``[n]`` names or numbers of periods, in order; None: one. The metric is the mean over periods, weighted
+            by rows: scores of different periods' models may differ in scale.
+        groups: ``[n]`` integers, the list of each row, if the metric is of lists.
+        clusters: ``[n]`` integers, the unit of resampling (users, sessions); None: lists, or rows.
+        classes: the classes of the serving model and of the candidate, each by its thresholds, for a metric of classes;
+            None: the metric derives them from the predictions. The check against chance uses the loss of the
+            predictions.
+        margin: allowed loss, as a share of the serving model's metric.
         repeats: resamples.
         seed: of the resamples.
 
@@ -106,8 +105,8 @@ def judge(
     if not all(checks.values()):
         nothing = Interval(float("nan"), float("nan"), float("nan"))
         return _verdict(metric, checks, nothing, {}, margin, pd.DataFrame(), units)
-    # A candidate's periods are predicted by models of their own, the serving run's by one: pooled, its scores would be
-    # compared across models.
+    # Each period of a candidate has its own model, the serving run has one: pooled, scores of several models would be
+    # compared.
     parts = None if periods is None else np.unique(np.asarray(periods), return_inverse=True)[1]
     dealt = new[torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))]
     two = bool(((y == 0) | (y == 1)).all())
@@ -133,7 +132,6 @@ def _gain(metric: Metric, made: Any) -> Interval:
     return found if metric.greater_is_better else Interval(-found.mean, -found.high, -found.low)
 
 
-# The words for a check that does not hold.
 _FAILED = {
     "its predictions are finite": "some of its predictions are not finite",
     "its predictions are not all alike": "its predictions are all alike",

@@ -1,4 +1,4 @@
-"""``monitor``: compare new rows with those that a model learned from."""
+"""``monitor``: compare new rows with the rows that a model was trained on."""
 
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ from fastrec.table import Column, Table, Vocab
 from fastrec.table.column_types import as_types
 from fastrec.validate import adversarial_validation
 
-# The two sides of a comparison: rows and predictions of a frame, a file, a folder or a run.
-
 
 @dataclass
 class Sides:
     """Both tables and their comparable columns."""
 
-    # the rows as they were and as they are, columns of one kind on both sides as ``common`` names them
+    # reference and new rows; columns in ``common`` have one kind on both sides
     tables: tuple[Table, Table]
-    names: tuple[str, str]  # what the two are called
+    names: tuple[str, str]
     common: list[str] = field(default_factory=list)  # the columns to compare
     gone: list[str] = field(default_factory=list)  # columns that the new rows lack
-    retyped: dict[str, tuple[str, str]] = field(default_factory=dict)  # column → what it was and is
+    retyped: dict[str, tuple[str, str]] = field(default_factory=dict)  # column → old and new type
     added: list[str] = field(default_factory=list)  # columns that only the new rows have
     left_out: dict[str, str] = field(default_factory=dict)  # column → why it is not compared
-    # name → predictions as they were and as they are
+    # name → reference and new predictions
     scores: dict[str, tuple[Column, Column]] = field(default_factory=dict)
-    # a run's out-of-fold metric, whether more of it is better, and its name
+    # a run's out-of-fold metric, whether greater is better, and its name
     metric: tuple[float, bool, str] | None = None
 
 
@@ -84,7 +82,7 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
             sides.gone.append(name)
         elif now[name].kind == was:
             sides.common.append(name)
-        elif bool(now[name].is_missing().all()):  # a file says no type of a column without values
+        elif bool(now[name].is_missing().all()):  # in a file, a column without values has no type
             empty = pa.nulls(len(now), pa.string()) if was == "category" else np.full(len(now), np.nan)
             sides.tables = old, now.with_columns({name: empty})
             now = sides.tables[1]
@@ -95,7 +93,7 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
 
 
 def is_run(place: Any) -> bool:
-    """Tell a run directory from other places; ``SavedRun`` refuses one of sessions with its remedy."""
+    """Tell a run directory from other places; ``SavedRun`` refuses one of sessions."""
     return isinstance(place, str | Path) and ((Path(place) / "decision.json").is_file() or is_next_item_run(place))
 
 
@@ -122,7 +120,7 @@ def as_read(table: Table, reading: Reading) -> Table:
     for name in types:
         try:
             table = as_types(table, types, [name])
-        except DataError:  # it is reported as a column of another type
+        except DataError:  # reported as a column of another type
             continue
     return table
 
@@ -219,27 +217,23 @@ def monitor(
     seed: int = 0,
     trust: Sequence[str] = (),
 ) -> Monitored:
-    """Compare new rows with those that a model was made from.
+    """Compare new rows with the rows that a model was trained on.
 
-    Columns of times are left out: time goes on. So should ids be that only grow (``drop``).
+    Columns of times are left out, as they always change. Put ids that only grow into ``drop``.
 
     Args:
-        reference: a table of any library, a file, a folder with ``train``, or a run directory, whose training rows are
-            compared.
+        reference: a table of any library, a file, a folder with ``train``, or a run directory (its training rows).
         new: a table of any library, a file, or a folder with ``test`` (or ``train``). With a run as reference, files
             are read by its recipe's ``reading``.
         drop: columns not to compare.
-        scores: predictions of the new rows, a table or a file, to compare with the run's own. Without a run, a pair:
+        scores: predictions of the new rows, a table or a file, to compare with the run's. Without a run, a pair:
             predictions of the reference and of the new rows.
         over_time: the metric by period, from ``metric_over_time``; compared with the run's out-of-fold score of the
             same metric.
         thresholds: above which a change is a finding; None: the defaults.
-        adversarial: train trees to tell the two sides apart, which finds joint changes of columns.
-        seed: of the rows that the trees are trained on.
-        trust: modules of a run's own generators and estimators that may be imported.
-
-    Returns:
-        All figures, and what is beyond the thresholds.
+        adversarial: train trees to separate the two sides, which finds joint changes of columns.
+        seed: of the sample that the trees are trained on.
+        trust: modules of a run's custom generators and estimators that may be imported.
 
     Raises:
         FastrecError: a side cannot be read, has fewer than 20 rows, or the two have no column in common.
@@ -261,7 +255,7 @@ def monitor(
     p = np.array([[c.shape.p, c.missing_test.p, c.unseen_test.p] for c in compared])
     correct = benjamini_hochberg if thresholds.correction == "bh" else holm
     adjusted = [tuple(row) for row in correct(p.ravel()).reshape(p.shape).tolist()]
-    # one column: as of a competition's train and test
+    # one column, as in a competition's train and test
     hint = f"; if it is the target, leave it out (--drop {sides.gone[0]})" if len(sides.gone) == 1 else ""
     found = [Finding(name, "gone", f"the new rows do not have this column{hint}") for name in sides.gone]
     found += [Finding(n, "type", f"was a {was}, is a {now}") for n, (was, now) in sides.retyped.items()]
@@ -276,7 +270,7 @@ def monitor(
             if share >= thresholds.unseen and not any(f.kind == "unseen" for f in by_column.get("id", ())):
                 found.append(Finding("id", "unseen", f"{share:.1%} of the ids were not there before"))
             overlap = neighbour_overlap(*(Vectors.of(t) for t in sides.tables), limits.OVERLAP_AT)
-        except DataError as error:  # ids twice, too few in common: the other columns are compared all the same
+        except DataError as error:  # repeated ids, or too few in common: compare the other columns
             sides.left_out["vector"] = f"its neighbours cannot be compared: {error}"
     if overlap is not None and overlap < thresholds.overlap:
         says = f"of an id's {limits.OVERLAP_AT} nearest {overlap:.1%} are the same as before"
@@ -290,7 +284,8 @@ def monitor(
         told = ", ".join(f"{c.name} ({c.gain:.0%})" for c in trees.columns[:3])
         found.append(Finding("all columns", "joint", f"trees tell new rows from old ones (AUC {trees.auc}): {told}"))
     own = None if over_time is None else over_time.attrs.get("metric")
-    metric = sides.metric if sides.metric is None or own in (None, sides.metric[2]) else None  # another's says nothing
+    # Another metric is not comparable.
+    metric = sides.metric if sides.metric is None or own in (None, sides.metric[2]) else None
     found += _of_metric(over_time, metric, thresholds)
     return Monitored(
         _as_frame(compared, adjusted, by_column, sides.scores), found, trees, over_time,

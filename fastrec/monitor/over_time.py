@@ -1,4 +1,4 @@
-"""``metric_over_time``: a model's metric by day, or by another period, where labels are known."""
+"""``metric_over_time``: a model's metric by period, where labels are known."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ def metric_over_time(
 
     Args:
         metric: a name, such as ``'auc'``, or a ``Metric``.
-        label: ``[n]`` (or ``[n, k]``), as the metric takes it.
-        prediction: ``[n]`` (or ``[n, k]``), as the metric takes it.
+        label, prediction: ``[n]`` (or ``[n, k]``), as the metric takes them.
         time: ``[n]`` times, or numbers of seconds since 1970; with ``every='value'`` any values.
         every: ``'hour'``, ``'day'`` or ``'week'`` (from Monday), in UTC; ``'value'``: each value is a period.
-        groups: ``[n]`` integers, the list of each row: where the metric is of lists, and what is drawn as a whole.
+        groups: ``[n]`` integers, the list of each row, for a metric of lists and as the unit of resampling.
         repeats: resamples of the interval.
         seed: of the resamples.
 
     Returns:
-        One row a period, in order: ``period``, ``rows``, ``value``, ``low``, ``high``; a period in which the metric has
-        no value (the AUC of one class) has NaN.
+        One row a period, in order: ``period``, ``rows``, ``value``, ``low``, ``high``. They are NaN if the metric is
+        undefined in it (the AUC of one class).
 
     Raises:
         DataError: lengths differ, a time is missing, or there are more than 400 periods.
@@ -73,15 +72,15 @@ def metric_over_time(
             value = low = high = float("nan")
         rows.append({"period": name, "rows": int(some.sum()), "value": value, "low": low, "high": high})
     made = pd.DataFrame(rows)
-    made.attrs["metric"] = metric.name  # what it may be compared with
+    made.attrs["metric"] = metric.name  # for the comparison with a run's metric
     return made
 
 
 def periods_of(time: Any, every: Every, *, most: int | None = 400) -> tuple[list[str], np.ndarray]:
-    """Return the names of periods, ``every`` long, in order, and the number of each row's: int64 ``[n]``.
+    """Return the ordered names of periods, ``every`` long, and each row's period number: int64 ``[n]``.
 
-    ``time`` has times, or seconds since 1970; one beyond the year 2262 (such as milliseconds that are taken for
-    seconds) is refused, as are more than ``most`` periods.
+    ``time`` has times, or seconds since 1970. Times beyond the year 2262 (such as milliseconds taken for seconds) and
+    more than ``most`` periods are refused.
     """
     column = as_column(time, name=(time.name if isinstance(time, Column) else "") or "time")
     column.refuse_missing("a time is missing", "Fill or drop it")
@@ -114,15 +113,12 @@ def _starts(column: Column, length: int) -> np.ndarray:
         seconds = column.number().cpu().numpy()
         if not np.isfinite(seconds).all():
             raise DataError("a time is infinite", column=column.name or "time", remedy="Leave the row out")
-        seconds = np.clip(seconds, -(2.0**62), 2.0**62)  # what is beyond is refused with its name, not as whole number
+        seconds = np.clip(seconds, -(2.0**62), 2.0**62)  # values beyond are refused below, by name
     else:
         raise DataError("these are no times", column=column.name, remedy="Give dates, or seconds since 1970")
     # Weeks begin on Monday; 1970 began on a Thursday.
     shift = 3 * 86_400 if length == _SECONDS["week"] else 0
     return (np.floor((seconds + shift) / length) * length - shift).astype(np.int64)
-
-
-# Files of labels and predictions of the same rows → the metric over time.
 
 
 def over_time_of_files(
@@ -139,13 +135,13 @@ def over_time_of_files(
 ) -> pd.DataFrame:
     """Compute the metric by period from files of rows, their predictions and their labels.
 
-    A run as ``reference`` tells its metric, target and list column, which ``metric`` and ``groups`` replace. ``time``
-    is a column of the rows or the labels.
+    If ``reference`` is a run, it gives the metric, target and list column; ``metric`` and ``groups`` replace its
+    values. ``time`` is a column of the rows or the labels.
     """
     run = SavedRun(reference, trust=trust) if is_run(reference) else None
     reading = Reading() if run is None else run.reading
     rows = read_table(new, ("test", "train"), reading)
-    truth = as_read(read_table(labels, ("test", "train")), reading)  # a file of its own, but values of the recipe's
+    truth = as_read(read_table(labels, ("test", "train")), reading)  # another file, with values of the recipe's types
     if len(rows) != len(truth):
         raise DataError(f"{len(truth)} labels of {len(rows)} rows", file=labels, remedy="Give one for each row")
     if run is None and metric is None:
@@ -156,7 +152,7 @@ def over_time_of_files(
         groups = run.config["list_column"]
     used = get_metric(metric or (run.config["metric"] if run is not None else None))
     if len(label) == len(prediction):  # else ``metric_over_time`` refuses them, with all lengths
-        # The run's own metric is of classes cut by thresholds of other folds; a fixed 0.5 would look like a loss.
+        # The run's metric cuts classes by thresholds of other folds; a fixed 0.5 would look like a loss.
         prediction = as_scored(used, label, prediction, np.zeros(len(label), np.int64)).numpy()
     return metric_over_time(
         used, label, prediction, _column((rows, truth), time, new), every=every,
@@ -165,7 +161,6 @@ def over_time_of_files(
 
 
 def _predictions(file: Path, run: SavedRun | None) -> np.ndarray:
-    """Read predictions ``[n]`` or ``[n, k]``: of a file in the form of the run's submission, its own columns."""
     form = None if run is None or run.target is None else run.form
     if isinstance(form, ValueForm) and set(form.values) <= set(names_in(file, form.sep)):
         return predicted_values(read_text(file, form.values, form.sep), form, run.target, file)[0].numpy()
@@ -174,7 +169,7 @@ def _predictions(file: Path, run: SavedRun | None) -> np.ndarray:
 
 
 def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:
-    """Return the labels as the metric takes them: on the target's own scale, with classes as numbers."""
+    """Return the labels as the metric takes them: on the target's scale, with classes as numbers."""
     if run is not None and run.target is not None and all(n in truth for n in run.target.names):
         return run.target.restore(run.target.encode(truth)).numpy()
     names = [run.config["label"]] if run is not None and run.target is None else []

@@ -1,4 +1,4 @@
-"""A comparison as a page for people, in the look of a run's report."""
+"""A page of a comparison, in the style of a run's report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLOURS = {"before": "var(--c-grey)", "new": "var(--c1)"}
 
 
 def page(found: Any) -> str:
-    """Render the markup of a ``Monitored``."""
+    """Render a ``Monitored``."""
     rows = [(f.about, [f.kind, f.says]) for f in found.findings]
     some = "thing is" if len(rows) == 1 else "things are"
     findings = Section("Findings", "findings.html", {"rows": rows}) if rows else Section("Findings", absent="None.")
@@ -56,7 +56,7 @@ def _bars(c: Any, bars: int = 8) -> Any:
         top, rest = order[: bars - 1], order[bars - 1 :]
         labels = [labels[i] for i in top] + ["all else"]
         old, new = ([s[i] for i in top] + [sum(s[i] for i in rest)] for s in (old, new))
-    if c.kind == "number":  # the first and the last edge say where the cells are
+    if c.kind == "number":  # the outer edges suffice as labels
         labels = [text if i in (0, len(labels) // 2, len(labels) - 1) else "" for i, text in enumerate(labels)]
     short = [text if len(text) <= 12 else f"{text[:11]}…" for text in labels]
     series = {"before": [float(v) for v in old], "new": [float(v) for v in new]}

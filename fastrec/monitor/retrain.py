@@ -34,31 +34,28 @@ from fastrec.table import Table, concat
 from fastrec.validate import Folds
 from fastrec.validate.cuts import given_times, group_folds, random_folds
 
-# Old and new rows of a run together, and folds that score each of the newest periods by what came before it.
-
 
 @dataclass
 class Newest:
-    """A run's rows and new ones."""
+    """A run's rows and new ones, with folds that score the newest periods."""
 
-    found: CompetitionData  # all rows, as a recipe takes them; of a ranking task by list
-    # bool ``[n]``: new rows that the two models are judged by. (The folds score an earlier period too, from which the
-    # second level learns.)
+    found: CompetitionData  # all rows; of a ranking task sorted by list
+    # bool ``[n]``: new rows that both models are judged by (folds score one earlier period too, to train the stack)
     judged: torch.Tensor
-    folds: Folds  # each scores a period by rows before it
+    folds: Folds  # each scores a period by earlier rows
     periods: np.ndarray  # the name of each row's period
-    codes: np.ndarray  # its number, int64 ``[n]``
-    past: Past  # the rows that are known when a period begins
-    blend_sees_later: bool = False  # the first judged period has none before it that the second level could learn from
-    cold_folds: tuple[int, ...] = ()  # folds that score rows which the run has learned from
+    codes: np.ndarray  # its number, int64
+    past: Past
+    blend_sees_later: bool = False  # no period before the first judged one could train the stack
+    cold_folds: tuple[int, ...] = ()  # folds that score rows which the run was trained on
 
 
 @dataclass
 class Past:
     """All rows, before a window cuts them, and which of them are known when a period begins.
 
-    ``codes`` (int64 ``[n]``) number the periods. Rows have to be more than ``gap`` before a period's first, in
-    ``ticks``.
+    ``codes`` (int64 ``[n]``) number the periods. Rows are known if more than ``gap``, in ``ticks``, before the period's
+    first.
     """
 
     rows: Table
@@ -131,7 +128,7 @@ def together(
         judged, warmed_up = is_new, True
     else:
         folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
-    # The gate cannot decide from fewer: better said now than after the training.
+    # The gate cannot decide from fewer: refuse before the training.
     ranking = saved.target is None
     count = (
         len(rows[saved.config["list_column"]].group_numbers().cpu()[judged].unique()) if ranking else int(judged.sum())
@@ -159,7 +156,6 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | None = None) -> tuple[Table, torch.Tensor]:
-    """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     refuse_absent(_needed(saved, old), new.names, "the new rows lack it", file=file)
     numbers = np.arange(len(new))
     if saved.target is not None:
@@ -186,8 +182,7 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | Non
             return rows, is_new
         codes = rows.coded(ids).codes.cpu().numpy()
         learned = np.bincount(codes[: len(old)], minlength=int(codes.max()) + 1)
-        # Rows that the run has learned from are refused before anything is trained. Ids that several old rows share
-        # name users or shops, not rows: they may come again.
+        # Refuse rows that the run was trained on. Ids shared by several old rows are of users or shops: they may recur.
         if learned.max() == 1:
             mine, again = codes[len(old) :], "the run has learned from this row already: {}"
             for odd, problem, remedy in (
@@ -224,8 +219,7 @@ def _time_folds(
 ) -> tuple[Folds, torch.Tensor, bool]:
     """Cut folds that score the newest periods by the rows before each.
 
-    One period more is scored first and is not judged: without it the second level of the first judged period could
-    learn from labels of that period or of later ones only.
+    The period before them is scored, but not judged: the stack of the first judged period is trained on it.
     """
     codes, new = past.codes, is_new.numpy()
     last = np.unique(codes[new])[-scored:]
@@ -240,7 +234,7 @@ def _time_folds(
     train = {}
     for k, period in enumerate([*([] if warm_up is None else [warm_up]), *last]):
         mine = codes == period
-        # Of the period that comes first, what is known in time for the next: with a gap not all of it is.
+        # With a gap, not all of the first period is known in time for the next.
         fold[mine & (known if period == warm_up else new)] = k
         train[k] = torch.from_numpy(past.known(period))
     judged = torch.from_numpy(new & np.isin(codes, last))
@@ -255,9 +249,9 @@ class Retrained:
     """The new run and its verdict."""
 
     run: Path  #: the new run; ``gate.json`` in it holds the verdict
-    verdict: Verdict  #: the gate's decision
-    version: int | None  #: its number in the registry; None: it was not promoted, or there is no registry
-    began: dict[str, str]  #: of a warm start each model → what it began with, or why it was trained from nothing
+    verdict: Verdict
+    version: int | None  #: its number in the registry; None: not promoted, or no registry
+    began: dict[str, str]  #: of a warm start: model → what it started from, or why it was trained from scratch
 
 
 def retrain(
@@ -280,53 +274,48 @@ def retrain(
     trust: Sequence[str] = (),
     stages: Stages | None = None,
 ) -> Retrained:
-    """Make a run again from the rows that it has kept and new ones; promote it if the gate lets it pass.
+    """Train a run again on its stored rows and new ones; promote it if it passes the gate.
 
-    Progressive validation: each of the newest periods is scored by models of the rows before it, and by the run that
-    serves, which has seen none of the new rows. The gate (see ``judge``) compares the two. The new run's own models are
-    then of all rows.
+    Progressive validation: each of the newest periods is scored by models of earlier rows and by the serving run, which
+    has seen no new rows. The gate (see ``judge``) compares the two. The new run's final models are trained on all rows.
 
     Args:
-        run: the run that serves, with its parts beside it (``fastrec run`` keeps them); or a registry: its current one.
-        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
-            the run's own.
-        out: the run directory to make.
-        registry: where it is promoted; None: the registry that ``run`` is; where ``run`` is none, the gate only says
-            what it would do.
-        time: the column that says when a row was; None: the recipe's; where there is none, new rows are scored in three
-            parts at random.
-        every: what a period is: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
-        scored: so many of the newest periods are scored.
-        window: learn from so many of the newest periods only; None: from all rows.
-        warm: nets begin with what the run's nets have learned, trees grow on the run's where their columns and the
-            values of their categories are the same; both train half as long.
-        margin: share of the serving run's metric by which the new one may be worse.
-        export: promote its export too; None: if the current version has one. Where that keeps events, the new one has
-            those of the old and the new rows and tables.
-        competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
-            blend that it has chosen.
-        minutes: the wall time that the training may take, as of ``run_competition``.
+        run: the serving run, with its stored rows (``fastrec run`` writes them); or a registry: its current one.
+        data: a file of labelled rows, or a folder with ``train`` and the other tables, which replace the run's.
+        out: the run directory to write.
+        registry: where to promote; None: ``run`` if that is a registry, else the gate only reports its decision.
+        time: the column with a row's time; None: the recipe's. Without one, new rows are scored in three random parts.
+        every: the length of a period: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
+        scored: number of newest periods that are scored.
+        window: number of newest periods to train on; None: all.
+        warm: start nets from the run's weights, and grow trees on the run's if their columns and categories are the
+            same; both train half as long.
+        margin: allowed loss, as a share of the serving run's metric.
+        export: promote its export too; None: if the current version has one. An export with an event store gets the
+            events of the old and the new rows and tables.
+        competition: the recipe, if its code is available; None: the run's features, models and kind of blend.
+        minutes: the wall time of the training, as in ``run_competition``.
         seed: of everything random.
         device: where to train.
-        trust: modules of generators and estimators of one's own that may be imported.
+        trust: modules of custom generators and estimators that may be imported.
         stages: progress; None: shown on standard error.
 
     Returns:
-        The new run, the verdict, and its version where it was promoted.
+        The new run, the verdict, and the version if promoted.
 
     Raises:
-        FastrecError: the run keeps no rows, the new ones are not like them, or something could not be written.
+        FastrecError: the run has no stored rows, new rows do not match them, or something could not be written.
     """
     stages = stages or Stages()
     out, data = Path(out), Path(data)
     source = Path(run)
-    if is_registry(run):  # the version's files lack the rows, which lie beside the run that it was copied from
+    if is_registry(run):  # a version lacks the rows: they are in the run that it was copied from
         registry = run if registry is None else registry
         source = _source_of(Registry(run))
     if out.resolve() == source.resolve():
         raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
     current = None if registry is None else Registry(registry).current
-    if current is not None and not _same_run(current.run, source):  # better said now than after the training
+    if current is not None and not _same_run(current.run, source):  # refuse before the training
         problem = f"version {current.number} is current, with which it would not be compared, but with {source.name}"
         raise DataError(problem, file=registry, remedy="Retrain the registry itself, or leave --registry out")
     saved = SavedRun(source, trust=trust)
@@ -347,7 +336,7 @@ def retrain(
 
 def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
     made = {}
-    for name in (n for n in recipe.asked if (out / "models" / n).is_dir()):  # others did not fit into the time
+    for name in (n for n in recipe.asked if (out / "models" / n).is_dir()):  # the budget had no time for others
         said = json.loads((out / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))
         made[name] = said.get("began", "") if name in recipe.warmed else "trained from nothing, as its kind always is"
     return made
@@ -371,7 +360,6 @@ def _same_run(one: Path | None, other: Path) -> bool:
 
 
 def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: int) -> Verdict:
-    """Compare the new run's progressive predictions with the serving run's."""
     made = SavedRun(out)
     scorer = Scorer.of(made.config["metric"], made.target)
     scored = newest.folds.scored & newest.judged
@@ -381,7 +369,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         scored = scored & (rows[counted].integer().cpu() > 0)
     unknown, old = torch.zeros_like(scored), saved.target
     if old is not None and old.classes is not None and made.target is not None and old.outputs != made.target.outputs:
-        # The serving run cannot predict classes that it does not know.
+        # The serving run cannot predict classes that are new.
         unknown = (old.classes.encode(rows[old.names[0]]).cpu() == 0) & scored
     scored = scored & ~unknown
     oof = torch.from_numpy(read_predictions(out / "oof" / "stack.parquet"))
@@ -396,7 +384,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         assert made.target is not None
         label = made.target.restore(made.target.encode(table).double())
         serving = saved.target.restore(serving)
-        if (now := list(made.target.outputs)) != list(saved.target.outputs):  # classes that joined have probability 0
+        if (now := list(made.target.outputs)) != list(saved.target.outputs):  # new classes have probability 0
             wider = serving.new_zeros((len(serving), len(now)))
             wider[:, [now.index(n) for n in saved.target.outputs]] = serving
             serving = wider
@@ -409,7 +397,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     if scorer.wants_classes and serving.ndim == 1:
         options["classes"] = saved.decision.classes(serving), _classes(out, scorer)[scored]
     verdict = judge(scorer.metric, label, serving, candidate, **options)
-    if len(by_period := verdict.by_period):  # there is none where a check failed first
+    if len(by_period := verdict.by_period):  # empty if a check failed first
         in_time = by_period["period"].map(dict(zip(map(str, newest.periods), newest.codes))).argsort(kind="stable")
         verdict = replace(verdict, by_period=by_period.iloc[in_time].reset_index(drop=True))
     if bool(unknown.any()):
@@ -427,7 +415,7 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
     shown = table if saved.target is None else table.drop(saved.target.names)
     if not saved.config["history"]:
         return saved.predict_rows(saved.rows(shown, tables))
-    # Features that look back see all rows that are known when a row's period begins.
+    # Features of earlier rows use all rows known when a row's period begins.
     made = None
     for period in np.unique(codes):
         mine = torch.from_numpy(codes == period)
@@ -457,7 +445,7 @@ def _enter(
     trust: Sequence[str],
     events: Mapping[str, Table],
 ) -> int | None:
-    """Promote the new run, or write down why not."""
+    """Promote the new run, or note why not."""
     why = "; ".join(verdict.reasons)
     about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
     if not verdict.promote:
@@ -475,7 +463,7 @@ def _enter(
     from fastrec.serve.export import export_run
 
     with tempfile.TemporaryDirectory() as beside:
-        # A server that keeps events needs those of the old and the new rows.
+        # A server with an event store needs the events of the old and the new rows.
         serves = current is not None and current.export is not None and (current.export / "events").is_dir()
         data = events if serves else None
         made = export_run(out, Path(beside) / "export", data=data, trust=trust).folder

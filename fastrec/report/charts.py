@@ -13,11 +13,11 @@ from markupsafe import Markup
 
 from fastrec.metrics import Interval
 
-# Render templates. Values are text and are escaped, unless another template rendered them.
+# Values of templates are escaped, unless another template rendered them.
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Render a template of ``templates/``; the result is not escaped again in another template."""
+    """Render a template of ``templates/``."""
     return Markup(_environment().get_template(template).render(values))
 
 
@@ -27,22 +27,22 @@ def _environment() -> Environment:
     return Environment(loader=PackageLoader("fastrec.report"), **options)
 
 
-# charts are about as wide as a phone, so that their text is never scaled down
+# about as wide as a phone, so that text is never scaled down
 WIDTH, HEIGHT = 420, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 44  # margins
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart: points ``(x, y)`` and its style (``bold`` for a mean, thin for one of several)."""
+    """A line of a chart: points ``(x, y)`` and its style."""
 
     points: Sequence[tuple[float, float]]
     colour: str
-    bold: bool = True
+    bold: bool = True  # thin: one of several lines with a mean
     title: str = ""
 
 
-Shape = dict[str, Any]  # an SVG element: its tag, attributes, text, and the title that shows when it is pointed at
+Shape = dict[str, Any]  # an SVG element: its tag, attributes, text, and its tooltip
 
 
 def palette(models: Sequence[str]) -> dict[str, str]:
@@ -67,9 +67,9 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 def line_chart(
     lines: Sequence[Line], *, x_label: str, y_label: str, x_names: Mapping[float, str] | None = None
 ) -> Markup:
-    """Draw lines over a numeric axis, such as epochs; later ones are drawn on top.
+    """Draw lines over a numeric axis, such as epochs, the last on top.
 
-    ``x_names`` has texts at places of the horizontal axis; None: the numbers. Screen readers read ``y_label``.
+    ``x_names`` labels places of the horizontal axis; None: the numbers. Screen readers read ``y_label``.
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
@@ -82,7 +82,7 @@ def line_chart(
     counts = x_high - x_low >= 3  # epochs are whole, shares are not
     x_ticks = [t for t in ticks(x_low, x_high, most=7) if x_low <= t <= x_high and (t == int(t) or not counts)]
     names = {t: f"{t:g}" for t in x_ticks} if x_names is None else dict(x_names)
-    if x_names is not None:  # as many as fit beside each other
+    if x_names is not None:  # as many as fit side by side
         most = max(2, int((WIDTH - _LEFT - _RIGHT) / (8 * max(map(len, names.values()), default=1))))
         names = dict(list(names.items())[:: max(1, -(-len(names) // most))])
     parts = _grid(y_ticks, up)
@@ -107,8 +107,8 @@ def category_chart(
 ) -> Markup:
     """Draw values of each model (``series``) over ordered categories, such as bins of the list length.
 
-    ``notes`` has a second, smaller line under each label, such as the number of lists. A model is a line or, for a few
-    categories, ``bars`` from 0 with their values on top, those of all models side by side.
+    ``notes`` has a smaller second line for each label, such as the number of lists. A model is a line or, for a few
+    categories, ``bars`` from 0 with their values on top, all models side by side.
     """
     values = [*([0.0] if bars else []), *(v for of_model in series.values() for v in of_model)]
     y_ticks, band = ticks(min(values), max(values)), (WIDTH - _LEFT - _RIGHT) / len(labels)
@@ -137,7 +137,7 @@ def category_chart(
 def interval_chart(
     rows: Mapping[str, Interval], colours: Mapping[str, str], *, mark: float | None, mark_label: str
 ) -> Markup:
-    """Draw a dot with its interval for each model, from the top; ``mark`` is a value with a dashed line, if any."""
+    """Draw a dot with its interval for each model, and a dashed line at ``mark``, if any."""
     step, left = 27, 112
     height = _TOP + step * len(rows) + (34 if mark is None else 50)
     ends = [end for row in rows.values() for end in (row.low, row.high)] + ([] if mark is None else [mark])
@@ -162,7 +162,7 @@ def interval_chart(
 
 
 def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_label: str, y_label: str) -> Markup:
-    """Draw a dot with its name for each point, ``marked`` in colour; of more than twelve only its name is written."""
+    """Draw a dot with its name for each point, ``marked`` in colour; of more than twelve, name only the marked one."""
     top, left = _TOP + 16, _LEFT + 8
     xs, ys = zip(*points.values(), strict=True)
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
@@ -195,9 +195,9 @@ def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_lab
 def bar_list(
     values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)", whole: float | None = None
 ) -> Markup:
-    """Draw horizontal bars with their names and texts, as HTML: its text keeps its size on a phone.
+    """Draw horizontal bars with names and texts, as HTML, whose text keeps its size on a phone.
 
-    Values below 0 go to the left, in another colour. ``whole`` is the value of a bar of full length, None: the largest.
+    Bars below 0 go to the left, in another colour. ``whole`` is the value of a bar of full length, None: the largest.
     """
     low, high = min(values.values(), default=0.0), whole or max(values.values(), default=0.0)
     low = min(low, 0.0)
@@ -268,7 +268,7 @@ def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup
 
 @dataclass(frozen=True)
 class Section:
-    """One card of the page: ``data`` for its template, or in ``absent`` why there is none."""
+    """One card of the page: ``data`` for its template, or ``absent``: why there is none."""
 
     title: str
     template: str = ""
@@ -279,7 +279,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Panel:
-    """A picture under a heading."""
+    """A chart under a heading."""
 
     heading: str
     chart: Markup

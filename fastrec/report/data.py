@@ -38,15 +38,15 @@ class Bin:
 class RowResults:
     """Summary of one model's out-of-fold predictions."""
 
-    task: str  # the task
+    task: str
     outputs: list[str]  # names of classes or targets
-    # output → bins of ascending prediction (multiclass: of each row's likeliest class)
+    # output → bins by prediction (multiclass: of each row's likeliest class)
     bins: dict[str, list[Bin]] = field(default_factory=dict)
     # share of rows, from the highest prediction down → share of class 1; empty for other tasks
     lift: list[tuple[float, float]] = field(default_factory=list)
     # actual class → predicted class → rows; empty without classes, or with too many
     confusion: list[list[int]] = field(default_factory=list)
-    # target → level, share of rows covered at it, and mean width (of classes: mean number in a set)
+    # target → level, share of rows covered, and mean width (of classes: mean size of a set)
     intervals: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
     # model → model → rank correlation of their predictions
     correlations: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -55,15 +55,14 @@ class RowResults:
 def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: Sequence[str]) -> RowResults | None:
     """Summarise a run's out-of-fold predictions, None if it wrote no rows.
 
-    ``outputs`` are names of its classes or targets; the predictions of ``best`` are summarised, those of ``models``
-    correlated.
+    ``outputs`` are its classes or targets; predictions of ``best`` are summarised, those of ``models`` correlated.
     """
     predicted = {m: values for m in models if (values := read_predictions(run / "oof" / f"{m}.parquet")) is not None}
     results = RowResults(task, list(outputs), correlations=_correlations(predicted))
     if task == "ranking" and "stack" in predicted:
         stack = read_table(run / "oof" / "stack.parquet")
         if "chance" in stack.column_names:
-            # The label stands last, whatever it is called.
+            # The label is the last column.
             chance, label = stack["chance"].to_numpy(), stack[stack.column_names[-1]].to_numpy()
             known = np.isfinite(chance)
             results.bins["chances of the stack"] = _bins(chance[known], (label > 0)[known].astype(float), spread=False)
@@ -96,10 +95,10 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
 
 
 def out_of_fold(run: Path, model: str, *, whole: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Read targets ``[n, k]``, a model's predictions ``[n, m]`` and folds ``[n]`` of the rows where these are known.
+    """Read targets ``[n, k]``, a model's predictions ``[n, m]`` and folds ``[n]`` of the rows that have them.
 
-    Targets are on their own scale. ``whole``: of all training rows. None: the run has no such files, or they are of
-    different rows.
+    Targets are on their original scale. ``whole``: of all training rows. None: the files are absent, or of different
+    rows.
     """
     path, values = run / "rows.parquet", read_predictions(run / "oof" / f"{model}.parquet")
     if values is None or not path.exists():
@@ -117,7 +116,7 @@ def out_of_fold(run: Path, model: str, *, whole: bool = False) -> tuple[np.ndarr
 def cross_coverage(
     known: tuple[np.ndarray, np.ndarray, np.ndarray] | None, task: str, outputs: Sequence[str]
 ) -> dict[str, list[tuple[float, float, float]]]:
-    """Return the share of rows covered at each level, and the mean size, by the bounds of the other folds' rows."""
+    """Return each level, its share of rows covered and the mean size, by the bounds of the other folds' rows."""
     if known is None or task == "multilabel":
         return {}
     label, values, folds = known
@@ -156,9 +155,9 @@ def _confusion(actual: np.ndarray, predicted: np.ndarray, classes: int) -> list[
 def _correlations(predicted: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
     ranks: dict[str, np.ndarray] = {}
     for name, values in predicted.items():
-        # 200,000 rows, evenly spaced, bound the time of ranking
+        # at most 200,000 rows, evenly spaced, to bound the time
         flat = values[np.linspace(0, len(values) - 1, min(len(values), 200_000)).astype(int)].reshape(-1)
-        if len(flat) and np.nanmin(flat) < np.nanmax(flat):  # a constant correlates with nothing
+        if len(flat) and np.nanmin(flat) < np.nanmax(flat):  # a constant has no correlation
             ranks[name] = rankdata(np.nan_to_num(flat, nan=np.nanmedian(flat)))
     names = [n for n in ranks if len(ranks[n]) == len(next(iter(ranks.values())))]
     if len(names) < 2:
@@ -168,12 +167,12 @@ def _correlations(predicted: dict[str, np.ndarray]) -> dict[str, dict[str, float
 
 
 def prediction_names(names: Iterable[str]) -> list[str]:
-    """Return the names that columns of predictions have: ``score``, or ``prediction…``."""
+    """Select the names of prediction columns: ``score``, or ``prediction…``."""
     return [n for n in names if n == "score" or n.startswith("prediction")]
 
 
 def read_predictions(path: Path) -> np.ndarray | None:
-    """Read a file's predictions, float64 ``[n, k]``; None: there is no such file, or none in it."""
+    """Read a file's predictions, float64 ``[n, k]``; None: no file, or none in it."""
     if not path.exists():
         return None
     table = read_table(path)
@@ -198,7 +197,7 @@ SPLITS: tuple[Split, Split] = ("test", "oof")
 
 @dataclass(frozen=True)
 class Standing:
-    """One model's score on one split, and its difference to the best model if the lists are known."""
+    """A model's score on a split, and its difference to the best model if the lists are known."""
 
     score: Interval
     to_best: Interval | None
@@ -206,7 +205,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Slice:
-    """Mean score of every model over some of the lists."""
+    """Each model's mean score over some of the lists."""
 
     label: str
     n_lists: int
@@ -215,11 +214,11 @@ class Slice:
 
 @dataclass
 class RunResults:
-    """Content of the report. Parts that the run did not write are None or empty."""
+    """Content of the report. Parts that the run lacks are None or empty."""
 
     name: str
-    metric: str  # short name of the score, in capitals
-    models: list[str]  # in ascending order of their out-of-fold score (else their test score); the last is ``best``
+    metric: str  # short name, in capitals
+    models: list[str]  # ascending by out-of-fold score (else test score); the last is ``best``
     best: str | None
     scores: dict[Split, dict[str, float]]  # split → model → score, as the run reported them
     # split → model → standing with intervals; models without known lists have none
@@ -228,11 +227,11 @@ class RunResults:
     oracle: float | None = None  # expected score of the true click probabilities, if known
     # split → slices of its lists by length
     by_length: dict[Split, list[Slice]] = field(default_factory=dict)
-    # by whether the clicked item was touched before
+    # by whether the clicked item was touched before the list
     by_touched: dict[Split, list[Slice]] = field(default_factory=dict)
     # by the first relevant item's place among the list's rows
     by_place: dict[Split, list[Slice]] = field(default_factory=dict)
-    # split → figures of all its lists, by name: how many, rows and relevant rows of each
+    # split → figures of its lists: number, rows and relevant rows of each
     groups: dict[Split, dict[str, str]] = field(default_factory=dict)
     # model → one record per fold and epoch, or round of boosting
     curves: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -244,9 +243,9 @@ class RunResults:
     task: str = "ranking"
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
-    # of clicks with known places: click rate and examination by place, scores weighed by them
+    # of clicks with known places: click rate and examination by place, scores weighted by them
     position: dict[str, Any] = field(default_factory=dict)
-    # contributions of columns to some rows' predictions, the lowest, middle and highest of them first
+    # contributions of columns to some rows' predictions, first of the lowest, middle and highest
     explanation: dict[str, Any] = field(default_factory=dict)
     # other metric → model → its score, out of fold; of next items on the test
     also: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -254,7 +253,7 @@ class RunResults:
 
     @property
     def all_models(self) -> list[str]:
-        """The models in the order they are shown: the best first, those that only the lists name last."""
+        """The models in display order: the best first, those without a reported score last."""
         extra = [name for split in SPLITS for name in self.standings.get(split, {}) if name not in self.models]
         return list(dict.fromkeys([*reversed(self.models), *extra]))
 
@@ -265,13 +264,13 @@ class RunResults:
 
     @property
     def total_seconds(self) -> float | None:
-        """The seconds of the whole run: as reported, or the sum of its stages."""
+        """The run's seconds: as reported, or the sum of its stages."""
         stages = {stage: s for stage, s in self.seconds.items() if stage != "total"}
         return self.seconds.get("total", sum(stages.values())) if self.seconds else None
 
     @property
     def share_of_way(self) -> float | None:
-        """How far the best model gets from display order (0) to the oracle (1); None if either is unknown."""
+        """The best model's score on a scale from display order (0) to the oracle (1); None if either is unknown."""
         scores, floor = self.scores["test"], self.scores["test"].get("display_order")
         if self.oracle is None or floor is None or self.best not in scores or self.oracle <= floor:
             return None
@@ -330,7 +329,7 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
         for split in SPLITS:
             _add_lists(results, split, lists, repeats=repeats)
     if not results.standings and (lists is not None or results.task != "ranking"):
-        # A run without scores of lists has computed the intervals of its stack and its best base model itself.
+        # A run without scores of lists has stored the intervals of its stack and its best base model.
         gap, standings = scores.get("stack_over_best"), {}
         for name, ends in (scores.get("intervals") or {}).items():
             other = gap and name != results.best and results.best == "stack"
@@ -345,7 +344,7 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
 
 
 def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[str]:
-    # of equal models the stack comes last, as the best
+    # among equal models the stack is last, as the best
     names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
     return sorted(
         names, key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack")
@@ -353,13 +352,13 @@ def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[st
 
 
 def list_scores(lists: pa.Table) -> dict[str, np.ndarray]:
-    """Return each model's score of every list: float64 ``[n]``, NaN where it is not known."""
+    """Return each model's score of every list: float64 ``[n]``, NaN if unknown."""
     scored = {n: n.partition("_")[2] for n in lists.column_names if n.startswith(("rr_", "score_"))}
     return {model: lists[n].to_numpy().astype(np.float64) for n, model in scored.items()}
 
 
 def list_weights(lists: pa.Table, metric: str) -> np.ndarray | None:
-    """Return how much each list counts in the mean of a metric; None: all alike."""
+    """Return the weight of each list in the mean of a metric; None: equal weights."""
     return lists["length"].to_numpy().astype(np.float64) if metric.lower() == "gauc" else None
 
 
@@ -431,7 +430,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 _FIGURES = {"*": "a number"}
-_SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a kind of ``_KINDS``; null is always allowed
+_SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a kind of ``_KINDS``; null is allowed
     "scores.json": {
         "metric": "text",
         "models": _FIGURES,
@@ -515,7 +514,7 @@ class RunSummary:
 
 
 def run_summary(run: Path) -> RunSummary:
-    """Summarise a run directory in one line; ``config.json`` may be absent.
+    """Summarise a run directory in one line; ``config.json`` is optional.
 
     Raises:
         UnreadableFileError: its files are damaged.
@@ -543,14 +542,11 @@ def run_summary(run: Path) -> RunSummary:
 
 
 def note_leaderboard(run: str | Path, score: float) -> Path:
-    """Note the leaderboard's score of a run's submission, in its run directory; an earlier note is replaced.
+    """Store the leaderboard's score of a run's submission in its run directory, and return the file.
 
     Args:
         run: the run directory.
-        score: the score.
-
-    Returns:
-        The file that holds it.
+        score: replaces an earlier one.
 
     Raises:
         MissingFileError: this is no run directory.
@@ -568,12 +564,12 @@ def note_leaderboard(run: str | Path, score: float) -> Path:
         "noted": now(),
         "submission": file_digest(submission) if submission.is_file() else None,
     }
-    # in the run directory: the next run there removes it with the submission that it belongs to
+    # in the run directory, so that the next run there removes it with its submission
     return write_json(run / _FILE, about)
 
 
 def noted_score(run: str | Path) -> float | None:
-    """Read a run's noted score, if it has one."""
+    """Read a run's leaderboard score, if stored."""
     path = Path(run) / _FILE
     if not path.is_file():
         return None
@@ -585,12 +581,14 @@ def noted_score(run: str | Path) -> float | None:
 
 
 def noted_runs(run: str | Path) -> list[RunSummary]:
-    """List runs beside a run with a noted score, of its competition and metric, in ascending order out of fold."""
+    """List the runs beside a run, of its competition and metric, with a leaderboard score, ascending by out-of-fold
+    score.
+    """
     run = Path(run).resolve()
     about, runs = run_summary(run), []
     for path in sorted(run.parent.glob(f"*/{_FILE}")):
         other = path.parent
-        # a run that is written at this moment is hidden, and its name not final
+        # a run being written is hidden, and its name not final
         if (other.name.startswith(".") and other != run) or not (other / "scores.json").is_file():
             continue
         try:

@@ -1,4 +1,4 @@
-"""A run's report: one HTML file that needs nothing else."""
+"""Write a run's report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastrec.report.text import TITLES, count_lists, duration, ends, signed
 
 
 def row_sections(rows: RowResults | None, best: str, permutation: Mapping[str, float] | None) -> list[Section]:
-    """Build the cards of a run's rows that have content; ``best`` is the model of the summary."""
+    """Build the non-empty cards of a run's rows; ``best`` is the summarised model."""
     sections = []
     made = {"bins": _bins_section, "lift": _lift_section, "confusion": _confusion_section}
     sections += [section(rows, best) for part, section in made.items() if getattr(rows, part, None)]
@@ -113,7 +113,7 @@ def leaderboard_section(runs: Sequence[RunSummary], name: str, metric: str, grea
     return [Section("Out of fold and on the leaderboard", "seconds.html", {"chart": chart}, note)]
 
 
-_PARTS, _COUNTS = ("fold", "seed", "output"), ("epoch", "round")  # keys of a record of the curves, besides numbers
+_PARTS, _COUNTS = ("fold", "seed", "output"), ("epoch", "round")  # keys of a record of the curves that are no metrics
 
 
 @dataclass(frozen=True)
@@ -126,23 +126,20 @@ class Cell:
 
 
 def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000) -> Path:
-    """Write ``report.html`` into a run directory.
+    """Write ``report.html`` into a run directory, and return its path.
 
-    ``scores.json`` is needed; other files that are absent have no section. The page holds its style and charts,
-    fetches nothing and runs no script.
+    ``scores.json`` is required; other absent files have no section. The page contains its style and charts, fetches
+    nothing and runs no script.
 
     Args:
         run: the run directory.
         name: of the run; None: its folder's name.
         repeats: bootstrap resamples of the sessions.
 
-    Returns:
-        Path of the page.
-
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
-        UnreadableFileError: a file that is there cannot be read.
-        WriteError: the page could not be written; an older one is untouched.
+        UnreadableFileError: a file cannot be read.
+        WriteError: the page could not be written; an older one is unchanged.
     """
     results = read_run(run, repeats=repeats)
     results = replace(results, name=name or results.name)
@@ -190,7 +187,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
 
 
 def _summary(results: RunResults) -> str:
-    # the template puts the best model's name before it
+    # the template prepends the best model's name
     if results.best is None:
         return "This run reported no scores."
     split: Split = "test" if results.scores["test"] else "oof"
@@ -368,7 +365,7 @@ def _explanation_section(found: Mapping[str, Any]) -> list[Section]:
     return [Section("Contributions of columns", "curves.html", {"panels": panels}, note)]
 
 
-# Slices of the lists → their title, and what they are.
+# Slices of the lists → title and description.
 _SLICES = {
     "by_length": (
         "by list length",
@@ -411,7 +408,7 @@ def _slices(results: RunResults, colours: Mapping[str, str], which: str) -> list
 
 def _importance_section(results: RunResults, colours: Mapping[str, str]) -> list[Section]:
     panels = []
-    # only the first panel is open: features are of more interest than the stack's weights of models
+    # only the first panel is open: features matter more than the stack's weights
     for model in sorted((m for m in results.all_models if m in results.importance), key=lambda m: m == "stack"):
         gains = results.importance[model]
         if not gains:

@@ -17,22 +17,19 @@ _MINUS = "\u2212"
 
 
 def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None = None) -> RichTable:
-    """Make the leaderboard for a terminal, the best model first.
+    """Return the leaderboard as a rich table, the best model first.
 
     It has score and 95 % interval on the test lists and out of fold, the difference to the best model with its interval
-    (out of fold where that is known), and other metrics.
+    (out of fold if known), and other metrics.
 
     Args:
         run: the run directory.
         repeats: bootstrap resamples of the sessions.
         width: characters of the terminal: other metrics, then intervals, are dropped until the rest fits. None: all.
 
-    Returns:
-        A table to print with rich.
-
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
-        UnreadableFileError: a file that is there cannot be read.
+        UnreadableFileError: a file cannot be read.
     """
     results = read_run(run, repeats=repeats)
     names = results.all_models
@@ -64,7 +61,7 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None
 
 
 def leaderboard_figures(run: str | Path, *, repeats: int = 2000) -> dict[str, Any]:
-    """Return what ``leaderboard_table`` shows as plain values, the best model first; arguments and errors as there."""
+    """Return the plain values of ``leaderboard_table``, with its arguments and errors."""
     results, models = read_run(run, repeats=repeats), []
     for name in results.all_models:
         about: dict[str, Any] = {"model": name}
@@ -79,7 +76,7 @@ def leaderboard_figures(run: str | Path, *, repeats: int = 2000) -> dict[str, An
 
 
 def signed(value: float, decimals: int) -> str:
-    """Format a difference with its sign; one that rounds to 0 has none."""
+    """Format a difference with its sign, without one if it rounds to 0."""
     text = f"{value:+.{decimals}f}"
     return (f"{0:.{decimals}f}" if float(text) == 0 else text).replace("-", _MINUS)
 
@@ -92,7 +89,7 @@ def ends(interval: Interval, decimals: int) -> str:
 
 
 def _bare(text: str) -> str:
-    # a terminal has 80 columns: no zero before the point, as in .314
+    # a terminal has 80 columns: drop the zero before the point, as in .314
     return re.sub(r"(?<!\d)0\.", ".", text).replace(" to ", ", ")
 
 

@@ -1,4 +1,4 @@
-"""Submission forms: how a file of predictions looks, is written, checked and scored.
+"""Forms of submissions: how predictions are written, checked and scored.
 
-One form for ranked lists, one for a line per row, one for the next items of sessions.
+One form is for ranked lists and next items of sessions, one for a line per row.
 """

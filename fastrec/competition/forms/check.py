@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Counts of a submission that passed, and ``warnings`` of what is allowed but loses score."""
+    """Counts of a valid submission, and ``warnings`` of what is allowed but loses score."""
 
     path: str
     rows: int
@@ -47,14 +47,14 @@ def check_submission(
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
-    Ids and keys are compared as text. A formula (``=1+1``) is an id like any other: it passes if the test file has
-    exactly that id; what a spreadsheet makes of it (``2``, ``'=1+1``) is refused as an unknown id.
+    Ids and keys are compared as text. A formula (``=1+1``) is valid only if the test file has exactly that id; a
+    spreadsheet's versions of it (``2``, ``'=1+1``) are refused as unknown ids.
 
     Args:
         submission_path: the submission CSV.
         test_path: the test CSV; for a ``ValueForm`` the test file or the sample submission, whose order is checked.
-        format: the form that it should have.
-        any_order: do not warn of lines in another order than the test's: a ranking's ids say which line is whose.
+        format: the expected form.
+        any_order: do not warn of lines in another order than the test's, as a ranking's ids identify lines.
 
     Returns:
         Counts, and warnings about candidates that are in no list.
@@ -73,15 +73,15 @@ class ScoreReport:
     """The score of a submission."""
 
     metric: str  #: the metric's name
-    value: float  #: the metric
-    rows: int  #: how many rows it is over
+    value: float
+    rows: int  #: number of scored rows
     relevant: str = ""  #: of candidates: which of their lines are relevant
-    #: of candidates: how many lines of the submission and of the truth have no partner, in a sentence each
+    #: of candidates: counts of unmatched lines of the submission and of the truth, in a sentence each
     unmatched: tuple[str, ...] = ()
-    note: str = ""  #: why ``metric`` is not the one that was asked for
-    others: Mapping[str, float] = field(default_factory=dict)  #: other figures of the same lines, by name
+    note: str = ""  #: why ``metric`` differs from the requested one
+    others: Mapping[str, float] = field(default_factory=dict)  #: other metrics of the same lines, by name
     #: of lists with one answer each, in the truth's order: their keys, ``answer``, ``listed`` (how often the answer is
-    #: in the list), ``rank`` (from 1; 0 where it does not count) and ``reciprocal_rank``
+    #: in the list), ``rank`` (from 1; 0 if it does not count) and ``reciprocal_rank``
     per_row: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     def lines(self) -> list[str]:
@@ -106,30 +106,29 @@ def score_submission(
     label: str | None = None,
     lists: str | None = None,
 ) -> ScoreReport:
-    """Score a submission against the truth, whose rows it must have, in any order.
+    """Score a submission against the truth, which has the same rows in any order.
 
-    Lists whose truth has one answer for each are scored by the official rule: the mean of 1 / rank of the answer, 0
-    where it is not listed exactly once. (The RecSys Challenge's own script skips rows that the submission lacks.)
+    Lists with one answer each in the truth are scored by the official rule: the mean of 1 / rank of the answer, 0 if it
+    is not listed exactly once. (The RecSys Challenge's script skips rows that the submission lacks.)
 
-    Of a ranking with a row for each candidate, relevant items that a list of a limited length leaves out rank below all
+    In a ranking with a row for each candidate and lists of limited length, relevant items left out rank below all
     places that count; a metric of whole lists is then computed at that length.
 
-    A submission of classes has no probabilities: if the metric needs them, it is scored by accuracy instead.
+    A submission of classes is scored by accuracy if the metric needs probabilities.
 
     Args:
         submission_path: the submission.
         truth_path: the file with the answers; or a CSV or Parquet file with the form's keys and the target; of a
             ranking task the candidates (list and item, in the form's keys) with their labels, or the relevant
-            candidates alone: every other line is irrelevant, and lists that are not there do not count.
+            candidates only: every other line is irrelevant, and lists that are absent do not count.
         form: the form of both.
-        metric: the metric or its name, where lists have no answer each; None: the task's usual one.
-        target: what is predicted; None in a ranking task.
-        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1, or of grades from
-            0, is taken.
-        lists: ranking: the column of lists, which the truth has if the form's keys lack it; None: the first of them.
+        metric: the metric or its name, unless lists have one answer each; None: the task's usual one.
+        target: the target; None in a ranking task.
+        label: ranking: the truth's column of labels; if absent, its one column of 0 and 1, or of grades from 0.
+        lists: ranking: the column of lists, which the truth has if the form's keys lack it; None: the first key.
 
     Raises:
-        SubmissionError: the rows are not those of the truth, or a value is none of the task's.
+        SubmissionError: the rows are not those of the truth, or a value is invalid for the task.
         DataError: the truth has no rows or answers, or a row twice; or by it every line is relevant, or none.
         FastrecError: a file is absent, corrupt or lacks a column.
     """
@@ -159,10 +158,9 @@ def score_submission(
 
 
 def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat) -> ScoreReport:
-    """Score lists by where the one answer of each stands in it."""
     if form.candidates is None:
         table, ids = form.read(path)
-    else:  # by the official rule further columns do not count, nor what is wrong with a list but its answer
+    else:  # the official rule ignores further columns, and errors in a list besides its answer
         table = form.read_lines(path, exact=False)
         ids = IdLists(table[form.prediction], form.sep)
     wanted, answers, name = form.answers(truth_path)
@@ -206,7 +204,7 @@ def _score_candidates(
     absent = [n for n in by if n not in lines.column_names]
     keys = [n for n in by if n not in absent] + [n for n in lines.column_names if n not in by]
     truth, label = read_truth(truth_path, keys, label, sep=form.delimiter, more=absent)
-    if absent:  # the truth says which list a line is in
+    if absent:  # the truth has each line's list
         rows = RowKeys(lines, keys, path).match(RowKeys(truth, keys, truth_path), role="no line", complete=most is None)
         for name in absent:
             lines = lines.append_column(name, truth[name].take(pa.array(rows)))
@@ -225,7 +223,7 @@ def _score_candidates(
         of = pc.count_distinct(lists.text).as_py()
         unmatched.append(f"{other} of {of} lists of the submission are not in the truth, and do not count")
     alone = int((in_truth & ~np.asarray(pc.is_in(asked, value_set=known))).sum())
-    if alone and label is not None:  # a truth of relevant lines alone lacks all others
+    if alone and label is not None:  # a truth of relevant lines lacks all others
         unmatched.append(f"{alone} lines of the submission are not in the truth, and count as irrelevant")
     unlisted = truth.filter(pc.invert(pc.is_in(known, value_set=asked))).select(names)
     if len(unlisted):
@@ -234,17 +232,17 @@ def _score_candidates(
     lines = pa.concat_tables([lines, unlisted.cast(lines.schema)])
     labels, counted = relevance(lines, truth, names, label, truth_path)
     codes = RowKeys(lines, by, path).text.dictionary_encode().indices.to_numpy().astype(np.int64)
-    if most is None:  # all candidates are there: only relevant items that were none count beside them
+    if most is None:  # all candidates are listed: only relevant items that were no candidates are added
         known = (np.arange(len(labels)) < listed) | (labels > 0)
         labels, counted, codes = labels[known], counted[known], codes[known]
         most = int(np.bincount(codes[:listed]).max()) if len(labels) > listed else None
-    # Below all that is listed come irrelevant items, then relevant ones.
+    # Below the listed items come irrelevant ones, then relevant ones.
     floor = scores.min() - 1.0
     scores = np.append(scores, floor - (labels[listed:] > 0))
     name, said = metric.name, "every line of the truth" if label is None else f"{label} above 0"
     if most is not None:
         metric = get_metric(f"{name}@{most}") if name in ("mrr", "ndcg", "map") else metric
-        # A list that ends before place k is filled up, so that no relevant item that it lacks gets among the first k.
+        # Pad lists shorter than k, so that no relevant item that they lack is among the first k.
         k = int(metric.name.partition("@")[2] or 0)
         lengths = np.bincount(codes[:listed])
         fill = np.repeat(np.arange(len(lengths)), np.maximum(k - lengths, 0))

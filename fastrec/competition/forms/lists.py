@@ -43,15 +43,15 @@ class SubmissionFormat(SubmissionForm):
         sep: separates two ids.
         max_items: the most ids in one list.
         targets: (column, value) pairs; the test rows that equal all of them are the targets.
-        candidates: the test file's column with the ids that may be recommended. None: next items of sessions, where
-            any id may; test file and ground truth have one or several rows for each session.
+        candidates: the test file's column with the candidate ids. None: next items of sessions, where any id is
+            allowed; test file and ground truth have one or several rows for each session.
         candidates_sep: separates two of those; None: test file and ground truth have a row for each candidate, and
             ``score_submission`` scores candidates by their labels.
         answer: the ground truth's column with the right id, if it has a row for each list.
         order: columns that sort the rows of a session; the last row has the answer.
 
     Raises:
-        DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.
+        DataError: no file can have this form: an empty separator, no item allowed, or a column named twice.
     """
 
     kind: ClassVar[str] = "lists"
@@ -68,7 +68,7 @@ class SubmissionFormat(SubmissionForm):
 
     @property
     def items(self) -> str:
-        """The column of items of sessions, in their file as in the submission."""
+        """The column of a session's items, in its file and in the submission."""
         return self.prediction
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class SubmissionFormat(SubmissionForm):
             raise DataError(f"no row with {wanted}", file=test_path, remedy=remedy)
         targets = test.filter(pa.array(chosen))
         numbers, sep = np.flatnonzero(chosen), self.candidates_sep
-        if sep is None:  # a row for each candidate becomes a row for each list
+        if sep is None:  # group rows of candidates into lists
             sep, text = UNIT, RowKeys(targets, self.keys, test_path).text
             joined = ranked_strings(targets[self.candidates], np.zeros(len(targets)), text, sep=sep, k=None)
             first = np.unique(text.dictionary_encode().indices.to_numpy(), return_index=True)[1]
@@ -130,7 +130,7 @@ class SubmissionFormat(SubmissionForm):
         if len(outside):
             problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {self.candidates} of its row"
             self.fail(problem, ids.row[outside], path, f"List only ids from that row's {self.candidates}")
-        # Allowed, as the official rule is: it only loses score.
+        # Allowed by the official rule: it only loses score.
         left_out = np.setdiff1d(offered, listed)
         some = f"{len(left_out)} {self.candidates} in {len(np.unique(left_out // n_codes))} rows are not listed"
         warnings = (f"{some}: an answer among them scores 0",) if len(left_out) else ()
@@ -147,8 +147,8 @@ class SubmissionFormat(SubmissionForm):
     def answers(self, path: Path) -> tuple[RowKeys, pa.Array | pa.ChunkedArray, str]:
         """Read the rows of a file with answers, their answers as text, and the answers' column.
 
-        A file of sessions without that column may give the item that followed in the submission's own column of items,
-        in one row for each session.
+        A file of sessions without that column may give the next item in the submission's column, in one row for each
+        session.
 
         Raises:
             MissingColumnError: there is no answer.
@@ -161,7 +161,7 @@ class SubmissionFormat(SubmissionForm):
             return RowKeys(truth, self.keys, path), truth[self.answer], self.answer
         names, name, session = column_names(read_file(path)), self.answer, next(iter(self.keys), None)
         if name not in names:
-            # A log of events has the items too: only one row for each session can be the answers.
+            # A log of events has that column too: answers have one row for each session.
             ids = read_file(path, [session])[session] if {session, self.prediction} <= set(names) else None
             if ids is None or len(pc.unique(ids)) < len(ids):
                 header = ", ".join(map(repr, self.header))
@@ -177,7 +177,7 @@ class SubmissionFormat(SubmissionForm):
         if order:
             rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy()
         last = np.zeros(len(ids.dictionary), dtype=np.int64)
-        last[ids.indices.to_numpy()[rows]] = rows  # of several rows of a session the last one stays
+        last[ids.indices.to_numpy()[rows]] = rows  # the last row of a session wins
         found = id_text(table[name].take(pa.array(last)))
         return RowKeys(pa.table({session: ids.dictionary}), self.keys, path, last), found, name
 
@@ -185,7 +185,7 @@ class SubmissionFormat(SubmissionForm):
         """Return the items' ids as text.
 
         Raises:
-            DataError: one holds the separator.
+            DataError: an id contains the separator.
         """
         text = id_text(items.values).to_pylist()
         bad = next((t for t in text if self.sep in t), None)
@@ -200,13 +200,13 @@ class SubmissionFormat(SubmissionForm):
 
         Args:
             path: the file to write or replace.
-            items: what the codes mean.
+            items: the ids of the codes.
             best: codes int64 ``[n, k]``, the best first; 0: none.
-            sessions: the sessions' ids, a ``Column`` ``[n]``, where the form names them.
+            sessions: the sessions' ids, a ``Column`` ``[n]``, if the form has them.
 
         Raises:
-            DataError: an id holds the separator.
-            WriteError: the file system refused; what was at ``path`` is as it was.
+            DataError: an id contains the separator.
+            WriteError: the file system refused; ``path`` is unchanged.
         """
         known = best >= len(items.reserved)
         ids = pa.array(self.texts(items), pa.large_string()).take(pa.array(best[known].numpy() - len(items.reserved)))
@@ -243,10 +243,10 @@ RECSYS2019 = SubmissionFormat(
 
 
 def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[str] = ()) -> SubmissionForm:
-    """Take a ranking's form from a sample submission, or any other of that form.
+    """Read a ranking's form from a sample submission, or any other of that form.
 
-    A line for each candidate with its score or its rank, or a line for each list with its items in order. ``lists`` and
-    ``item`` are columns of the rows to rank, ``names`` others that may name a row.
+    It has a line for each candidate with its score or its rank, or a line for each list with its ordered items.
+    ``lists`` and ``item`` are columns of the rows to rank, ``names`` others that may name a row.
     """
     sep, header = separated(sample)
     rest = [n for n in header if n != lists]
@@ -270,7 +270,7 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
     groups = arrow_column(table[lists], lists).dictionary_encode().indices.to_numpy()
     lengths = np.bincount(groups)
     whole = np.array([int(v) if v.isdecimal() else 0 for v in values])
-    # The places of each list, 1 to its length, each once; in lists of one alone every score could be a 1.
+    # Ranks are 1 to the list's length, each once; in lists of one row, a score could be 1 by chance.
     pairs = np.unique(np.column_stack([groups, whole]), axis=0)
     are_ranks = len(pairs) == len(whole) and (whole >= 1).all() and (whole <= lengths[groups]).all()
     if (are_ranks and lengths.max(initial=0) > 1) or form.values[0].lower() in ("rank", "position", "place"):
@@ -279,7 +279,7 @@ def ranking_form(sample: str | Path, lists: str, item: str, names: Collection[st
 
 
 def form_of_run(folder: str | Path) -> SubmissionForm:
-    """Return the form of the submission of a run directory; those of several goals have no form here."""
+    """Return the form of a run directory's submission; runs of several goals have none."""
     path = Path(folder) / "config.json"
     state = read_json(path)
     try:
@@ -296,7 +296,7 @@ def form_of_run(folder: str | Path) -> SubmissionForm:
 
 def run_around(path: str | Path) -> Path | None:
     """Return the run directory that a path is in, or None."""
-    # The nearest one: runs may lie in a folder of runs.
+    # The nearest one: runs may be nested.
     runs = (p for p in Path(path).absolute().parents if (p / "scores.json").is_file())
     return next((p for p in runs if (p / "config.json").is_file()), None)
 
@@ -308,13 +308,13 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         path: the CSV to write or replace.
         keys_frame: pandas, polars or Arrow table, or a dict of columns: the key columns, one row per target, in the
             order to write; other columns are ignored. Integers or strings.
-        lists: one entry per target: strings as ``fastrec.competition.ranked_strings`` makes them, or lists of ids.
+        lists: one entry per target: strings as from ``fastrec.competition.ranked_strings``, or lists of ids.
         format: the form to write.
 
     Raises:
-        DataError: a key column is missing, holds missing values or floats; lengths differ.
+        DataError: a key column is missing, has missing values or floats; lengths differ.
         SubmissionError: a duplicate row, or a list of candidates that is empty, too long or names an id twice.
-        WriteError: the file system refused; what was at ``path`` is as it was.
+        WriteError: the file system refused; ``path`` is unchanged.
     """
     columns, name = {n: key_text(keys_frame, n) for n in format.keys}, format.prediction
     column = arrow_column(lists, name)
@@ -330,7 +330,7 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         raise DataError(f"lists are {kind}", column=name, remedy="Give strings or lists of ids")
     refuse_nulls(column, name, "a list, or an id in it, is missing")
     columns[name] = column.cast(pa.large_string())
-    if format.candidates is not None:  # of a session nothing may be known
+    if format.candidates is not None:  # recommendations for a session may be empty
         format.lists_of(columns[name], path)
     format.write_lines(path, columns)
 
@@ -340,8 +340,8 @@ def write_ranked(
 ) -> None:
     """Write scored candidates as a submission: each list best first, cut to the form's length.
 
-    ``items``, ``scores`` and ``groups`` ``[n]`` are candidates (lists in the order of the targets); else, and what is
-    raised, as ``write_submission``.
+    ``items``, ``scores`` and ``groups`` ``[n]`` are candidates (lists in the order of the targets). Other arguments and
+    errors: see ``write_submission``.
     """
     lists = ranked_strings(items, scores, groups, sep=format.sep, k=format.max_items)
     write_submission(path, keys_frame, lists, format)

@@ -23,8 +23,8 @@ from fastrec.table.read import csv_header, read_text_csv, write_text_csv
 class RankedLists(NamedTuple):
     """Rows in ranked order: list ``i`` is ``order[offsets[i]:offsets[i + 1]]``.
 
-    ``order`` ``[m]`` int64 are row numbers, ``offsets`` ``[g + 1]`` int64; lists stand in the order in which their
-    groups first appear.
+    ``order`` ``[m]`` int64 are row numbers, ``offsets`` ``[g + 1]`` int64; lists are in the order of their groups'
+    first rows.
     """
 
     order: Tensor
@@ -32,7 +32,7 @@ class RankedLists(NamedTuple):
 
 
 def rank_lists(scores: Any, groups: Any, *, k: int | None = None) -> RankedLists:
-    """Order every group's rows by score, highest first.
+    """Sort every group's rows by score, highest first.
 
     Equal scores keep the order of the rows; missing scores come last.
 
@@ -42,7 +42,7 @@ def rank_lists(scores: Any, groups: Any, *, k: int | None = None) -> RankedLists
         k: keep the first k of each list; None for all.
 
     Returns:
-        Row numbers in ranked order and where each list starts, on the device of the scores.
+        Row numbers in ranked order and the start of each list, on the device of the scores.
 
     Raises:
         DataError: lengths differ, or a group is missing.
@@ -69,14 +69,14 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
         items: ``[n]`` integers or strings; tensor, array, Series or Arrow array.
         scores: ``[n]`` numbers.
         groups: ``[n]`` integers or strings.
-        sep: what stands between two items.
+        sep: separates two items.
         k: keep the first k of each list; None for all.
 
     Returns:
-        ``[g]`` Arrow strings, in the order in which the groups first appear.
+        ``[g]`` Arrow strings, in the order of the groups' first rows.
 
     Raises:
-        DataError: lengths differ, an item or a group is missing, an item holds ``sep``, or items are floats.
+        DataError: lengths differ, an item or a group is missing, an item contains ``sep``, or items are floats.
     """
     column = arrow_column(items, "items")
     if not (pa.types.is_integer(column.type) or is_text(column.type)):
@@ -125,7 +125,7 @@ def _codes_by_appearance(groups: Any) -> Tensor:
         return number[codes]
     column = arrow_column(groups, "groups")
     refuse_nulls(column, "groups", "a group is missing", "Give every row the list it is in")
-    codes = column.dictionary_encode().indices  # Arrow numbers values as it meets them
+    codes = column.dictionary_encode().indices  # Arrow assigns codes by first appearance
     return torch.from_numpy(codes.to_numpy().astype(np.int64))
 
 
@@ -133,10 +133,10 @@ UNIT = "\x1f"  # separates the keys of a row
 
 
 class RowKeys:
-    """The keys of a table's rows, one text for each, so that they are compared exactly as in the file.
+    """The keys of a table's rows, joined to one text each, to compare them exactly as in the file.
 
-    ``numbers`` ``[n]`` are the rows' numbers in the file ``path`` (None: all of it). Without ``names``, the row's
-    number is its key.
+    ``numbers`` ``[n]`` are the rows' numbers in the file ``path`` (None: all rows). Without ``names``, the row's number
+    is its key.
     """
 
     def __init__(
@@ -156,23 +156,23 @@ class RowKeys:
         return ", ".join(f"{n} {v}" for n, v in zip(self.names, text.split(UNIT))) if self.names else f"row {text}"
 
     def repeated(self) -> np.ndarray:
-        """Return the rows whose keys an earlier row has."""
-        codes = self.text.dictionary_encode().indices.to_numpy()  # as they appear: what is new has the highest code
+        """Return the rows whose keys repeat those of an earlier row."""
+        codes = self.text.dictionary_encode().indices.to_numpy()  # a new value has the highest code
         return np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
 
     def refuse_repeated(self) -> None:
-        """Refuse two rows of the same keys, naming the first such row."""
+        """Refuse rows with repeated keys, naming the first one."""
         self.refuse(self.repeated(), "stands in an earlier row too", "Keep one row each")
 
     def refuse(self, rows: np.ndarray, what: str, remedy: str, error: type[FastrecError] = SubmissionError) -> None:
-        """Refuse rows (their places), naming the first by its keys."""
+        """Refuse rows, given by their places, naming the first by its keys."""
         about = {"file": self.path, "column": ", ".join(self.names), "numbers": self.numbers, "remedy": remedy}
         refuse_rows(rows, lambda row: f"{self.named(row)} {what}", error, **about)
 
     def match(self, wanted: RowKeys, *, role: str, complete: bool = True) -> np.ndarray:
-        """Find for every row of a submission the row of ``wanted`` that it is about: int64 ``[n]``.
+        """Match each row of a submission to its row of ``wanted``: int64 ``[n]``.
 
-        ``role`` is what a row is that is not among them (``'not a target'``); ``complete``: none may be left out.
+        ``role`` names an unmatched row in errors (``'not a target'``); ``complete``: no wanted row may be absent.
         """
         column, name = ", ".join(self.names), wanted.path.name
         twice = "stands in an earlier row too", "Give the file as it was published"
@@ -194,7 +194,7 @@ class RowKeys:
 def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -> pa.Array:
     """Convert a column of keys to text; ``frame`` is a table of any library, or a dict of columns.
 
-    Errors call a value ``what``. With ``times`` dates and times are keys too: days as days, moments to the second.
+    Errors call a value ``what``. With ``times``, dates and times may be keys: days as days, moments to the second.
     """
     names = frame.column_names if isinstance(frame, pa.Table) else list(getattr(frame, "columns", frame))
     if name not in names:
@@ -205,7 +205,7 @@ def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -
         midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
         return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
     exact = is_text(column.type) or pa.types.is_integer(column.type) or (times and pa.types.is_date(column.type))
-    if len(column) and not exact:  # a file's column without values has no type of its own
+    if len(column) and not exact:  # a file's column without values has no type
         remedy = "Give integers or strings"
         raise DataError(f"{what}s are {column.type}, which has no exact text", column=name, remedy=remedy)
     return column.cast(pa.large_string())
@@ -216,7 +216,7 @@ def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill 
     refuse_rows(np.asarray(column.is_null()), problem, column=name, remedy=remedy)
 
 
-# Columns of text that name an item's line, its score, the columns that name a list, the most lines of a list.
+# Key columns as text, scores, names of the list's columns, the most lines of a list.
 RankedLines = tuple[pa.Table, np.ndarray, tuple[str, ...], int | None]
 Checked = tuple[int, int, tuple[str, ...]]  # of SubmissionForm.check
 
@@ -224,11 +224,11 @@ Checked = tuple[int, int, tuple[str, ...]]  # of SubmissionForm.check
 class SubmissionForm:
     """A submission: keys that name a line, and columns of predictions. Its kinds are frozen dataclasses.
 
-    Everything is read and compared as text, so that ids are exactly as they are in the file.
+    All columns are read and compared as text, so that ids are exactly as in the file.
     """
 
     kind: ClassVar[str]
-    role: ClassVar[str] = "no row"  # what a line is that answers to no row
+    role: ClassVar[str] = "no row"  # for errors: a line without a row
     delimiter: ClassVar[str] = ","
     keys: tuple[str, ...]  # the columns that name a line; none: its number does
     prediction: str  # of lists: the column that holds them
@@ -260,7 +260,7 @@ class SubmissionForm:
         return cls(**known)
 
     def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
-        """Read a submission as text; ``exact``: it has the form's columns alone, in their order."""
+        """Read a submission as text; ``exact``: it must have only the form's columns, in order."""
         sep = self.delimiter
         names = tuple(csv_header(path, sep=sep)) if exact else self.header
         if names != self.header:
@@ -272,12 +272,12 @@ class SubmissionForm:
         return table
 
     def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
-        """Read a submission of lists as text, and its ids one after the other: see ``read_lines`` and ``lists_of``."""
+        """Read a submission of lists as text, and its flattened ids: see ``read_lines`` and ``lists_of``."""
         table = self.read_lines(path)
         return table, self.lists_of(table[self.prediction], path)
 
     def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> None:
-        """Write columns of text, or nothing: where the file system refuses, what was at ``path`` is as it was."""
+        """Write columns of text, or nothing: if the file system refuses, ``path`` is unchanged."""
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of keys")
@@ -289,16 +289,18 @@ class SubmissionForm:
         """Read a ranking's submission as one line for each item, with its column of ``lists`` (None: the first key).
 
         Returns columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
-        list, and the most lines of a list (None: all candidates are there).
+        list, and the most lines of a list (None: all candidates).
         """
         raise NotImplementedError
 
     def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
-        """Check a submission, see ``check_submission``: the number of lines and of ids or values, and warnings."""
+        """Check a submission (see ``check_submission``); return the numbers of lines and of ids or values, and
+        warnings.
+        """
         raise NotImplementedError
 
     def lists_of(self, column: pa.Array | pa.ChunkedArray, path: str | Path) -> IdLists:
-        """Take a column of lists apart; none may be empty or too long, hold an empty id or name one twice."""
+        """Split a column of lists; none may be empty or too long, hold an empty id or name one twice."""
         ids = IdLists(column, self.sep)
         blank = np.asarray(pc.equal(ids.flat, ""))
         empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
@@ -321,12 +323,12 @@ class SubmissionForm:
         return ids
 
     def fail(self, problem: str, rows: np.ndarray, path: str | Path, remedy: str) -> NoReturn:
-        """Name the first of some rows of lists, and count them."""
+        """Refuse rows of lists, naming the first and counting them."""
         problem = f"{problem} ({len(np.unique(rows))} such rows in all)"
         raise SubmissionError(problem, file=path, column=self.prediction, row=int(rows[0]), remedy=remedy)
 
     def match(self, table: pa.Table, wanted: RowKeys, path: str | Path, *, complete: bool = True) -> np.ndarray:
-        """Find for every line of ``table`` the row of ``wanted`` that it is about: see ``RowKeys.match``."""
+        """Match each line of ``table`` to its row of ``wanted``: see ``RowKeys.match``."""
         if not self.keys and len(table) != len(wanted.text):
             problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
             raise SubmissionError(problem, file=path, remedy="Write one line for each, in their order")
@@ -346,7 +348,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 class IdLists:
-    """The ids of all rows end to end, with the row and the place in its list of each."""
+    """The ids of all rows, flattened, with each id's row and place in its list."""
 
     def __init__(self, column: pa.ChunkedArray, sep: str) -> None:
         lists = arrow_column(pc.split_pattern(column, sep), "ids")

@@ -35,12 +35,12 @@ class ValueForm(SubmissionForm):
 
     Args:
         ids: the columns that name a row, first in the file; none: lines are in the order of the test rows.
-        values: the columns that are predicted. Of classes: one column for each class (their probabilities, in the order
-            of the classes), or one (the probability of class 1, or the class itself if the metric scores classes).
+        values: the predicted columns. Of classes: one column for each class (their probabilities, in the order of the
+            classes), or one (the probability of class 1, or the class itself if the metric scores classes).
         sep: separates two values, one character.
-        decimals: digits after the point; None: as many as tell one float64 from another.
-        per_list: in a ranking task the most lines of a list, best first; None: all, in the order of the candidates.
-        ranks: in a ranking task the value is the place in the list, 1 for the best, instead of a score.
+        decimals: digits after the point; None: enough to restore the float64.
+        per_list: ranking: the most lines of a list, best first; None: all, in the order of the candidates.
+        ranks: ranking: the value is the place in the list, 1 for the best, instead of a score.
         probabilities: values must lie between 0 and 1.
 
     Raises:
@@ -59,7 +59,7 @@ class ValueForm(SubmissionForm):
     def __post_init__(self) -> None:
         for name in ("ids", "values"):
             given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))  # it is frozen
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))  # the class is frozen
         if not self.values or len(set(self.header)) < len(self.header) or len(self.sep) != 1 or self.sep in '"\r\n':
             problem = f"no submission has the columns {', '.join(self.header)} and the separator {self.sep!r}"
             remedy = "Name each column once, one of them to be predicted, and give one character as the separator"
@@ -82,11 +82,11 @@ class ValueForm(SubmissionForm):
 
     @classmethod
     def of_sample(cls, path: str | Path, *, ids: Sequence[str] | str | None = None, **options: Any) -> ValueForm:
-        """Take the form from a sample submission: its separator and its columns.
+        """Read the form from a sample submission: its separator and its columns.
 
         Args:
             path: the sample, such as ``sample_submission.csv``.
-            ids: the columns that name a row; None: the first column, where there are two or more.
+            ids: the columns that name a row; None: the first of two or more columns.
             **options: other arguments of ``ValueForm``.
 
         Raises:
@@ -106,10 +106,10 @@ class ValueForm(SubmissionForm):
             values: column → ``[n]`` numbers (or classes as text, integers or booleans), in the order of the ids.
 
         Raises:
-            MissingColumnError: a column is not there.
+            MissingColumnError: a column is absent.
             DataError: a value is missing or not finite, or lengths differ.
             SubmissionError: two rows have the same ids.
-            WriteError: the file system refused; what was at ``path`` is as it was.
+            WriteError: the file system refused; ``path`` is unchanged.
         """
         columns = {n: key_text(ids, n, what="id", times=True) for n in self.ids} | {
             n: self._value_text(values, n) for n in self.values
@@ -145,10 +145,10 @@ class ValueForm(SubmissionForm):
         Args:
             table: the submission as text.
             path: its file, for errors.
-            lists: ``[n]`` the list of each line; None: it is not known, and a rank may stand twice.
+            lists: ``[n]`` the list of each line; None: unknown, so ranks may repeat.
 
         Raises:
-            SubmissionError: a value is no finite number; of ranks: none from 1, or one that its list has twice.
+            SubmissionError: a value is no finite number; a rank is no whole number from 1, or repeats in its list.
         """
         numbers = self.numbers(table, self.values[-1], path)
         if not self.ranks:
@@ -164,7 +164,7 @@ class ValueForm(SubmissionForm):
         return -numbers
 
     def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
-        """Read a ranking's submission: see ``SubmissionForm.ranked_lines``."""
+        """See ``SubmissionForm.ranked_lines``."""
         table, by = self.read_lines(path), lists or self.ids[0]
         groups = arrow_column(table[by], by) if by in self.ids else None
         return table.select(list(self.ids)), self.scores(table, path, groups), (by,), self.per_list
@@ -173,14 +173,14 @@ class ValueForm(SubmissionForm):
         """See ``check_submission``."""
         path, test_path = Path(path), Path(test_path)
         table = self.read_lines(path)
-        # Lists that are cut have no line for every candidate.
+        # Truncated lists lack lines of candidates.
         match = self.match(table, wanted_rows(self, test_path), path, complete=self.per_list is None)
         warnings = ()
-        # Lists that are cut stand with their best first.
+        # Truncated lists are sorted, the best first.
         if not any_order and self.per_list is None and (match[1:] < match[:-1]).any():
             warnings = (f"the rows are in another order than in {test_path.name}",)
         if self.ranks:
-            # One id names a row, not a list.
+            # A single id names a row, not a list.
             self.scores(table, path, arrow_column(table[self.ids[0]], self.ids[0]) if len(self.ids) > 1 else None)
             return len(table), len(table), warnings
         for name in self.values:
@@ -209,7 +209,7 @@ class ValueForm(SubmissionForm):
 
 
 def sample_form(path: str | Path, names: Collection[str]) -> ValueForm:
-    """Take the form from a sample submission, in which the given names, where some are there, name a row."""
+    """Read the form from a sample submission; its ids are those of ``names`` that it has."""
     form = ValueForm.of_sample(path)
     ids = [n for n in form.header if n in names]
     return ValueForm.of_sample(path, ids=ids) if ids else form
@@ -223,7 +223,7 @@ def _number(text: str) -> float:
 
 
 def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
-    """Map each value column to its prediction: by its name, or the end of it (``Class_3``), else by place."""
+    """Map each value column to its prediction: by its name, or its name's end (``Class_3``), else by place."""
     outputs = target.outputs
     if target.task == "binary" and len(columns) == 2 and target.classes is not None:
         outputs = [str(v) for v in target.classes.values.to_pylist()]
@@ -235,14 +235,8 @@ def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
     return {n: i for i, n in enumerate(columns)}
 
 
-# The rows and the truth that lines of a ``ValueForm`` are about.
-
-
 def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
-    """Read columns of a CSV or Parquet file as text; numbers of rows that it lacks are made.
-
-    ``sep`` is one of the separators that a CSV may have.
-    """
+    """Read columns of a CSV (separated by ``sep``) or Parquet file as text; absent row numbers are added."""
     if ROW_NUMBER in names and ROW_NUMBER not in names_in(path, sep):
         made = read_text(path, tuple(n for n in names if n != ROW_NUMBER), sep)
         made = made.append_column(ROW_NUMBER, pa.array(range(len(made))).cast(pa.large_string()))
@@ -254,14 +248,14 @@ def read_text(path: Path, names: tuple[str, ...], sep: str = ",") -> pa.Table:
 
 
 def names_in(path: Path, sep: str) -> list[str]:
-    """Return the columns of a CSV or Parquet file, those of nested values left out."""
+    """Return the columns of a CSV or Parquet file without nested values."""
     if path.suffix.lower() in (".parquet", ".pq"):
         return [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
     return separated(path, (sep, "\t", ","))[1]
 
 
 def separated(path: str | Path, signs: Sequence[str] = (",", "\t", ";", "|")) -> tuple[str, list[str]]:
-    """Return the sign that parts a CSV's header into the most columns, and these."""
+    """Return the separator that splits a CSV's header into the most columns, and these."""
     headers = {sign: csv_header(path, sep=sign) for sign in signs}
     return max(headers.items(), key=lambda item: len(item[1]))
 
@@ -271,8 +265,8 @@ def read_truth(
 ) -> tuple[pa.Table, str | None]:
     """Read a ranking's truth (CSV or Parquet with ``ids``) as text, and name its column of labels.
 
-    If it lacks the recipe's ``label``, its one column of grades from 0 is taken; None: it has none, and its lines are
-    the relevant ones. ``more`` are other columns to read.
+    Without the recipe's ``label``, that is its one column of grades from 0; None: there is none, and all its lines are
+    relevant. ``more`` are other columns to read.
     """
     beside = [n for n in names_in(path, sep) if n not in (*ids, *more)]
     if label not in beside:
@@ -286,8 +280,8 @@ def relevance(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels of candidates, float64 ``[n]``, and whether their list is in the truth, bool ``[n]``.
 
-    ``lines`` and ``truth`` have the columns ``ids``: those of the list, and last the item. Lines that the truth lacks
-    are irrelevant; without a column of labels all of its own are relevant.
+    ``lines`` and ``truth`` have the columns ``ids``: those of the list, then the item. Lines that the truth lacks are
+    irrelevant; without a column of labels all lines of the truth are relevant.
     """
     asked, known = RowKeys(lines, ids, path), RowKeys(truth, ids, path)
     value = np.ones(len(truth)) if label is None else _labels(arrow_column(truth[label], label), label, path)
@@ -310,7 +304,6 @@ def relevance(
 
 
 def _is_grade(column: pa.ChunkedArray) -> bool:
-    """Whether a column of text is 0 and 1, false and true, or grades: whole numbers from 0 on."""
     values = set(pc.unique(pc.utf8_lower(column)).to_pylist())
     if values == {"false", "true"}:
         return True
@@ -327,19 +320,19 @@ def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
 
 
 def wanted_rows(form: ValueForm, path: Path) -> RowKeys:
-    """Read the ids of the rows that a submission must have; of a form without ids their numbers."""
+    """Read the ids of the rows that a submission must have; without ids their numbers."""
     return RowKeys(read_text(path, form.ids, form.sep) if form.ids else read_file(path), form.ids, path)
 
 
 def predicted_values(table: pa.Table, form: ValueForm, target: Target, path: Path) -> tuple[torch.Tensor, bool]:
-    """Return predictions on the target's own scale, classes by their codes; and whether they are classes."""
+    """Return predictions on the target's original scale, classes as codes; and whether they are classes."""
     if len(form.values) == 1 and target.classes is not None:
         name, refused = form.values[0], None
         try:
             numbers = form.numbers(table, name, path)
         except SubmissionError as error:
             numbers, refused = None, error
-        # The numbers of a binary task may be its own raw values, and not probabilities.
+        # The numbers of a binary task may be its raw values instead of probabilities.
         raw = target.classes.values.to_pylist()
         plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw)
         raw = {float(v) for v in raw} if plain else {0.0, 1.0}
@@ -349,7 +342,7 @@ def predicted_values(table: pa.Table, form: ValueForm, target: Target, path: Pat
             codes = pc.index_in(pc.cast(table[name], pa.large_string()), value_set=known)
             none = target.task == "binary" and codes.null_count == len(codes)
             if refused is not None and none and any(not np.isnan(_number(v)) for v in table[name].to_pylist()):
-                raise refused  # they are numbers, but for some
+                raise refused  # most values are numbers
             about = {"column": name, "remedy": f"The classes are {', '.join(known.to_pylist()[:10])}"}
             odd = np.asarray(codes.is_null())
             refuse_rows(odd, lambda r: f"{table[name][r].as_py()!r} is no class", SubmissionError, file=path, **about)

@@ -1,1 +1,1 @@
-"""Recipes for rows larger than memory: click logs by streamed nets, and lists to rank by parts on disk."""
+"""Recipes for rows larger than memory: click logs by streamed nets, and lists to rank in parts on disk."""

@@ -1,4 +1,4 @@
-"""The run of a ``StreamedCompetition``: nets that learn from a stream of rows."""
+"""The run of a ``StreamedCompetition``: nets trained on a stream of rows."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from fastrec.validate import Rows, Target
 
 
 class LastRows(Callback):
-    """Stores targets and predictions of the last ``rows`` training rows, made before the net learned from each.
+    """Stores targets and predictions of the last ``rows`` training rows, before the net was trained on each.
 
-    In the first epoch each row is new: its prediction is as unbiased as one of a held-out row, and costs nothing
-    (progressive validation: Blum, Kalai, Langford 1999).
+    In the first epoch each row is new: its prediction is as unbiased as one of a held-out row, at no cost (progressive
+    validation: Blum, Kalai, Langford 1999).
     """
 
     def __init__(self, rows: int = 200_000) -> None:
@@ -48,7 +48,7 @@ class LastRows(Callback):
         self._parts: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
 
     def after_pred(self) -> None:
-        """Store a batch, and drop the oldest ones that are no longer needed."""
+        """Store a batch, and drop batches beyond ``rows``."""
         if not self.learn.training:
             return
         said = self.learn.pred.detach().reshape(-1).sigmoid()
@@ -70,9 +70,9 @@ class LastRows(Callback):
 
 
 def blend_by_last_rows(last: Mapping[str, LastRows], metric: str | Metric | None, epochs: Sequence[int]) -> Estimator:
-    """Fit a blend of nets by their predictions of the ``last`` rows before they learned from them.
+    """Fit a blend of nets by their predictions of the ``last`` rows before training on them.
 
-    It is ``HillClimb``; the plain mean where the nets have not seen the same rows, or have seen them before.
+    It is ``HillClimb``; the plain mean if the nets have not seen the same rows, or have seen them before.
     """
     names, each = list(last), list(last.values())
     same = len({r.seen for r in each}) == 1 and each[0].seen > 0
@@ -100,7 +100,7 @@ def run_clicks(run: Run) -> None:
     last = {name: LastRows() for name in nets}
     for i, (name, asks) in enumerate(nets.items()):
         with stages.stage(f"train {name}", asks.epochs * len(frame)) as advance:
-            # Each net an equal share of what is left.
+            # Each net gets an equal share of the remaining time.
             left = None if run.budget is None else max(run.budget.left, 1.0) / (len(nets) - i)
             options = {"seconds": left, "buffer_rows": recipe.buffer_rows, "advance": advance}
             options |= {"device": run.device, "seed": run.seed, "bs": run.bs}
@@ -136,7 +136,7 @@ CLICKS = [run_clicks]
 
 
 def net_notes(nets: Mapping[str, StreamedNet]) -> dict[str, Any]:
-    """Return the settings of nets, as ``config.json`` has them."""
+    """Return the settings of nets for ``config.json``."""
     return {n: {**asdict(a), "model": a.model.__name__} for n, a in nets.items()}
 
 
@@ -155,11 +155,11 @@ def train_streamed(
 ) -> NetModel:
     """Train a net on a frame's rows, whose target is 0 or 1, by AdamW and the one-cycle schedule.
 
-    On CUDA it computes in bfloat16 if the device has it. Tables of 20,000 rows or more have row-sparse gradients. On
-    CUDA small tables have dense gradients and the step a CUDA graph instead.
+    On CUDA it computes in bfloat16 if the device supports it. Tables of 20,000 rows or more have row-sparse gradients.
+    On CUDA small tables have dense gradients and the step a CUDA graph instead.
 
-    ``bs``: rows in a batch, None: the net's; ``seconds``: the limit of time, None: all rows are seen; ``buffer_rows``
-    are mixed with one another at a time; ``advance`` is called with the rows of each batch.
+    ``bs``: rows in a batch, None: the net's; ``seconds``: the time limit, None: no limit; ``buffer_rows``: rows
+    shuffled together; ``advance`` is called with the rows of each batch.
     """
     set_seed(seed)
     # 500 batches or more, of 256 to 8192 rows: a power of two.
@@ -178,12 +178,12 @@ def train_streamed(
     amp = "bf16" if on_cuda and torch.cuda.is_bf16_supported() else None
     cbs = [*cbs, *([] if seconds is None and advance is None else [EachBatch(seconds, advance)])]
     learn = rec_learner(dls, net, loss_func=BCE(), wd=asks.wd, amp=amp, graph=graph, cbs=cbs)
-    moms = {"moms": (0.9, 0.9, 0.9)} if graph else {}  # a graph's step cannot have another momentum every time
+    moms = {"moms": (0.9, 0.9, 0.9)} if graph else {}  # a graph's steps share one momentum
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(asks.epochs, asks.lr * (bs / 8192) ** 0.5, pct_start=0.1, **moms)
     model = NetModel.of_net(name, architecture, plan, net, frame.frame, "binary")
     losses = np.asarray([float(v) for v in learn.recorder.losses])
-    # The curve has the mean losses of 20 stretches of batches.
+    # The curve has the mean losses of 20 ranges of batches.
     parts = np.array_split(losses, min(20, len(losses))) if len(losses) else []
     ends = np.cumsum([len(p) for p in parts]) / max(len(losses), 1)
     curve = [{"epoch": float(e), "train_loss": float(p.mean())} for e, p in zip(ends, parts, strict=True)]
@@ -192,7 +192,7 @@ def train_streamed(
 
 
 class EachBatch(Callback):
-    """Calls ``advance`` with the rows of each batch, and ends a training some seconds after its first one."""
+    """Calls ``advance`` with the rows of each batch, and ends a training after some seconds."""
 
     def __init__(self, seconds: float | None, advance: Callable[[int], None] | None) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class EachBatch(Callback):
         self._until = None if self.seconds is None else time.monotonic() + self.seconds
 
     def after_batch(self) -> None:
-        """Report the batch, and end the training if its time is over."""
+        """Report the batch, and end the training at its time limit."""
         if not self.learn.training:
             return
         if self.advance is not None:
@@ -215,7 +215,6 @@ class EachBatch(Callback):
 def _predict(
     frame: ParquetFrame, models: Mapping[str, NetModel], device: torch.device, buffer_rows: int, advance: Any
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return each net's probabilities of the validation rows, float64 ``[n]``, and their target."""
     loader = frame.dataloaders(1 << 16, buffer_rows=buffer_rows, device=device).valid
     predicted: dict[str, list[torch.Tensor]] = {name: [] for name in models}
     label = []

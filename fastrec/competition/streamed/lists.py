@@ -1,8 +1,8 @@
-"""The run of a ``StreamedRanking``: features and models of parts on the disk.
+"""The run of a ``StreamedRanking``: features and models of parts on disk.
 
-The files are cut into parts, each with whole users. Features are computed part by part (statistics over all users, such
-as an item's history, go through files), nets learn from a stream of rows, trees by XGBoost's external memory, and
-predictions are written as they come.
+The files are split into parts, each with whole users. Features are computed part by part (statistics over all users,
+such as an item's history, go through files). Nets are trained on a stream of rows, trees by XGBoost's external memory,
+and predictions are written part by part.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
-_FILE = "work.pickle"  # read by the process that wrote it alone: the folder's name says who that is
+_FILE = "work.pickle"  # read only by the process that wrote it, whose id is in the folder's name
 
 
 @dataclass(kw_only=True)
 class ListsRun(Run):
-    """A run of a ``StreamedRanking``, and what it has done so far."""
+    """A run of a ``StreamedRanking``, and its progress."""
 
-    folder: Path = field(init=False)  # where its files are
+    folder: Path = field(init=False)
     models: dict[str, Estimator] = field(default_factory=dict)  # the trained models, by name
-    done: list[str] = field(default_factory=list)  # the finished steps
-    count: int = 0  # how many parts there are
+    done: list[str] = field(default_factory=list)  # finished steps
+    count: int = 0  # number of parts
     tables: list[str] = field(default_factory=list)  # names of the other tables
     # rows of each kind
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("train", "valid", "test"), 0))
-    features: FeatureSet = field(init=False)  # with what they have learned
+    features: FeatureSet = field(init=False)  # fitted
 
     def lines(self, model: str) -> Path:
         """Return the file of a model's submission."""
         return self.folder / f"{model}.csv"
 
     def files(self, kind: str) -> list[Path]:
-        """Return the files of one kind of rows, a part each."""
+        """Return the files of one kind of rows, one per part."""
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.count)]
 
     def once(self, name: str, step: Callable[[ListsRun], None]) -> None:
@@ -76,14 +76,14 @@ class ListsRun(Run):
         self.done.append(name)
         if sum(self.counts.values()) >= self.recipe.fresh_from and may_begin_anew() and self._written():
             begin_anew(self.folder)
-        give_all_back()  # what the allocator keeps of one step is of no use to the next
+        give_all_back()  # the next step needs the memory that the allocator holds
 
     def _written(self) -> bool:
         known = {n: v for n, v in vars(self).items() if n in _KEPT}
         try:
             with open(self.folder / _FILE, "wb") as file:
                 pickle.dump((known, self.stages.seconds), file, protocol=5)
-        except (pickle.PicklingError, AttributeError, TypeError):  # a function within a function: all goes on here
+        except (pickle.PicklingError, AttributeError, TypeError):  # of a local function: continue in this process
             return False
         return True
 
@@ -92,7 +92,7 @@ _KEPT = ("started", "models", "done", "count", "tables", "counts", "features")
 
 
 def split(run: ListsRun) -> None:
-    """Cut the files into parts. Write the training, hold-out and test rows of each, and its other tables."""
+    """Split the files into parts. Write the training, held-out and test rows of each, and its other tables."""
     recipe, folder, said = run.recipe, run.folder, 0
     with run.stages.stage("parts") as advance:
         parts = recipe.split(run.data, folder / "split", rows=run.rows)
@@ -106,7 +106,7 @@ def split(run: ListsRun) -> None:
             said += len(caught)
             if found.test is None or found.targets is None:
                 raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
-            # Whole parts: no user is learned from and scored.
+            # Whole parts: no user is both trained on and scored.
             held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
             none = found.train.slice(0, 0)
             rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
@@ -115,7 +115,7 @@ def split(run: ListsRun) -> None:
             tables = {f"table-{n}": t for n, t in found.tables.items()}
             for kind, table in {**rows, **tables}.items():
                 write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
-            write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
+            write_part(folder / "targets", i, found.targets)  # keep the submission's keys as in the files
             shutil.rmtree(part)
             advance(len(found.train) + len(found.test))
     if said:
@@ -124,7 +124,7 @@ def split(run: ListsRun) -> None:
 
 
 def _numbered(table: Table, column: str, part: int) -> Table:
-    """Give the lists ids that no other part has."""
+    """Make ids of lists unique across parts."""
     if column not in table:
         return table
     # The low 32 bits are the list's number in its part, the high ones the part's.
@@ -138,7 +138,7 @@ def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
 
 
 def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:
-    """Return categories and numbers that models learn from; without ``features`` of the recipe's, unfitted."""
+    """Return the models' categories and numbers; without ``features`` those of the recipe, unfitted."""
     cats, features = list(recipe.categories or ()), features or recipe.features() or FeatureSet([])
     conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
     return cats, list(dict.fromkeys(conts))
@@ -170,7 +170,7 @@ def lists_of(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[s
 
 
 def choose_stack(run: ListsRun, advance: Callable[[int], None]) -> StackModel:
-    """Choose the best model, or the mean rank of as many of the best as score best on the held-out lists."""
+    """Choose the best model, or the mean rank of the k best, whichever scores best on the held-out lists."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
     recipe, models = run.recipe, run.models
     cats, conts = columns_of(recipe)
@@ -205,7 +205,7 @@ def reciprocal_of(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -
 
 
 def open_work(run: ListsRun) -> None:
-    """Open the folder of the run's parts, and continue from the finished steps of the process before this one."""
+    """Open the folder of the run's parts, and continue from the finished steps of the previous process."""
     require("dask", "Dask", INSTALL)
     if not isinstance(run.recipe.submission, SubmissionFormat):
         remedy = "Write submission = SubmissionFormat(…)"
@@ -222,7 +222,7 @@ def open_work(run: ListsRun) -> None:
 
 
 def make_features(run: ListsRun) -> None:
-    """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
+    """Fit the features on the training rows; write all rows with features, numbers as float32."""
     from fastrec.features._dask.files import PartFiles
 
     recipe, features = run.recipe, run.recipe.features()
@@ -245,7 +245,7 @@ def make_features(run: ListsRun) -> None:
 
 
 def grow_trees(run: ListsRun) -> None:
-    """Grow the trees of each ranker from the parts to learn from."""
+    """Grow the trees of each ranker on the training parts."""
 
     def grow(ranker: XGBRanker, run: ListsRun) -> None:
         cats, conts = columns_of(run.recipe)
@@ -285,7 +285,7 @@ def write(run: ListsRun) -> None:
         write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in run.counts.items()}})
 
 
-# A process that begins anew goes on after the last step that is done once.
+# A fresh process continues after the last finished one of these steps.
 _ONCE = {"parts": split, "features": make_features, "nets": train_nets}
 LISTS = [open_work, *(partial(ListsRun.once, name=n, step=s) for n, s in _ONCE.items()), grow_trees, write]
 
@@ -311,7 +311,7 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
 
 
 def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int], None]) -> dict[str, float]:
-    """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
+    """Write the predictions of held-out and test rows, and submissions, part by part; return the held-out scores."""
     recipe, models = run.recipe, run.models
     cats, conts = columns_of(recipe)
     ranks: dict[str, list[torch.Tensor]] = {}

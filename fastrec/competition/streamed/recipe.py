@@ -1,4 +1,4 @@
-"""Recipes for files larger than memory: of outcomes that are 0 or 1, and of lists to rank."""
+"""Recipes for files larger than memory: of 0 or 1 outcomes, and of lists to rank."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class StreamedNet:
 
     Args:
         model: a class of ``fastrec.models``.
-        options: its own options.
-        width: of every table; None: by the number of values.
-        bs: rows in a batch; None: so that there are 500 batches or more, but from 256 to 8192 rows.
-        lr: the highest rate of the one-cycle schedule, at batches of 8192 rows; it goes with the root of their size.
-        epochs: how often every row is seen; of clicks one is best (arXiv 1906.00091; more learn rare values by heart).
+        options: its options.
+        width: of every embedding table; None: by the number of values.
+        bs: rows in a batch; None: from 256 to 8192, for at least 500 batches if possible.
+        lr: the highest rate of the one-cycle schedule at batches of 8192 rows; it scales with the root of the batch
+            size.
+        epochs: passes over the rows; for clicks one is best (arXiv 1906.00091; more memorise rare values).
         wd: weight decay.
     """
 
@@ -45,12 +46,12 @@ class StreamedNet:
 class StreamedCompetition(Competition):
     """A recipe for files larger than memory, of clicks or other outcomes that are 0 or 1.
 
-    Each net learns from the stream; they are scored on the frame's validation rows, which are the test, and by nothing
-    else: no choice is made by it. Their weights are found by what each said of the last training rows before it learned
-    from them. The run directory is like any other's: ``fastrec export`` and ``fastrec predict`` take it.
+    Nets are trained on the stream and scored on the frame's validation rows, which are the test and choose nothing.
+    Their weights are fitted on predictions of the last training rows before the nets were trained on them. ``fastrec
+    export`` and ``fastrec predict`` take the run directory.
 
     Attributes:
-        buffer_rows: rows that are mixed with one another at a time.
+        buffer_rows: rows that are shuffled together.
     """
 
     _kind: ClassVar[Kind] = Kind("fastrec.competition.streamed.clicks:CLICKS", frozenset({"bs", "minutes"}))
@@ -76,25 +77,25 @@ class StreamedCompetition(Competition):
 
     @abstractmethod
     def sample(self, data: Path, rows: int) -> pa.Table:
-        """Return some test rows with all columns but the target, as they are before anything is prepared."""
+        """Return some raw test rows with all columns but the target."""
 
     def oracle(self, data: Path) -> float | None:
-        """Return the best possible score on the test, if it is known."""
+        """Return the best possible score on the test, if known."""
         return None
 
 
 class StreamedRanking(Competition):
     """A ranking recipe for files larger than memory.
 
-    Every ``held_out``-th part is not learned from: models are scored on its lists. The run directory predicts, checks
-    and scores like any other's.
+    Every ``held_out``-th part is held out to score the models. The run directory predicts, checks and scores like any
+    other.
 
     Attributes:
         together: columns of users, sessions, lists: all rows of one value are in one part.
-        held_out: one part in so many is held out.
-        buffer_rows: rows that a net mixes with one another at a time.
-        fresh_from: candidates from which each step of ``fastrec run`` has a fresh process, and all memory to itself;
-            starting it takes some seconds.
+        held_out: the held-out share is one part in so many.
+        buffer_rows: rows that a net's stream shuffles together.
+        fresh_from: number of candidates from which each step of ``fastrec run`` has a fresh process, with all memory;
+            it takes some seconds to start.
     """
 
     _kind: ClassVar[Kind] = Kind(
@@ -108,11 +109,11 @@ class StreamedRanking(Competition):
 
     @abstractmethod
     def split(self, data: Path, folder: Path, *, rows: int | None) -> list[Path]:
-        """Cut the files into folders that ``load_part`` reads, each small beside memory; at least two.
+        """Split the files into folders for ``load_part``, each much smaller than memory; at least two.
 
         Args:
             data: the folder of the competition's files.
-            folder: where to.
+            folder: the folder to write to.
             rows: use only about this many training rows.
         """
 
@@ -122,4 +123,4 @@ class StreamedRanking(Competition):
 
     @abstractmethod
     def nets(self) -> Mapping[str, StreamedNet]:
-        """Return the nets by name; the trees are the ``XGBRanker`` among ``models``."""
+        """Return the nets by name; trees are the ``XGBRanker`` among ``models``."""
