@@ -101,10 +101,15 @@ def comments_per_100_lines() -> float:
 @pytest.mark.parametrize(
     ("what", "found", "ceiling"),
     [
-        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 82_700),
-        ("files", lambda: FILES, 319),
+        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 81_300),
+        (
+            "lines of tests",
+            lambda: range(sum(f.read_bytes().count(b"\n") for f in (ROOT / "tests").rglob("*.py"))),
+            67_400,
+        ),
+        ("files", lambda: FILES, 313),
         ("numeric constants outside limits.py", constants, 23),
-        ("private functions called once", called_once, 276),
+        ("private functions called once", called_once, 272),
         ("circles", circles, 0),
         ("class names with several homes", shared_names, 5),
         ("public docstrings that begin with no verb", without_verb, 0),
@@ -113,7 +118,7 @@ def comments_per_100_lines() -> float:
 )
 def test_the_house_stays_below_its_ceilings(what, found, ceiling):
     things = list(found())
-    assert len(things) <= ceiling, (what, len(things), things[:20] if what != "lines" else "")
+    assert len(things) <= ceiling, (what, len(things), things[:20] if "lines" not in what else "")
 
 
 def test_comments_say_why_often_enough():

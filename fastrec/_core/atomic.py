@@ -304,7 +304,10 @@ def read_json(path: Path, *, again: str = "Run the recipe again") -> dict[str, A
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise TypeError("it holds no JSON object")
+        return found
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=again) from error
 

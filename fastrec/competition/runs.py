@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from fastrec._core.atomic import read_json
 from fastrec._core.imports import require
 from fastrec.competition.predict import SavedRun
-from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.metrics.intervals import cluster_means, interval_of
 from fastrec.report.data import RunSummary, list_scores, list_weights, out_of_fold, read_table, run_summary
@@ -201,7 +201,12 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
     """
     mlflow = require("mlflow", "mlflow", "pip install mlflow")
     saved, folder = SavedRun(run, trust=trust), Path(run)
-    metrics = _metrics(read_json(folder / "scores.json"))
+    scores = read_json(folder / "scores.json")
+    try:
+        metrics = _metrics(scores)
+    except (ValueError, KeyError, AttributeError) as error:
+        path, remedy = folder / "scores.json", "Run the recipe again"
+        raise UnreadableFileError(f"it cannot be read ({error!r})", file=path, remedy=remedy) from error
     there = mlflow.active_run()
     with mlflow.start_run(run_name=name or folder.resolve().name) if there is None else nullcontext(there) as active:
         settings = {n: saved.config[n] for n in _SETTINGS if saved.config.get(n) is not None}
@@ -214,7 +219,7 @@ def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = 
 
 
 def _metrics(scores: dict[str, Any]) -> dict[str, float]:
-    made = {f"oof_{model}": v for model, v in scores.get("oof", {}).items()}
-    made |= {f"test_{model}": v for model, v in scores.get("models", {}).items()}
+    made = {f"oof_{model}": v for model, v in scores["oof"].items()}
+    made |= {f"test_{model}": v for model, v in scores["models"].items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())
     return {_REFUSED.sub("_", n): float(v) for n, v in made.items() if v is not None}

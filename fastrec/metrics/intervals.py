@@ -215,12 +215,14 @@ def bootstrap_metric(
         if given is not None and len(given) != size:
             raise DataError(f"{len(given)} {name}s for {size} rows", remedy=f"Give one {name} for each row")
     codes = torch.arange(size) if clusters is None else torch.unique(clusters, return_inverse=True)[1]
+    of_lists = metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None
+    parts = None if of_lists else parts  # a list's scores are compared with one another alone
     once = torch.ones(size, dtype=torch.int64)
     values = {
         n: metric(t, p, groups=groups) if parts is None else _weighted(metric, t, p, groups, parts)(once)
         for n, (t, p) in data.items()
     }
-    if metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None:
+    if of_lists:
         draws = _by_blocks(metric, data, groups, codes, repeats, seed)
     else:
         share = limits.DRAWN_CLUSTERS / max(int(codes.max()) + 1, 1)
@@ -284,8 +286,9 @@ def _weighted(
         own = [(r, of) for r, of in own if not math.isnan(of(torch.ones_like(r)))]
 
         def mean(times: Tensor) -> float:
-            count = [int(times[r].sum()) for r, _ in own]
-            return sum(n * of(times[r]) for n, (r, of) in zip(count, own) if n) / max(sum(count), 1)
+            drawn = [(int(times[r].sum()), of(times[r])) for r, of in own]
+            drawn = [(n, score) for n, score in drawn if n and not math.isnan(score)]  # some draws lack a class
+            return sum(n * score for n, score in drawn) / sum(n for n, _ in drawn) if drawn else math.nan
 
         if own:
             return mean

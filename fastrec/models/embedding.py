@@ -142,7 +142,10 @@ class EmbeddingTables(nn.Module):
         return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
-        """Return the rows that the last batch looked up: group → int64 ``[b, columns of the group]``."""
+        """Return the rows that a batch looks up: group → int64 ``[b, columns of the group]``.
+
+        Placed tables know those of the last batch alone.
+        """
         return {group: self._places(group, rows) for group, rows in self.rows_by_group(x_cat).items()}
 
     def list_ids(self, name: str, lists: ListBatch) -> Tensor:

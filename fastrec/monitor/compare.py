@@ -252,7 +252,7 @@ class Thresholds:
     """Thresholds of a finding: a change must be significant **and** large.
 
     Args:
-        alpha: the share of comparisons with a finding if nothing has changed, corrected over the tests of all columns.
+        alpha: at most about this share of comparisons has a finding if nothing has changed, corrected over all tests.
         correction: ``'bh'`` (Benjamini and Hochberg: few findings are false) or ``'holm'`` (hardly any).
         psi: population stability index of a column.
         js: Jensen-Shannon distance of a column, base 2.

@@ -75,7 +75,7 @@ def judge(
         serving: the serving model's predictions.
         candidate: the candidate's predictions of the same rows.
         periods: ``[n]`` names or numbers of periods, in order; None: one. The metric is the mean over periods, weighted
-            by rows: scores of different periods' models may differ in scale.
+            by rows (of lists, the mean of all): scores of different periods' models may differ in scale.
         groups: ``[n]`` integers, the list of each row, if the metric is of lists.
         clusters: ``[n]`` integers, the unit of resampling (users, sessions); None: lists, or rows.
         classes: the classes of the serving model and of the candidate, each by its thresholds, for a metric of classes;

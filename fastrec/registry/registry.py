@@ -208,7 +208,7 @@ class Registry:
         except FileNotFoundError:
             return _State()
         except (OSError, ValueError, TypeError) as error:
-            raise UnreadableFileError(f"it is not a registry's ({error})", file=path, remedy="Restore it") from error
+            raise UnreadableFileError(f"it cannot be read, or is not a registry's ({error})", file=path, remedy="Restore it") from error
 
     def _version(self, state: _State, number: int, *, there: bool = True) -> Version:
         about = state.versions.get(str(number))

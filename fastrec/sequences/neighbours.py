@@ -317,7 +317,8 @@ class VSTAN(SessionKNN):
         near = exponential(self.near)
         decays = Decays(exponential(self.own), exponential(self.back), near, near * self.before)
         of_session = sessions.lengths.clamp_min(1).double().rsqrt()  # the neighbour's part of the cosine
-        return of_session, 1 + self.idf * inverse_frequency(sessions), decays
+        of_item = 1 + self.idf * inverse_frequency(sessions) if self.idf else torch.ones(len(sessions.items))
+        return of_session, of_item, decays
 
 
 class STAN(VSTAN):

@@ -79,7 +79,7 @@ class ESASRec(SASRec):
 
 
 class HSTU(SASRec):
-    """SASRec with HSTU's blocks (arXiv 2402.17152), which need a ``bias``."""
+    """SASRec with HSTU's blocks (arXiv 2402.17152), made to be used with a ``bias``."""
 
     block = HSTUBlock
 

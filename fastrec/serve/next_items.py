@@ -53,7 +53,8 @@ def export_next_items(
     ``[rows, k]``. If there are fewer items, ids are ``serving.json``'s ``missing`` and scores -inf.
 
     With ``goals`` in the run's settings, each head of its ``GoalNet`` has ``ids_GOAL`` and ``scores_GOAL``. Models
-    without a graph (neighbours, trees) are named in ``left_out``; a server of the run directory has them too.
+    without a graph (neighbours, trees) are named in ``left_out``; a server of the run directory has them too,
+    unless the run has several goals.
 
     Args:
         run, out, trust, stages: see ``export_run``.

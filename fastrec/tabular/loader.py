@@ -315,6 +315,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
             return torch.empty(0, dtype=torch.int64)
         seed = self.rng.getrandbits(63) if self.shuffle else None
         if seed is not None and self.world_size > 1 and self.seed is None:
+            check_joined(self.world_size)
             seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
         if seed is not None and self.groups is None and self._cdf is None:
             with naming_out_of_memory(f"drawing the order of {self.n:,} rows", _ON_HOST, need=8 * self.n):

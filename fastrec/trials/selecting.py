@@ -141,8 +141,9 @@ def select_features(
             raise DataError(f"rows have no model {model!r}", remedy="Give an estimator")
         chosen = model or (XGBRanker("xgb") if of.task == "ranking" else XGBModel("xgb"))
         score, restore, clusters = get_metric(metric or default_metric(of.task)), None, of.groups
-        folds = folds or (Folds.kfold(len(of)) if of.groups is None else Folds.group(len(of), of.groups))
-        sides = ((inside, of.take(outside), of.take(inside)) for outside, inside in folds)
+        if method == "permutation" and folds is None:
+            folds = Folds.kfold(len(of)) if of.groups is None else Folds.group(len(of), of.groups)
+        sides = ((inside, of.take(outside), of.take(inside)) for outside, inside in folds or ())
     else:
         kept = KeptRows(of)
         scorer, counted = scorer_of(kept), kept.tensors["counted"]

@@ -500,6 +500,10 @@ def test_periods_of_different_models_are_not_pooled():
     auc_of = [roc_auc_score(y[period == k], good[period == k]) for k in range(5)]
     assert found.candidate == pytest.approx(np.mean(auc_of))
     assert (found.gain.mean, found.gain.low) == pytest.approx((0, 0))
+    # a draw may lack the only positive of some periods: they are left out of it
+    rare, y = np.arange(2800) // 200, np.tile(np.arange(200) == 7, 14).astype(float)
+    gain = verdict("auc", y, np.random.default_rng(0).random(2800), y, periods=rare).gain
+    assert gain.low < gain.mean - 0.05 < gain.mean + 0.05 < gain.high
 
 
 def test_lists_are_judged_as_lists():
@@ -514,6 +518,11 @@ def test_lists_are_judged_as_lists():
     assert found.serving == pytest.approx(float(mrr(torch.tensor(bad), torch.tensor(y), torch.tensor(groups))))
     assert found.by_period["period"].tolist() == ["0", "1", "2"]
     assert found.by_period["candidate"].mean() == pytest.approx(found.candidate)
+    # lists have equal weight, however long
+    groups = np.r_[np.repeat(np.arange(300), 2), 300 + np.repeat(np.arange(60), 15)]
+    found = verdict("mrr", y, bad, good, groups=groups, periods=groups // 300)
+    assert found.candidate == pytest.approx(float(mrr(torch.tensor(good), torch.tensor(y), torch.tensor(groups))))
+    assert found.gain.low < found.gain.mean < found.gain.high
 
 
 def test_checks():

