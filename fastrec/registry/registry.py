@@ -208,7 +208,8 @@ class Registry:
         except FileNotFoundError:
             return _State()
         except (OSError, ValueError, TypeError) as error:
-            raise UnreadableFileError(f"it cannot be read, or is not a registry's ({error})", file=path, remedy="Restore it") from error
+            problem = f"it cannot be read, or is not a registry's ({error})"
+            raise UnreadableFileError(problem, file=path, remedy="Restore it") from error
 
     def _version(self, state: _State, number: int, *, there: bool = True) -> Version:
         about = state.versions.get(str(number))
