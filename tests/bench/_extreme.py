@@ -1,4 +1,4 @@
-"""Nets and rules that ``bench_extreme.py`` trains on two sets of clicks.
+"""Nets and rules that ``bench_extreme.py`` trains on planted clicks.
 
 A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are chosen
 from ``GRIDS`` at the smallest batch; from there on they follow the rule alone.
@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from fastai.callback.core import Callback
 
-from fastrec.datasets import planted_ctr
 from fastrec.losses import BCE
 from fastrec.metrics import AUC
 from fastrec.models import DCNv2, TabularNet, emb_sz_rule
 from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
-from fastrec.tabular import Categorify, TabularFrame
+from fastrec.tabular import TabularFrame
 from fastrec.training import CowClip, rec_learner
 
 # Rates of embeddings and of all else that are tried at the smallest batch. Most ids come seldom: their vectors, which
@@ -59,64 +56,6 @@ NETS: dict[str, tuple[type, dict[str, Any], float | None]] = {
 VALID_BATCH = 65_536
 
 
-class Case(NamedTuple):
-    """Rows to train and to score on."""
-
-    name: str
-    frame: TabularFrame
-    sample: TabularFrame  # rows to choose a rate on, cut from the training rows of ``frame``
-    batches: list[int]  # the smallest first; rates are chosen at that one
-    seeds: int  # nets in each cell
-    bayes_auc: float | None = None  # the most that can be reached, if it is known
-
-
-class Run(NamedTuple):
-    """One net's scores on the validation rows, and the seconds and steps of its training."""
-
-    auc: float
-    loss: float
-    seconds: float
-    steps: int
-
-
-def planted(rows: int, tune_rows: int, batches: list[int], seeds: int, valid: int | None = None) -> Case:
-    """Clicks by ``planted_ctr``; the sample is the first rows of the same table, and the rows right after them."""
-    frame = planted_ctr(rows, valid=min(rows // 10, 2_000_000) if valid is None else valid)
-    tune_rows = min(tune_rows, frame.split * 4 // 5)
-    beyond = min(tune_rows // 4, 1_000_000)
-    sample = planted_ctr(tune_rows + beyond, valid=beyond)
-    return Case("planted CTR", frame, sample, batches, seeds, frame.bayes_auc)
-
-
-def movielens(folder: Path, batches: list[int], seeds: int) -> Case:
-    """MovieLens-1M: a rating of 4 or 5 is a click; fold 4 is scored, rates are chosen on fold 3 with folds 0 to 2."""
-    ratings = movielens_frame(folder)
-    fold = ratings["fold"].to_numpy()
-    names = ["user_id", "movie_id", "gender", "age", "occupation", "zip", "year", "genres"]
-    tables = {"cat_names": names, "y_names": "click", "y_dtype": torch.float32}
-    frame, sample = (
-        TabularFrame(ratings, [Categorify], **tables, splits=((fold < held).nonzero()[0], (fold == held).nonzero()[0]))
-        for held in (4, 3)
-    )
-    return Case("MovieLens-1M", frame, sample, batches, seeds)
-
-
-def movielens_frame(folder: Path) -> pd.DataFrame:
-    columns = {
-        "users.dat": ["user_id", "gender", "age", "occupation", "zip"],
-        "movies.dat": ["movie_id", "title", "genres"],
-    }
-    users, movies = (
-        pd.read_csv(folder / name, sep="::", engine="python", encoding="latin-1", names=names, dtype={"zip": str})
-        for name, names in columns.items()
-    )
-    users["zip"] = users["zip"].str[:3]  # the region
-    movies["year"] = movies["title"].str.extract(r"\((\d{4})\)", expand=False).astype("int64")
-    ratings = pd.read_parquet(folder / "ratings.parquet")
-    ratings = ratings.merge(users, on="user_id", how="left").merge(movies, on="movie_id", how="left")
-    return ratings.assign(click=(ratings["rating"] >= 4).astype("float32"))
-
-
 def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[float], list[float]]:
     """Return learning rates and weight decays of embeddings and of all else; ``lrs`` are those at ``base``."""
     embeddings, others = lrs
@@ -139,19 +78,13 @@ def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, 
 
 
 def train(
-    frame: TabularFrame,
-    rule: str,
-    lrs: list[float],
-    *,
-    bs: int,
-    base: int,
-    seed: int = 0,
-    epochs: int = 1,
-    warm_up: float = 0.25,
-    grads: str = "rows",
-    net: str = "dcn",
-) -> Run:
-    """Train one net by one of ``GRIDS`` and score it; ``lrs`` were chosen at batch size ``base``."""
+    frame: TabularFrame, rule: str, lrs: list[float], *, bs: int, base: int, seed: int = 0, net: str = "dcn"
+) -> dict[str, Any]:
+    """Train one net by one of ``GRIDS``, whose ``lrs`` were chosen at batch size ``base``.
+
+    Returns:
+        AUC and loss of the validation rows; seconds and steps of the training.
+    """
     torch.manual_seed(seed)
     dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
     widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}
@@ -161,16 +94,17 @@ def train(
         opt_func = partial(lamb, adapt_1d=False, adapt_tables=rule == "LAMB", **more)
     arch, layers, std = NETS[net]
     cbs = [CowClip()] if rule == "CowClip" else []
-    options = layers | {"emb_szs": widths, "grads": grads, "n_out": 1, "splitter": split_embeddings}
+    options = layers | {"emb_szs": widths, "grads": "rows", "n_out": 1, "splitter": split_embeddings}
     learn = rec_learner(dls, arch, **options, opt_func=opt_func, loss_func=BCE(), metrics=AUC(), cbs=cbs)
     if std is not None:
         learn.model.embeds.reset_parameters(std)
     rates, decays = rates_of(rule, lrs, bs, base)
     clock = _Clock()
     with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, rates, wd=decays, pct_start=warm_up, moms=moms, cbs=clock)
+        learn.fit_one_cycle(1, rates, wd=decays, moms=moms, cbs=clock)
     _, loss, auc = learn.recorder.values[-1]
-    return Run(auc, loss, clock.seconds, clock.steps)
+    found = {"auc": round(auc, 6), "loss": round(loss, 6), "seconds": round(clock.seconds, 3)}
+    return found | {"steps": clock.steps}
 
 
 class _Clock(Callback):

@@ -1,13 +1,7 @@
-"""Data that benchmarks run on, drawn from a seed: an event log, a frame for fastai's tabular objects, one of numbers.
-
-    python tests/bench/_frames.py --keys int --rows 2000000 [--threads 2]
-
-prints how far making a ``TabularFrame`` raises a process above the frame that it is given.
-"""
+"""Data that benchmarks run on, drawn from a seed: an event log, a frame for fastai, one of numbers alone."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from typing import Any
 
@@ -15,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from _timing import arguments, forget_peak, resident, use_threads
 from fastai.data.block import CategoryBlock
 
 KEYS = ("user", "session", "item", "city")
@@ -150,14 +143,3 @@ def check_equal(ours: Any, theirs: Any, *, split: bool = False) -> None:
     theirs_cont = torch.from_numpy(theirs.conts.to_numpy(dtype=np.float32))
     if not torch.allclose(ours.x_cont, theirs_cont, rtol=1e-3, atol=1e-3):
         raise SystemExit("prepare: the numbers differ")
-
-
-if __name__ == "__main__":
-    options = arguments(__doc__, rows=(2_000_000, "of the frame"), keys=("int", "as tabular's"), threads=(2, "of all"))
-    use_threads(options.threads)
-    with_fastrec(tabular(300_000, options.keys))  # so many that loops are compiled, which takes memory once
-    df = tabular(options.rows, options.keys)
-    forget_peak()
-    before = resident()
-    made = with_fastrec(df)
-    print(json.dumps({"grown": resident(peak=True) - before, "packed": made.packed.nbytes, "before": before}))

@@ -1,15 +1,14 @@
 """Shared parts of benchmarks: their command lines, systems timed by turns in one run, tables of the results, and files.
 
-A file of results is a list of records. Each has ``case``, ``system``, ``rows``, ``seconds`` (median wall time),
-``rows_per_s`` and ``ratio``: the system's seconds over fastrec's on the same input, so that 3.0 says that fastrec is
-three times as fast; fastrec's own ratio is 1.0. ``cpu_seconds`` (user and system, all threads and children) is there
-besides, since wall times waver on a busy machine, and some cases have fields of their own.
+A file of results is a list of records ``case system rows seconds rows_per_s ratio``: ``seconds`` is the median wall
+time, ``ratio`` the system's seconds over fastrec's on the same input, so that 3.0 says that fastrec is three times as
+fast. ``cpu_seconds`` (user and system, all threads and children) is there besides, since wall times waver on a busy
+machine, and some cases have fields of their own.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import importlib.metadata
 import json
@@ -27,13 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table as Grid
 
 Record = dict[str, Any]
 Options = argparse.Namespace
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ("torch", "pyarrow", "pandas", "polars", "duckdb", "numpy", "numba")
 
 
 class Timing(NamedTuple):
@@ -56,9 +52,8 @@ def cores() -> int:
 
 def cpu_time() -> float:
     """Return user and system seconds of this process and of its children that have ended."""
-    return sum(
-        r.ru_utime + r.ru_stime for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(r.ru_utime + r.ru_stime for r in both)
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -103,17 +98,11 @@ def record(case: str, system: str, rows: int, timing: Timing, own: Timing, **mor
     }
 
 
-def check_same(
-    who: str,
-    expected: Mapping[str, np.ndarray],
-    found: Mapping[str, np.ndarray],
-    rtol: float = 1e-9,
-    atol: float = 1e-12,
-) -> None:
-    """Stop the benchmark if two systems' columns differ: numbers must be close, all else equal.
+Columns = Mapping[str, np.ndarray]
 
-    Columns are name → values ``[n]``; others of ``found`` are not looked at.
-    """
+
+def check_same(who: str, expected: Columns, found: Columns, rtol: float = 1e-9, atol: float = 1e-12) -> None:
+    """Stop the benchmark if two systems' columns differ: numbers must be close, all else equal."""
     for name, values in expected.items():
         other = found[name]
         n = min(len(values), len(other))
@@ -162,22 +151,6 @@ def product_speed(rows: int, inputs: int, outputs: int) -> float:
     return 2 * rows * inputs * outputs / min(seconds)
 
 
-def resident(peak: bool = False) -> int:
-    """Return the bytes of memory that this process holds now, or at most since ``forget_peak`` (Linux only)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:" if peak else "VmRSS:"))
-
-
-def forget_peak() -> None:
-    """Return freed memory to the system and reset the peak (Linux only)."""
-    import pyarrow as pa
-
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 # What is shown and kept ----------------------------------------------------------------------------------------------
 
 
@@ -207,49 +180,23 @@ def command_line() -> str:
 
 def heading() -> str:
     """Return date, machine, versions and command, one a line."""
-    there = versions(LIBRARIES)
-    libraries = [
-        f"Python {platform.python_version()}",
-        *(f"{n} {there[n]}" if n in there else f"no {n}" for n in LIBRARIES),
-    ]
-    lines = {"date": now(), "machine": machine(), "versions": ", ".join(libraries), "command": command_line()}
+    there = versions(("torch", "pyarrow", "pandas", "polars", "duckdb", "numpy", "numba"))
+    libraries = ", ".join([f"Python {platform.python_version()}", *(f"{n} {v}" for n, v in there.items())])
+    lines = {"date": now(), "machine": machine(), "versions": libraries, "command": command_line()}
     return "\n".join(f"{name:9s}{text}" for name, text in lines.items())
 
 
-def screen(width: int = 180, about: str = "") -> Console:
-    """Make a console that records its output, and print the heading."""
-    console = Console(record=True, width=width)
-    console.print(heading() + (f"\n{about}" if about else ""), highlight=False)
-    return console
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
+    """Set ``left`` columns of words, then numbers, below one another."""
+    rows = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    cut = [[c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in cut)
 
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str] | None], *, left: int = 1) -> Grid:
-    """Make a table: ``left`` columns of words, then numbers; a row of None is a line."""
-    grid = Grid(title=title, title_justify="left")
-    for i, name in enumerate(columns):
-        grid.add_column(name, justify="left" if i < left else "right", no_wrap=True)
-    for row in rows:
-        if row is None:
-            grid.add_section()
-        else:
-            grid.add_row(*row, style="bold" if any(c.startswith("fastrec") for c in row[:left]) else None)
-    return grid
-
-
-_COLUMNS = {  # of the table: field and form
-    "rows": ("rows", ","),
-    "seconds": ("seconds", ".3f"),
-    "rows/s": ("rows_per_s", ","),
-    "ratio": ("ratio", ".2f"),
-    "CPU s": ("cpu_seconds", ".3f"),
-    "CPU ratio": ("cpu_ratio", ".2f"),
-    "notes": ("notes", ""),
-}
-
-
-def cells(one: Mapping[str, Any], forms: Iterable[tuple[str, str]]) -> list[str]:
+def cells(one: Mapping[str, Any], forms: Mapping[str, str]) -> list[str]:
     """Format fields of a record; missing ones are empty."""
-    return ["" if one.get(field) is None else format(one[field], form) for field, form in forms]
+    return ["" if one.get(field) is None else format(one[field], form) for field, form in forms.items()]
 
 
 def put(path: Path, text: str) -> None:
@@ -261,11 +208,11 @@ def put(path: Path, text: str) -> None:
 
 
 def write(path: Path, records: Sequence[Record], text: str | None = None) -> None:
-    """Write the records as JSON, and the printed text beside them."""
+    """Write the records as JSON, and the text beside them, which is printed."""
     put(path, json.dumps(list(records), indent=1) + "\n")
     if text is not None:
-        put(path.with_suffix(".txt"), text)
-        print(f"written: {path} and {path.with_suffix('.txt')}")
+        put(path.with_suffix(".txt"), text + "\n")
+        print(f"{text}\nwritten: {path} and {path.with_suffix('.txt')}")
 
 
 def read(path: Path) -> list[Record]:
@@ -314,7 +261,6 @@ def run_cases(
     cases: Mapping[str, Callable[[Options], Iterable[Record]]],
     name: str,
     *,
-    title: str,
     about: str = "",
     threads: int | None = None,
     **more: Any,
@@ -333,20 +279,17 @@ def run_cases(
         **more,
     )
     use_threads(options.threads)
-    console = screen(about=about)
     records: list[Record] = []
-    rows: list[list[str] | None] = []
     for case in options.cases:
         for one in cases[case](options):
-            first = not records or records[-1]["case"] != one["case"]
-            rows += [None] * (first and bool(records))
-            rows.append([one["case"] if first else "", one["system"], *cells(one, _COLUMNS.values())])
             records.append(one)
             seconds = "" if one["seconds"] is None else f"{one['seconds']:9.3f} s"
             print(f"  {one['case']:36s} {one['system']:28s} {seconds}  {one.get('notes', '')}", flush=True)
     if records:
-        console.print(table(title, ["case", "system", *_COLUMNS], rows, left=2))
-        write(options.out, records, console.export_text())
+        forms = {"case": "", "system": "", "rows": ",", "seconds": ".3f", "rows_per_s": ",", "ratio": ".2f"}
+        forms |= {"cpu_seconds": ".3f", "cpu_ratio": ".2f", "notes": ""}
+        shown = table([*forms], [cells(one, forms) for one in records], left=2)
+        write(options.out, records, f"{heading()}\n{about}\n{shown}")
 
 
 DATA = (Path(os.environ.get("FASTREC_DATA", "../shared/data")), "folder of data sets")
@@ -354,16 +297,3 @@ NVTABULAR: dict[str, Any] = {
     "default": os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python")),
     "help": "the Python that has NVTabular (or NVTABULAR_PYTHON)",
 }
-
-
-def nvtabular(python: str) -> list[str] | None:
-    """Return the command of NVTabular's peer script; None, with a message, if it or its Python is missing."""
-    script = Path(os.environ.get("FASTREC_PEERS", ROOT.parent / "shared" / "peers")) / "nvtabular" / "run.py"
-    command = [Path(python).absolute(), script.absolute()]
-    absent = next((path for path in command if not path.exists()), None)
-    if absent is not None:
-        print(
-            f"NVTabular: left out, there is no {absent} (FASTREC_PEERS, --peer-python or NVTABULAR_PYTHON name others)"
-        )
-        return None
-    return [str(path) for path in command]

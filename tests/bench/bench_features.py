@@ -27,7 +27,6 @@ import numpy as np
 from _e2e_stock import target_by_difference, target_by_fold
 from _frames import event_log
 from _timing import NVTABULAR, Options, Record, check_same, race, record, run_cases
-from _timing import nvtabular as nvtabular_command
 
 from fastrec.features import CountEncode, Cross, CumStat, Diff, FeatureSet, GroupRank, Lag, TargetEncode
 
@@ -145,8 +144,8 @@ def duckdb_log(table: Any, threads: int) -> Any:
 def nvtabular(options: Options) -> Iterator[Record]:
     import _nvtabular
 
-    peer = nvtabular_command(options.peer_python)
-    stages = {} if peer is None else _nvtabular.compare(options.rows, options.repeats, options.threads, peer)
+    peer = _nvtabular.peer(options.peer_python)
+    stages = {} if peer is None else _nvtabular.compare_stages(options, peer)
     for stage, timings in stages.items():
         for system, timing in timings.items():
             yield record(f"nvtabular, {stage}", system, options.rows, timing, timings["fastrec"])
@@ -199,7 +198,6 @@ if __name__ == "__main__":
         __doc__,
         {"nvtabular": nvtabular, "eight": eight},
         "features",
-        title="fastrec's features beside others",
         rows=(2_000_000, "of every case"),
         repeats=(5, "timed runs of every system"),
         peer_python=NVTABULAR,

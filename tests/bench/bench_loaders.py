@@ -8,24 +8,17 @@ Cases:
             a quarter of the rows) and a bare loop of index_select over the same packed bytes.
   stream    shuffled epochs from Parquet files and from the packed cache, beside NVTabular's loader on the same files;
             the better of two epochs in a process of its own (needs the peer script and its environment).
-  memory    how far a process grows: making a TabularFrame, over the packed bytes; streaming, beyond the buffer.
-  converge  AUC of a net trained in memory and from a sorted file through a buffer of a tenth of it.
 """
 
 from __future__ import annotations
 
-import statistics
-import sys
-import tempfile
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import _frames
-import _stream
 import torch
-from _timing import NVTABULAR, Options, Record, Timing, bare, child, nvtabular, race, record, run_cases
+from _timing import NVTABULAR, Options, Record, Timing, race, record, run_cases
 from fastai.data.transforms import RandomSplitter
 from fastai.tabular.core import range_of
 
@@ -93,60 +86,22 @@ def epoch(options: Options) -> Iterator[Record]:
 
 
 def stream(options: Options) -> Iterator[Record]:
-    peer = nvtabular(options.peer_python)
-    if peer is None:
-        return
-    sizes = {"batch": 65_536, "buffer": options.rows // 4}
-    found = list(_stream.compare(options.rows, options.repeats, options.threads, peer, **sizes))
+    import _nvtabular
+
+    peer = _nvtabular.peer(options.peer_python)
+    found = [] if peer is None else list(_nvtabular.compare_epochs(options, peer))
     own = {case: timing for case, system, timing in found if system != "NVTabular"}
     for case, system, timing in found:
         yield record(case, system, options.rows, timing, own[case])
 
 
-def memory(options: Options) -> Iterator[Record]:
-    if not Path("/proc/self/clear_refs").exists():
-        print("memory: left out, this system does not tell what a process has held")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for keys in ("int", "str"):
-            command = [sys.executable, _frames.__file__, "--keys", keys, "--rows", str(options.rows)]
-            seen = child(command, folder, options.threads)
-            share = seen["grown"] / seen["packed"]
-            more = {"grown_bytes": seen["grown"], "memory_ratio": round(share, 2)}
-            more["notes"] = f"peak {share:.2f}× of {seen['packed'] / 2**20:,.0f} MiB packed"
-            yield bare(f"memory, TabularFrame, {keys}", "fastrec", options.rows, **more)
-        (Path(folder) / "pq").mkdir()
-        _stream.write_wide(Path(folder) / "pq", options.rows, max(options.rows // 100, 1))
-        for name, cache in (("Parquet", []), ("the packed cache", ["--cache", f"{folder}/cache"])):
-            command = [sys.executable, _stream.__file__, "memory", "--files", f"{folder}/pq", *cache]
-            seen = child([*command, "--buffer", str(options.rows // 10)], folder, options.threads)
-            beyond = (seen["grown"] - seen["buffer"]) / 2**20
-            notes = f"{beyond:,.0f} MiB beyond a buffer of {seen['buffer'] / 2**20:,.0f} MiB"
-            more = {"grown_bytes": seen["grown"], "beyond_buffer_mib": round(beyond), "notes": notes}
-            yield bare(f"memory, stream from {name}", "fastrec", options.rows, **more)
-
-
-def converge(options: Options) -> Iterator[Record]:
-    for order in ("time", "target"):
-        command = [sys.executable, _stream.__file__, "converge", "--order", order, "--seeds", str(options.seeds)]
-        with tempfile.TemporaryDirectory() as folder:
-            seen = child(command, folder, options.threads)
-        for system, name in (("memory", "TabularFrame"), ("stream", "ParquetFrame")):
-            mean, sd = statistics.mean(seen[system]), statistics.stdev(seen[system])
-            more = {"auc_mean": round(mean, 5), "auc_sd": round(sd, 5)}
-            more["notes"] = f"AUC {mean:.4f} ± {sd:.4f} (sd of {options.seeds})"
-            yield bare(f"converge, sorted by {order}", f"fastrec, {name}", 9_000, **more)
-
-
 if __name__ == "__main__":
     run_cases(
         __doc__,
-        {c.__name__: c for c in (prepare, random, wide, epoch, stream, memory, converge)},
+        {c.__name__: c for c in (prepare, random, wide, epoch, stream)},
         "loaders",
-        title="fastrec's TabularFrame and loaders beside others",
         about=f"frame    {_frames.ABOUT}",
-        rows=(2_000_000, "of every case but wide and converge"),
+        rows=(2_000_000, "of every case but wide"),
         repeats=(5, "timed runs of every system"),
-        seeds=(20, "nets that converge trains of each kind"),
         peer_python=NVTABULAR,
     )

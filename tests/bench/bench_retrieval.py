@@ -110,7 +110,6 @@ if __name__ == "__main__":
         __doc__,
         {"exact": exact, "approximate": approximate},
         "retrieval",
-        title=f"The {K} nearest of clustered vectors",
         vectors=(1_000_000, "how many"),
         width=(64, "of a vector"),
         clusters=(1_000, "that vectors stand round"),

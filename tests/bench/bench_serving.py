@@ -213,7 +213,6 @@ if __name__ == "__main__":
             __doc__,
             {"score": score, "server": server, "load": load},
             "serving",
-            title="serving, one thread",
             threads=1,
             rows=(20_000, "of the planted table"),
             repeats=(30, "timed calls of every system"),

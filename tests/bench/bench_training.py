@@ -150,6 +150,5 @@ if __name__ == "__main__":
         __doc__,
         {"small": small, "large": large, "optimizer": optimizer},
         "training",
-        title="fastrec's training beside others",
         repeats=(3, "timed runs of every system"),
     )
