@@ -137,7 +137,7 @@ def end_to_end(at: At, *, repeats: int, more: Sequence[str] = ()) -> Iterator[Re
 
 def extreme(at: At, *, more: Sequence[str] = ()) -> Iterator[Record]:
     o = at.options
-    words = ["--cases", "planted", "--rows", o.rows, "--seeds", o.seeds, "--resume"]
+    words = ["--rows", o.rows, "--seeds", o.seeds, "--resume"]
     words += ["--tune-rows", max(1, min(o.rows // 2, 4_000_000))]
     yield from other("extreme", o, *words, *more, *o.extreme_args.split(), resume=o.resume)
 

@@ -250,16 +250,8 @@ on a machine that has one; it writes them into this file.
 _ON_CPU = """**This run was on a CPU, at small sizes: it shows that the check works, and nothing about a GPU.**
 """
 _OWN = ("Goals", "Floors", "Before and after", "All figures")  # sections; all others were written by hand
-_FORMS = (
-    ("case", ""),
-    ("system", ""),
-    ("rows", ","),
-    ("seconds", ".6g"),
-    ("rows_per_s", ","),
-    ("ratio", ".2f"),
-    ("floor_s", ".3g"),
-    ("floor_share", ".0%"),
-)
+_FORMS = {"case": "", "system": "", "rows": ",", "seconds": ".6g", "rows_per_s": ",", "ratio": ".2f"}
+_FORMS |= {"floor_s": ".3g", "floor_share": ".0%"}
 
 
 def report(records: Sequence[Record], image: str | None = None) -> str:

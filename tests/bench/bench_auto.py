@@ -25,7 +25,6 @@ import numpy as np
 import pandas as pd
 from _auto_simulated import counts, flights, wide
 from _timing import DATA, Options, Record, arguments, cores, read, table, timed, write
-from rich.console import Console
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import train_test_split
 
@@ -237,7 +236,7 @@ def main() -> None:
         means = [f"{x:.0f}" for x in own[["seconds", "cpu_seconds"]].mean()]
         lines.append([*names, str(len(own)), *scores, *means])
     head = ("table", "metric", "system", "seeds", "score", "from", "to", "s", "CPU s")
-    Console(width=110).print(table(None, head, lines, left=3))
+    print(table(head, lines, left=3))
 
 
 if __name__ == "__main__":

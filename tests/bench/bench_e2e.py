@@ -47,7 +47,6 @@ from _timing import (
     heading,
     product_speed,
     put,
-    screen,
     table,
     timed,
     use_threads,
@@ -317,7 +316,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
 def main(argv: Sequence[str] | None = None) -> list[Record]:
     options = parse(argv)
     use_threads(options.threads)
-    console = screen(200, f"columns  {data.ABOUT}")
     folder = data.files(options.rows, root=options.data, parquet=options.format == "parquet")
     warm_up(options)
     seconds, made = prepare(folder, repeats=options.repeats, device=options.device)
@@ -325,12 +323,10 @@ def main(argv: Sequence[str] | None = None) -> list[Record]:
     settings = settings_of(options, made)
     trained = train(made, settings, options.seeds)
     records = records_of(seconds, trained, settings, len(made["stock"][1].clicked))
-    console.print(table("From raw files to validation scores", HEAD, map(cells, records)))
-    for one in records:
-        if "notes" in one:
-            console.print(f"{one['system']}: {one['notes']}", highlight=False)
+    notes = [f"{one['system']}: {one['notes']}" for one in records if "notes" in one]
+    text = "\n".join([heading(), f"columns  {data.ABOUT}", table(HEAD, map(cells, records)), *notes])
     write_report(options.report, records, tuple(map(len, made["frame"][1].splits)), settings)
-    write(options.out, records, console.export_text())
+    write(options.out, records, text)
     return records
 
 

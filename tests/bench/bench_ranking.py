@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import torch
 from _timing import DATA, arguments, bare, cores, table, timed, write
-from rich.console import Console
 
 from fastrec.metrics import bootstrap_metric, get_metric
 from fastrec.retrieval import make_candidates
@@ -179,7 +178,7 @@ def main() -> None:
             ratio = seconds / found["fastrec"][1]
             made.append(bare(name, system, len(train), seconds, score=score) | {"ratio": ratio})
     head = ("set", "system", "metric", "score", "fastrec ahead by", "95 %", "seconds")
-    Console().print(table(None, head, lines, left=3))
+    print(table(head, lines, left=3))
     write(args.out, made)
 
 
