@@ -104,12 +104,11 @@ def suite_record(found: dict[str, str], device: str, status: int, seconds: float
 # The other benchmarks ------------------------------------------------------------------------------------------------
 
 
-def other(name: str, o: Options, *words: object, resume: bool = False) -> list[Record]:
-    """Run ``bench_<name>.py`` and return its records; with ``resume`` it takes up those of a run that was stopped."""
+def other(name: str, o: Options, *words: object) -> list[Record]:
+    """Run ``bench_<name>.py`` and return its records."""
     folder = o.out.parent
     out, log, file = folder / f"gpu-{name}.json", folder / f"gpu-{name}.log", f"bench_{name}.py"
-    if not resume:
-        out.unlink(missing_ok=True)
+    out.unlink(missing_ok=True)
     command = [str(ROOT / "tests/bench" / file), *map(str, words), "--out", str(out.resolve())]
     status, _ = program(command, device=o.device, limit=o.limit, log=log)
     if not out.exists():
@@ -124,7 +123,7 @@ def other(name: str, o: Options, *words: object, resume: bool = False) -> list[R
 def end_to_end(at: At, *, repeats: int, more: Sequence[str] = ()) -> Iterator[Record]:
     o, words = at.options, ["--repeats", repeats, "--device", at.options.device, "--format", "parquet"]
     words += ["--data", o.data.resolve(), "--report", (o.out.parent / "gpu-e2e.md").resolve()]
-    found = other("e2e", o, "--rows", o.rows, "--seeds", o.seeds, *words, *more, *o.e2e_args.split())
+    found = other("e2e", o, "--rows", o.rows, "--seeds", o.seeds, *words, *more)
     if at.floors is None:
         yield from found
         return
@@ -137,9 +136,9 @@ def end_to_end(at: At, *, repeats: int, more: Sequence[str] = ()) -> Iterator[Re
 
 def extreme(at: At, *, more: Sequence[str] = ()) -> Iterator[Record]:
     o = at.options
-    words = ["--rows", o.rows, "--seeds", o.seeds, "--resume"]
-    words += ["--tune-rows", max(1, min(o.rows // 2, 4_000_000))]
-    yield from other("extreme", o, *words, *more, *o.extreme_args.split(), resume=o.resume)
+    yield from other(
+        "extreme", o, "--rows", o.rows, "--seeds", o.seeds, "--tune-rows", max(1, min(o.rows // 2, 4_000_000)), *more
+    )
 
 
 def placement(at: At, *, rows: int, bs: int) -> Iterator[Record]:

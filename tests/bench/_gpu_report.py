@@ -18,7 +18,6 @@ EXTREME = 204_800
 SERVED = 16_384  # rows of a request that the goals of serving speak of
 PLACED = 20_000_000  # rows of the table that does not fit
 ROWS = 40_000_000  # of the end-to-end benchmark and of that of extreme batches
-BEFORE = ("read", "features", "preprocess", "train")  # from the files to a trained net
 
 
 class Found(NamedTuple):
@@ -30,7 +29,7 @@ class Found(NamedTuple):
     full: bool = True  # of the size that the goal speaks of; of a smaller one nothing is judged
 
 
-Find = Callable[[Sequence[Record]], Found | None]
+Find = Callable[[list[Record]], Found | None]
 
 
 class Goal(NamedTuple):
@@ -41,37 +40,23 @@ class Goal(NamedTuple):
     side: str
     limit: float
     form: str
+    case: str  # how those of its records begin
     find: Find
 
     def figure(self, records: Sequence[Record]) -> Found | None:
-        return self.find([r for r in records if r.get("part") == self.part])
+        found = [r for r in records if r.get("part") == self.part and r["case"].startswith(self.case)]
+        return self.find(found) if found else None
 
     def met(self, value: float) -> bool:
         return value >= self.limit if self.side == "≥" else value <= self.limit
 
 
-def _of(start: str, **wanted: object) -> Callable[[Callable[[list[Record]], Found | None]], Find]:
-    """Decorate a finder: it gets the records of a case, if there are any."""
-
-    def decorate(find: Callable[[list[Record]], Found | None]) -> Find:
-        def first(records: Sequence[Record]) -> Found | None:
-            found = [r for r in records if r["case"].startswith(start)]
-            found = [r for r in found if all(r.get(k) == v for k, v in wanted.items())]
-            return find(found) if found else None
-
-        return first
-
-    return decorate
-
-
-@_of("smoke")
 def _smoke(found: list[Record]) -> Found | None:
     found = [r for r in found if "wrong" in r]
     wrong = [f"{r['system']}: {r['notes']}" for r in found if r["wrong"]]
     return Found(len(wrong), "; ".join(wrong) or f"{len(found)} stages") if found else None
 
 
-@_of("test-suite")
 def _tests(found: list[Record]) -> Found:
     one = found[0]
     unfinished = one["failed"] == 0 and (one["status"] != 0 or one["passed"] == 0)  # it ended before its end
@@ -79,30 +64,25 @@ def _tests(found: list[Record]) -> Found:
     return Found(one["failed"] + unfinished, f"{one['notes']}; {beside}")
 
 
-@_of("copies to the host")
 def _copies(found: list[Record]) -> Found:
     each = ", ".join(f"{r['system']} {r['copies']} ({r['large']} large)" for r in found)
     return Found(sum(r["beyond"] for r in found), f"copies: {each}")
 
 
-@_of("loader,", system="fastrec")
-def _loader(found: list[Record]) -> Found:
-    best = max(found, key=lambda r: r["rows_per_s"])
-    return Found(best["rows_per_s"] / 1e6, best["case"].partition(", ")[2], best)
+def _loader(found: list[Record]) -> Found | None:
+    best = max((r for r in found if r["system"] == "fastrec"), key=lambda r: r["rows_per_s"], default=None)
+    return best and Found(best["rows_per_s"] / 1e6, best["case"].partition(", ")[2], best)
 
 
-@_of("out of memory")
 def _named(found: list[Record]) -> Found:
     return Found(float(found[0]["named"]), found[0]["notes"])
 
 
-@_of("embedding backward")
 def _tables(found: list[Record]) -> Found | None:
     worst = max((r for r in found if r["share"] is not None), key=lambda r: r["batch"], default=None)
     return worst and Found(worst["share"] * 100, f"batch {worst['batch']:,}; {worst['notes']}", worst)
 
 
-@_of("device busy")
 def _busy(found: list[Record]) -> Found:
     best = max(found, key=lambda r: r["busy"])
     each = ", ".join(f"{r['system']}, batch {r['batch']:,}: {r['busy']:.0%}" for r in found)
@@ -116,7 +96,6 @@ def _faster(half: bool) -> Find:
     graph.
     """
 
-    @_of("training step")
     def find(found: list[Record]) -> Found | None:
         steps = [r for r in found if r["system"].endswith("graph") and r["batch"] <= LARGEST]
         steps = [r for r in steps if not str(r.get("notes", "")).startswith("no graph")]
@@ -133,75 +112,62 @@ def _faster(half: bool) -> Find:
     return find
 
 
-@_of("train", system="cached")
 def _placed(found: list[Record]) -> Found | None:
-    one = found[0]
-    notes = f"{one['rows']:,} rows, hit rate {one['hit_rate']:.1%}"
-    return Found(one["speed"], notes, one, one["rows"] >= PLACED) if "speed" in one else None
+    one = next((r for r in found if r["system"] == "cached" and "speed" in r), None)
+    notes = one and f"{one['rows']:,} rows, hit rate {one['hit_rate']:.1%}"
+    return one and Found(one["speed"], notes, one, one["rows"] >= PLACED)
 
 
 def _served(field: str, scale: float) -> Find:
     """Find a figure of the net from codes; the notes have that of raw columns."""
 
-    @_of("serving")
     def find(found: list[Record]) -> Found | None:
         by = {r["system"]: r for r in found}
-        if "net, codes" not in by:
-            return None
-        one, raw = by["net, codes"], by.get("graph, raw columns")
+        one, raw = by.get("net, codes"), by.get("graph, raw columns")
         beside = f"raw columns {raw['rows_per_s']:,} rows/s, p99 {raw['p99_seconds'] * 1e3:.1f} ms" if raw else ""
-        return Found(one[field] * scale, beside, one, one["batch"] >= SERVED)
+        return one and Found(one[field] * scale, beside, one, one["batch"] >= SERVED)
 
     return find
 
 
-@_of("features, dask")
 def _dask(found: list[Record]) -> Found | None:
     cut = [r for r in found if r["system"] != "one frame"]
     each = ", ".join(f"{r['system']} {r['seconds']:.2f} s, {r['ratio']:.1f} × one frame's" for r in cut)
     return Found(sum(not r["same"] for r in cut), each) if cut else None
 
 
-def _e2e(
-    value: Callable[[Record, Record], float],
-    key: Callable[[Record], float] = lambda r: r["ratio"],
-    notes: Callable[[Record, Record], str] | None = None,
-) -> Find:
-    """Find a figure of stock and of the best system by ``key``."""
+def _ratio(one: Record) -> float:
+    return one["ratio"]
 
-    @_of("end to end")
+
+def _e2e(value: Callable[[Record, Record], float], key: Callable[[Record], float] = _ratio, floor: bool = True) -> Find:
+    """Find a figure of stock and of the best system by ``key``; without ``floor`` it is not of the whole."""
+
     def find(found: list[Record]) -> Found | None:
         own = [r for r in found if "stages" in r]
         stock = next((r for r in own if r["system"] == "stock"), None)
         best = max((r for r in own if r["system"].startswith("+")), key=key, default=None)
         if stock is None or best is None:
             return None
-        full = best["rows"] >= ROWS
-        if notes is not None:
-            return Found(value(stock, best), notes(stock, best), full=full)
-        return Found(value(stock, best), f"{best['rows']:,} rows, {best['system']}", best, full)
+        notes = f"{best['rows']:,} rows, {best['system']}, MRR {best['mrr_mean']:.4f} ± {best['mrr_sd']:.4f}"
+        return Found(value(stock, best), notes, best if floor else None, best["rows"] >= ROWS)
 
     return find
 
 
 def _until_trained(one: Record) -> float:
-    return sum(one["stages"][s] for s in BEFORE)
-
-
-def _mrrs(*systems: Record) -> str:
-    return ", ".join(f"{r['system']} {r['mrr_mean']:.4f} ± {r['mrr_sd']:.4f}" for r in systems)
+    return sum(one["stages"][s] for s in ("read", "features", "preprocess", "train"))
 
 
 def _stage(stage: str) -> Find:
     """Find how many times as fast as stock a stage is in the fastest system."""
-    return _e2e(
-        lambda stock, best: stock["stages"][stage] / max(best["stages"][stage], 1e-9),
-        lambda r: -r["stages"][stage],
-        lambda stock, best: f"{best['stages'][stage]:.2f} s, {best['system']}",
-    )
+
+    def times(stock: Record, best: Record) -> float:
+        return stock["stages"][stage] / max(best["stages"][stage], 1e-9)
+
+    return _e2e(times, lambda r: -r["stages"][stage], floor=False)
 
 
-@_of("planted")
 def _extreme(found: list[Record]) -> Found | None:
     own = [r for r in found if not r["case"].endswith("rate") and r.get("batch") == EXTREME]  # those chose the rates
     lost: dict[str, list[float]] = {}
@@ -217,28 +183,31 @@ def _extreme(found: list[Record]) -> Found | None:
 
 _times = _e2e(lambda stock, best: best["ratio"])
 _trained = _e2e(lambda stock, best: _until_trained(best), lambda r: -_until_trained(r))
-_same_mrr = _e2e(lambda stock, best: stock["mrr_mean"] - best["mrr_mean"], notes=_mrrs)
+_same_mrr = _e2e(lambda stock, best: stock["mrr_mean"] - best["mrr_mean"], floor=False)
+_of_memory = "out of memory: what, how much and what to lower are named"
+_graphs = "CUDA graphs over float32, every batch to 65,536"
+E2E, STEP = "end to end", "training step"
 GOALS = (
-    Goal("smoke", "stages that fail, or differ from the CPU", "≤", 0, "{:.0f}", _smoke),
-    Goal("suite", "tests that fail on the device", "≤", 0, "{:.0f}", _tests),
-    Goal("copies", "copies to the host beyond what is allowed", "≤", 0, "{:.0f}", _copies),
-    Goal("memory", "out of memory: what, how much and what to lower are named", "≥", 1, "{:.0f}", _named),
-    Goal("loader", "loader, rows on the device", "≥", 300, "{:,.0f} M rows/s", _loader),
-    Goal("embeddings", "embeddings' backward pass, of a step", "≤", 2.3, "{:.1f} %", _tables),
-    Goal("placement", "speed with a twentieth of a table on the device", "≥", 0.8, "{:.2f}", _placed),
-    Goal("steps", "16 bits over float32, by graphs, to batch 65,536", "≥", 1.5, "{:.2f}×", _faster(half=True)),
-    Goal("steps", "CUDA graphs over float32, every batch to 65,536", "≥", 1.5, "{:.2f}×", _faster(half=False)),
-    Goal("busy", "device busy while training", "≥", 85, "{:.0f} %", _busy),
-    Goal("dask", "features of dask-cuDF that differ from cuDF's", "≤", 0, "{:.0f}", _dask),
-    Goal("serving", "a net served, batches of 16,384", "≥", 1.5, "{:.2f} M rows/s", _served("rows_per_s", 1e-6)),
-    Goal("serving", "the same, 99th percentile", "≤", 10, "{:.1f} ms", _served("p99_seconds", 1e3)),
-    Goal("e2e", "40 M rows, from files to a trained net", "≤", 10, "{:.1f} s", _trained),
-    Goal("e2e", "end to end over stock fastai", "≥", 15.6, "{:.1f}×", _times),
-    Goal("e2e", "the same, as the stretch", "≥", 30, "{:.1f}×", _times),
-    Goal("e2e", "MRR lost to stock fastai", "≤", 0.001, "{:.4f}", _same_mrr),
-    Goal("e2e", "preprocessing over TabularPandas", "≥", 9.6, "{:.1f}×", _stage("preprocess")),
-    Goal("e2e", "features over pandas", "≥", 9.7, "{:.1f}×", _stage("features")),
-    Goal("extreme", "AUC lost at batch 204,800", "≤", 0.001, "{:.4f}", _extreme),
+    Goal("smoke", "stages that fail, or differ from the CPU", "≤", 0, "{:.0f}", "smoke", _smoke),
+    Goal("suite", "tests that fail on the device", "≤", 0, "{:.0f}", "test-suite", _tests),
+    Goal("copies", "copies to the host beyond what is allowed", "≤", 0, "{:.0f}", "copies to", _copies),
+    Goal("memory", _of_memory, "≥", 1, "{:.0f}", "out of memory", _named),
+    Goal("loader", "loader, rows on the device", "≥", 300, "{:,.0f} M rows/s", "loader,", _loader),
+    Goal("embeddings", "embeddings' backward pass, of a step", "≤", 2.3, "{:.1f} %", "embedding b", _tables),
+    Goal("placement", "speed with a twentieth of a table on the device", "≥", 0.8, "{:.2f}", "train", _placed),
+    Goal("steps", "16 bits over float32, by graphs, to batch 65,536", "≥", 1.5, "{:.2f}×", STEP, _faster(half=True)),
+    Goal("steps", _graphs, "≥", 1.5, "{:.2f}×", STEP, _faster(half=False)),
+    Goal("busy", "device busy while training", "≥", 85, "{:.0f} %", "device busy", _busy),
+    Goal("dask", "features of dask-cuDF that differ from cuDF's", "≤", 0, "{:.0f}", "features, dask", _dask),
+    Goal("serving", "a net served, batches of 16,384", "≥", 1.5, "{:.2f} M rows/s", "", _served("rows_per_s", 1e-6)),
+    Goal("serving", "the same, 99th percentile", "≤", 10, "{:.1f} ms", "", _served("p99_seconds", 1e3)),
+    Goal("e2e", "40 M rows, from files to a trained net", "≤", 10, "{:.1f} s", E2E, _trained),
+    Goal("e2e", "end to end over stock fastai", "≥", 15.6, "{:.1f}×", E2E, _times),
+    Goal("e2e", "the same, as the stretch", "≥", 30, "{:.1f}×", E2E, _times),
+    Goal("e2e", "MRR lost to stock fastai", "≤", 0.001, "{:.4f}", E2E, _same_mrr),
+    Goal("e2e", "preprocessing over TabularPandas", "≥", 9.6, "{:.1f}×", E2E, _stage("preprocess")),
+    Goal("e2e", "features over pandas", "≥", 9.7, "{:.1f}×", E2E, _stage("features")),
+    Goal("extreme", "AUC lost at batch 204,800", "≤", 0.001, "{:.4f}", "planted", _extreme),
 )
 
 
@@ -274,10 +243,7 @@ def report(records: Sequence[Record], image: str | None = None) -> str:
 
 def _machine(one: Record) -> str:
     lines = {"device": one["system"], "driver": one["driver"] or "none", "CUDA": one["cuda"] or "none"}
-    lines |= {
-        "host": one["host"],
-        "versions": ", ".join(f"{name} {version}" for name, version in one["versions"].items()),
-    }
+    lines |= {"host": one["host"], "versions": ", ".join(f"{n} {v}" for n, v in one["versions"].items())}
     lines |= {"command": one["command"], "date": one["date"]}
     return "```\n" + "".join(f"{name:9s}{text}\n" for name, text in lines.items()) + "```\n"
 

@@ -1,7 +1,6 @@
 """What a device did while something ran, from the profiler's trace, and what the machine itself reaches: the floors.
 
-Every other figure of the GPU's benchmark is set beside a floor: the seconds that its bytes take at the measured speed,
-or its products at theirs, whichever is more.
+A floor is the seconds that a figure's bytes take at the measured speed, or its products at theirs, whichever is more.
 """
 
 from __future__ import annotations
@@ -25,15 +24,10 @@ _ON_CPU = ("cpu_op",)  # stands in for kernels where there is no GPU, so that th
 class Event(NamedTuple):
     """One kernel or copy, on the trace's clock."""
 
-    kind: str  # the profiler's category
     name: str  # of the kernel, or ``Memcpy DtoH (Device -> Pageable)``
     start: float
     seconds: float
     size: int | None = None  # bytes that were copied, if known
-
-    @property
-    def copies(self) -> bool:
-        return "memcpy" in self.name.lower()
 
 
 def synchronize(device: torch.device) -> None:
@@ -62,8 +56,7 @@ class Profile:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.events = device, []
-        self.on_gpu = device.type == "cuda"
+        self.device, self.events, self.on_gpu = device, [], device.type == "cuda"
 
     def start(self) -> None:
         kinds = [torch.profiler.ProfilerActivity.CPU]
@@ -86,12 +79,10 @@ class Profile:
 
     def backward(self, names: Callable[[str], Any]) -> dict[str, float]:
         """Return the seconds on the device of each kind of node of the backward pass whose name is asked for."""
-        prefix, found = "autograd::engine::evaluate_function: ", {}
+        prefix = "autograd::engine::evaluate_function: "
         field = "device_time_total" if self.on_gpu else "cpu_time_total"
-        for e in self.profiler.key_averages():
-            if e.key.startswith(prefix) and names(e.key.removeprefix(prefix)):
-                found[e.key.removeprefix(prefix)] = getattr(e, field) / 1e6
-        return found
+        nodes = [e for e in self.profiler.key_averages() if e.key.startswith(prefix)]
+        return {n: getattr(e, field) / 1e6 for e in nodes if names(n := e.key.removeprefix(prefix))}
 
 
 def profiled(run: Callable[[], Any], device: torch.device) -> list[Event]:
@@ -109,12 +100,12 @@ def read(trace: dict[str, Any], kinds: Sequence[str] = WORK) -> list[Event]:
         if e.get("cat") in kinds and "ts" in e:
             size = e.get("args", {}).get("bytes", e.get("args", {}).get("Bytes"))
             times = e["ts"] / 1e6, e.get("dur", 0) / 1e6
-            found.append(Event(e["cat"], e.get("name", ""), *times, None if size is None else int(size)))
+            found.append(Event(e.get("name", ""), *times, None if size is None else int(size)))
     return sorted(found, key=lambda e: e.start)
 
 
 def to_host(events: Iterable[Event]) -> list[Event]:
-    return [e for e in events if e.copies and "dtoh" in e.name.lower()]
+    return [e for e in events if e.name.lower().startswith("memcpy dtoh")]
 
 
 def busy(events: Sequence[Event]) -> float:
@@ -141,12 +132,10 @@ def picture(path: Path, lanes: dict[str, Sequence[Event]], *, window: float = 5e
         first = events[len(events) // 2].start if events else 0.0
         shown = [e for e in events if first <= e.start < first + window]
         for row, copies, colour in ((1, False, "#0072B2"), (0, True, "#D55E00")):
-            own = [e for e in shown if e.copies is copies]
+            own = [e for e in shown if ("memcpy" in e.name.lower()) is copies]
             bars = [((e.start - first) * 1e3, min(e.seconds, first + window - e.start) * 1e3) for e in own]
             axes.broken_barh(bars, (row + 0.1, 0.8), facecolors=colour)
-        axes.set_xlim(0, window * 1e3)
-        axes.set_ylim(0, 2)
-        axes.set_yticks([0.5, 1.5], ["copies", "kernels"])
+        axes.set(xlim=(0, window * 1e3), ylim=(0, 2), yticks=[0.5, 1.5], yticklabels=["copies", "kernels"])
         axes.set_title(title, loc="left", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("milliseconds")

@@ -1,25 +1,34 @@
-"""Loader, precision, CUDA graphs, the embeddings' share of a step and how busy the device is, each beside its floor."""
+"""Loader, precision, CUDA graphs, the embeddings' share of a step, how busy the device is, and copies to the host."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import torch
 from _frames import tabular, with_fastrec
-from _gpu_trace import At, Profile, busy, picture, seconds_of, share, synchronize
+from _gpu_trace import At, Event, Profile, busy, picture, profiled, seconds_of, share, synchronize, to_host
 from _timing import Record, Timing, bare, by_turns, record
 from fastai.callback.core import Callback, CancelFitException, CancelValidException
+from fastai.data.block import CategoryBlock
 from fastai.torch_core import set_seed
 
+from fastrec.estimators import XGBRanker
+from fastrec.features import CountEncode, FeatureSet, GroupStats, Lag, TargetEncode
 from fastrec.models import emb_sz_rule
 from fastrec.optim import adamw
+from fastrec.table import Table
+from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 from fastrec.training import CudaGraph, rec_learner
+from fastrec.validate import Lists
 
 LAYERS = [200, 100]
 WARM_UP = 8  # batches: a graph is recorded in the fifth
@@ -33,8 +42,8 @@ class Window(Callback):
 
     def __init__(self, skipped: int, counted: int, device: torch.device, profile: Profile | None = None) -> None:
         super().__init__()
-        self.profile = profile
-        self.skipped, self.counted, self.where, self.seen, self.seconds = skipped, counted, device, 0, 0.0
+        self.skipped, self.counted, self.where, self.profile = skipped, counted, device, profile
+        self.seen, self.seconds = 0, 0.0
 
     def before_batch(self) -> None:
         if self.seen == self.skipped:
@@ -172,3 +181,110 @@ def business(at: At, *, rows: int, batches: Sequence[int], count: int, image: Pa
             yield one | {"seconds": step, "busy": round(worked / step, 4), "busy_seconds": worked}
     report = image or at.options.report
     picture(report.with_name(f"{report.stem}-profile.png"), lanes)
+
+
+# Copies from the device to the host ----------------------------------------------------------------------------------
+
+
+class Allowed(NamedTuple):
+    """The copies to the host that a stage may make, and why.
+
+    All others are numbers that decide what comes next (how many rows, how many distinct values), and vocabularies.
+    """
+
+    large: int  # copies that hold a byte a row or more: values of rows
+    per_batch: float | None  # copies of any size for each batch, each of which waits; None: any number of small ones
+    why: str
+
+
+ALLOWED = {
+    "frame": Allowed(0, None, "text's distinct values are kept on the host"),
+    "features": Allowed(0, None, "counts of rows and groups decide what comes next"),
+    "TabularFrame": Allowed(0, None, "vocabularies, means and medians are kept on the host"),
+    "loader": Allowed(0, 0.1, "nothing has to come back"),
+    "net": Allowed(0, 1.0, "the loss, which is shown and looked at, once a batch"),
+    "XGBoost": Allowed(1, None, "scores, a number a row, are given on the host"),
+}
+
+
+def source(rows: int) -> pd.DataFrame:
+    """Draw rows of integers, text, numbers with missing values, lists of twenty and a target."""
+    rng = np.random.default_rng(0)
+    price = rng.lognormal(4, 1, rows)
+    price[rng.random(rows) < 0.05] = np.nan
+    return pd.DataFrame(
+        {
+            "list_id": np.arange(rows) // 20,
+            "time": rng.permutation(rows).astype(np.int64),
+            "city": rng.integers(0, 50, rows),
+            "item": rng.integers(0, 500, rows),
+            "word": np.array([f"word {i}" for i in range(200)], dtype=object)[rng.integers(0, 200, rows)],
+            "price": price,
+            "y": (rng.random(rows) < 0.1).astype(np.int64),
+        }
+    )
+
+
+def on_the_way(df: pd.DataFrame, device: torch.device, *, bs: int, batches: int) -> dict[str, Callable[[], Any]]:
+    """Return the stages from a ``source`` to trees, each of which goes on from the result of the one before."""
+    given, made, cats, conts = df, {}, ["city", "item", "word"], ["price", "time"]
+    groups, label = torch.from_numpy(df["list_id"].to_numpy()), torch.from_numpy(df["y"].to_numpy())
+    if device.type == "cuda" and importlib.util.find_spec("cudf") is not None:
+        import cudf
+
+        given = cudf.from_pandas(df)
+
+    def read() -> None:
+        made["table"] = Table.read(given, device=device)
+
+    def features() -> None:
+        by_item = GroupStats("price", by="item", stats=["mean"])
+        steps = [TargetEncode("city", "y"), CountEncode("item"), by_item, Lag("price", by="item", order="time")]
+        made["features"] = FeatureSet(steps).fit_transform(made["table"])
+        made["conts"] = [*conts, *(n for n in made["features"].names if n not in made["table"].names)]
+
+    def prepare() -> None:
+        procs = [Categorify, FillMissing, Normalize]
+        made["to"] = TabularFrame(made["features"], procs, cats, made["conts"], "y", CategoryBlock, device=device)
+
+    def load() -> None:
+        for i, _ in enumerate(made["to"].dataloaders(bs=bs, device=device).train, 1):
+            if i >= batches:
+                break
+
+    def train() -> None:
+        learn = rec_learner(made["to"].dataloaders(bs=bs, device=device), layers=[64, 32])
+        with learn.no_bar(), learn.no_logging():
+            learn.fit(batches, 1e-3, cbs=Window(0, batches, device))
+
+    def trees() -> None:
+        lists = Lists(made["features"], groups, conts=made["conts"], label=label.float())
+        XGBRanker("trees", rounds=5).fit(lists, device=device).predict(lists)
+
+    return dict(zip(ALLOWED, (read, features, prepare, load, train, trees), strict=True))
+
+
+def copies(at: At, *, rows: int, bs: int, batches: int) -> Iterator[Record]:
+    """Count the copies on the way frame → features → TabularFrame → loader → net → XGBoost, each stage once warm."""
+    batches = min(batches, max(1, rows // bs))
+    stages = on_the_way(source(rows), at.device, bs=bs, batches=batches)
+    for run in stages.values():
+        run()  # libraries load their kernels, which copies too
+    for stage, run in stages.items():
+        begun = time.perf_counter()
+        events = profiled(run, at.device)
+        yield counted(stage, events, rows=rows, batches=batches, seconds=time.perf_counter() - begun)
+
+
+def counted(stage: str, events: list[Event], *, rows: int, batches: int, seconds: float) -> Record:
+    """Count the copies of a stage, and those beyond what is allowed."""
+    found, allowed = to_host(events), ALLOWED[stage]
+    large = [e for e in found if e.size is None or e.size >= rows]  # of unknown size: taken for large
+    beyond = max(0, len(large) - allowed.large)
+    if allowed.per_batch is not None:
+        beyond += max(0, len(found) - int(allowed.per_batch * batches) - 2)  # two an epoch: how many rows there are
+    sizes = [e.size or 0 for e in found]
+    more = {"copied_bytes": sum(sizes), "largest_bytes": max(sizes, default=0), "events": len(events)}
+    more["notes"] = f"{len(found)} copies, {len(large)} large; allowed: {allowed.large} large, as {allowed.why}"
+    more |= {"copies": len(found), "large": len(large), "beyond": beyond}
+    return bare("copies to the host", stage, rows, round(seconds, 4), **more)

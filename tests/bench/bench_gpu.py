@@ -37,8 +37,8 @@ SIZES = ("small", "medium", "full")
 class Part(NamedTuple):
     """A part of the check.
 
-    At the middle size smoke, floors, copies, loader, steps, embeddings, memory and busy have the seconds that an H100
-    with 16 cores took, rounded up; the others' are guesses.
+    Smoke, floors, copies, loader, steps, embeddings, memory and busy have the seconds that an H100 with 16 cores took;
+    the others' are guesses.
     """
 
     run: str  # its module and function
@@ -66,7 +66,7 @@ PARTS = {  # in the order of ``--minutes``
     "smoke": Part("parts.smoke", _NET, 40, 60, {"rows": (2_000, 20_000)}),
     "floors": Part("trace.floors", "", 12, 8, _FLOORS),
     "suite": Part("programs.suite", "pytest hypothesis", 300, 45, _TESTS),
-    "copies": Part("transfers.copies", _TREES, 40, 20, _COPIES),
+    "copies": Part("training.copies", _TREES, 40, 20, _COPIES),
     "loader": Part("training.loader", _NET, 25, 15, _MORE | _EVERY),
     "steps": Part("training.steps", _NET, 60, 25, _MORE | _BATCHES | {"repeats": (1, 1, 3)}),
     "e2e": Part("programs.end_to_end", _TREES, 240, 120, _FILES),
@@ -85,7 +85,7 @@ _FULL_E2E = 8.0  # times the middle size's seconds
 
 
 def run_part(name: str, options: Options, floors: Floors | None) -> list[Record]:
-    """The records of one part, as far as it came before it was interrupted."""
+    """Return the records of one part, as far as it came before it was interrupted."""
     device = torch.device(options.device)
     device = torch.device("cuda", device.index or 0) if device.type == "cuda" else device  # as tensors have it
     part, size = PARTS[name], SIZES.index(options.size)
@@ -99,7 +99,7 @@ def run_part(name: str, options: Options, floors: Floors | None) -> list[Record]
 
 
 def in_child(name: str, options: Options, limit: float, size: str) -> list[Record]:
-    """A part in a process of its own, so that what it leaves on the device, or breaks there, stays its own."""
+    """Run a part in a process of its own, so that what it leaves on the device, or breaks there, stays its own."""
     made, log = options.out.with_name(f"gpu-{name}.part.json"), options.out.with_name(f"gpu-{name}.part.log")
     made.unlink(missing_ok=True)
     # what the part itself starts has less, so that there is time to read its results
@@ -154,19 +154,15 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         seeds={"type": int, "help": "nets of each kind there (default: 5)"},
         tests=("", "what the suite runs (default: all tests)"),
         jobs=(min(14, cores()), "processes of the test-suite"),
-        e2e_args=("", "further arguments of bench_e2e.py"),
-        extreme_args=("", "further arguments of bench_extreme.py"),
-        resume=(False, "go on with extreme where a run was stopped"),
         limit=(6.0 * 3_600, "seconds after which a program is stopped"),
         data=(ROOT / "runs/e2e-data", "where simulated files are kept"),
         out={"type": Path, "help": "the file of results (default: runs/bench/gpu.json)"},
         report={"type": Path, "help": "default: GPU.md; of a CPU, beside --out"},
-        report_only=(False, "write the report of the records that are there"),
         part={"choices": [*PARTS], "help": "the one that this process runs"},
         part_out={"type": Path, "help": "where its records go"},
         begun={"type": float, "help": "when it was started"},
     )
-    on_cpu = torch.device(options.device).type == "cpu" and not options.report_only
+    on_cpu = torch.device(options.device).type == "cpu"
     options.given = given
     options.size = options.size or ("small" if options.small else "full" if options.minutes is None else "medium")
     at = SIZES.index(options.size)
@@ -180,10 +176,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts, write records and report; 1 where a part failed, 2 where there is no GPU."""
     options = parse(argv)
-    if options.report_only:
-        report.write(options.report, read(options.out))
-        print(f"written: {os.path.relpath(options.report)}")
-        return 0
     if torch.device(options.device).type == "cuda" and not torch.cuda.is_available():
         cuda = torch.version.cuda
         why = "is a build without CUDA" if cuda is None else f"for CUDA {cuda} sees no device"
@@ -205,7 +197,7 @@ def _end_with(parent: int) -> None:
 
 
 def _write(options: Options, about: Record, name: str, found: list[Record]) -> None:
-    """Records of one part in the place of its earlier ones, and the report of all."""
+    """Put the records of one part in the place of its earlier ones, and write the report of all."""
     others = [r for r in read(options.out) if r.get("part") not in (name, "machine")]
     order = [*PARTS]
     records = sorted([*others, *found], key=lambda r: order.index(r["part"]))
