@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from _e2e_data import CATS, CONTS, DAY, FLAG_WIDTH, LAST_DAY, LAYERS, TARGET, WIDTHS, Prepared
-from fastai.callback.core import Callback, CancelFitException, CancelValidException
+from fastai.callback.core import Callback, CancelValidException
+from fastai.callback.training import ShortEpochCallback
 from fastai.data.block import CategoryBlock
 from fastai.tabular.core import TabDataLoader
 from fastai.tabular.learner import tabular_learner
@@ -170,9 +169,7 @@ def tune(
     """Choose the learning rate of each rule: the best of a grid by the loss on the last of the training days.
 
     Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
-
-    ``frame`` has named columns of training rows, ``shown`` the seconds int64 ``[n]`` when each was; those of the last
-    day before ``LAST_DAY`` are scored. ``grids`` are the rates at ``BATCH`` to try, by rule.
+    ``frame`` has training rows, ``shown`` the seconds int64 ``[n]`` when each was.
     """
     inside = shown >= LAST_DAY - DAY
     splits = (np.flatnonzero(~inside), np.flatnonzero(inside))
@@ -196,30 +193,13 @@ def _loss(system: System, to: Any, settings: Settings) -> float:
 
 
 def faster_amp(to: Any, settings: Settings) -> str | None:
-    """Return ``bf16`` if batches of ``BATCH`` rows take less time with it, else None."""
+    """Return ``bf16`` if thirty batches of ``BATCH`` rows take less time with it, else None."""
     system = next(s for s in SYSTEMS if s.half and s.batch == "base")
-    seconds = {
-        amp: min(seconds_of_batches(system, to, replace(settings, amp=amp), 30) for _ in range(3))
-        for amp in (None, "bf16")
-    }
-    return min(seconds, key=seconds.__getitem__)
+    few = ShortEpochCallback(min(1.0, 30 * BATCH / len(to.train)))
 
+    def seconds(amp: str | None) -> float:
+        begun = _now(settings.device)
+        _fitted(system, to, replace(settings, amp=amp), 0, few, _NoValidation())
+        return _now(settings.device) - begun
 
-def seconds_of_batches(system: System, to: Any, settings: Settings, batches: int) -> float:
-    """Train a system for so many batches after the first, which warms up; the median batch's seconds."""
-    clock = _Batches(batches, settings.device)
-    _fitted(system, to, settings, 0, clock, _NoValidation())
-    return statistics.median(b - a for a, b in pairwise(clock.ends)) if len(clock.ends) > 1 else 0.0
-
-
-class _Batches(Callback):
-    """Notes when each training batch ends, and stops after some."""
-
-    def __init__(self, batches: int, device: str) -> None:
-        self.batches, self.device, self.ends = batches, device, []
-
-    def after_batch(self) -> None:
-        if self.training:
-            self.ends.append(_now(self.device))
-            if len(self.ends) > self.batches:
-                raise CancelFitException
+    return min((None, "bf16"), key=lambda amp: min(seconds(amp) for _ in range(3)))

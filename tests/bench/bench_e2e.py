@@ -68,7 +68,7 @@ _BEGIN, _END = "<!-- bench-e2e -->", "<!-- /bench-e2e -->"
 
 
 def prepare(folder: Path, *, repeats: int, device: str = "cpu") -> tuple[Seconds, Made]:
-    """Time all that comes before training, each way so many times, by turns; and what systems train from."""
+    """Time all that comes before training, each way so many times, by turns; return what systems train from, too."""
     seconds: Seconds = defaultdict(lambda: defaultdict(list))
 
     def clock(way: str, stage: str, run: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -111,7 +111,7 @@ def prepare(folder: Path, *, repeats: int, device: str = "cpu") -> tuple[Seconds
 
 
 def compare(made: Made, *others: Any) -> None:
-    """Stop where the sides' columns differ, in a sample of the rows: text takes longer to compare than all the rest."""
+    """Stop where the sides' columns differ, in a sample of the rows: comparing text takes long."""
     step = max(1, len(made["stock"][1].clicked) // 200_000)
     found = ours.columns(made["frame"][1], step)
     for other in (made["stock"][1], *others):
@@ -182,10 +182,10 @@ def _record(system: System, seconds: Seconds, trained: list[Trained], settings: 
 
 
 def settings_of(options: Options, made: Made) -> Settings:
-    """The extreme batch, learning rates and precision that all systems share."""
+    """Return the extreme batch, learning rates and precision that all systems share."""
     prepared = made["frame"][1]
     rows = len(prepared.splits[0])
-    batch = options.batch or training.extreme_batch(rows)
+    batch = training.extreme_batch(rows)
     lrs: dict[str, Any] = {}
     for rule, text in (pair.split("=") for pair in options.lr.split(",") if pair):
         rates = tuple(map(float, text.split(":")))
@@ -301,7 +301,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         rows=(3_000_000, "candidates at least"),
         seeds=(5, "nets trained by every system"),
         repeats=(3, "timed runs of what comes before training"),
-        batch={"type": int, "help": "the extreme batch (default: as many updates as theirs)"},
         amp={"choices": ("auto", "bf16", "off"), "default": "auto", "help": "bfloat16, or not"},
         lr=("", "rates at batch 4,096 instead of the search: adamw=0.01,lamb=0.03,split=0.02:0.08"),
         threads=(cores(), "that every system may use (default: all cores)"),
