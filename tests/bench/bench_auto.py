@@ -33,31 +33,23 @@ PEER_METRICS = {"auc": "roc_auc", "logloss": "log_loss", "rmse": "rmse"}
 Table = tuple[Callable[[Path], pd.DataFrame], str, str]  # reader, target, metric
 
 
-# Tables as Kaggle gives them: a folder with train.csv, test.csv and sample_submission.csv, the truth beside it -------
+# Tables -------------------------------------------------------------------------------------------------------------
 
 
-def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, share: float) -> tuple[Path, Path]:
-    """Cut a table at random into a folder of files and the truth, ``share`` of its rows for the test.
+def write_folder(frame: pd.DataFrame, target: str, folder: Path, *, seed: int, share: float) -> pd.Series:
+    """Cut a table at random into ``train.csv`` and ``test.csv``, ``share`` of the rows, and return the test's target.
 
     Raises:
         ValueError: a class is in one part alone: a simulated table whose first draws were by the same seed.
     """
-    folder, truth = out / "data", out / "truth.csv"
-    folder.mkdir(parents=True, exist_ok=True)
-    frame = frame.reset_index(drop=True)
-    frame.insert(0, "row_id", np.arange(len(frame)))
+    frame = frame.reset_index(drop=True).reset_index(names="row_id")
     test = np.random.default_rng(seed).random(len(frame)) < share
     frame[~test].to_csv(folder / "train.csv", index=False)
     frame[test].drop(columns=target).to_csv(folder / "test.csv", index=False)
-    sample = frame.loc[test, ["row_id"]]
-    classes = sorted(frame[target].dropna().unique()) if not pd.api.types.is_float_dtype(frame[target]) else []
-    for rows in (test, ~test) if 0 < len(classes) <= 30 else ():
-        if set(frame[target][rows].dropna()) != set(classes):
-            raise ValueError(f"seed {seed} leaves a class without rows in one part: take another")
-    several = {f"Class_{c}": 1 / len(classes) for c in classes} if 2 < len(classes) <= 30 else {target: 0.5}
-    sample.assign(**several).to_csv(folder / "sample_submission.csv", index=False)
-    frame.loc[test, ["row_id", target]].to_csv(truth, index=False)
-    return folder, truth
+    classes = set() if pd.api.types.is_float_dtype(frame[target]) else set(frame[target].dropna())
+    if len(classes) <= 30 and any(set(frame[target][rows].dropna()) != classes for rows in (test, ~test)):
+        raise ValueError(f"seed {seed} leaves a class without rows in one part: take another")
+    return frame.loc[test, target]
 
 
 def adult(data: Path) -> pd.DataFrame:
@@ -67,7 +59,6 @@ def adult(data: Path) -> pd.DataFrame:
 
 
 def census(data: Path) -> pd.DataFrame:
-    """Census-Income (KDD): the training part."""
     frame = pd.read_parquet(data / "census-income" / "train.parquet")
     return frame.drop(columns=[n for n in frame if n.startswith("__index")])
 
@@ -88,7 +79,7 @@ TABLES: dict[str, Table] = {
 
 
 def listed(name: str, data: Path) -> pd.DataFrame:
-    """A table of the folder ``tables``; categories that are written as numbers get a letter, to stay so in a CSV."""
+    """Read a table of the folder ``tables``; categories written as numbers get a letter, to stay so in a CSV."""
     frame = pd.read_parquet(data / "tables" / f"{name}.parquet")
     for column in texts(frame):
         if frame[column].dropna().astype(str).str.fullmatch(r"-?[\d.]+").all():
@@ -100,13 +91,11 @@ def texts(frame: pd.DataFrame) -> list[str]:
     return [c for c in frame if not pd.api.types.is_numeric_dtype(frame[c])]
 
 
-def folder_of(a: Options, name: str, seed: int, place: Path) -> tuple[Path, Path, str, str]:
-    """A table's folder, the file of the truth, target and metric."""
+def table_of(a: Options, name: str) -> tuple[Callable[[Path], pd.DataFrame], str, str, float]:
+    """Return a table's reader, target and metric, and the share of its rows that is the test."""
     index = read(a.data / "tables" / "index.json")
-    own: dict[str, Table] = {t["name"]: (partial(listed, t["name"]), t["target"], t["metric"]) for t in index}
-    make, target, metric = (own | TABLES)[name]
-    share = 1 / 3 if name in own else 0.2  # as those who publish figures of these tables cut them
-    return *write_folder(make(a.data), target, place, seed=seed, share=share), target, metric
+    own = {t["name"]: (partial(listed, t["name"]), t["target"], t["metric"], 1 / 3) for t in index}
+    return own[name] if name in own else (*TABLES[name], 0.2)  # as those who publish figures of these tables cut them
 
 
 # Systems: from the folder, the target, the metric and the minutes to predictions --------------------------------------
@@ -122,7 +111,7 @@ def ours(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
 
 
 def untried(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """fastrec without its trials: no features are generated, and trees have the usual sizes."""
+    """Fit fastrec without its trials: no features are generated, and trees have the usual sizes."""
     from fastrec.auto import auto_fit
 
     new = auto_fit.new_competition
@@ -131,7 +120,7 @@ def untried(folder: Path, target: str, metric: str, minutes: float) -> np.ndarra
 
 
 def parts(folder: Path, target: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Training rows with a target and test rows, without the column of row numbers."""
+    """Read training rows with a target and test rows, without the column of row numbers."""
     train, test = (pd.read_csv(folder / f"{n}.csv").drop(columns="row_id") for n in ("train", "test"))
     return train[train[target].notna()].reset_index(drop=True), test
 
@@ -161,7 +150,6 @@ def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarr
 
 
 def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
-    """CatBoost with its own settings, text and missing categories as texts."""
     import catboost as cb
 
     train, test = parts(folder, target)
@@ -185,7 +173,7 @@ def autogluon(folder: Path, target: str, metric: str, minutes: float, *, a: Opti
 
 
 def score(metric: str, truth: pd.Series, said: pd.DataFrame | np.ndarray) -> float:
-    """A score of probabilities (a column for each class) or amounts."""
+    """Score probabilities (a column for each class) or amounts."""
     if metric == "rmse":
         return float(mean_squared_error(truth, np.asarray(said).reshape(-1)) ** 0.5)
     classes = sorted(truth.unique())
@@ -220,11 +208,13 @@ def main() -> None:
         raise SystemExit(f"there is no system {odd[0]!r} here: there are {', '.join(systems)}")
     for seed, name in itertools.product(range(a.from_seed, a.seeds), a.tables.split(",")):
         left = [s for s in asked if (name, seed, s) not in there]
+        if not left:
+            continue
+        make, target, metric, share = table_of(a, name)
         with tempfile.TemporaryDirectory() as place:
-            folder, truth_file, target, metric = folder_of(a, name, seed, Path(place)) if left else (None,) * 4
+            truth = write_folder(make(a.data), target, Path(place), seed=seed, share=share)
             for system in left:
-                truth = pd.read_csv(truth_file)[target]
-                said, seconds, used = timed(partial(systems[system], folder, target, metric, a.minutes))
+                said, seconds, used = timed(partial(systems[system], Path(place), target, metric, a.minutes))
                 line = {"case": name, "seed": seed, "system": system, "metric": metric, "rows": len(truth)}
                 line |= {"score": score(metric, truth, said), "seconds": seconds, "cpu_seconds": used}
                 found.append(line | {"rows_per_s": len(truth) / seconds, "ratio": None})
