@@ -33,7 +33,7 @@ CLICKS = {"group": "list", "item": "item_id", "label": "clicked", "metric": "mrr
 
 
 def shown(lists: pd.DataFrame) -> pd.DataFrame:
-    """One row for each item that was shown: its list, its place and price, and 1 for the one that was clicked."""
+    """Return a row for each item that was shown, with its place and price, and 1 for the one that was clicked."""
     lists = lists.assign(item_id=lists.impressions.str.split("|"), price=lists.prices.str.split("|"))
     rows = lists.explode(["item_id", "price"], ignore_index=True)
     rows["position"] = rows.groupby("list").cumcount() + 1
@@ -44,7 +44,7 @@ def shown(lists: pd.DataFrame) -> pd.DataFrame:
 
 
 def trivago(data: Path) -> Set:
-    """The clicked lists of train and test, without the log: those whose clicks were withheld, and all others."""
+    """Read the clicked lists of train and test, without the log; those are ranked whose clicks were withheld."""
     files = (data / "trivago2019" / f"{name}.csv" for name in ("train", "test", "ground_truth"))
     train, test, truth = (pd.read_csv(file, dtype={"reference": str}) for file in files)
     log = pd.concat([train, test], ignore_index=True)
@@ -57,7 +57,7 @@ def trivago(data: Path) -> Set:
 
 
 def xmarket(data: Path) -> Set:
-    """The candidates of each user with an answer, joined with counts and mean ratings of items and users."""
+    """Read the candidates of each user with an answer, joined with counts and mean ratings of items and users."""
     folder = data / "xmarket-t1"
     lists = pd.read_csv(folder / "valid_run.tsv", sep="\t", header=None, names=["userId", "itemId"])
     rows = lists.assign(itemId=lists.itemId.str.split(",")).explode("itemId", ignore_index=True)
@@ -76,7 +76,7 @@ def xmarket(data: Path) -> Set:
 
 
 def movielens(data: Path) -> Set:
-    """A hundred candidates for each user with what their sources say; the answer is the last film."""
+    """Find a hundred candidates for each user with what their sources say; the answer is the last film."""
     folder, kept = data / "movielens-1m", Path("runs/bench/movielens-candidates")
     seen, last = (
         [np.array(line.split(), int) for line in (folder / f"gsasrec_test_{n}.txt").read_text().splitlines()]
@@ -105,7 +105,7 @@ def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float
 
 
 def own_columns(rows: pd.DataFrame, counts: pd.Series, about: Columns) -> pd.DataFrame:
-    """The numbers of the files, with ranks, ratios and counts as most people first make them."""
+    """Return the numbers of the files, with ranks, ratios and counts as most people first make them."""
     apart = (about["group"], about["item"], about["label"])
     x = rows[[c for c in rows.select_dtypes("number") if c not in apart]].astype(float)
     by = x.groupby(rows[about["group"]])
@@ -116,7 +116,7 @@ def own_columns(rows: pd.DataFrame, counts: pd.Series, about: Columns) -> pd.Dat
 
 
 def peer(train: pd.DataFrame, test: pd.DataFrame, about: Columns, system: str) -> np.ndarray:
-    """A ranker of a library, stopped early on an eighth of the groups."""
+    """Train a ranker of a library, stopped early on an eighth of the groups, and predict."""
     train = train.sort_values(about["group"], kind="stable")
     counts = train[about["item"]].value_counts()
     groups = train[about["group"]].unique()
@@ -149,13 +149,11 @@ def peer(train: pd.DataFrame, test: pd.DataFrame, about: Columns, system: str) -
 
 
 def main() -> None:
-    peers = ("lightgbm", "xgboost", "catboost")
     args = arguments(
         __doc__,
         data=DATA,
         minutes=(5.0, "of fastrec, for each set"),
         sets={"nargs": "*", "default": list(SETS), "choices": list(SETS)},
-        peers={"nargs": "*", "default": peers, "choices": peers},
         out=(Path("runs/bench/ranking.json"), "the file of results"),
     )
     torch.set_num_threads(cores())
@@ -163,7 +161,7 @@ def main() -> None:
     for name in args.sets:
         train, test, about = SETS[name](args.data)
         runs = {"fastrec": partial(ours, train, test, about, args.minutes)}
-        runs |= {system: partial(peer, train, test, about, system) for system in args.peers}
+        runs |= {system: partial(peer, train, test, about, system) for system in ("lightgbm", "xgboost", "catboost")}
         found = {system: timed(run) for system, run in runs.items()}
         said = {system: np.asarray(values) for system, (values, *_) in found.items()}
         label = torch.tensor(test[about["label"]].to_numpy())

@@ -27,12 +27,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from fastai.learner import Learner
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the client of the server's tests
 
 from _timing import Options, Record, Timing, race, record, run_cases
+from load_server import ARROW, as_arrow
 
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.predict import SavedRun
@@ -95,6 +94,8 @@ def exported(folder: str, rows: int, *, parts: bool = False) -> tuple[Path, Path
 
 
 def score(options: Options) -> Iterator[Record]:
+    import fastai.tabular.all as fa
+
     run, export = exported(options.folder, options.rows)
     first = planted(options.rows, 0)
     session = open_session(export / "model.onnx")
@@ -107,7 +108,9 @@ def score(options: Options) -> Iterator[Record]:
     net = models["net"]._nets[0]
     frame = net.frame.new(net_columns(rows, net.flags, [*net.frame.cat_names, *net.frame.cont_names]))
     frame.process()
-    learner = fastais(first)
+    about = {"procs": [fa.Categorify, fa.FillMissing, fa.Normalize], "cat_names": [*TEXT, *IDS], "cont_names": NUMBERS}
+    about |= {"y_names": "y", "y_block": fa.CategoryBlock(), "bs": 4_096, "num_workers": 0}
+    learner = fa.tabular_learner(fa.TabularDataLoaders.from_df(first.head(5_000), **about), layers=[256, 128])
 
     def torched(n: int) -> torch.Tensor:
         with torch.no_grad():
@@ -142,17 +145,14 @@ def server(options: Options) -> Iterator[Record]:
     _, export = exported(options.folder, options.rows)
     rows = planted(1_024, 1).drop(columns="y").astype(object)
     columns = rows.where(rows.notna(), None).to_dict("list")
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, (table := pa.table(columns)).schema) as writer:
-        writer.write_table(table)
     as_rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
     bodies = {
-        "Arrow": (sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream"),
+        "Arrow": (as_arrow(columns), ARROW),
         "JSON columns": (json.dumps({"columns": columns}).encode(), "application/json"),
         "JSON rows": (json.dumps({"rows": as_rows}).encode(), "application/json"),
     }
     scorer = Scorer(export)
-    feeds = feeds_of(read_about(export), Table.read(table))
+    feeds = feeds_of(read_about(export), Table.read(pa.table(columns)))
     app, loop = make_app(export, limits=Limits(workers=1)), asyncio.new_event_loop()
 
     def ask(body: bytes, kind: str) -> None:
@@ -170,18 +170,9 @@ def server(options: Options) -> Iterator[Record]:
         yield record("request of 1,024 rows", name, 1_024, timing, graph, notes=notes)
 
 
-def fastais(frame: pd.DataFrame) -> Learner:
-    """A net of fastai's own on the same columns, of which one batch is learned."""
-    import fastai.tabular.all as fa
-
-    about = {"procs": [fa.Categorify, fa.FillMissing, fa.Normalize], "cat_names": [*TEXT, *IDS], "cont_names": NUMBERS}
-    about |= {"y_names": "y", "y_block": fa.CategoryBlock(), "bs": 4_096, "num_workers": 0}
-    return fa.tabular_learner(fa.TabularDataLoaders.from_df(frame.head(5_000), **about), layers=[256, 128])
-
-
 def load(options: Options) -> Iterator[Record]:
-    """A file whose only work is to find keys: seconds and bytes until it can answer, each in a process of its own."""
-    keys = options.keys
+    """Open files whose only work is to find keys, each in a process of its own: seconds and bytes until it answers."""
+    keys = 1_000_000
     for kind, goal in (("int64", 0.5), ("string", 2.5)):
         numbers = np.arange(keys) * 7919
         table = Table({"key": numbers + (1 << 53) if kind == "int64" else [f"key-{i}" for i in numbers.tolist()]})
@@ -216,6 +207,5 @@ if __name__ == "__main__":
             threads=1,
             rows=(20_000, "of the planted table"),
             repeats=(30, "timed calls of every system"),
-            keys=(1_000_000, "of the vocabularies whose loading is timed"),
             folder=(made, "where the run and its export are left (default: nowhere)"),
         )

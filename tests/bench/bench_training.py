@@ -28,8 +28,13 @@ import torch
 from _frames import CARDINALITIES, CATS, CONTS, tabular, with_fastai, with_fastrec
 from _timing import Options, Record, Timing, by_turns, cpu_time, product_speed, race, record, run_cases
 from fastai.callback.core import Callback, CancelTrainException
+from fastai.tabular.learner import tabular_learner
 from sklearn.metrics import roc_auc_score
 from torch import nn
+
+from fastrec._core.kernels import without_compiled
+from fastrec.optim import Lamb
+from fastrec.training import rec_learner
 
 LAYERS, LARGE, ROWS, STEPS = (200, 100), 65_536, 1_000_000, 5
 
@@ -53,7 +58,7 @@ class Clock(Callback):
 
 
 def planted(rows: int) -> pd.DataFrame:
-    """The frame with a target that depends on ids of all sizes and on two numbers."""
+    """Draw the frame with a target that depends on ids of all sizes and on two numbers."""
     df, rng = tabular(rows, "int"), np.random.default_rng(1)
     score = 0.8 * df["x0"].fillna(0).to_numpy() - 0.05 * df["x1"].fillna(0).to_numpy() - 1
     for name, size in zip(CATS, CARDINALITIES, strict=True):
@@ -63,22 +68,18 @@ def planted(rows: int) -> pd.DataFrame:
 
 
 def stock(df: pd.DataFrame, splits: Any, bs: int) -> Callable[[float], Any]:
-    from fastai.tabular.learner import tabular_learner
-
     dls = with_fastai(df, [list(s) for s in splits]).dataloaders(bs, val_bs=LARGE)
     return lambda lr: tabular_learner(dls, layers=list(LAYERS), lr=lr)
 
 
 def ours(df: pd.DataFrame, splits: Any, bs: int, **options: Any) -> Callable[[float], Any]:
-    from fastrec.training import rec_learner
-
     dls = with_fastrec(df, splits).dataloaders(bs, val_bs=LARGE)
     # the widths as they are: padding them would be other nets
     return lambda lr: rec_learner(dls, layers=list(LAYERS), lr=lr, pad=False, **options)
 
 
 def run(make: Callable[[float], Any], lr: float, batches: int) -> tuple[float, float, float]:
-    """Wall and CPU seconds of one epoch's training part, and the validation AUC."""
+    """Return wall and CPU seconds of one epoch's training part, and the validation AUC."""
     torch.manual_seed(0)
     learn, clock = make(lr), Clock(batches)
     with learn.no_bar(), learn.no_logging():
@@ -88,7 +89,7 @@ def run(make: Callable[[float], Any], lr: float, batches: int) -> tuple[float, f
 
 
 def training(options: Options, *, bs: int, batches: int, lr: float) -> Iterator[Record]:
-    """Stock and ours by turns, so many batches of an epoch over a million rows (nearly all ids stand in them)."""
+    """Train stock and ours by turns, so many batches of an epoch over a million rows."""
     case, df, rows = f"train, batch {bs:,}", planted(ROWS + ROWS // 10), bs * batches
     splits = (range(ROWS), range(ROWS, len(df)))
     makers = {
@@ -114,9 +115,6 @@ def training(options: Options, *, bs: int, batches: int, lr: float) -> Iterator[
 
 
 def optimizer(options: Options) -> Iterator[Record]:
-    from fastrec._core.kernels import without_compiled
-    from fastrec.optim import Lamb
-
     def steps(opt: torch.optim.Optimizer) -> None:
         for _ in range(STEPS):
             opt.step()

@@ -38,30 +38,26 @@ def measure(
     connections: int = 256,
     token: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Send requests at one rate after the other to a server here; return each rate's figures, times in milliseconds.
+    """Send requests at one rate after the other; return each rate's figures, times in milliseconds.
 
-    A request has ``rows`` of made-up values. Without ``rates`` (requests a second) the rate is doubled until the server
-    answers fewer than 90 % of them. Each lasts ``seconds``; a connection has one request on its way.
+    Without ``rates`` (requests a second) the rate is doubled until the server answers fewer than 90 % of them.
     """
     parts = urlsplit(url)
     host, port = ("127.0.0.1" if parts.hostname == "localhost" else parts.hostname), parts.port or 80
     if parts.scheme != "http" or host is None or not ipaddress.ip_address(host).is_loopback:
         raise SystemExit(f"{url!r} is not a server on this machine, and load is sent to no other")
     content, kind = made_up_body(url, token, rows, arrow=arrow)
-    head = ["POST /v1/score HTTP/1.1", f"Host: {host}:{port}", f"Content-Type: {kind}"]
-    head.append(f"Content-Length: {len(content)}")
-    head += [] if token is None else [f"Authorization: Bearer {token}"]
-    request = "\r\n".join([*head, "", ""]).encode("latin-1") + content
+    head = f"POST /v1/score HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: {kind}\r\n"
+    head += "" if token is None else f"Authorization: Bearer {token}\r\n"
+    request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
 
     def one(rate: float) -> dict[str, Any]:
         load = asyncio.run(send_at_rate(host, port, request, rate=rate, seconds=seconds, connections=connections))
         times = np.array(load.seconds or [np.nan]) * 1000
-        answers = dict(zip(("p50", "p90", "p99", "slowest"), np.percentile(times, [50, 90, 99, 100]).tolist()))
-        requests = sum(load.statuses.values())
-        return {
-            "rate": rate, "answered": len(load.seconds) / load.took, "requests": requests,
-            "failed": requests - len(load.seconds), **answers, "statuses": dict(load.statuses),
-        }  # fmt: skip
+        about = dict(zip(("p50", "p90", "p99", "slowest"), np.percentile(times, [50, 90, 99, 100]).tolist()))
+        requests, good = sum(load.statuses.values()), len(load.seconds)
+        about |= {"rate": rate, "answered": good / load.took, "requests": requests, "failed": requests - good}
+        return about | {"statuses": dict(load.statuses)}
 
     found = []
     for rate in [8.0 * 2**i for i in range(14)] if rates is None else rates:
@@ -88,12 +84,16 @@ def made_up_body(url: str, token: str | None, rows: int, *, arrow: bool) -> tupl
         else:
             many = rng.integers(0, 10**6, rows) if isinstance(shown, int) else rng.normal(size=rows)
             columns[name] = many.tolist()
-    if not arrow:
-        return json.dumps({"columns": columns}, separators=(",", ":")).encode(), "application/json"
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, (table := pa.table(columns)).schema) as writer:
+    if arrow:
+        return as_arrow(columns), ARROW
+    return json.dumps({"columns": columns}, separators=(",", ":")).encode(), "application/json"
+
+
+def as_arrow(columns: dict[str, list]) -> bytes:
+    sink, table = pa.BufferOutputStream(), pa.table(columns)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes(), ARROW
+    return sink.getvalue().to_pybytes()
 
 
 @dataclass
@@ -161,14 +161,13 @@ def main() -> None:
     p.add_argument("url", help="a server on this machine: http://127.0.0.1:8000")
     p.add_argument("--rows", type=int, default=1, help="rows of a request; their values are made up")
     p.add_argument("--arrow", action="store_true", help="send made-up rows as Arrow, not as JSON")
-    p.add_argument("--rates", help="requests a second, `50,100,200`; doubled until it is too much if not given")
+    p.add_argument("--rates", type=lambda text: [*map(float, text.split(","))], help="requests a second: 50,100,200")
     p.add_argument("--seconds", type=float, default=5, help="how long each rate lasts")
     p.add_argument("--connections", type=int, default=256, help="requests that may be on their way")
     p.add_argument("--out", type=Path, help="file for the figures, JSON")
     a = p.parse_args()
-    rates = None if a.rates is None else [float(r) for r in a.rates.split(",")]
-    options = {n: getattr(a, n) for n in ("rows", "arrow", "seconds", "connections")}
-    rounds = measure(a.url, rates=rates, token=os.environ.get("FASTREC_TOKEN"), **options)
+    options = {n: getattr(a, n) for n in ("rows", "arrow", "rates", "seconds", "connections")}
+    rounds = measure(a.url, token=os.environ.get("FASTREC_TOKEN"), **options)
     print(*(f"{n:>10}" for n in FIELDS))
     for one in rounds:
         print(*(f"{one[n]:10.2f}" for n in FIELDS), "" if not one["failed"] else one["statuses"])
