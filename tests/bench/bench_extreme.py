@@ -2,8 +2,22 @@
 
 One epoch of 40 M rows of ``fastrec.datasets.planted_ctr`` (``--rows``: 42 M, of which 2 M are scored): ids by a power
 law, one column of a million of them, and a click probability that is known, so that the best possible AUC is too. Nets
-of each batch size and rule (``--rules``; ``_extreme.py`` says what they are) are trained and scored. A rule's learning
-rates are those of its grid with the best AUC at the smallest batch, on ``--tune-rows`` rows; it then follows the rule.
+of each batch size and rule (``--rules``) are trained and scored.
+
+A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are chosen
+from ``GRIDS`` at the smallest batch; from there on they follow the rule alone.
+
+  AdamW       both rates ∝ √batch.
+  LAMB        the same, with one trust ratio per embedding table and none for biases and norms (which start at 0).
+  scaled      AdamW with ``1 - momentum`` and ``1 - β2`` ∝ batch (``scale_moms``), as far as to .5 and .1, and ε ∝ 1 /
+              batch. Embeddings have no momentum: a rare id would be moved on by a gradient of long ago. Their rate is
+              ∝ √(1 - β2), as a row that comes for the first time in a long while goes by rate / √(1 - β2).
+  scaledLAMB  LAMB with momentum, β2, ε and the embeddings' rate as in *scaled*; embeddings have no trust ratio.
+  CowClip     AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
+              other rate ∝ √batch (arXiv 2204.06240, section 5).
+
+The least β2, and that embeddings have no trust ratio, were chosen by nets of some 195 steps on a table of another seed.
+All warm up over the first part of the steps and then cool down by half a cosine (``fit_one_cycle``).
 
 Every net is written to the JSON file as soon as it is trained; ``--resume`` goes on where a run was stopped. Fields:
 ``rows`` trained on, ``seconds`` of training, ``ratio``: seconds of the same rule at the smallest batch over these,
@@ -14,17 +28,119 @@ all else), ``batch``, ``steps``, ``seed``. Records of cases that end in "rate" a
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import _extreme
+import numpy as np
+import torch
 from _timing import Options, Record, arguments, bare, cores, heading, read, table, use_threads, write
+from fastai.callback.core import Callback
 
 from fastrec.datasets import planted_ctr
+from fastrec.losses import BCE
+from fastrec.metrics import AUC
+from fastrec.models import DCNv2, TabularNet, emb_sz_rule
+from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
 from fastrec.tabular import TabularFrame
+from fastrec.training import CowClip, rec_learner
 
 CASE = "planted CTR"
+
+
+# Rates of embeddings and of all else that are tried at the smallest batch. Most ids come seldom: their vectors, which
+# start near 0, have few steps to go far in, and want a rate ten to thirty times that of the other layers.
+GRIDS = {
+    "AdamW": ([0.01, 0.002], [0.03, 0.002], [0.03, 0.006], [0.06, 0.002]),
+    "scaled": ([0.01, 0.002], [0.03, 0.002], [0.03, 0.006], [0.06, 0.002]),
+    "LAMB": ([0.01, 0.01], [0.03, 0.01], [0.1, 0.01], [0.1, 0.03]),
+    "scaledLAMB": ([0.03, 0.01], [0.06, 0.003], [0.06, 0.01], [0.06, 0.03]),
+    "CowClip": ([0.01, 0.002], [0.03, 0.002], [0.03, 0.006], [0.06, 0.002]),
+}
+SCALED, LAMBS = ("scaled", "scaledLAMB"), ("LAMB", "scaledLAMB")
+DECAY = 0.01
+MOMS, SQR_MOM, EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
+LEAST_MOM, LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
+WIDEST = 16  # floats of an embedding
+# A model, its layers, and the scale of the embeddings' first values (None: the model's own). Products of two columns'
+# vectors that start near 0 are found late or never; .6 was chosen on a table of another seed.
+NETS: dict[str, tuple[type, dict[str, Any], float | None]] = {
+    "dcn": (DCNv2, {"cross_layers": 1, "layers": [64, 32]}, 0.6),
+    "mlp": (TabularNet, {"layers": [64, 32]}, None),
+}
+VALID_BATCH = 65_536
+
+
+def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[float], list[float]]:
+    """Return learning rates and weight decays of embeddings and of all else; ``lrs`` are those at ``base``."""
+    embeddings, others = lrs
+    scaled = scale_lr(others, bs, base, rule="sqrt")
+    if rule in SCALED:
+        new = (1 - scale_moms(SQR_MOM, bs, base, floor=LEAST_SQR_MOM)) / (1 - SQR_MOM)
+        return [embeddings * new**0.5, scaled], [DECAY, DECAY]
+    if rule == "CowClip":  # as scale_lr(…, rule="cowclip") has it where both rates begin alike
+        return [embeddings, scaled], [DECAY * bs / base, DECAY]
+    return [scale_lr(embeddings, bs, base, rule="sqrt"), scaled], [DECAY, DECAY]
+
+
+def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, dict[str, float]]:
+    """Return momentum of embeddings and of all else over the training (None: the default), and other settings."""
+    if rule not in SCALED:
+        return None, {}
+    moms = scale_moms(MOMS, bs, base, floor=LEAST_MOM)
+    more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=LEAST_SQR_MOM), "eps": EPS * base / bs}
+    return [np.array([0.0, m]) for m in moms], more
+
+
+def train(
+    frame: TabularFrame, rule: str, lrs: list[float], *, bs: int, base: int, seed: int = 0, net: str = "dcn"
+) -> dict[str, Any]:
+    """Train one net by one of ``GRIDS``, whose ``lrs`` were chosen at batch size ``base``.
+
+    Returns:
+        AUC and loss of the validation rows; seconds and steps of the training.
+    """
+    torch.manual_seed(seed)
+    dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
+    widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}
+    moms, more = moments_of(rule, bs, base)
+    opt_func = partial(adamw, **more)
+    if rule in LAMBS:
+        opt_func = partial(lamb, adapt_1d=False, adapt_tables=rule == "LAMB", **more)
+    arch, layers, std = NETS[net]
+    cbs = [CowClip()] if rule == "CowClip" else []
+    options = layers | {"emb_szs": widths, "grads": "rows", "n_out": 1, "splitter": split_embeddings}
+    learn = rec_learner(dls, arch, **options, opt_func=opt_func, loss_func=BCE(), metrics=AUC(), cbs=cbs)
+    if std is not None:
+        learn.model.embeds.reset_parameters(std)
+    rates, decays = rates_of(rule, lrs, bs, base)
+    clock = _Clock()
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(1, rates, wd=decays, moms=moms, cbs=clock)
+    _, loss, auc = learn.recorder.values[-1]
+    found = {"auc": round(auc, 6), "loss": round(loss, 6), "seconds": round(clock.seconds, 3)}
+    return found | {"steps": clock.steps}
+
+
+class _Clock(Callback):
+    seconds, steps = 0.0, 0
+
+    def before_train(self) -> None:
+        self.began = _now()
+
+    def after_step(self) -> None:
+        self.steps += 1
+
+    def after_train(self) -> None:
+        self.seconds += _now() - self.began
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # what was started there is to be counted
+    return time.perf_counter()
 
 
 class Results:
@@ -49,13 +165,13 @@ class Results:
 def chosen_rates(sample: TabularFrame, rule: str, results: Results, options: Options) -> list[float]:
     """Return the rates of the rule's grid, of embeddings and of all else, with the best AUC at the smallest batch."""
     base, aucs = options.batches[0], []
-    for lrs in _extreme.GRIDS[rule]:
+    for lrs in GRIDS[rule]:
         key = {"case": f"{CASE}, rate", "system": rule, "batch": base, "seed": 0, "lr": lrs}
         key |= {"train_rows": sample.split, "net": options.net}
         if results.find(key) is None:
-            results.add(key, _extreme.train(sample, rule, lrs, bs=base, base=base, net=options.net))
+            results.add(key, train(sample, rule, lrs, bs=base, base=base, net=options.net))
         aucs.append(results.find(key)["auc"])
-    return _extreme.GRIDS[rule][aucs.index(max(aucs))]
+    return GRIDS[rule][aucs.index(max(aucs))]
 
 
 def trained(frame: TabularFrame, rule: str, lrs: list[float], results: Results, options: Options) -> Iterator[Record]:
@@ -69,9 +185,9 @@ def trained(frame: TabularFrame, rule: str, lrs: list[float], results: Results, 
             key = {"case": CASE, "system": rule, "batch": bs, "seed": seed, "base_lr": lrs}
             key |= {"train_rows": frame.split, "net": options.net}
             if results.find(key) is None:
-                run = _extreme.train(frame, rule, lrs, bs=bs, base=base, seed=seed, net=options.net)
+                run = train(frame, rule, lrs, bs=bs, base=base, seed=seed, net=options.net)
                 first = results.find({**key, "batch": base}) or run
-                shown = [float(f"{x:.4g}") for x in _extreme.rates_of(rule, lrs, bs, base)[0]]
+                shown = [float(f"{x:.4g}") for x in rates_of(rule, lrs, bs, base)[0]]
                 more = {"ratio": round(first["seconds"] / run["seconds"], 2)}
                 more["auc_lost"] = round(first["auc"] - run["auc"], 6)
                 results.add({**key, "lr": shown, "bayes_auc": bayes}, run, **more)
@@ -108,10 +224,10 @@ def main() -> None:
         __doc__,
         rows=(42_000_000, "planted clicks; 2 M of them are scored"),
         tune_rows=(4_000_000, "of planted clicks, to choose rates on"),
-        rules=(tuple(_extreme.GRIDS), "optimizers and what changes with the batch"),
+        rules=(tuple(GRIDS), "optimizers and what changes with the batch"),
         batches={"default": [4_096, 16_384, 65_536, 204_800, 819_200], **sizes},
         seeds=(1, "nets in each cell"),
-        net={"choices": list(_extreme.NETS), "default": "dcn", "help": "what is trained"},
+        net={"choices": list(NETS), "default": "dcn", "help": "what is trained"},
         threads=(cores(), "default: all cores"),
         out=(Path("runs/bench/extreme.json"), "the file of results"),
         resume=(False, "leave out what the file of results has"),

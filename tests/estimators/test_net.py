@@ -23,7 +23,6 @@ from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.optim import AdamW, adamw
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
-from tests.bench import _extreme
 
 KINDS = ["gym", "pool", "spa"]
 
@@ -111,11 +110,11 @@ def test_large_batches_are_trained_by_adamw_without_momentum_of_embeddings(learn
 def test_the_rule_of_large_batches_is_the_one_that_was_measured(bs):
     net = TabularNet([(4, 4)], 1, 1, [4])
     rule, schedule = fit_options(net, 2e-3, bs, 3_000)
-    rates, _ = _extreme.rates_of("scaled", [2e-3, 2e-3], bs, 3_000)
-    moms, more = _extreme.moments_of("scaled", bs, 3_000)
-    assert schedule["lr_max"] == pytest.approx(rates)
+    times = bs / 3_000  # rule "scaled" of bench_extreme
+    sqr_mom, moms = max(0.9, 1 - 0.01 * times), [[0.0, max(0.5, 1 - times * (1 - m))] for m in (0.95, 0.85, 0.95)]
+    assert schedule["lr_max"] == pytest.approx([2e-3 * ((1 - sqr_mom) / 0.01) ** 0.5, 2e-3 * times**0.5])
     np.testing.assert_allclose(schedule["moms"], moms)
-    assert rule["opt_func"].keywords == pytest.approx(more)
+    assert rule["opt_func"].keywords == pytest.approx({"sqr_mom": sqr_mom, "eps": 1e-5 / times})
 
 
 def test_smaller_batches_are_trained_as_ever():
