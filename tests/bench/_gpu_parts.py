@@ -19,6 +19,15 @@ from _gpu_trace import At, seconds_of, share, synchronize
 from _gpu_training import frame, learner
 from _timing import Record, Timing, bare, record
 
+from fastrec.errors import DeviceMemoryError
+from fastrec.estimators import NetModel, XGBModel
+from fastrec.estimators.base import Estimator
+from fastrec.features import CountEncode, FeatureSet, GroupStats, Lag, TargetEncode
+from fastrec.sequences import NextItemNet, SessionFrame
+from fastrec.table import Table
+from fastrec.tabular.packed import Layout, Packed
+from fastrec.validate import Rows
+
 CPU = torch.device("cpu")
 PARTITIONS = 8
 
@@ -57,9 +66,7 @@ def _values(table: Any, names: list[str]) -> np.ndarray:
     return torch.stack(found, 1).cpu().numpy()
 
 
-def _log(rows: int, device: torch.device) -> Any:
-    from fastrec.table import Table
-
+def _log(rows: int, device: torch.device) -> Table:
     table = Table.read(event_log(rows, ordered=True).to_pandas(), device=device)
     assert table.device.type == device.type, f"the table is on {table.device}"
     return table
@@ -95,24 +102,18 @@ def _trained(way: str, device: torch.device, rows: int) -> np.ndarray:
     return said.mean(0).cpu().double().numpy()
 
 
-def _rows(device: torch.device, rows: int, **columns: list[str]) -> Any:
-    from fastrec.validate import Rows
-
+def _rows(device: torch.device, rows: int, **columns: list[str]) -> Rows:
     table = _log(rows, device)
     return Rows(table, "binary", **columns, label=table["clicked"].number().cpu())
 
 
 def _trees(device: torch.device, rows: int) -> np.ndarray:
-    from fastrec.estimators import XGBModel
-
     data = _rows(device, rows, conts=["price", "item"])
     model = XGBModel("trees", rounds=10).fit(data, seed=0, device=device)
     return model.predict(data).numpy().mean(keepdims=True)
 
 
 def _sessions(device: torch.device, rows: int) -> np.ndarray:
-    from fastrec.sequences import NextItemNet
-
     log = session_log(min(rows, 2_000) // 10, 100)
     net = NextItemNet("SASRec", epochs=1, warm=False)
     net.device = device
@@ -122,9 +123,6 @@ def _sessions(device: torch.device, rows: int) -> np.ndarray:
 
 def _saved(device: torch.device, rows: int) -> np.ndarray:
     """Check that a net saved on the device predicts the same on the CPU."""
-    from fastrec.estimators import NetModel
-    from fastrec.estimators.base import Estimator
-
     data = _rows(device, rows, cats=["city"], conts=["price"])
     model = NetModel("net", model="TabularNet", epochs=1, bs=256, options={"layers": [16]})
     model.fit(data, seed=0, device=device)
@@ -151,18 +149,14 @@ EXACT = ("table", "features", "packed rows", "loader")  # what learns differs by
 
 
 def trees(at: At, *, rows: int, rounds: int) -> Iterator[Record]:
-    from fastrec.estimators import XGBModel
-
     data, model = _rows(at.device, rows, conts=["price", "item", "user"]), XGBModel("trees", rounds=rounds)
     fit, predict = partial(model.fit, data, seed=0, device=at.device), partial(model.predict, data)
     for case, run in (("training", fit), ("predicting", predict)):
         yield bare(f"trees, {case}", f"XGBoost, {rounds} rounds", rows, seconds_of(run, at.device))
 
 
-def session_log(count: int, items: int) -> Any:
+def session_log(count: int, items: int) -> SessionFrame:
     """Draw sessions of geometric lengths, 6 events on average, items' frequencies in proportion to 1 / (rank + 10)."""
-    from fastrec.sequences import SessionFrame
-
     rng = np.random.default_rng(0)
     lengths = rng.geometric(1 / 5, count) + 1
     return SessionFrame({"items": np.split(skewed(rng, items, lengths.sum()), np.cumsum(lengths)[:-1])}, item="items")
@@ -170,14 +164,12 @@ def session_log(count: int, items: int) -> Any:
 
 def sessions(at: At, *, count: int, items: int) -> Iterator[Record]:
     """Time an epoch over every event, and the best items of every session, after a warm-up."""
-    from fastrec.sequences import NextItemNet
-
     log = session_log(count, items)
     few = log.take(torch.arange(min(count, 500)))
 
-    def seconds(run: Callable[..., Any], *args: Any, **how: Any) -> float:
+    def seconds(run: Callable[[], Any]) -> float:
         synchronize(at.device)
-        return timeit.timeit(lambda: (run(*args, **how), synchronize(at.device)), number=1)
+        return timeit.timeit(lambda: (run(), synchronize(at.device)), number=1)
 
     for net in ("SASRec", "GRU4Rec"):
         for half in (False, True):
@@ -186,14 +178,12 @@ def sessions(at: At, *, count: int, items: int) -> Iterator[Record]:
             model.fit(few, seed=0)
             events = len(log.values) - len(log)  # the first of a session is nobody's target
             name = f"{net}, {'bf16 logits' if half else 'float32'}"
-            yield bare("sessions, an epoch", name, events, seconds(model.fit, log, seed=0))
-        yield bare("sessions, the best 20 items", net, len(log), seconds(model.recommend, log, 20))
+            yield bare("sessions, an epoch", name, events, seconds(partial(model.fit, log, seed=0)))
+        yield bare("sessions, the best 20 items", net, len(log), seconds(partial(model.recommend, log, 20)))
 
 
 def dask(at: At, *, rows: int) -> Iterator[Record]:
     """Compare features of a dask-cuDF frame with those of a cuDF frame; off CUDA pandas and Dask stand for the two."""
-    from fastrec.features import CountEncode, FeatureSet, GroupStats, Lag, TargetEncode
-
     frame = event_log(rows, ordered=True).to_pandas()
     if at.device.type == "cuda":
         import cudf
@@ -215,28 +205,23 @@ def dask(at: At, *, rows: int) -> Iterator[Record]:
         found = found.to_pandas() if hasattr(found, "to_pandas") else found
         made[system] = found.to_numpy("float64", na_value=np.nan)
 
-    timings = {
-        system: Timing(seconds_of(partial(values, system, df), at.device))
-        for system, df in (("one frame", frame), (f"{PARTITIONS} partitions", cut))
-    }
-    own = timings["one frame"]
+    whole, parts = "one frame", f"{PARTITIONS} partitions"
+    timings = {n: Timing(seconds_of(partial(values, n, df), at.device)) for n, df in ((whole, frame), (parts, cut))}
     for system, timing in timings.items():
-        same = np.allclose(made["one frame"], made[system], rtol=1e-6, atol=1e-9, equal_nan=True)
-        yield record("features, dask", system, rows, timing, own, same=same)
+        same = np.allclose(made[whole], made[system], rtol=1e-6, atol=1e-9, equal_nan=True)
+        yield record("features, dask", system, rows, timing, timings[whole], same=same)
 
 
 def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
     """Time an exported run by onnxruntime on the device: raw columns to score, and the net alone from codes to score.
 
-    Seconds of a call are the median and the 99th percentile, copies to the device and back are in it. The net's size
-    does not go by the rows to train on.
+    Seconds of a call are the median and the 99th percentile, copies to the device and back are in it.
     """
     from bench_serving import exported, planted
 
     from fastrec.serve.export import feeds_of
     from fastrec.serve.session import open_session
     from fastrec.serve.verify import read_about
-    from fastrec.table import Table
 
     def outputs(session: Any, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         taken = {i.name for i in session.get_inputs()}
@@ -266,14 +251,10 @@ def serving(at: At, *, rows: int, batch: int, calls: int) -> Iterator[Record]:
 
 
 def memory(at: At) -> Iterator[Record]:
-    from fastrec.errors import DeviceMemoryError
-    from fastrec.tabular.packed import Layout, Packed
-
-    rows, begun, said = 1 << 46, time.perf_counter(), None
+    rows, begun, said, named = 1 << 46, time.perf_counter(), None, False
     try:
         Packed.empty(rows, Layout(4, 4), device=at.device)
     except DeviceMemoryError as error:
-        said = error
-    named = said is not None and f"{rows:,} packed rows" in str(said) and bool(said.remedy)
+        said, named = error, f"{rows:,} packed rows" in str(error) and bool(error.remedy)
     seconds = time.perf_counter() - begun
     yield bare("out of memory", "fastrec", rows, seconds, named=named, notes=str(said)) | {"rows_per_s": None}

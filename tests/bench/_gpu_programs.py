@@ -29,8 +29,10 @@ def program(
     """Run a program of this repository with ``FASTREC_DEVICE`` set; what it says goes to the file ``log``.
 
     It is interrupted in time to write what it has before ``limit`` seconds are over, then ended. With ``group`` it has
-    a process group of its own, of which nothing is left once it has ended. Returned are its exit status,
-    ``OVER_LIMIT`` or ``INTERRUPTED`` (where this process was), and the seconds that it ran.
+    a process group of its own, of which nothing is left once it has ended.
+
+    Returns:
+        its exit status, ``OVER_LIMIT`` or ``INTERRUPTED`` (where this process was), and the seconds that it ran.
     """
     env = {**os.environ, "FASTREC_DEVICE": device, "PYTHONUNBUFFERED": "1"}
     env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +13,6 @@ from fastrec.errors import DeviceError
 from fastrec.sequences import SessionFrame
 from fastrec.sequences.reading import code_items
 from fastrec.table import Table
-from tests.device import standin
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("sequences", "retrieval", "scale", "serve", "monitor", "competition/streamed")
@@ -49,13 +45,3 @@ def test_a_table_without_columns_takes_those_of_another_device() -> None:
     made = Table({}).with_columns({"x": torch.zeros(2, device="meta")})
     assert made.device.type == "meta"
     assert Table({"a": torch.zeros(2)}).with_columns({"x": torch.ones(2)})["x"].values.tolist() == [1, 1]
-
-
-@pytest.mark.skipif(standin.missing() is not None, reason=str(standin.missing()))
-def test_pieces_that_mixed_devices_stay_on_one() -> None:
-    """In a process of its own: torch takes an accelerator for good."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    env.pop("FASTREC_DEVICE", None)
-    command = [sys.executable, str(ROOT / "tests/rapids/on_standin.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
-    assert done.stdout.strip() == "right", done.stderr[-3000:]
