@@ -1,19 +1,13 @@
 """From the raw files to validation scores, one improvement after the other: ``make bench-e2e``, or this file.
 
 The task is that of "Accelerating recommender system training 15x with RAPIDS" (RecSys Challenge 2019) on simulated
-files in the challenge's form, simulated once for a number of rows. The rows of the table are ``SYSTEMS`` of
-``_e2e_train.py``, each on top of the one before: reading and features by fastrec, handed to ``TabularPandas``; then
-``TabularFrame``; the loader; ``TabularNet`` with the fused AdamW; embeddings with a rate of their own and without
-momentum; bfloat16 where that is faster; larger batches; rows in the device's memory. ``stock, tuned pandas`` is stock
-with three steps of its pandas in the fastest way that was found (``_e2e_stock.py``).
+files in the challenge's form. The rows of the table are ``SYSTEMS`` of ``_e2e_train.py``, each on top of the one
+before. ``stock, tuned pandas`` is stock with three steps of its pandas in the fastest way that was found.
 
 The net is the same throughout. Both sides' columns are compared first. Reading, features and preprocessing are timed
 ``--repeats`` times by turns, training and prediction once for each of ``--seeds`` by turns; the table has medians.
 Learning rates are the best of a grid by the loss on the last training day (``tune``); no system's time has the search
-in it.
-
-A record has, besides the fields of ``_timing.py``: ``stages`` (seconds by stage), means and standard deviations over
-seeds ``auc_mean auc_sd mrr_mean mrr_sd``, ``batch`` and ``lr``. ``ratio`` is stock's seconds over the system's.
+in it. ``ratio`` is stock's seconds over the system's.
 """
 
 from __future__ import annotations
@@ -34,24 +28,12 @@ import _e2e_data as data
 import _e2e_fastrec as ours
 import _e2e_stock as stock
 import _e2e_train as training
+import _timing
 import numpy as np
 import torch
 from _e2e_data import CONTS, LAYERS
 from _e2e_train import BATCH, EMB_SZS, SYSTEMS, UPDATES, Settings, System, Trained
-from _timing import (
-    Options,
-    Record,
-    arguments,
-    by_turns,
-    cores,
-    heading,
-    product_speed,
-    put,
-    table,
-    timed,
-    use_threads,
-    write,
-)
+from _timing import Options, Record
 
 Made = dict[str, Any]  # what a system trains from → (tabular object, Prepared)
 Seconds = dict[str, dict[str, list[float]]]  # way → stage → seconds of each run
@@ -78,7 +60,7 @@ def prepare(folder: Path, *, repeats: int, device: str = "cpu") -> tuple[Seconds
                 torch.cuda.synchronize()
             return made
 
-        made, wall, _ = timed(all_of_it)
+        made, wall, _ = _timing.timed(all_of_it)
         seconds[way][stage].append(wall)
         return made
 
@@ -104,7 +86,7 @@ def prepare(folder: Path, *, repeats: int, device: str = "cpu") -> tuple[Seconds
 
     ways = {"stock": partial(stocks, "stock"), "tuned": partial(stocks, "tuned"), "fastrec": fastrecs}
     made: dict[str, Made] = {}
-    for _, name in by_turns(ways, repeats):
+    for _, name in _timing.by_turns(ways, repeats):
         made.pop(name, None)  # two at a time would need twice the memory
         made[name] = ways[name]()
     return seconds, {**made["stock"], **made["fastrec"]}
@@ -122,7 +104,7 @@ def train(made: Made, settings: Settings, seeds: int) -> dict[str, list[Trained]
     """Train every system with every seed, by turns: system's name → one result a seed."""
     systems = [s for s in SYSTEMS if s.data in made and not (s.name == "+ bf16" and settings.amp is None)]
     found: dict[str, list[Trained]] = {s.name: [] for s in systems}
-    for seed, system in by_turns(systems, seeds):
+    for seed, system in _timing.by_turns(systems, seeds):
         gc.collect()
         one = training.run(system, *made[system.data], settings, seed)
         found[system.name].append(one)
@@ -159,26 +141,14 @@ def _record(system: System, seconds: Seconds, trained: list[Trained], settings: 
         stages["features"] += statistics.median(seconds[way]["handing over"])
     stages["preprocess"] = statistics.median(seconds[way]["preprocess"])
     stages |= {s: statistics.median(getattr(t, s) for t in trained) for s in ("train", "predict")}
-    total = sum(stages.values())
-    scores = {}
+    more: Record = {"stages": {stage: round(s, 4) for stage, s in stages.items()}, "seeds": len(trained)}
     for score in ("auc", "mrr"):
         values = [getattr(t, score) for t in trained]
-        scores[f"{score}_mean"] = round(statistics.mean(values), 5)
-        scores[f"{score}_sd"] = round(statistics.stdev(values), 5) if len(values) > 1 else 0.0
-    return {
-        "case": "end to end",
-        "system": system.name,
-        "rows": rows,
-        "seconds": round(total, 4),
-        "rows_per_s": round(rows / total),
-        "ratio": 1.0,
-        "stages": {stage: round(s, 4) for stage, s in stages.items()},
-        **scores,
-        "seeds": len(trained),
-        "batch": settings.batch(system),
-        "lr": np.round(settings.lr(system), 6).tolist(),
-        "amp": settings.amp if system.half else None,
-    }
+        more[f"{score}_mean"] = round(statistics.mean(values), 5)
+        more[f"{score}_sd"] = round(statistics.stdev(values), 5) if len(values) > 1 else 0.0
+    more |= {"batch": settings.batch(system), "lr": np.round(settings.lr(system), 6).tolist()}
+    more["amp"] = settings.amp if system.half else None
+    return _timing.bare("end to end", system.name, rows, round(sum(stages.values()), 4), **more)
 
 
 def settings_of(options: Options, made: Made) -> Settings:
@@ -186,10 +156,8 @@ def settings_of(options: Options, made: Made) -> Settings:
     prepared = made["frame"][1]
     rows = len(prepared.splits[0])
     batch = training.extreme_batch(rows)
-    lrs: dict[str, Any] = {}
-    for rule, text in (pair.split("=") for pair in options.lr.split(",") if pair):
-        rates = tuple(map(float, text.split(":")))
-        lrs[rule] = rates if len(rates) > 1 else rates[0]
+    given = {rule: [*map(float, text.split(":"))] for rule, text in (p.split("=") for p in options.lr.split(",") if p)}
+    lrs: dict[str, Any] = {rule: tuple(r) if len(r) > 1 else r[0] for rule, r in given.items()}
     if grids := {rule: grid for rule, grid in training.GRIDS.items() if rule not in lrs}:
         print("learning rates (at batch 4,096), by the loss on the last of the training days:", flush=True)
         frame = prepared.frame.take(torch.arange(rows))
@@ -230,7 +198,7 @@ def write_report(path: Path, records: Sequence[Record], sizes: tuple[int, int], 
     before, begin, rest = old.partition(_BEGIN)
     after = rest.partition(_END)[2].lstrip("\n") if begin else ""
     section = f"{_BEGIN}\n{_section(records, image.name, *sizes, settings)}{_END}\n"
-    put(path, f"{before.rstrip()}\n\n{section}" + (f"\n{after}" if after else ""))
+    _timing.put(path, f"{before.rstrip()}\n\n{section}" + (f"\n{after}" if after else ""))
 
 
 def _section(records: Sequence[Record], image: str, train: int, valid: int, settings: Settings) -> str:
@@ -242,7 +210,7 @@ def _section(records: Sequence[Record], image: str, train: int, valid: int, sett
         f"sessions and {valid:,} of the sessions that begin on the last day, which validate; one epoch. Seconds by "
         f"stage (medians), means ± standard deviations over {records[0]['seeds']} seeds.",
         "",
-        f"```\n{heading()}\n```",
+        f"```\n{_timing.heading()}\n```",
         "",
         f"| {' | '.join(HEAD)} |",
         "|:---|" + "---:|" * (len(HEAD) - 1),
@@ -262,7 +230,7 @@ def _section(records: Sequence[Record], image: str, train: int, valid: int, sett
     ]
     # what bounds the figure: the products of the dense layers at the speed that this machine reaches with them
     sizes = [sum(EMB_SZS.values()) + len(CONTS), *LAYERS, 2]
-    flop, rate = 6 * train * sum(a * b for a, b in pairwise(sizes)), product_speed(BATCH, *sizes[:2])
+    flop, rate = 6 * train * sum(a * b for a, b in pairwise(sizes)), _timing.product_speed(BATCH, *sizes[:2])
     last = records[-1]
     shares = ", ".join(f"{s} {last['stages'][s] / last['seconds']:.0%}" for s in STAGES)
     floor = (
@@ -295,7 +263,7 @@ def chart(path: Path, records: Sequence[Record]) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    return arguments(
+    return _timing.arguments(
         __doc__,
         argv,
         rows=(3_000_000, "candidates at least"),
@@ -303,7 +271,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         repeats=(3, "timed runs of what comes before training"),
         amp={"choices": ("auto", "bf16", "off"), "default": "auto", "help": "bfloat16, or not"},
         lr=("", "rates at batch 4,096 instead of the search: adamw=0.01,lamb=0.03,split=0.02:0.08"),
-        threads=(cores(), "that every system may use (default: all cores)"),
+        threads=(_timing.cores(), "that every system may use (default: all cores)"),
         device=("cuda" if torch.cuda.is_available() else "cpu", "cpu or cuda"),
         data=(Path("runs/e2e-data"), "where simulated files are kept"),
         format={"choices": ("csv", "parquet"), "default": "csv", "help": "of the log that both sides read"},
@@ -314,7 +282,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
 
 def main(argv: Sequence[str] | None = None) -> list[Record]:
     options = parse(argv)
-    use_threads(options.threads)
+    _timing.use_threads(options.threads)
     folder = data.files(options.rows, root=options.data, parquet=options.format == "parquet")
     warm_up(options)
     seconds, made = prepare(folder, repeats=options.repeats, device=options.device)
@@ -323,9 +291,9 @@ def main(argv: Sequence[str] | None = None) -> list[Record]:
     trained = train(made, settings, options.seeds)
     records = records_of(seconds, trained, settings, len(made["stock"][1].clicked))
     notes = [f"{one['system']}: {one['notes']}" for one in records if "notes" in one]
-    text = "\n".join([heading(), f"columns  {data.ABOUT}", table(HEAD, map(cells, records)), *notes])
+    text = "\n".join([_timing.heading(), f"columns  {data.ABOUT}", _timing.table(HEAD, map(cells, records)), *notes])
     write_report(options.report, records, tuple(map(len, made["frame"][1].splits)), settings)
-    write(options.out, records, text)
+    _timing.write(options.out, records, text)
     return records
 
 

@@ -32,10 +32,8 @@ _loaded: list[ctypes.CDLL] = []
 
 
 def missing() -> str | None:
-    """The reason why the stand-in cannot be built here; None: it can."""
-    if _compiler() is None:
-        return "the stand-in accelerator needs a C++ compiler (g++ or $CXX)"
-    return None
+    """Return the reason why the stand-in cannot be built here; None: it can."""
+    return None if _compiler() else "the stand-in accelerator needs a C++ compiler (g++ or $CXX)"
 
 
 def _compiler() -> str | None:
@@ -91,13 +89,6 @@ def _keeping_parameters(apply: Callable) -> Callable:
             torch.__future__.set_swap_module_params_on_conversion(swaps)
 
     return kept
-
-
-def counts() -> dict[str, int]:
-    """All trips since the stand-in was loaded, by kind."""
-    out = (ctypes.c_int64 * len(KINDS))()
-    load().standin_counts(out)
-    return dict(zip(KINDS, out, strict=True))
 
 
 def _device_module() -> ModuleType:

@@ -38,14 +38,15 @@ _RECIPES = {**{name: name for name in _SIMULATED}, "streamed": "trivago2019/stre
 def fastrec(*words: object, passes: tuple[int, ...] = (0,)) -> None:
     """Run a command of fastrec in a process of its own; any other exit code than these ends the record."""
     command = [sys.executable, "-m", "fastrec", *map(str, words)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     if done.returncode not in passes:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
 def column_values(column: object) -> np.ndarray:
-    """A column as an array that ``np.savez`` holds without pickle: numbers as float64 or integers, all else as text."""
+    """Turn a column into an array that ``np.savez`` holds without pickle: numbers, all else as text."""
     values = pd.Series(column)
     if pd.api.types.is_bool_dtype(values) or not pd.api.types.is_numeric_dtype(values):
         return np.array([repr(v) if v is not None else "" for v in values.tolist()], dtype=str)
@@ -53,23 +54,22 @@ def column_values(column: object) -> np.ndarray:
 
 
 def run_values(run: Path) -> Values:
-    """Out-of-fold and test predictions and the submission of a run."""
+    """Read out-of-fold and test predictions and the submission of a run."""
     found: Values = {}
     for path in sorted([*run.glob("oof/*.parquet"), *run.glob("test/*.parquet")]):
         table = pq.read_table(path)
         for name in table.column_names:
             found[f"{path.parent.name}/{path.stem}/{name}"] = column_values(table[name].to_pandas())
     for path in sorted(run.glob("submission.*")):
-        found[path.name] = text_values(path)
+        found[path.name] = lines_of(path)
     return found
 
 
-def text_values(path: Path) -> np.ndarray:
+def lines_of(path: Path) -> np.ndarray:
     return np.array(path.read_text(encoding="utf-8").splitlines(), dtype=str)
 
 
 def recipe(name: str, folder: Path) -> Values:
-    """A recipe on simulated data."""
     data, run, competition = folder / "data", folder / "run", name.partition("/")[0]
     fastrec("simulate", f"competitions/{competition}", "--rows", _SIMULATED[competition], "--out", data)
     fastrec("run", f"competitions/{name}", "--data", data, "--out", run)
@@ -77,14 +77,13 @@ def recipe(name: str, folder: Path) -> Values:
     if name == "census":
         fastrec("export", run, "--out", folder / "served")  # it ends with an error if a score differs by 1e-5
         fastrec("predict", run, "--data", data, "--out", folder / "again.csv")
-        found["again.csv"] = text_values(folder / "again.csv")
+        found["again.csv"] = lines_of(folder / "again.csv")
     return found
 
 
 def diginetica(folder: Path) -> Values:
-    """The next item of sessions that walk along a ring of items, with steps aside."""
-    rng = np.random.default_rng(0)
-    data = folder / "data"
+    """Run the recipe on sessions that walk along a ring of items, with steps aside."""
+    rng, data = np.random.default_rng(0), folder / "data"
     data.mkdir(parents=True)
 
     def walks(n: int) -> list[list[int]]:
@@ -99,7 +98,7 @@ def diginetica(folder: Path) -> Values:
 
 
 def table(task: str, folder: Path) -> Values:
-    """``fastrec.fit`` of a small table, with more time than it can use; of the binary one a retraining, too."""
+    """Fit a small table, with more time than it can use, and retrain the binary one."""
     import fastrec as library
 
     rng = np.random.default_rng(1)
@@ -121,7 +120,7 @@ def table(task: str, folder: Path) -> Values:
 
 
 def features(folder: Path) -> Values:
-    """``fit_transform`` and ``transform`` of every public generator's examples on three frames."""
+    """Apply ``fit_transform`` and ``transform`` of every public generator's examples to three frames."""
     from fastrec.features import FeatureSet
     from tests.features import frames
     from tests.features.examples import EXAMPLES
@@ -153,18 +152,12 @@ def differences(before: Values, after: Values) -> list[str]:
     """Name every array that is not there on both sides or whose values differ."""
     found = [f"{n}: only {'before' if n in before else 'after'}" for n in sorted(before.keys() ^ after.keys())]
     for name in sorted(before.keys() & after.keys()):
-        a, b = before[name], after[name]
-        if a.shape != b.shape:
-            found.append(f"{name}: shape {a.shape} before, {b.shape} after")
-        elif a.dtype.kind in "fiu" and b.dtype.kind in "fiu":
-            with np.errstate(invalid="ignore"):
-                far = ~((a == b) | (np.isnan(a.astype(float)) & np.isnan(b.astype(float))))
-                far &= ~(np.abs(a.astype(float) - b) <= TOLERANCE * np.maximum(1, np.abs(a)))
-            if far.any():
-                found.append(f"{name}: {int(far.sum())} of {a.size} differ, by {np.nanmax(np.abs(a - b)[far]):.3g}")
-        elif not np.array_equal(a, b):
-            first = int(np.flatnonzero(a != b)[0])
-            found.append(f"{name}: {a[first]!r} before, {b[first]!r} after at {first}")
+        numeric = all(v[name].dtype.kind in "fiu" for v in (before, after))
+        how = {"rtol": TOLERANCE, "atol": TOLERANCE} if numeric else {}
+        try:
+            (np.testing.assert_allclose if numeric else np.testing.assert_array_equal)(after[name], before[name], **how)
+        except AssertionError as error:
+            found.append(f"{name}: {' '.join(str(error).split())[:300]}")
     return found
 
 
@@ -180,18 +173,15 @@ def main() -> None:
         began = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="fastrec-golden-") as work:
             values = CASES[name](Path(work))
-        kept = asked.folder / f"{name}.npz"
+        kept, said = asked.folder / f"{name}.npz", []
         if asked.what == "record":
             np.savez_compressed(kept, **values)
-            said = [f"{len(values)} arrays recorded"]
         else:
             with np.load(kept, allow_pickle=False) as stored:
-                said = differences({n: stored[n] for n in stored.files}, values)
-            wrong += len(said)
-        print(
-            f"{name} ({time.perf_counter() - began:.0f} s): " + ("equal" if not said else "; ".join(said[:8])),
-            flush=True,
-        )
+                said = differences(dict(stored), values)
+        wrong += len(said)
+        about = "; ".join(said[:8]) or ("equal" if asked.what == "check" else f"{len(values)} arrays recorded")
+        print(f"{name} ({time.perf_counter() - began:.0f} s): {about}", flush=True)
     raise SystemExit(1 if wrong else 0)
 
 
