@@ -164,28 +164,24 @@ def test_the_smoke_names_what_differs(bench, at, monkeypatch):
 
 # The test-suite ------------------------------------------------------------------------------------------------------
 
-SAID = {
-    "two workers": """[gw0] [  1%] PASSED tests/a.py::fine[with blanks]
+SAID = """[gw0] [  1%] PASSED tests/a.py::fine[with blanks]
 tests/a.py::bad
 [gw1] [  2%] FAILED tests/a.py::bad
 [gw0] [  3%] SKIPPED tests/a.py::left
+tests/b.py::fine[with blanks] PASSED                     [  1%]
+tests/b.py::bad FAILED                                   [  2%]
+tests/b.py::left SKIPPED (not here)                      [  3%]
 tests/a.py::begun
-FAILED tests/a.py::bad - ValueError: no""",
-    "one": """tests/a.py::fine[with blanks] PASSED                     [  1%]
-tests/a.py::bad FAILED                                          [  2%]
-tests/a.py::left SKIPPED (not here)                             [  3%]
-tests/a.py::begun
-FAILED tests/a.py::bad - ValueError: no""",
-}
+FAILED tests/a.py::bad - ValueError: no"""
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_a_suite_is_counted_by_its_words_as_far_as_it_came(said, bench, tmp_path):
-    (tmp_path / "x.txt").write_text(SAID[said])
+def test_a_suite_is_counted_by_its_words_as_far_as_it_came(bench, tmp_path):
+    """By those of two workers, and of one."""
+    (tmp_path / "x.txt").write_text(SAID)
     one = bench.programs.suite_record(bench.programs.outcomes(tmp_path / "x.txt"), "cuda", 124, 10.0)
-    assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (1, 1, 1, 3)
-    assert one["failures"] == ["tests/a.py::bad"]
-    assert "1 skipped" in bench.report.report([{**one, "part": "suite"}])
+    assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 2, 6)
+    assert one["failures"] == ["tests/a.py::bad", "tests/b.py::bad"]
+    assert "2 skipped" in bench.report.report([{**one, "part": "suite"}])
 
 
 # Goals and report ----------------------------------------------------------------------------------------------------
@@ -304,14 +300,11 @@ def test_the_repository_s_report_has_every_goal_and_part(bench):
     assert told == list(bench.main.PARTS)
 
 
-def test_sections_by_hand_outlive_a_new_report(bench, tmp_path):
+@pytest.mark.parametrize("by_hand", ["", "\n## By hand\n\n### Below\n\n| a |\n"])
+def test_sections_by_hand_outlive_a_new_report(by_hand, bench, tmp_path):
     path = tmp_path / "GPU.md"
+    path.write_text(f"# fastrec on a GPU\n\nold\n{by_hand}\n## Goals\n\nold\n")
     for records in ([], [MACHINE, *E2E], [MACHINE]):
-        bench.report.write(path, records)
-        assert path.read_text() == bench.report.report(records)
-    by_hand = "\n## By hand\n\n### Below\n\n| a |\n"
-    path.write_text("# fastrec on a GPU\n\nold\n" + by_hand + "\n## Goals\n\nold\n")
-    for records in ([MACHINE, *E2E], [MACHINE]):
         bench.report.write(path, records)
         assert path.read_text() == bench.report.report(records) + by_hand
 
@@ -438,8 +431,7 @@ def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way, tm
     """As a script's background job, which ignores SIGINT from its start."""
     out, tests, pid = tmp_path / "gpu.json", tmp_path / "test_slow.py", tmp_path / "pid"
     tests.write_text(SLOW)
-    earlier = {**ONE, "part": "memory", "size": "small"}
-    out.write_text(json.dumps([earlier]))
+    out.write_text(json.dumps([earlier := {**ONE, "part": "memory", "size": "small"}]))
     command = [sys.executable, str(BENCH / "bench_gpu.py"), "--device", "cpu", "--small", "--minutes", "20"]
     command += ["--cases", "suite,memory,floors", "--tests", str(tests), "--jobs", "1", "--out", str(out)]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -447,9 +439,7 @@ def test_a_check_that_is_stopped_keeps_what_it_has_and_leaves_no_process(way, tm
         check = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     finally:
         signal.signal(signal.SIGINT, before)
-    for _ in range(1_000):
-        if pid.exists() and pid.read_text():
-            break
+    while not (pid.exists() and pid.read_text()):
         assert check.poll() is None
         time.sleep(0.1)
     check.send_signal(way)

@@ -29,21 +29,18 @@ def skewed(rng: np.random.Generator, size: int, rows: int) -> np.ndarray:
 def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int = 0) -> pa.Table:
     """Draw a log like a travel site's, without missing values.
 
-    Users have sessions (2.5 on average) and sessions have events (10 on average), so that both grow with the rows;
-    items (up to 100,000) and cities (1,000) do not. Their frequencies are skewed; four in five events are in the item's
-    own city. Times are whole seconds, no two of a user the same, so that every system sees one order. User, session,
-    item and city are int64 or, with keys of ``str``, text; rows are in the order of user and time, or in none.
+    Users have sessions (2.5 on average) and sessions have events (10 on average); four in five events are in the item's
+    own city. No two times of a user are the same, so that every system sees one order. User, session, item and city are
+    int64 or, with keys of ``str``, text; rows are in the order of user and time, or in none.
     """
     rng = np.random.default_rng(seed)
 
-    def runs(mean: float, count: int) -> np.ndarray:
-        """Numbers 0, 0, 0, 1, 1, …: each so many times as a geometric draw says."""
+    def runs(mean: float, count: int) -> np.ndarray:  # 0, 0, 0, 1, 1, …
         lengths = rng.geometric(1 / mean, int(count / mean * 1.5) + 100)
         return np.repeat(np.arange(len(lengths)), lengths)[:count]
 
     def ids(codes: np.ndarray, name: str) -> np.ndarray | pa.Array:
-        """Make increasing ids with gaps."""
-        numbers = np.cumsum(rng.integers(1, 1_000, int(codes.max()) + 1))
+        numbers = np.cumsum(rng.integers(1, 1_000, int(codes.max()) + 1))  # with gaps
         if keys == "int":
             return numbers[codes]
         return pa.array([f"{name[0].upper()}{number:011X}" for number in numbers.tolist()]).take(pa.array(codes))
@@ -55,8 +52,7 @@ def event_log(rows: int, *, keys: str = "int", ordered: bool = False, seed: int 
     item = rng.permutation(items)[drawn]
     drawn = skewed(rng, cities, rows)
     city = rng.permutation(cities)[drawn]
-    at_home = rng.random(rows) < 0.8
-    city = np.where(at_home, rng.integers(0, cities, items)[item], city)
+    city = np.where(rng.random(rows) < 0.8, rng.integers(0, cities, items)[item], city)
     rate = rng.beta(2, 6, items)[item]
     columns = {"row": np.arange(rows)}
     columns |= {name: ids(codes, name) for name, codes in zip(KEYS, (user, session, item, city), strict=True)}

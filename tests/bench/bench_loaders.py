@@ -1,13 +1,13 @@
 """Time fastrec's TabularFrame and loaders beside what one would use today: ``make bench-loaders``, or this file.
 
 Cases:
-  prepare   a raw pandas frame to ready tensors, beside fastai's TabularPandas (warm), of integers and of text.
-  random    the same with the splits that fastai's RandomSplitter draws, a fifth of the rows for validation.
-  wide      the same of tables of numbers alone: 93 counts of 62,000 rows, 369 numbers of 61,000.
-  epoch     one shuffled epoch, beside fastai's loader, torch's DataLoader over a TensorDataset (no and two workers, on
-            a quarter of the rows) and a bare loop of index_select over the same packed bytes.
-  stream    shuffled epochs from Parquet files and from the packed cache, beside NVTabular's loader on the same files;
-            the better of two epochs in a process of its own (needs the peer script and its environment).
+  prepare  a raw pandas frame to ready tensors, beside fastai's TabularPandas (warm), of integers and of text.
+  random   the same with the splits that fastai's RandomSplitter draws, a fifth of the rows for validation.
+  wide     the same of tables of numbers alone: 93 counts of 62,000 rows, 369 numbers of 61,000.
+  epoch    one shuffled epoch, beside fastai's loader, torch's DataLoader over a TensorDataset (no and two workers, on
+           a quarter of the rows) and a bare loop of index_select over the same packed bytes.
+  stream   shuffled epochs from Parquet files and from the packed cache, beside NVTabular's loader on the same files
+           (needs the peer script and its environment).
 """
 
 from __future__ import annotations
@@ -22,31 +22,19 @@ from _timing import NVTABULAR, Options, Record, Timing, race, record, run_cases
 from fastai.data.transforms import RandomSplitter
 from fastai.tabular.core import range_of
 
-KEYS = ("int", "str", "words")  # words: text of several widths
 
-
-def prepare(options: Options) -> Iterator[Record]:
-    for keys in KEYS:
-        yield from _beside(f"prepare, {keys}", _frames.tabular(options.rows, keys), options.repeats, split=False)
-
-
-def random(options: Options) -> Iterator[Record]:
-    for keys in KEYS:
-        yield from _beside(f"random splits, {keys}", _frames.tabular(options.rows, keys), options.repeats)
-
-
-def wide(options: Options) -> Iterator[Record]:
-    for rows, count in ((62_000, 93), (61_000, 369)):
-        yield from _beside(f"wide, {count} numbers", _frames.wide(rows, count), options.repeats)
-
-
-def _beside(case: str, df: Any, repeats: int, *, split: bool = True) -> Iterator[Record]:
-    splits = RandomSplitter(seed=0)(range_of(df)) if split else None
-    systems = {"fastrec": _frames.with_fastrec, "TabularPandas": _frames.with_fastai}
-    timings, made = race({name: partial(run, df, splits) for name, run in systems.items()}, repeats)
-    _frames.check_equal(made["fastrec"], made["TabularPandas"], split=split)
-    for system, timing in timings.items():
-        yield record(case, system, len(df), timing, timings["fastrec"])
+def made(options: Options, *, case: str) -> Iterator[Record]:
+    if case == "wide":
+        frames = ((f"wide, {n} numbers", _frames.wide(rows, n)) for rows, n in ((62_000, 93), (61_000, 369)))
+    else:  # words: text of several widths
+        frames = ((f"{case}, {keys}", _frames.tabular(options.rows, keys)) for keys in ("int", "str", "words"))
+    for name, df in frames:
+        splits = None if case == "prepare" else RandomSplitter(seed=0)(range_of(df))
+        systems = {"fastrec": _frames.with_fastrec, "TabularPandas": _frames.with_fastai}
+        timings, found = race({s: partial(run, df, splits) for s, run in systems.items()}, options.repeats)
+        _frames.check_equal(found["fastrec"], found["TabularPandas"], split=splits is not None)
+        for system, timing in timings.items():
+            yield record(name, system, len(df), timing, timings["fastrec"])
 
 
 def epoch(options: Options) -> Iterator[Record]:
@@ -98,7 +86,13 @@ def stream(options: Options) -> Iterator[Record]:
 if __name__ == "__main__":
     run_cases(
         __doc__,
-        {c.__name__: c for c in (prepare, random, wide, epoch, stream)},
+        {
+            "prepare": partial(made, case="prepare"),
+            "random": partial(made, case="random splits"),
+            "wide": partial(made, case="wide"),
+            "epoch": epoch,
+            "stream": stream,
+        },
         "loaders",
         about=f"frame    {_frames.ABOUT}",
         rows=(2_000_000, "of every case but wide"),
