@@ -71,10 +71,9 @@ def test_a_difference_between_the_sides_is_found(bench, sides, column):
     ours, theirs = bench.fastrec.columns(sides["ours"]), bench.stock.columns(sides["plain"])
     changed = theirs[column].copy()
     changed[7] = "another" if column == "item_id" else 77
-    with pytest.raises(SystemExit, match=rf"{column}\[7\]"):
-        bench.data.check_equal(ours, {**theirs, column: changed})
-    with pytest.raises(SystemExit, match=rf"{column}\[9\] is .* and 'nothing'"):
-        bench.data.check_equal(ours, {**theirs, column: theirs[column][:9]})
+    for other in (changed, theirs[column][:9]):
+        with pytest.raises(SystemExit, match=f"the two sides differ: {column}: "):
+            bench.data.check_equal(ours, {**theirs, column: other})
 
 
 def test_sessions_of_the_last_day_validate(bench, sides):

@@ -104,16 +104,14 @@ Columns = Mapping[str, np.ndarray]
 def check_same(who: str, expected: Columns, found: Columns, rtol: float = 1e-9, atol: float = 1e-12) -> None:
     """Stop the benchmark if two systems' columns differ: numbers must be close, all else equal."""
     for name, values in expected.items():
-        other = found[name]
-        n = min(len(values), len(other))
-        if values.dtype.kind in "iuf" and other.dtype.kind in "iuf":
-            same = np.isclose(other[:n], values[:n], rtol=rtol, atol=atol, equal_nan=True)
-        else:
-            same = other[:n].astype(str) == values[:n].astype(str)
-        if not same.all() or len(values) != len(other):
-            row = int(np.append(np.flatnonzero(~same), n)[0])
-            one, two = (x[row] if row < len(x) else "nothing" for x in (values, other))
-            raise SystemExit(f"{who} differ: {name}[{row}] is {one!r} and {two!r}")
+        both = found[name], values
+        try:
+            if all(v.dtype.kind in "iuf" for v in both):
+                np.testing.assert_allclose(*both, rtol=rtol, atol=atol)
+            else:
+                np.testing.assert_array_equal(*(v.astype(str) for v in both))
+        except AssertionError as error:
+            raise SystemExit(f"{who} differ: {name}: {error}") from None
 
 
 def use_threads(count: int) -> None:

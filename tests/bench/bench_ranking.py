@@ -13,14 +13,14 @@ The difference has a bootstrap interval over lists.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from _timing import DATA, arguments, bare, cores, table, timed, write
+from _timing import DATA, Options, Record, Timing, record, run_cases, timed
 
 from fastrec.metrics import bootstrap_metric, get_metric
 from fastrec.retrieval import make_candidates
@@ -91,9 +91,6 @@ def movielens(data: Path) -> Set:
     return train, test, {"group": "user", "item": "item", "label": "label", "metric": "ndcg@10"}
 
 
-SETS: dict[str, Callable[[Path], Set]] = {f.__name__: f for f in (trivago, xmarket, movielens)}
-
-
 def ours(train: pd.DataFrame, test: pd.DataFrame, about: Columns, minutes: float) -> np.ndarray:
     import fastrec
 
@@ -148,37 +145,22 @@ def peer(train: pd.DataFrame, test: pd.DataFrame, about: Columns, system: str) -
     return model.fit(x, y, **how).predict(xt)
 
 
-def main() -> None:
-    args = arguments(
-        __doc__,
-        data=DATA,
-        minutes=(5.0, "of fastrec, for each set"),
-        sets={"nargs": "*", "default": list(SETS), "choices": list(SETS)},
-        out=(Path("runs/bench/ranking.json"), "the file of results"),
-    )
-    torch.set_num_threads(cores())
-    made, lines = [], []
-    for name in args.sets:
-        train, test, about = SETS[name](args.data)
-        runs = {"fastrec": partial(ours, train, test, about, args.minutes)}
-        runs |= {system: partial(peer, train, test, about, system) for system in ("lightgbm", "xgboost", "catboost")}
-        found = {system: timed(run) for system, run in runs.items()}
-        said = {system: np.asarray(values) for system, (values, *_) in found.items()}
-        label = torch.tensor(test[about["label"]].to_numpy())
-        groups = torch.tensor(pd.factorize(test[about["group"]])[0])
-        seen = bootstrap_metric(about["metric"], label, said, groups=groups, seed=0)
-        scores = {n: get_metric(about["metric"])(label, s, groups=groups) for n, s in said.items()}
-        for system, score in scores.items():
-            apart, seconds = seen.difference("fastrec", system), found[system][1]
-            between = f"{apart.low:+.4f} to {apart.high:+.4f}" if system != "fastrec" else ""
-            ahead = f"{scores['fastrec'] - score:+.4f}"
-            lines.append([name, system, about["metric"], f"{score:.4f}", ahead, between, f"{seconds:.0f}"])
-            ratio = seconds / found["fastrec"][1]
-            made.append(bare(name, system, len(train), seconds, score=score) | {"ratio": ratio})
-    head = ("set", "system", "metric", "score", "fastrec ahead by", "95 %", "seconds")
-    print(table(head, lines, left=3))
-    write(args.out, made)
+def measure(options: Options, *, load: Callable[[Path], Set]) -> Iterator[Record]:
+    train, test, about = load(options.data)
+    runs = {"fastrec": partial(ours, train, test, about, options.minutes)}
+    runs |= {system: partial(peer, train, test, about, system) for system in ("lightgbm", "xgboost", "catboost")}
+    found = {system: timed(run) for system, run in runs.items()}
+    said = {system: np.asarray(values) for system, (values, *_) in found.items()}
+    label = torch.tensor(test[about["label"]].to_numpy())
+    groups = torch.tensor(pd.factorize(test[about["group"]])[0])
+    seen = bootstrap_metric(about["metric"], label, said, groups=groups, seed=0)
+    for system, values in said.items():
+        score, apart = get_metric(about["metric"])(label, values, groups=groups), seen.difference("fastrec", system)
+        notes = f"{about['metric']} {score:.4f}, fastrec ahead by {apart.low:+.4f} to {apart.high:+.4f}"
+        timing, own = (Timing(*found[n][1:]) for n in (system, "fastrec"))
+        yield record(load.__name__, system, len(train), timing, own, score=score, notes=notes)
 
 
 if __name__ == "__main__":
-    main()
+    sets = {load.__name__: partial(measure, load=load) for load in (trivago, xmarket, movielens)}
+    run_cases(__doc__, sets, "ranking", data=DATA, minutes=(5.0, "of fastrec, for each set"))
