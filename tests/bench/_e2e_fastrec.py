@@ -13,18 +13,8 @@ import numpy as np
 import torch
 from fastai.data.block import CategoryBlock
 
-from fastrec.features import (
-    Combine,
-    CountEncode,
-    Cross,
-    FeatureSet,
-    GroupPick,
-    GroupRank,
-    GroupStats,
-    History,
-    TargetEncode,
-    explode,
-)
+from fastrec.all import Combine, CountEncode, Cross, FeatureSet, GroupPick, GroupRank, GroupStats, History, TargetEncode
+from fastrec.features import explode
 from fastrec.segments import segment_min
 from fastrec.table import Table, concat
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
@@ -84,8 +74,7 @@ def features(log: Table, rows: Table) -> data.Prepared:
 
 
 def feature_set() -> FeatureSet:
-    by = ["session_id", "item_id"]
-    stats = {"stats": ["count", "steps"], "values": ["timestamp"]}
+    history = {"table": "touches", "stats": ["count", "steps"], "values": ["timestamp"], "name": "touch"}
     touched = GroupPick("position", by="list_id", order="touch_steps", name="touched")
     return FeatureSet(
         [
@@ -95,7 +84,7 @@ def feature_set() -> FeatureSet:
             GroupRank("count_item_id", by="list_id", descending=True),
             GroupRank("price", by="list_id"),
             Combine("price", "/", GroupStats("price", by="list_id", over="group"), name="price_over_mean"),
-            History(by, order="step", table="touches", **stats, name="touch"),
+            History(["session_id", "item_id"], order="step", **history),
             Combine("timestamp", "-", "touch_last_timestamp", name="touch_since"),
             Combine("position", "-", touched, name="offset_touched"),
         ]
@@ -117,10 +106,8 @@ def as_pandas(made: data.Prepared) -> data.Prepared:
 
 
 def preprocess(made: data.Prepared, *, device: str = "cpu") -> Any:
-    procs, place = [Categorify, FillMissing, Normalize], torch.device(device)
-    return TabularFrame(
-        made.frame, procs, data.CATS, data.CONTS, data.TARGET, CategoryBlock, splits=made.splits, device=place
-    )
+    about = [Categorify, FillMissing, Normalize], data.CATS, data.CONTS, data.TARGET, CategoryBlock
+    return TabularFrame(made.frame, *about, splits=made.splits, device=torch.device(device))
 
 
 def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:

@@ -2,9 +2,8 @@
 
 Repeated text is categorical from the start, sessions and items are integers, no step loops over rows, histories come
 from a merge on two integer keys (faster here than ``merge_asof``). Three steps are written in two ways: plain, as the
-libraries' documentation has them, and *tuned*, in the fastest way that was found. Plain are ``read_csv``'s own parser,
-``str.split`` and ``explode``, and target means learned on the other folds and joined to the fold. Tuned are Arrow's
-parser, one split of all lists with ``np.repeat``, and target means as differences of two ``transform``s.
+libraries' documentation has them, and *tuned*, in the fastest way that was found: Arrow's parser, one split of all
+lists with ``np.repeat``, and target means as differences of two ``transform``s.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import Any
 import _e2e_data as data
 import numpy as np
 import pandas as pd
+from fastai.data.block import CategoryBlock
+from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 
 _KEPT = ["session", "step", "timestamp", "user_id", "city", "current_filters", "platform", "device", "is_valid", "fold"]
 
@@ -51,11 +52,8 @@ def read(folder: Path, *, tuned: bool = False) -> tuple[pd.DataFrame, pd.DataFra
 
 def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> data.Prepared:
     of_session = log.groupby("session", sort=False)
-    for name, before in (
-        ("last_action", of_session["action_type"].shift()),
-        ("session_since", of_session["timestamp"].diff()),
-    ):
-        rows[name] = before.iloc[rows["row"].to_numpy()].array
+    rows["last_action"] = of_session["action_type"].shift().iloc[rows["row"].to_numpy()].array
+    rows["session_since"] = of_session["timestamp"].diff().iloc[rows["row"].to_numpy()].array
     valid = rows["is_valid"].to_numpy()
     known = rows[data.TARGET].where(~valid)  # missing where it is to be predicted
     for keys in (["item_id"], ["item_id", "city"]):
@@ -72,9 +70,8 @@ def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> d
     rows["price_over_mean"] = rows["price"] / of_list["price"].transform("mean")
     _of_touches(log, rows)
     splits = (np.flatnonzero(~valid).tolist(), np.flatnonzero(valid).tolist())  # fastai adds the two lists
-    return data.Prepared(
-        rows[[*data.USED]], splits, *(rows[n].to_numpy() for n in ("list_id", data.TARGET, "timestamp"))
-    )
+    rest = (rows[n].to_numpy() for n in ("list_id", data.TARGET, "timestamp"))
+    return data.Prepared(rows[[*data.USED]], splits, *rest)
 
 
 def target_by_fold(rows: pd.DataFrame, known: pd.DataFrame, keys: list[str]) -> pd.Series:
@@ -109,10 +106,8 @@ def _of_touches(log: pd.DataFrame, rows: pd.DataFrame) -> None:
     here = rows[["session", "item_id", "step"]].reset_index(names="at")
     pairs = here.merge(touches, on=["session", "item_id"], suffixes=("", "_of_touch"))
     pairs = pairs[pairs["step_of_touch"] < pairs["step"]]
-    found = pairs.groupby("at").agg(
-        count=("step_of_touch", "size"), last=("step_of_touch", "max"), time=("timestamp", "max")
-    )
-    found = found.reindex(rows.index)
+    told = {"count": ("step_of_touch", "size"), "last": ("step_of_touch", "max"), "time": ("timestamp", "max")}
+    found = pairs.groupby("at").agg(**told).reindex(rows.index)
     rows["touch_count"] = found["count"].fillna(0)
     rows["touch_since"] = rows["timestamp"] - found["time"]
     touched = rows.loc[found["last"].notna(), ["list_id", "position"]].assign(last=found["last"])
@@ -121,15 +116,10 @@ def _of_touches(log: pd.DataFrame, rows: pd.DataFrame) -> None:
 
 
 def preprocess(made: data.Prepared) -> Any:
-    from fastai.data.block import CategoryBlock
-    from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
-
+    about = [Categorify, FillMissing, Normalize], list(data.CATS), list(data.CONTS), data.TARGET, CategoryBlock()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about pandas' options and arrays
-        procs = [Categorify, FillMissing, Normalize]
-        return TabularPandas(
-            made.frame, procs, list(data.CATS), list(data.CONTS), data.TARGET, CategoryBlock(), splits=made.splits
-        )
+        return TabularPandas(made.frame, *about, splits=made.splits)
 
 
 def columns(made: data.Prepared, step: int = 1) -> dict[str, np.ndarray]:

@@ -153,18 +153,9 @@ def machine(device: torch.device, **more: str) -> Record:
     names = ("torch", "cudf-cu13", "dask-cudf-cu13", "cuml-cu13", "rmm-cu13", "cupy-cuda13x", "xgboost", "fastai")
     about = {"device": "CPU", "on_gpu": False, "driver": None, "cuda": torch.version.cuda}
     if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
-        about |= {"device": f"{found.name}, {found.total_memory / 2**30:.0f} GiB", "on_gpu": True, "driver": _driver()}
+        found, driver = torch.cuda.get_device_properties(device), Path("/proc/driver/nvidia/version")
+        about |= {"device": f"{found.name}, {found.total_memory / 2**30:.0f} GiB", "on_gpu": True}
+        if driver.exists():
+            about["driver"] = driver.read_text().splitlines()[0].removeprefix("NVRM version:").strip()
         about["capability"] = f"{found.major}.{found.minor}"
     return bare("machine", about["device"], 0, **about, versions=versions(names), **more)
-
-
-def _driver() -> str | None:
-    path = Path("/proc/driver/nvidia/version")
-    if path.exists():
-        return path.read_text().splitlines()[0].removeprefix("NVRM version:").strip()
-    try:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return subprocess.run(query, capture_output=True, text=True, timeout=30).stdout.strip().splitlines()[0]
-    except (OSError, subprocess.TimeoutExpired, IndexError):
-        return None
