@@ -20,14 +20,8 @@ import pyarrow.parquet as pq
 from _timing import check_same
 
 CLICK = "clickout item"
-ITEM_ACTIONS = (
-    "interaction item image",
-    "interaction item info",
-    "interaction item rating",
-    "interaction item deals",
-    "search for item",
-    CLICK,
-)
+OTHERS = [f"interaction item {kind}" for kind in ("image", "info", "rating", "deals")]
+ITEM_ACTIONS = (*OTHERS, "search for item", CLICK)
 TEXTS = ("user_id", "session_id", "action_type", "platform", "city", "device", "current_filters")  # repeated values
 COLUMNS = (*TEXTS, "timestamp", "step", "reference", "impressions", "prices")
 TYPES = {n: pa.int64() if n in ("timestamp", "step") else pa.string() for n in COLUMNS}
@@ -36,33 +30,15 @@ DAY = 86_400  # seconds
 FOLDS, SMOOTH = 5, 20
 
 TARGET = "clicked"
-WIDTHS = {  # of the embeddings, by categorical column; marks of missing values get FLAG_WIDTH
-    "user_id": 16,
-    "item_id": 16,
-    "city": 8,
-    "current_filters": 8,
-    "platform": 4,
-    "device": 2,
-    "position": 3,
-    "last_action": 3,
-}
+# Of the embeddings, by categorical column; marks of missing values get FLAG_WIDTH.
+WIDTHS = {"user_id": 16, "item_id": 16, "city": 8, "current_filters": 8, "platform": 4, "device": 2}
+WIDTHS |= {"position": 3, "last_action": 3}
 FLAG_WIDTH = 1
 LAYERS = (64, 32)
 CATS = tuple(WIDTHS)
-CONTS = (
-    "te_item_id__clicked",
-    "te_item_id_x_city__clicked",
-    "count_item_id",
-    "count_user_id",
-    "descrank_count_item_id__list_id",
-    "price",
-    "rank_price__list_id",
-    "price_over_mean",
-    "touch_count",
-    "touch_since",
-    "offset_touched",
-    "session_since",
-)
+CONTS = ("te_item_id__clicked", "te_item_id_x_city__clicked", "count_item_id", "count_user_id")
+CONTS += ("descrank_count_item_id__list_id", "price", "rank_price__list_id", "price_over_mean")
+CONTS += ("touch_count", "touch_since", "offset_touched", "session_since")
 USED = (*CATS, *CONTS, TARGET)
 ABOUT = (
     f"{len(CATS)} categorical columns ({', '.join(f'{n} {w}' for n, w in WIDTHS.items())} wide), {len(CONTS)} numbers "

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 from _auto_simulated import counts, flights, wide
-from _timing import DATA, Options, Record, arguments, cores, read, table, timed, write
+from _timing import DATA, Options, Record, arguments, cores, read, timed, write
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import train_test_split
 
@@ -220,13 +220,9 @@ def main() -> None:
                 found.append(line | {"rows_per_s": len(truth) / seconds, "ratio": None})
                 print(line, flush=True)
                 write(a.out, found)
-    lines = []
-    for names, own in pd.DataFrame(found).groupby(["case", "metric", "system"], sort=False):  # means over the seeds
-        scores = [f"{x:.5f}" for x in (own["score"].mean(), own["score"].min(), own["score"].max())]
-        means = [f"{x:.0f}" for x in own[["seconds", "cpu_seconds"]].mean()]
-        lines.append([*names, str(len(own)), *scores, *means])
-    head = ("table", "metric", "system", "seeds", "score", "from", "to", "s", "CPU s")
-    print(table(head, lines, left=3))
+    by = pd.DataFrame(found).groupby(["case", "metric", "system"], sort=False)  # over the seeds
+    told = {"seeds": ("score", "size"), "score": ("score", "mean"), "from": ("score", "min"), "to": ("score", "max")}
+    print(by.agg(**told, seconds=("seconds", "mean"), cpu_seconds=("cpu_seconds", "mean")).round(5).to_string())
 
 
 if __name__ == "__main__":

@@ -38,13 +38,7 @@ from _timing import Options, Record
 Made = dict[str, Any]  # what a system trains from → (tabular object, Prepared)
 Seconds = dict[str, dict[str, list[float]]]  # way → stage → seconds of each run
 TUNED = "stock, tuned pandas"
-STAGES = {  # and their colours in the chart
-    "read": "#0072B2",
-    "features": "#56B4E9",
-    "preprocess": "#009E73",
-    "train": "#D55E00",
-    "predict": "#E69F00",
-}
+STAGES = ("read", "features", "preprocess", "train", "predict")
 HEAD = ("system", *STAGES, "all, s", "× stock", "AUC", "MRR")
 _BEGIN, _END = "<!-- bench-e2e -->", "<!-- /bench-e2e -->"
 
@@ -248,7 +242,7 @@ def chart(path: Path, records: Sequence[Record]) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     left = np.zeros(len(records))
-    for stage, colour in STAGES.items():
+    for stage, colour in zip(STAGES, ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00"), strict=True):
         widths = np.array([one["stages"][stage] for one in records])
         axes.barh([one["system"] for one in records], widths, left=left, color=colour, label=stage, height=0.7)
         left = left + widths

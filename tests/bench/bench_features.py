@@ -31,32 +31,18 @@ from _timing import NVTABULAR, Options, Record, check_same, race, record, run_ca
 from fastrec.features import CountEncode, Cross, CumStat, Diff, FeatureSet, GroupRank, Lag, TargetEncode
 
 SMOOTH = 20
-NAMES = (
-    "te_item__clicked",
-    "te_item_x_city__clicked",
-    "count_item",
-    "count_user",
-    "rank_price__session",
-    "diff1_price__session",
-    "lag1_price__user",
-    "cummean_price__user",
-)
+NAMES = ("te_item__clicked", "te_item_x_city__clicked", "count_item", "count_user", "rank_price__session")
+NAMES += ("diff1_price__session", "lag1_price__user", "cummean_price__user")
 
 
 def with_fastrec(frame: Any) -> Any:
-    """The frame and the eight, in the library that came in."""
-    fs = FeatureSet(
-        [
-            TargetEncode("item", "clicked", fold_column="fold", smooth=SMOOTH),
-            TargetEncode(Cross("item", "city"), "clicked", fold_column="fold", smooth=SMOOTH),
-            CountEncode(["item", "user"]),
-            GroupRank("price", by="session"),
-            Diff("price", by="session", order="timestamp"),
-            Lag("price", by="user", order="timestamp"),
-            CumStat("price", by="user", order="timestamp", stats="mean"),
-        ]
-    )
-    return fs.fit_transform(frame)
+    """Add the eight to a frame, in the library that came in."""
+    targets = {"target": "clicked", "fold_column": "fold", "smooth": SMOOTH}
+    counts = [CountEncode(["item", "user"]), GroupRank("price", by="session")]
+    in_time = [cls("price", by=by, order="timestamp") for cls, by in ((Diff, "session"), (Lag, "user"))]
+    in_time.append(CumStat("price", by="user", order="timestamp", stats="mean"))
+    encoded = [TargetEncode("item", **targets), TargetEncode(Cross("item", "city"), **targets)]
+    return FeatureSet([*encoded, *counts, *in_time]).fit_transform(frame)
 
 
 def with_pandas(df: Any, *, ordered: bool, by_fold: bool = False) -> Any:
@@ -130,7 +116,7 @@ window in_time as (partition by log."user" order by timestamp)
 
 
 def duckdb_log(table: Any, threads: int) -> Any:
-    """A connection to a database in memory that holds the Arrow table as ``log``."""
+    """Connect to a database in memory that holds the Arrow table as ``log``."""
     import duckdb
 
     connection = duckdb.connect(config={"threads": threads, "preserve_insertion_order": False})
@@ -185,7 +171,7 @@ def eight(options: Options) -> Iterator[Record]:
 
 
 def as_floats(frame: Any) -> dict[str, np.ndarray]:
-    """The eight of a frame of any library as float64, NaN where missing, in the order of its column ``row``."""
+    """Return the eight of any library's frame as float64, NaN where missing, in the order of its column ``row``."""
     if type(frame).__module__.startswith("polars"):
         frame = frame.to_arrow()
     columns = {n: frame[n].to_pandas() if hasattr(frame[n], "to_pandas") else frame[n] for n in ("row", *NAMES)}
