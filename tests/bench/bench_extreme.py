@@ -27,16 +27,16 @@ all else), ``batch``, ``steps``, ``seed``. Records of cases that end in "rate" a
 
 from __future__ import annotations
 
-import statistics
+import itertools
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from _timing import Options, Record, arguments, bare, cores, heading, read, table, use_threads, write
+from _timing import Record, arguments, bare, cores, heading, read, use_threads, write
 from fastai.callback.core import Callback
 
 from fastrec.datasets import planted_ctr
@@ -153,65 +153,24 @@ class Results:
     def find(self, key: Record) -> Record | None:
         return next((r for r in self.records if all(r.get(k) == v for k, v in key.items())), None)
 
-    def add(self, key: Record, run: Record, **more: Any) -> None:
-        one = bare(rows=run["steps"] * key["batch"], **{**key, "auc_lost": None, **run, **more})
+    def of(self, key: Record, frame: TabularFrame, lrs: list[float], base: int) -> Record:
+        """Return the record of a net, which is trained if there is none."""
+        key |= {"train_rows": frame.split}
+        if found := self.find(key):
+            return found
+        how = {n: key[n] for n in ("seed", "net")}
+        run = train(frame, key["system"], lrs, bs=key["batch"], base=base, **how)
+        first = self.find({**key, "batch": base}) or run
+        shown = [float(f"{x:.4g}") for x in rates_of(key["system"], lrs, key["batch"], base)[0]]
+        run |= {"auc_lost": round(first["auc"] - run["auc"], 6), "lr": shown, "bayes_auc": frame.bayes_auc}
+        one = bare(rows=run["steps"] * key["batch"], **run, **key)
+        one["ratio"] = round(first["seconds"] / run["seconds"], 2)
         self.records.append(one)
         write(self.path, self.records)
         note = f"AUC {one['auc']:.5f}, loss {one['loss']:.5f}, {one['seconds']:8.1f} s"
-        where = f"{one['case']:20s} {one['system']:8s} batch {one['batch']:>8,}"
-        print(f"  {where} {one['steps']:>7,} steps, rates {one['lr']}: {note}", flush=True)
-
-
-def chosen_rates(sample: TabularFrame, rule: str, results: Results, options: Options) -> list[float]:
-    """Return the rates of the rule's grid, of embeddings and of all else, with the best AUC at the smallest batch."""
-    base, aucs = options.batches[0], []
-    for lrs in GRIDS[rule]:
-        key = {"case": f"{CASE}, rate", "system": rule, "batch": base, "seed": 0, "lr": lrs}
-        key |= {"train_rows": sample.split, "net": options.net}
-        if results.find(key) is None:
-            results.add(key, train(sample, rule, lrs, bs=base, base=base, net=options.net))
-        aucs.append(results.find(key)["auc"])
-    return GRIDS[rule][aucs.index(max(aucs))]
-
-
-def trained(frame: TabularFrame, rule: str, lrs: list[float], results: Results, options: Options) -> Iterator[Record]:
-    """Yield the records of every batch size of one rule; ``lrs`` are those at the smallest."""
-    base, bayes = options.batches[0], frame.bayes_auc
-    for bs in options.batches:
-        if bs > frame.split:
-            print(f"  no batch of {bs:,}, there are {frame.split:,} rows to train on")
-            continue
-        for seed in range(options.seeds):
-            key = {"case": CASE, "system": rule, "batch": bs, "seed": seed, "base_lr": lrs}
-            key |= {"train_rows": frame.split, "net": options.net}
-            if results.find(key) is None:
-                run = train(frame, rule, lrs, bs=bs, base=base, seed=seed, net=options.net)
-                first = results.find({**key, "batch": base}) or run
-                shown = [float(f"{x:.4g}") for x in rates_of(rule, lrs, bs, base)[0]]
-                more = {"ratio": round(first["seconds"] / run["seconds"], 2)}
-                more["auc_lost"] = round(first["auc"] - run["auc"], 6)
-                results.add({**key, "lr": shown, "bayes_auc": bayes}, run, **more)
-            yield results.find(key)
-
-
-def lines(records: list[Record]) -> Iterator[list[str]]:
-    """Yield the table's lines, means over seeds."""
-    for rule, bs in dict.fromkeys((r["system"], r["batch"]) for r in records):
-        runs = [r for r in records if (r["system"], r["batch"]) == (rule, bs)]
-        aucs, lost = ([r[n] for r in runs] for n in ("auc", "auc_lost"))
-        seconds, ratio = (statistics.median(r[n] for r in runs) for n in ("seconds", "ratio"))
-        yield [
-            rule,
-            f"{bs:,}",
-            f"{runs[0]['steps']:,}",
-            "{} and {}".format(*runs[0]["lr"]),
-            f"{statistics.mean(aucs):.5f}",
-            f"{statistics.stdev(aucs):.5f}" if len(aucs) > 1 else "",
-            f"{statistics.mean(lost):+.5f}",
-            f"{seconds:.1f}",
-            f"{runs[0]['rows'] / seconds:,.0f}",
-            f"{ratio:.1f}",
-        ]
+        where = f"{one['case']:20s} {one['system']:10s} batch {one['batch']:>8,}"
+        print(f"  {where} {one['steps']:>7,} steps, rates {shown}: {note}", flush=True)
+        return one
 
 
 def numbers(text: str) -> list[int]:
@@ -237,12 +196,21 @@ def main() -> None:
     rows = min(options.tune_rows, frame.split * 4 // 5)
     beyond = min(rows // 4, 1_000_000)  # the first rows of the same table, scored on those right after them
     sample = planted_ctr(rows + beyond, valid=beyond)
-    results, found = Results(options.out, resume=options.resume), []
+    results, found, base = Results(options.out, resume=options.resume), [], options.batches[0]
     for rule in options.rules:
-        found += trained(frame, rule, chosen_rates(sample, rule, results, options), results, options)
-    head = ("rule", "batch", "steps", "lr", "AUC", "sd", "AUC lost", "seconds", "rows/s", "× as fast")
-    title = f"{CASE}, {frame.split:,} training rows, Bayes AUC {frame.bayes_auc:.5f}"
-    write(options.out, results.records, f"{heading()}\n{title}\n{table(head, lines(found))}")
+        key = {"system": rule, "net": options.net}
+        of_grid = {**key, "case": f"{CASE}, rate", "batch": base, "seed": 0}
+        aucs = [results.of({**of_grid, "base_lr": lrs}, sample, lrs, base)["auc"] for lrs in GRIDS[rule]]
+        lrs = GRIDS[rule][aucs.index(max(aucs))]
+        for bs, seed in itertools.product(options.batches, range(options.seeds)):
+            if bs <= frame.split:
+                own = {**key, "case": CASE, "batch": bs, "seed": seed, "base_lr": lrs}
+                found.append(results.of(own, frame, lrs, base))
+    means = {n: (n, "mean") for n in ("auc", "auc_lost")} | {"sd": ("auc", "std"), "seconds": ("seconds", "median")}
+    firsts = {n: (n, "first") for n in ("steps", "lr", "rows_per_s", "ratio")}
+    shown = pd.DataFrame(found).groupby(["system", "batch"], sort=False).agg(**firsts, **means).to_string()
+    title = f"{CASE}, {frame.split:,} training rows, Bayes AUC {frame.bayes_auc:.5f}; means over seeds"
+    write(options.out, results.records, f"{heading()}\n{title}\n{shown}")
 
 
 if __name__ == "__main__":
