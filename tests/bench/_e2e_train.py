@@ -6,8 +6,6 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,8 +41,7 @@ EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
 class System(NamedTuple):
     """A row of the table.
 
-    By the rule ``split`` embeddings have a rate of their own and no momentum, as a rare id would be moved on by a
-    gradient of long ago; the others' momentum goes with the batch (``scale_moms``).
+    By the rule ``split`` embeddings have a rate of their own and no momentum; that of all else goes with the batch.
     """
 
     name: str
@@ -71,8 +68,7 @@ SYSTEMS = (
 )
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Settings that all systems share."""
 
     lrs: Mapping[str, Any]  # learning rate at ``BATCH`` by rule
@@ -98,9 +94,7 @@ class Trained(NamedTuple):
     mrr: float
 
 
-class _NoValidation(Callback):
-    """Skips validation: the prediction that follows goes over the same rows."""
-
+class _NoValidation(Callback):  # the prediction that follows goes over the same rows
     def before_validate(self) -> None:
         raise CancelValidException
 
@@ -125,16 +119,15 @@ def run(system: System, to: Any, made: Prepared, settings: Settings, seed: int) 
 
 
 def _fitted(system: System, to: Any, settings: Settings, seed: int, *cbs: Callback) -> Any:
-    with warnings.catch_warnings(), ExitStack() as quiet:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         set_seed(seed)
         learn = _learner(system, to, settings)
-        quiet.enter_context(learn.no_bar())
-        quiet.enter_context(learn.no_logging())
         moms = None  # fastai's; else of embeddings and of all else at the start, in the middle and at the end
         if system.rule == "split":
             moms = [np.array([0.0, m]) for m in scale_moms(MOMS, settings.batch(system), BATCH)]
-        learn.fit_one_cycle(1, settings.lr(system), moms=moms, cbs=cbs)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(1, settings.lr(system), moms=moms, cbs=cbs)
     return learn
 
 
@@ -199,7 +192,7 @@ def faster_amp(to: Any, settings: Settings) -> str | None:
 
     def seconds(amp: str | None) -> float:
         begun = _now(settings.device)
-        _fitted(system, to, replace(settings, amp=amp), 0, few, _NoValidation())
+        _fitted(system, to, settings._replace(amp=amp), 0, few, _NoValidation())
         return _now(settings.device) - begun
 
     return min((None, "bf16"), key=lambda amp: min(seconds(amp) for _ in range(3)))

@@ -1,7 +1,8 @@
-"""Data that benchmarks run on, drawn from a seed: an event log, a frame for fastai, one of numbers alone."""
+"""Data that benchmarks run on, drawn from a seed: an event log, a frame for fastai, one of numbers alone; a clock."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
+from _timing import cpu_time
+from fastai.callback.core import Callback, CancelTrainException
 from fastai.data.block import CategoryBlock
 
 KEYS = ("user", "session", "item", "city")
@@ -104,6 +107,28 @@ def wide(rows: int, count: int) -> pd.DataFrame:
                 values = np.where(rng.random(rows) < 0.05, np.nan, values)
         columns[f"f{i}"] = values
     return pd.DataFrame(columns | {"y": rng.integers(0, 9, rows)})
+
+
+class Clock(Callback):
+    """Notes the wall and CPU seconds of the training part of an epoch, which ends after so many batches."""
+
+    order = -100
+
+    def __init__(self, batches: int | None = None) -> None:
+        super().__init__()
+        self.batches = batches
+
+    def before_train(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), cpu_time()
+
+    def before_batch(self) -> None:
+        if self.training and self.iter == self.batches:
+            raise CancelTrainException
+
+    def after_train(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # what was started there is to be counted
+        self.wall, self.cpu = time.perf_counter() - self.wall, cpu_time() - self.cpu
 
 
 def _names(df: pd.DataFrame) -> tuple[list[str], list[str]]:

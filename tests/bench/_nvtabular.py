@@ -3,10 +3,9 @@
     python tests/bench/_nvtabular.py stages --raw DIR [--threads 2] [--out FILE]
     python tests/bench/_nvtabular.py epochs --files DIR [--batch 65536] [--buffer 500000] [--cache DIR]
 
-Every process is cold: it has imported everything and done nothing yet. A stage starts from the files on disk, as theirs
-do, and ``transform`` ends with a pandas frame, as theirs does. NVTabular's transform gives training rows out-of-fold
-target means; fastrec's ``transform`` gives any rows those of all training rows, and ``fit_transform`` gives training
-rows out-of-fold ones, in one pass over the files: that is timed besides.
+Every process is cold: it has imported everything and done nothing yet. A stage goes from the files on disk to a pandas
+frame, as theirs do. NVTabular's transform gives training rows out-of-fold target means; fastrec's ``transform`` gives
+any rows those of all training rows, and ``fit_transform`` out-of-fold ones in one pass: that is timed besides.
 """
 
 from __future__ import annotations
@@ -117,9 +116,8 @@ def compare_stages(options: Options, theirs: list[str]) -> dict[str, dict[str, T
 def check_alike(raw: str, theirs: str, ours: str) -> None:
     """Stop the benchmark where the two have not done the same work.
 
-    The same rows in the same order; codes that tell the same values apart; numbers equal to float32's digits; target
-    means within what another drawing of the folds explains. Of rows without a category only the codes are compared:
-    the peer gives some of them target means below 0.
+    Target means may differ as far as another drawing of the folds explains; of rows without a category only the codes
+    are compared, as the peer gives some of them target means below 0.
     """
     given = pd.read_parquet(raw)
     found = pd.concat(pd.read_parquet(f) for f in sorted(Path(theirs).glob("*.parquet")))

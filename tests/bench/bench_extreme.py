@@ -28,7 +28,6 @@ all else), ``batch``, ``steps``, ``seed``. Records of cases that end in "rate" a
 from __future__ import annotations
 
 import itertools
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from _frames import Clock
 from _timing import Record, arguments, bare, cores, heading, read, use_threads, write
-from fastai.callback.core import Callback
 
 from fastrec.datasets import planted_ctr
 from fastrec.losses import BCE
@@ -116,31 +115,12 @@ def train(
     if std is not None:
         learn.model.embeds.reset_parameters(std)
     rates, decays = rates_of(rule, lrs, bs, base)
-    clock = _Clock()
+    clock = Clock()
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(1, rates, wd=decays, moms=moms, cbs=clock)
     _, loss, auc = learn.recorder.values[-1]
-    found = {"auc": round(auc, 6), "loss": round(loss, 6), "seconds": round(clock.seconds, 3)}
-    return found | {"steps": clock.steps}
-
-
-class _Clock(Callback):
-    seconds, steps = 0.0, 0
-
-    def before_train(self) -> None:
-        self.began = _now()
-
-    def after_step(self) -> None:
-        self.steps += 1
-
-    def after_train(self) -> None:
-        self.seconds += _now() - self.began
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()  # what was started there is to be counted
-    return time.perf_counter()
+    found = {"auc": round(auc, 6), "loss": round(loss, 6), "seconds": round(clock.wall, 3)}
+    return found | {"steps": len(dls.train)}
 
 
 class Results:

@@ -66,25 +66,18 @@ def by_usearch(vectors: torch.Tensor) -> Found:
     return lambda q: torch.from_numpy(graph.search(q.numpy(), K, **how).keys.astype("int64")), {}
 
 
-def exact(options: Options) -> Iterator[Record]:
-    systems = {"fastrec Index exact": partial(fastrec, "exact"), "torch exact": by_torch}
-    return measure("exact", systems | {"faiss Flat exact": partial(by_faiss, "Flat", 0)}, options)
-
-
-def approximate(options: Options) -> Iterator[Record]:
-    lists = f"IVF{max(16, int(options.vectors**0.5))},PQ{options.width // 2}x4fs,RFlat"
-    systems = {"torch exact": by_torch, "fastrec Index": partial(fastrec, "auto")}
+def measure(o: Options, *, case: str) -> Iterator[Record]:
+    """Build and search by each system; the first finds what the others are compared with."""
+    lists = f"IVF{max(16, int(o.vectors**0.5))},PQ{o.width // 2}x4fs,RFlat"
+    systems: dict[str, Callable[..., Found]] = {"torch exact": by_torch, "fastrec Index": partial(fastrec, "auto")}
     systems[f"faiss {lists}, 16 probed"] = partial(by_faiss, lists, 16)
-    if options.graphs:
+    if case == "exact":
+        systems = {"fastrec Index exact": partial(fastrec, "exact"), "torch exact": by_torch}
+        systems["faiss Flat exact"] = partial(by_faiss, "Flat", 0)
+    elif o.graphs:
         systems["faiss HNSW16"] = partial(by_faiss, "HNSW16", 0)
         if importlib.util.find_spec("usearch"):
             systems["usearch"] = by_usearch
-    return measure("approximate", systems, options)
-
-
-def measure(case: str, systems: dict[str, Callable[..., Found]], options: Options) -> Iterator[Record]:
-    """Build and search by each system; the first finds what the others are compared with."""
-    o = options
     vectors, queries = clustered(o.vectors, o.clusters, o.spread, o.queries, o.width)
     found: dict[str, tuple[int, Timing, dict[str, Any]]] = {}
     expected = None
@@ -108,7 +101,7 @@ def measure(case: str, systems: dict[str, Callable[..., Found]], options: Option
 if __name__ == "__main__":
     run_cases(
         __doc__,
-        {"exact": exact, "approximate": approximate},
+        {case: partial(measure, case=case) for case in ("exact", "approximate")},
         "retrieval",
         vectors=(1_000_000, "how many"),
         width=(64, "of a vector"),

@@ -18,8 +18,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import timeit
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -121,10 +122,6 @@ def score(options: Options) -> Iterator[Record]:
             warnings.simplefilter("ignore")
             return learner.predict(first.iloc[0])
 
-    def repeated(call: Callable[[int], object], n: int, often: int) -> None:
-        for _ in range(often):
-            call(n)
-
     ours = "fastrec, raw columns to score"
     systems = {
         ours: lambda n: session.run(None, {k: v[:n] for k, v in feeds.items()}),
@@ -134,7 +131,8 @@ def score(options: Options) -> Iterator[Record]:
     for n in (1, 64, 1_024):
         own = systems if n > 1 else {**systems, "fastai learn.predict, its net alone": predicted}
         often = max(4, 64 // n)  # calls of milliseconds are timed several at a time: not what the system before left
-        timings, _ = race({name: partial(repeated, call, n, often) for name, call in own.items()}, options.repeats)
+        calls = {name: partial(timeit.repeat, partial(call, n), number=often, repeat=1) for name, call in own.items()}
+        timings, _ = race(calls, options.repeats)
         timings = {name: t.over(often) for name, t in timings.items()}
         yield from (record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items())
 

@@ -16,7 +16,6 @@ one large product. Prints a table and writes runs/bench/training.json.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -25,9 +24,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _frames import CARDINALITIES, CATS, CONTS, tabular, with_fastai, with_fastrec
-from _timing import Options, Record, Timing, by_turns, cpu_time, product_speed, race, record, run_cases
-from fastai.callback.core import Callback, CancelTrainException
+from _frames import CARDINALITIES, CATS, CONTS, Clock, tabular, with_fastai, with_fastrec
+from _timing import Options, Record, Timing, by_turns, product_speed, race, record, run_cases
 from fastai.tabular.learner import tabular_learner
 from sklearn.metrics import roc_auc_score
 from torch import nn
@@ -37,24 +35,6 @@ from fastrec.optim import Lamb
 from fastrec.training import rec_learner
 
 LAYERS, LARGE, ROWS, STEPS = (200, 100), 65_536, 1_000_000, 5
-
-
-class Clock(Callback):
-    order = -100
-
-    def __init__(self, batches: int) -> None:
-        super().__init__()
-        self.batches = batches
-
-    def before_train(self) -> None:
-        self.wall, self.cpu = time.perf_counter(), cpu_time()
-
-    def before_batch(self) -> None:
-        if self.training and self.iter == self.batches:
-            raise CancelTrainException
-
-    def after_train(self) -> None:
-        self.wall, self.cpu = time.perf_counter() - self.wall, cpu_time() - self.cpu
 
 
 def planted(rows: int) -> pd.DataFrame:

@@ -51,18 +51,14 @@ def measure(
     head += "" if token is None else f"Authorization: Bearer {token}\r\n"
     request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
 
-    def one(rate: float) -> dict[str, Any]:
-        load = asyncio.run(send_at_rate(host, port, request, rate=rate, seconds=seconds, connections=connections))
-        times = np.array(load.seconds or [np.nan]) * 1000
-        about = dict(zip(("p50", "p90", "p99", "slowest"), np.percentile(times, [50, 90, 99, 100]).tolist()))
-        requests, good = sum(load.statuses.values()), len(load.seconds)
-        about |= {"rate": rate, "answered": good / load.took, "requests": requests, "failed": requests - good}
-        return about | {"statuses": dict(load.statuses)}
-
     found = []
     for rate in [8.0 * 2**i for i in range(14)] if rates is None else rates:
-        found.append(one(rate))
-        if rates is None and (found[-1]["failed"] or found[-1]["answered"] < 0.9 * rate):
+        load = asyncio.run(send_at_rate(host, port, request, rate=rate, seconds=seconds, connections=connections))
+        times, requests, good = np.array(load.seconds or [np.nan]), sum(load.statuses.values()), len(load.seconds)
+        about = dict(zip(("p50", "p90", "p99", "slowest"), np.percentile(1000 * times, [50, 90, 99, 100]).tolist()))
+        about |= {"rate": rate, "answered": good / load.took, "requests": requests, "failed": requests - good}
+        found.append(about | {"statuses": dict(load.statuses)})
+        if rates is None and (about["failed"] or about["answered"] < 0.9 * rate):
             break
     return found
 
