@@ -84,31 +84,24 @@ def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[floa
     return [scale_lr(embeddings, bs, base, rule="sqrt"), scaled], [DECAY, DECAY]
 
 
-def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, dict[str, float]]:
-    """Return momentum of embeddings and of all else over the training (None: the default), and other settings."""
-    if rule not in SCALED:
-        return None, {}
-    moms = scale_moms(MOMS, bs, base, floor=LEAST_MOM)
-    more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=LEAST_SQR_MOM), "eps": EPS * base / bs}
-    return [np.array([0.0, m]) for m in moms], more
-
-
-def train(
-    frame: TabularFrame, rule: str, lrs: list[float], *, bs: int, base: int, seed: int = 0, net: str = "dcn"
-) -> dict[str, Any]:
-    """Train one net by one of ``GRIDS``, whose ``lrs`` were chosen at batch size ``base``.
+def train(frame: TabularFrame, key: Record, lrs: list[float], base: int) -> Record:
+    """Train the net of a record's ``key``, by ``lrs`` that were chosen at batch size ``base``.
 
     Returns:
         AUC and loss of the validation rows; seconds and steps of the training.
     """
+    rule, bs, seed = (key[n] for n in ("system", "batch", "seed"))
     torch.manual_seed(seed)
     dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
     widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}
-    moms, more = moments_of(rule, bs, base)
+    moms, more = None, {}  # fastai's; else momentum of embeddings and of all else over the training
+    if rule in SCALED:
+        moms = [np.array([0.0, m]) for m in scale_moms(MOMS, bs, base, floor=LEAST_MOM)]
+        more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=LEAST_SQR_MOM), "eps": EPS * base / bs}
     opt_func = partial(adamw, **more)
     if rule in LAMBS:
         opt_func = partial(lamb, adapt_1d=False, adapt_tables=rule == "LAMB", **more)
-    arch, layers, std = NETS[net]
+    arch, layers, std = NETS[key["net"]]
     cbs = [CowClip()] if rule == "CowClip" else []
     options = layers | {"emb_szs": widths, "grads": "rows", "n_out": 1, "splitter": split_embeddings}
     learn = rec_learner(dls, arch, **options, opt_func=opt_func, loss_func=BCE(), metrics=AUC(), cbs=cbs)
@@ -119,8 +112,7 @@ def train(
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(1, rates, wd=decays, moms=moms, cbs=clock)
     _, loss, auc = learn.recorder.values[-1]
-    found = {"auc": round(auc, 6), "loss": round(loss, 6), "seconds": round(clock.wall, 3)}
-    return found | {"steps": len(dls.train)}
+    return {"auc": round(auc, 6), "loss": round(loss, 6), "seconds": round(clock.wall, 3), "steps": len(dls.train)}
 
 
 class Results:
@@ -138,8 +130,7 @@ class Results:
         key |= {"train_rows": frame.split}
         if found := self.find(key):
             return found
-        how = {n: key[n] for n in ("seed", "net")}
-        run = train(frame, key["system"], lrs, bs=key["batch"], base=base, **how)
+        run = train(frame, key, lrs, base)
         first = self.find({**key, "batch": base}) or run
         shown = [float(f"{x:.4g}") for x in rates_of(key["system"], lrs, key["batch"], base)[0]]
         run |= {"auc_lost": round(first["auc"] - run["auc"], 6), "lr": shown, "bayes_auc": frame.bayes_auc}

@@ -115,10 +115,10 @@ def optimizer(options: Options) -> Iterator[Record]:
             systems[s] = partial(steps, opt(parameters))
         systems["LAMB, no numba"] = without_compiled()(systems["LAMB, no numba"])
         timings = {n: t.over(STEPS) for n, t in race(systems, 2 * options.repeats)[0].items()}
+        rows = sum(int(np.prod(z)) for z in shapes)
         for s, timing in timings.items():
             times = timing.cpu_seconds / timings["AdamW, fused"].cpu_seconds
             notes = f"{times:.2f} × fused AdamW's CPU time" if "LAMB" in s else "rows: numbers"
-            rows = sum(int(np.prod(z)) for z in shapes)
             yield record(f"optimizer, {name}", s, rows, timing, timings["LAMB"], notes=notes)
 
 

@@ -14,7 +14,7 @@ from fastai.tabular.all import FillMissing as Fill
 
 from fastrec.features import FeatureSet
 from fastrec.models import EmbeddingTables
-from fastrec.optim import AdamW, Lamb
+from fastrec.optim import AdamW, Lamb, adamw, lamb
 from fastrec.tabular import RecDataLoaders
 from fastrec.training import rec_learner
 from tests.device import standin
@@ -30,17 +30,11 @@ WAITS = json.loads(Path(__file__).with_name("waits.json").read_text())
 
 @pytest.fixture(scope="module")
 def dls():
-    rng = np.random.default_rng(0)
-    n = 2_000
+    rng, n = np.random.default_rng(0), 2_000
     made = {"a": rng.integers(0, 50, n).astype(str), "b": rng.integers(0, 5, n), "x": rng.normal(size=n)}
     made |= {"z": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)), "y": rng.integers(0, 2, n) * 1.0}
-    options = {
-        "cat_names": ["a", "b"],
-        "cont_names": ["x", "z"],
-        "y_names": "y",
-        "procs": [Categorify, Fill, Normalize],
-    }
-    found = RecDataLoaders.from_df(pd.DataFrame(made), seed=1, bs=64, **options)
+    options = {"cat_names": ["a", "b"], "cont_names": ["x", "z"], "procs": [Categorify, Fill, Normalize]}
+    found = RecDataLoaders.from_df(pd.DataFrame(made), y_names="y", seed=1, bs=64, **options)
     assert found.device == torch.device(DEVICE, 0)  # batches stay where the rows are
     return found
 
@@ -67,11 +61,9 @@ def waits_of(learn, epochs):
     return trips
 
 
-@pytest.mark.parametrize("opt", [None, "lamb"])
+@pytest.mark.parametrize("opt", [adamw, lamb])
 def test_a_training_step_waits_for_nothing(dls, opt):
-    from fastrec.optim import lamb
-
-    learn = rec_learner(dls.__class__(dls.train), layers=[8], **({"opt_func": lamb} if opt else {}))
+    learn = rec_learner(dls.__class__(dls.train), layers=[8], opt_func=opt)
     learn._do_epoch_validate = lambda *args, **kwargs: None
     waits_of(learn, 1)
     one, two = (waits_of(learn, epochs).waits for epochs in (1, 2))
