@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 from _timing import cpu_time
-from fastai.callback.core import Callback, CancelTrainException
+from fastai.callback.core import Callback, CancelFitException, CancelValidException
 from fastai.data.block import CategoryBlock
 
 KEYS = ("user", "session", "item", "city")
@@ -110,25 +110,51 @@ def wide(rows: int, count: int) -> pd.DataFrame:
 
 
 class Clock(Callback):
-    """Notes the wall and CPU seconds of the training part of an epoch, which ends after so many batches."""
+    """Notes wall and CPU seconds of ``counted`` batches after those ``skipped``, which end the training, or of all."""
 
     order = -100
 
-    def __init__(self, batches: int | None = None) -> None:
+    def __init__(self, counted: int | None = None, *, skipped: int = 0, profile: Any = None) -> None:
         super().__init__()
-        self.batches = batches
+        self.counted, self.skipped, self.profile, self.seen = counted, skipped, profile, 0
+
+    def start(self) -> None:
+        if self.profile is not None:
+            self.profile.start()
+        self.begun = now()
+
+    def stop(self) -> None:
+        self.took = tuple(b - a for a, b in zip(self.begun, now()))
+        if self.profile is not None:
+            self.profile.stop()
 
     def before_train(self) -> None:
-        self.wall, self.cpu = time.perf_counter(), cpu_time()
+        if self.skipped == self.seen == 0:
+            self.start()
 
     def before_batch(self) -> None:
-        if self.training and self.iter == self.batches:
-            raise CancelTrainException
+        if self.seen == self.skipped > 0:
+            self.start()
+
+    def after_batch(self) -> None:
+        self.seen += self.training
+        if self.counted and self.seen == self.skipped + self.counted:
+            self.stop()
+            raise CancelFitException
 
     def after_train(self) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # what was started there is to be counted
-        self.wall, self.cpu = time.perf_counter() - self.wall, cpu_time() - self.cpu
+        if not self.counted:
+            self.stop()
+
+    def before_validate(self) -> None:
+        if self.counted:
+            raise CancelValidException
+
+
+def now() -> tuple[float, float]:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # what was started there is to be counted
+    return time.perf_counter(), cpu_time()
 
 
 def _names(df: pd.DataFrame) -> tuple[list[str], list[str]]:

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from _frames import tabular, with_fastrec
-from _gpu_trace import At, Event, Profile, busy, picture, profiled, seconds_of, share, synchronize, to_host
+from _frames import Clock, tabular, with_fastrec
+from _gpu_trace import At, Event, Profile, busy, picture, profiled, seconds_of, share, to_host
 from _timing import Record, Timing, bare, by_turns, record
-from fastai.callback.core import Callback, CancelFitException, CancelValidException
 from fastai.data.block import CategoryBlock
 from fastai.torch_core import set_seed
 
@@ -33,36 +32,6 @@ from fastrec.validate import Lists
 LAYERS = [200, 100]
 WARM_UP = 8  # batches: a graph is recorded in the fifth
 _TABLES = re.compile(r"Embedding|IndexSelect|Gather|LookUp|Rows", re.IGNORECASE)  # nodes that write tables
-
-
-class Window(Callback):
-    """The seconds of ``counted`` batches after those ``skipped``, of the device, too; the training then ends."""
-
-    order = -100
-
-    def __init__(self, skipped: int, counted: int, device: torch.device, profile: Profile | None = None) -> None:
-        super().__init__()
-        self.skipped, self.counted, self.where, self.profile = skipped, counted, device, profile
-        self.seen, self.seconds = 0, 0.0
-
-    def before_batch(self) -> None:
-        if self.seen == self.skipped:
-            synchronize(self.where)
-            if self.profile is not None:
-                self.profile.start()
-            self.begun = time.perf_counter()
-
-    def after_batch(self) -> None:
-        self.seen += 1
-        if self.seen == self.skipped + self.counted:
-            synchronize(self.where)
-            self.seconds = time.perf_counter() - self.begun
-            if self.profile is not None:
-                self.profile.stop()
-            raise CancelFitException
-
-    def before_validate(self) -> None:
-        raise CancelValidException
 
 
 def frame(rows: int, device: torch.device) -> Any:
@@ -87,11 +56,11 @@ def train(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no graph is said in the record
         learn = learner(to, bs, device, way, LAYERS)
-        clock = Window(WARM_UP, batches, device, profile)
+        clock = Clock(batches, skipped=WARM_UP, profile=profile)
         with learn.no_bar(), learn.no_logging():
             # one rate throughout, so that the optimizer's step can be a graph too
             learn.fit(-(-(WARM_UP + batches) // len(learn.dls.train)) + 1, 1e-3, cbs=clock)
-    return clock.seconds / batches, learn.graph_reason if "graph" in way else None
+    return clock.took[0] / batches, learn.graph_reason if "graph" in way else None
 
 
 def loader(at: At, *, rows: int, batches: Sequence[int]) -> Iterator[Record]:
@@ -255,7 +224,7 @@ def on_the_way(df: pd.DataFrame, device: torch.device, *, bs: int, batches: int)
     def train() -> None:
         learn = rec_learner(made["to"].dataloaders(bs=bs, device=device), layers=[64, 32])
         with learn.no_bar(), learn.no_logging():
-            learn.fit(batches, 1e-3, cbs=Window(0, batches, device))
+            learn.fit(batches, 1e-3, cbs=Clock(batches))
 
     def trees() -> None:
         lists = Lists(made["features"], groups, conts=made["conts"], label=label.float())
