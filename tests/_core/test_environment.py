@@ -24,24 +24,30 @@ import fastrec
 from fastrec._core import atomic as leftovers
 from fastrec._core import fresh_process
 from fastrec._core.device import resolve_device
-from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, is_older, machine, write_own_wheel
+from fastrec._core.environment import (
+    PACKAGE,
+    PARTS,
+    install_command,
+    installed_version,
+    is_older,
+    machine,
+    required,
+    write_own_wheel,
+)
 from fastrec.errors import DeviceError
 from tests._core.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def floors(requirements: list[str]) -> dict[str, str]:
-    return {r.name: str(r.specifier).removeprefix(">=") for r in map(Requirement, requirements)}
-
-
 def test_requirements_and_optional_parts_are_the_projects():
-    assert floors(PROJECT["dependencies"]) == REQUIRED
-    assert PROJECT["name"] == PACKAGE
     extras = PROJECT["optional-dependencies"]
-    assert {p.extra: p.packages for p in PARTS} == {p.extra: floors(extras[p.extra]) for p in PARTS}
-    assert set(extras) - {p.extra for p in PARTS} == {"bench", "dev", "docs", "test"}  # a developer's own
-    assert PARTS[0].install == "pip install 'fastrec-tabular[trees]'"
+    for extra, lines in {"": PROJECT["dependencies"], **{e: extras[e] for e in PARTS}}.items():
+        floors = {r.name: str(r.specifier).removeprefix(">=") for r in map(Requirement, lines)}
+        assert required(extra) == floors, extra
+    assert PROJECT["name"] == PACKAGE
+    assert set(extras) - set(PARTS) == {"bench", "dev", "docs", "test"}  # a developer's own
+    assert install_command("trees") == "pip install 'fastrec-tabular[trees]'"
     assert installed_version("no-such-package-of-anybody") is None
     assert Version(installed_version("torch")).public == Version(torch.__version__).public  # some builds name theirs
     assert not is_older("0.1", "")
@@ -97,9 +103,9 @@ def test_pip_installs_the_wheel(wheel, tmp_path):
     assert Path(file) == tmp_path / "fastrec" / "__init__.py"
     said = {str(Requirement(r)) for r in requires}
     wanted = {str(Requirement(r)) for r in PROJECT["dependencies"]}
-    for part in PARTS:
-        optional = PROJECT["optional-dependencies"][part.extra]
-        wanted |= {str(Requirement(f"{r}; extra == '{part.extra}'")) for r in optional}
+    for extra in PARTS:
+        optional = PROJECT["optional-dependencies"][extra]
+        wanted |= {str(Requirement(f"{r}; extra == '{extra}'")) for r in optional}
     assert said == wanted
 
 
