@@ -19,8 +19,6 @@ from fastrec._core.memory import free_memory, shown_bytes
 from fastrec._version import __file__ as version_file
 from fastrec._version import __version__
 
-# Versions, device, threads, memory and optional parts on this machine.
-
 PACKAGE = "fastrec-tabular"
 PARTS: Mapping[str, str] = {  # extra → what it provides
     "trees": "CatBoostModel, LGBMModel",

@@ -14,11 +14,9 @@ from fastrec.errors import MissingPackageError
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__`` (PEP 562); its ``__dir__`` has the names too, for completion.
+    """Return a package's ``__getattr__`` (PEP 562); ``homes``: public name → the package's module that defines it.
 
-    Args:
-        package: the package's ``__name__``.
-        homes: public name → the package's module that defines it.
+    The package's ``__dir__`` has the names too, for completion.
     """
 
     def getattribute(name: str) -> Any:

@@ -111,21 +111,16 @@ class TurnIterator(xgb.DataIter):
     """
 
     def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]], cache: str) -> None:
-        self._begin = batches
-        self._batches: Iterator[dict[str, Any]] | None = None
+        self._begin, self._batches = batches, batches()
         super().__init__(cache_prefix=cache, release_data=True)
 
     def reset(self) -> None:
         """Restart from the first batch."""
-        if self._batches is not None:
-            self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
+        self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
         self._batches = self._begin()
 
     def next(self, input_data: Any) -> bool:
         """Pass on the next batch, and tell whether there was one."""
-        if self._batches is None:
-            self.reset()
-        assert self._batches is not None
         found = next(self._batches, None)
         if found is not None:
             input_data(**found)

@@ -80,10 +80,6 @@ class FrameColumns:
             return self.ready[name]
         if isinstance(self.frame, Table):
             return self.frame[name]
-        if library_of(self.frame) == "cudf":
-            from fastrec.table import cudf
-
-            return cudf.column_of(self.frame[name], name=name)
         return as_column(self.frame[name], name=name).to(self.device)
 
     def shares(self, name: str) -> bool:
@@ -98,7 +94,6 @@ class FrameColumns:
 
     @cached_property
     def _order_here(self) -> torch.Tensor:
-        """The order on the columns' device, once for all of them."""
         return self.order.to(self.device)
 
     @cached_property
@@ -226,12 +221,15 @@ def training_part(column: Column, coded: Coded, rows: int) -> Column:
     return part
 
 
+@dataclass
 class Moments:
     """Count, mean, spread, smallest and largest of numbers, by merging blocks (Chan, Golub, LeVeque 1979)."""
 
-    def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, 0.0, 0.0
-        self.low, self.high = np.inf, -np.inf
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float = np.inf
+    high: float = -np.inf
 
     def add(self, values: np.ndarray, *, extremes: bool = True) -> None:
         """Add float64 ``[m]``, none missing; ``extremes``: the smallest and largest too."""
@@ -340,9 +338,8 @@ class TrainingRows:
         mean, squares = total / count, squares - total * (total / count)
         if not np.isfinite(squares) or mean * mean * count > limits.MEAN_FAR * squares:
             return None
-        moments = Moments()
-        moments.merge(count, shift + mean, squares)
-        moments.low, moments.high = -np.inf, np.inf  # not computed: constant columns do not come here
+        # the extremes are not computed: constant columns do not come here
+        moments = Moments(count, shift + mean, squares, -np.inf, np.inf)
         if moments.std <= limits.NEARLY_CONSTANT * abs(moments.mean):
             return None
         middle = median_between(count, first, last, ranks, between) if median else None

@@ -55,19 +55,11 @@ class _RowView:
         if isinstance(index, tuple):
             return self.frame[index[1]].iloc[index[0]]
         frame = self.frame
-        rows = torch.from_numpy(_places(index, len(frame)))
+        rows = torch.from_numpy(np.atleast_1d(np.arange(len(frame))[index]))
         packed = frame.packed.take(rows.to(frame.packed.device))
         groups = None if frame.groups is None else frame.groups[rows]
         extras = None if frame.extras is None else frame.extras.take(rows)
         return frame._like(_packed=packed, _extras=extras, _rows=frame.rows[rows], groups=groups)
-
-
-def _places(index: Any, n: int) -> np.ndarray:
-    """Return the row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``."""
-    given = np.asarray(index) if not isinstance(index, slice) else None
-    if given is None or given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() >= n)):
-        return np.atleast_1d(np.arange(n)[index])  # slices, masks, places from the end, and IndexError
-    return np.atleast_1d(given.astype(np.int64, copy=False))
 
 
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
@@ -568,9 +560,6 @@ class TabularFrame(Tabular):
 
     def _index(self) -> Any:
         return self.rows.numpy() if self._rows is not None else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__
 
     def __repr__(self) -> str:
         state = "raw" if self._raw is not None else f"packed on {self.packed.device}"
