@@ -148,14 +148,14 @@ def refuse_rows(
     """Raise an error if there are bad rows; it names the first one and their number.
 
     Args:
-        bad: bool ``[n]``, or the bad rows in ascending order.
+        bad: bool ``[n]`` of any library, or the bad rows in ascending order.
         problem: what is wrong with them, or a function of the first one's place that says it.
         error: the class of the error, and ``about`` its further arguments.
         numbers: the rows' numbers in their file, ``[n]``; None: their places.
     """
     import numpy as np  # this file is imported first, and mostly raises nothing
 
-    bad = np.asarray(bad)
+    bad = np.asarray(bad.cpu() if hasattr(bad, "cpu") else bad)
     rows = np.flatnonzero(bad) if bad.dtype == bool else bad
     if len(rows):
         first = int(rows[0])

@@ -13,7 +13,7 @@ import torch
 from fastcore.foundation import L
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse_rows
 from fastrec.table.column import Column
 from fastrec.table.keys import Coded, Keys, is_text, match_type
 
@@ -155,12 +155,9 @@ class Vocab:
             DataError: a code is outside the vocabulary.
         """
         codes = codes.detach().cpu().to(torch.int64)
-        bad = (codes < 0) | (codes >= len(self))
-        if bad.any():
-            row = int(bad.nonzero()[0])
-            problem = f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes"
-            remedy = "Decode only codes made by this vocabulary"
-            raise DataError(problem, column=self.name or None, row=row, remedy=remedy)
+        bad, said = (codes < 0) | (codes >= len(self)), f"is outside the vocabulary of {len(self)} codes"
+        about = {"column": self.name or None, "remedy": "Decode only codes made by this vocabulary"}
+        refuse_rows(bad, lambda row: f"code {int(codes[row])} {said}", **about)
         index = codes - len(self.reserved)
         return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
 

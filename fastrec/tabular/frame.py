@@ -365,12 +365,11 @@ class TabularFrame(Tabular):
         ys = torch.cat([t.reshape(len(t), -1) for t in rest], 1) if rest else None
         if ys is not None and ys.shape[1] != len(self.y_names):
             ys = None
-        kind, n_y = torch.float32, None if ys is None else ys.shape[1]
-        if ys is not None and (self._recipe.labels.kind == "category" or ys.dtype == torch.int64):
-            kind = torch.int64
-        elif ys is not None and ys.dtype == torch.float64:
-            kind = torch.float64
-        layout = Layout(cats.shape[1], conts.shape[1], n_y, self._recipe.cat_dtype, kind)
+        kind = torch.float32 if ys is None or ys.dtype not in (torch.int64, torch.float64) else ys.dtype
+        kind = torch.int64 if ys is not None and self._recipe.labels.kind == "category" else kind
+        layout = Layout(
+            cats.shape[1], conts.shape[1], None if ys is None else ys.shape[1], self._recipe.cat_dtype, kind
+        )
         return self._like(_packed=Packed.of(cats, conts.float(), ys, layout), _extras=extras)
 
     def decode(self) -> TabularFrame:
@@ -449,10 +448,8 @@ class TabularFrame(Tabular):
             return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
         import pandas as pd
 
-        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
-        if self.extras is not None:
-            parts.insert(2, pd.DataFrame(self.extras.as_lists(), index=self._index()))
-        return pd.concat(parts, axis=1)
+        extras = [] if self.extras is None else [pd.DataFrame(self.extras.as_lists(), index=self._index())]
+        return pd.concat([self.cats, self.conts, *extras, *([] if self.y is None else [self.ys])], axis=1)
 
     def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
         import pandas as pd

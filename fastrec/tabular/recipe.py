@@ -87,8 +87,7 @@ class FrameRecipe:
         return fill.flagged if fill is not None else []
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Warn of columns that lack a finite number in prepared ``[n, n_cont]`` and lacked none in training: their
-        predictions are NaN.
+        """Warn of columns that lack a finite number in prepared ``[n, n_cont]`` and lacked none in training.
 
         ``rows`` are their positions in the frame that was given; None: as they come.
         """
@@ -189,8 +188,7 @@ class FrameRecipe:
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout says if there are
-        targets.
+        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout has targets or not.
 
         The procs learn from the first ``fit_rows`` rows; None: they have learnt.
         """
@@ -282,10 +280,7 @@ def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
 
 
 class BlockLoops:
-    """Compiled loops that write rows into packed ones, in any order.
-
-    Columns in one piece of memory are read where they are; of others each block is first made as it is without loops.
-    """
+    """Compiled loops that write rows into packed ones; columns not in one piece of memory are made block by block."""
 
     def __init__(self, rows: Writer) -> None:
         self.packed, self.fields, self.shift = rows.packed, rows.fields, rows.shift

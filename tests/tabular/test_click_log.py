@@ -156,7 +156,7 @@ def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(memory):
     counts = Tally(3, memory, 3)
     for block in blocks:
         counts.add(block)
-        held.append(sum(c.counter.nbytes for c in counts.columns))
+        held.append(sum(c.counter.table.nbytes for c in counts.columns))
     found = counts.finish(lambda: iter(blocks))
     assert max(held) <= memory
     assert (counts.passes > 1) == (memory < 1 << 30)

@@ -73,7 +73,7 @@ class FeatureChain:
 
     @property
     def fit_inputs(self) -> list[str]:
-        """The columns that a frame to fit on must have (known only where every set says so)."""
+        """The same of a frame to fit on."""
         return self._needed("fit_inputs")
 
     def _needed(self, kind: str) -> list[str]:

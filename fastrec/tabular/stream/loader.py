@@ -43,7 +43,7 @@ from fastrec.tabular.stream.reader import (
 
 
 class StreamRows:
-    """Rows to stream: ``units`` of them, and how they are packed."""
+    """Rows to stream: ``units`` of them, how they are packed, and in subclasses ``chunks`` and ``fingerprint``."""
 
     units: list[Unit]
     layout: Layout
@@ -56,14 +56,6 @@ class StreamRows:
     def pieces(self, window: int) -> list[Unit]:
         """Return what is read together, in order."""
         return self.units
-
-    def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Yield packed rows of pieces, in this order unless ``seed`` shuffles."""
-        raise NotImplementedError
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what the rows depend on, as JSON values."""
-        raise NotImplementedError
 
 
 class FileRows(StreamRows):
@@ -135,10 +127,7 @@ class FileRows(StreamRows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what packed rows depend on, as JSON values, independent of the files' folder.
-
-        ``files``: name, bytes and the footer's digest of each; ``settings``: digests of what was given and learned.
-        """
+        """Return what packed rows depend on, as JSON values, independent of the files' folder."""
         from fastrec.features._engine.digests import NoDigestError, digest
 
         recipe, labels, made = self.recipe, self.recipe.labels, self.made
@@ -314,7 +303,7 @@ class CachedRows(StreamRows):
     def _open(
         self, cache: Path, name: str, given: dict[str, Any], write: Callable[[Path], tuple[int, list[int]]]
     ) -> bool:
-        # Opens existing rows, or writes them; returns whether they were written.
+        """Open existing rows, or write them; return whether they were written."""
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
         about = self._held(given)
