@@ -23,18 +23,13 @@ from fastrec.table.coding import extremes, sort_rows
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
 
 
-def worth(rows: int) -> bool:
-    """Tell whether compiled loops pay for this number of rows."""
-    return rows >= limits.COMPILED_ROWS and compiled(rows)
-
-
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
     """Rank values ``[n]`` whose groups are contiguous, ascending and small, like an item's list in most logs.
 
     Returns float64 ``[n]``, NaN where ``absent``; None: the groups are not like this, or there is no compiler.
     """
-    small = not on_host(values) or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
-    if method not in _TIES or small:
+    plain = on_host(values) and values.dtype in (torch.float64, torch.int64)
+    if method not in _TIES or not plain or not compiled(len(values), limits.COMPILED_ROWS):
         return None
     ranks = torch.empty(len(values), dtype=torch.float64)
     given = (view(x.contiguous()) for x in (values, codes, absent, ranks))
@@ -408,7 +403,7 @@ def as_of(
     Returns:
         int64 ``[q]``: the event's position in the sorted events, -1 if there is none; and those events' ``Groups``.
     """
-    if on_host(codes) and len(event_codes) and worth(len(codes) + len(event_codes)):
+    if on_host(codes) and len(event_codes) and compiled(len(codes) + len(event_codes), limits.COMPILED_ROWS):
         # Only the events are sorted.
         pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
         sorting = lexical_order([b for _, b in pairs])

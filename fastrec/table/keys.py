@@ -123,7 +123,7 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
     # Compiled loops take a third of Arrow's time; few rows are not worth compiling.
-    if str(array.type) in _OFFSETS and len(array) >= limits.COMPILED_TEXT_ROWS and compiled(len(array)):
+    if str(array.type) in _OFFSETS and compiled(len(array), limits.COMPILED_TEXT_ROWS):
         _, ends, data = array.buffers()
         offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
         valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)

@@ -250,11 +250,6 @@ class Moments:
 # What procs learn of a column's training rows by compiled loops: in the frame's order, without a copy of them.
 
 
-def worth(numbers: int) -> bool:
-    """Return whether to use compiled loops for a frame of so many numbers and codes."""
-    return numbers >= limits.LOOPS_FROM and compiled(numbers)
-
-
 def address_of(values: np.ndarray) -> tuple[int, int] | None:
     """Return an array's address and its type's number for the loops; None if they do not take it."""
     if values.dtype not in frames().TYPES or not values.flags.c_contiguous:
@@ -279,7 +274,9 @@ class TrainingRows:
     def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)
         self.count, self.by_loops = count, False
-        if columns is None or not on_host(columns) or not worth(columns.size * len(columns.names)):
+        if columns is None or not on_host(columns):
+            return
+        if not compiled(columns.size * len(columns.names), limits.LOOPS_FROM):
             return
         places = columns.places
         self.by_loops = columns.order is None or places is not None

@@ -367,9 +367,8 @@ class TabularFrame(Tabular):
             ys = None
         kind = torch.float32 if ys is None or ys.dtype not in (torch.int64, torch.float64) else ys.dtype
         kind = torch.int64 if ys is not None and self._recipe.labels.kind == "category" else kind
-        layout = Layout(
-            cats.shape[1], conts.shape[1], None if ys is None else ys.shape[1], self._recipe.cat_dtype, kind
-        )
+        n_y = None if ys is None else ys.shape[1]
+        layout = Layout(cats.shape[1], conts.shape[1], n_y, self._recipe.cat_dtype, kind)
         return self._like(_packed=Packed.of(cats, conts.float(), ys, layout), _extras=extras)
 
     def decode(self) -> TabularFrame:

@@ -15,7 +15,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.device import on_host
-from fastrec._core.kernels import frames
+from fastrec._core.kernels import compiled, frames
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, warn
@@ -23,16 +23,7 @@ from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.columns import (
-    FrameColumns,
-    Rows,
-    TrainingRows,
-    address_of,
-    as_number,
-    numbers_of,
-    plain_numbers,
-    worth,
-)
+from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, address_of, as_number, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed, put_rows
 from fastrec.tabular.procs.base import ContProc, FrameProc
@@ -404,8 +395,8 @@ class Writer:
         self.held = {i: as_number(read[m] if m in read else columns.raw(m)) for i, m in held.items()}
         self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if here else {}
         few = 4 * n < columns.size  # of the frame's rows, each of which the loops go over
-        simple = all(type(p) in (FillMissing, Normalize) for p in self.procs)
-        looped = here and simple and worth(n * words) and not few and (columns.order is None or self.places is not None)
+        simple = all(type(p) in (FillMissing, Normalize) for p in self.procs) and compiled(n * words, limits.LOOPS_FROM)
+        looped = here and simple and not few and (columns.order is None or self.places is not None)
         self.by_loops = BlockLoops(self) if looped else None
         # These are copies: one in memory at a time.
         self.apart = [i for i in range(len(self.conts)) if i not in self.held]

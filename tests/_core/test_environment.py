@@ -1,5 +1,3 @@
-"""What the library says of its own requirements, and the library as a wheel."""
-
 from __future__ import annotations
 
 import base64
@@ -109,9 +107,6 @@ def test_pip_installs_the_wheel(wheel, tmp_path):
     assert said == wanted
 
 
-# Device
-
-
 HAS_CUDA = torch.cuda.is_available()
 
 
@@ -127,12 +122,9 @@ def test_named_devices_and_the_environments_where_nothing_is_said(monkeypatch):
     refused(DeviceError, "no such thing", lambda: resolve_device())
 
 
-@pytest.mark.parametrize("device", ["", "gpu", "cuda:x", "CPU ", 1.5, ["cpu"]])
-def test_what_is_no_device_is_named(device):
-    refused(DeviceError, "is not a device", lambda: resolve_device(device))
-
-
-def test_devices_that_are_not_there():
+def test_what_is_no_device_and_devices_that_are_not_there():
+    for device in ("", "gpu", "cuda:x", "CPU ", 1.5, ["cpu"]):
+        refused(DeviceError, "is not a device", lambda d=device: resolve_device(d))
     if HAS_CUDA:
         assert resolve_device("cuda:0") == torch.device("cuda:0")
         assert resolve_device("cuda") == torch.zeros(1, device="cuda").device
@@ -144,8 +136,6 @@ def test_devices_that_are_not_there():
 
 
 # A command's process replaced by itself: the same number, another memory, and its folder found again
-
-
 CODE = """
 import os, sys
 from pathlib import Path

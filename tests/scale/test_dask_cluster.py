@@ -1,5 +1,3 @@
-"""Real workers: what they compute, one of them killed, and trees that they grow together."""
-
 from __future__ import annotations
 
 import os
@@ -32,7 +30,6 @@ COLUMNS = list("abcd")
 
 @pytest.fixture(scope="module")
 def workers():
-    """Two worker processes."""
     options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "2GB", "dashboard_address": ":0"}
     with distributed.LocalCluster(processes=True, **options) as cluster, distributed.Client(cluster) as client:
         yield client
@@ -40,7 +37,6 @@ def workers():
 
 @pytest.fixture
 def worker():
-    """One worker, in this process."""
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(processes=False, **options) as cluster, distributed.Client(cluster) as client:
         yield client
@@ -80,7 +76,6 @@ def test_a_worker_is_killed_in_the_middle_and_nothing_is_different(workers, tmp_
     assert set(workers.scheduler_info(n_workers=-1)["workers"]) != before  # the one that died came back as another
     expected = features().fit_transform(frame)
     assert_near(expected, got, features().outputs, near=1e-12)
-    assert got["count_item"].tolist() == expected["count_item"].tolist()
 
 
 def candidates(n=300, seed=0):
@@ -140,11 +135,12 @@ def test_two_workers_rank_as_well_as_one_and_keep_lists_whole(workers, tmp_path)
 def test_what_cannot_be_learned_is_named(worker):
     frame = candidates(20).assign(text="word")
     given = dd.from_pandas(frame, npartitions=2)
-    with pytest.raises(DataError, match="holds text"):
-        fit_on_dask(XGBRanker("xgb"), given, columns=["a", "text"], target="y", groups="list")
-    with pytest.raises(DataError, match="xgb has no list to learn from"):
-        fit_on_dask(XGBRanker("xgb"), given.assign(y=0.0), columns=COLUMNS, target="y", groups="list")
-    with pytest.raises(DataError, match="no Dask frame"):
-        fit_on_dask(XGBRanker("xgb"), frame, columns=COLUMNS, target="y", groups="list")
+    for words, rows, columns in (
+        ("holds text", given, ["a", "text"]),
+        ("xgb has no list to learn from", given.assign(y=0.0), COLUMNS),
+        ("no Dask frame", frame, COLUMNS),
+    ):
+        with pytest.raises(DataError, match=words):
+            fit_on_dask(XGBRanker("xgb"), rows, columns=columns, target="y", groups="list")
     with pytest.raises(NotFittedError, match="has not been trained"):
         predict_on_dask(XGBRanker("xgb"), given)
