@@ -51,10 +51,7 @@ def hidden_part(part: Path, *, folder: bool) -> Iterator[None]:
 
 @contextmanager
 def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """Yield a hidden folder beside ``path`` for temporary files; leftovers of killed processes go first.
-
-    It is the one that this process ``made`` before ``begin_anew``; None: a new one.
-    """
+    """Yield a hidden folder beside ``path``, or the one ``made`` before ``begin_anew``; leftovers go first."""
     remove_leftovers(path.parent, path.name)
     part = hidden_beside(path, "part") if made is None else made
     with hidden_part(part, folder=True):

@@ -231,10 +231,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int] | None:
-    """Return free and total memory of a CUDA device, or of the host, in bytes; None: unknown.
-
-    What torch holds for later counts as taken, as it is to other libraries.
-    """
+    """Return free and total bytes of a CUDA device (what torch holds for later is taken) or the host; None: unknown."""
     device = torch.device(device)
     try:
         if device.type == "cuda":

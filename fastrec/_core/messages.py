@@ -66,10 +66,7 @@ def terminal_table(
 
 
 def plain(value: Any) -> Any:
-    """Return a result as JSON values: records as objects, paths as text, what is no finite number as None.
-
-    A pandas frame is a list of its rows.
-    """
+    """Return a result as JSON values: records are objects, frames lists of rows, paths text, NaN and infinity None."""
     if hasattr(value, "to_dict") and hasattr(value, "columns"):
         return plain(value.to_dict("records"))
     if is_dataclass(value) or hasattr(value, "_asdict"):

@@ -180,10 +180,7 @@ class Groups:
 
 
 def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
-    """Return the row ``periods`` positions before each row in its group (after it, if negative).
-
-    These are int64 ``[n]`` row numbers in the input's row order, -1 if there is none.
-    """
+    """Return the row ``periods`` positions before each row in its group (after, if negative): int64 ``[n]``, or -1."""
     codes = groups.codes
     n = len(codes)
     order = torch.arange(n, device=codes.device) if groups.order is None else groups.order
@@ -261,10 +258,7 @@ def _short_sum(
 
 
 def last_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Find the latest row before each row in its group that ``marks`` (bool ``[n]`` in row order) has.
-
-    Returns int64 ``[n]`` row numbers in row order, -1 if there is none.
-    """
+    """Find the latest row before each row in its group that ``marks`` (bool ``[n]``) has: int64 ``[n]``, or -1."""
     ordered = groups.sort(marks)
     places = torch.arange(len(ordered), device=ordered.device)
     if not len(ordered):

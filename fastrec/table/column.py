@@ -268,10 +268,7 @@ class Column:
         return words.get(self.kind, "values of no usable type")
 
     def as_lists(self) -> Column | None:
-        """Return a list column whose first list begins at element 0; vectors are lists too, and so is no value at all.
-
-        None: it holds other values.
-        """
+        """Return lists that begin at element 0, also of vectors and of no value at all; None: it holds other values."""
         if self.kind == "list":
             return packed(self)
         if self.kind == "vector":
@@ -378,10 +375,7 @@ def rows_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]`` each), one after the other.
-
-    As offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
-    """
+    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]``): offsets and places of elements."""
     offsets = offsets_of(lengths)
     shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
     return offsets, torch.arange(shift.shape[0], device=starts.device) + shift

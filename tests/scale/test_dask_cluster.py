@@ -19,7 +19,7 @@ from fastrec.features import Combine, CountEncode, FeatureSet, GroupRank, GroupS
 from fastrec.scale import fit_on_dask, predict_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
 from fastrec.validate import Lists  # noqa: E402
-from tests.scale.dask_parts import assert_near  # noqa: E402
+from tests.scale.dask_parts import assert_near, events  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # sockets to workers that are gone
@@ -42,13 +42,6 @@ def worker():
         yield client
 
 
-def log(n=2000):
-    rng = np.random.default_rng(0)
-    frame = {"id": np.arange(n), "user": rng.integers(0, 90, n), "item": rng.choice([f"i{k}" for k in range(40)], n)}
-    frame |= {"price": rng.normal(50, 9, n).round(2), "clicked": rng.integers(0, 2, n)}
-    return pd.DataFrame(frame)
-
-
 def part(frame, marker):
     """A partition; where a marker is named that is not there, the worker that reads it dies the first time."""
     if marker is not None and not Path(marker).exists():
@@ -59,13 +52,11 @@ def part(frame, marker):
 
 def features():
     less = Combine(Lag("price", by="user", order="id"), "-", GroupStats("price", by="item"))
-    return FeatureSet(
-        [CountEncode("item"), TargetEncode("item", "clicked"), less, GroupRank("price", by="user")], key="id"
-    )
+    return FeatureSet([CountEncode("item"), TargetEncode("item", "y"), less, GroupRank("price", by="user")], key="id")
 
 
 def test_a_worker_is_killed_in_the_middle_and_nothing_is_different(workers, tmp_path):
-    frame = log(800)
+    frame = events(800)
     marker = str(tmp_path / "killed")
     parts = [frame.iloc[a : a + 200] for a in range(0, len(frame), 200)]
     lazy = [dask.delayed(part)(p, marker if i == 2 else None) for i, p in enumerate(parts)]

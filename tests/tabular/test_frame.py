@@ -165,17 +165,6 @@ def test_no_target_and_an_empty_one_are_absent_and_the_callers_lists_and_frame_a
     assert cats == CATS
 
 
-def test_several_targets():
-    df = make(80)
-    to = TabularFrame(df, PROCS, CATS, ["gappy", "normal"], ["price", "whole"])
-    assert (to.c, to.y.shape, to.y.dtype) == (2, (80, 2), torch.float64)
-    np.testing.assert_array_equal(to.ys, df[["price", "whole"]])
-    learn = trained(to.dataloaders(bs=16, device="cpu"))
-    with learn.no_bar():
-        row, decoded, _ = learn.predict(df.iloc[0])
-    np.testing.assert_allclose(row.ys.iloc[0], decoded, rtol=1e-6)
-
-
 def test_many_labels_at_once():
     df = make(60)
     df["l1"], df["l2"] = (df["whole"] > 50).astype(int), df["flag"]
