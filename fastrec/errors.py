@@ -148,20 +148,25 @@ def refuse_rows(
     """Raise an error if there are bad rows; it names the first one and their number.
 
     Args:
-        bad: bool ``[n]``, or the bad rows in ascending order.
+        bad: bool ``[n]`` or ``[n, k]`` of any library, or the bad rows in ascending order.
         problem: what is wrong with them, or a function of the first one's place that says it.
         error: the class of the error, and ``about`` its further arguments.
         numbers: the rows' numbers in their file, ``[n]``; None: their places.
     """
     import numpy as np  # this file is imported first, and mostly raises nothing
 
-    bad = np.asarray(bad)
-    rows = np.flatnonzero(bad) if bad.dtype == bool else bad
+    bad = np.asarray(bad.cpu() if hasattr(bad, "cpu") else bad)
+    rows = np.flatnonzero(bad if bad.ndim == 1 else bad.any(1)) if bad.dtype == bool else bad
     if len(rows):
         first = int(rows[0])
         text = problem if isinstance(problem, str) else problem(first)
         row = first if numbers is None else int(numbers[first])
         raise error(f"{text} ({len(rows)} such rows in all)", row=row, **about)
+
+
+def refuse(bad: Any, column: str | None, problem: str, remedy: str) -> None:
+    """Raise a ``DataError`` of a column's bad rows, if there are any (see ``refuse_rows``)."""
+    refuse_rows(bad, problem, column=column, remedy=remedy)
 
 
 _PACKAGE = str(Path(__file__).parent)

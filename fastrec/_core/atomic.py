@@ -20,7 +20,6 @@ from fastrec._core import limits
 from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, WriteError
 
 # Hidden names for files being written, locked by their writer; leftovers of killed processes are found and removed.
-
 try:
     import fcntl
 except ImportError:  # Windows
@@ -52,10 +51,7 @@ def hidden_part(part: Path, *, folder: bool) -> Iterator[None]:
 
 @contextmanager
 def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """Yield a hidden folder beside ``path`` for temporary files; leftovers of killed processes go first.
-
-    It is the one that this process ``made`` before ``begin_anew``; None: a new one.
-    """
+    """Yield a hidden folder beside ``path``, or the one ``made`` before ``begin_anew``; leftovers go first."""
     remove_leftovers(path.parent, path.name)
     part = hidden_beside(path, "part") if made is None else made
     with hidden_part(part, folder=True):
@@ -66,12 +62,8 @@ def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
 def alone_at(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing to ``path``; the kernel frees the lock if this one dies.
 
-    Args:
-        path: the target; the lock is a hidden file in the same folder. Systems without ``flock`` have no lock.
-        wait: for a process that is writing there.
-
-    Raises:
-        WriteError: another process is writing there, or the lock cannot be opened.
+    The lock is a hidden file in the same folder; systems without ``flock`` have none. While another process writes
+    there, ``wait`` for it, else refuse (``WriteError``).
     """
     if fcntl is None:
         yield
@@ -196,12 +188,8 @@ _REFUSALS = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 def atomic_file(path: str | Path) -> Iterator[Path]:
     """Yield a path beside ``path`` to write to; it takes ``path``'s place when the block ends well.
 
-    Args:
-        path: the file to write or replace (a link: the file it points to); its folder is made if need be. A replaced
-            file's permissions are kept.
-
-    Raises:
-        WriteError: the file system refused (disk full, no permission); ``path`` is as it was.
+    A link stays a link, folders are made if need be, and a replaced file's permissions are kept. If the file system
+    refuses (``WriteError``), ``path`` is as it was.
     """
     with _beside(path, folder=False) as (path, temporary):
         yield temporary
@@ -212,14 +200,7 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``path`` to fill; it takes ``path``'s place when the block ends well.
-
-    Args:
-        path: the folder to make or replace (a link: the folder it points to).
-
-    Raises:
-        WriteError: the file system refused; a folder that was at ``path`` is as it was.
-    """
+    """Yield an empty folder beside ``path`` to fill; it takes ``path``'s place as ``atomic_file``'s file does."""
     with _beside(path, folder=True) as (path, temporary):
         yield temporary
         _replace_folder(temporary, path)
@@ -252,14 +233,9 @@ def _beside(path: str | Path, *, folder: bool) -> Iterator[tuple[Path, Path]]:
 
 
 def check_replaceable(folder: str | Path, *markers: str) -> None:
-    """Refuse to replace what is not an earlier result of the same kind.
+    """Refuse to replace a folder that is no earlier result of the same kind (``WriteError``).
 
-    Args:
-        folder: the place to write a folder to.
-        markers: files of which every earlier result, even a damaged one, has at least one.
-
-    Raises:
-        WriteError: there is a file, or a folder with something in it and none of ``markers``.
+    Every earlier result, even a damaged one, has at least one of the files ``markers``.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -331,9 +307,6 @@ def file_digest(file: Path) -> str:
 
 
 def digests_below(folder: Path, *, but: str) -> dict[str, str]:
-    """Return the digest of every file in a folder and below it, by its path from there, in the order of the paths.
-
-    ``but`` is a file of the folder that is left out: the one that the digests are written to.
-    """
+    """Return path → digest of all files below a folder, ordered, except the file ``but`` that the digests go to."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / but)
     return {p.relative_to(folder).as_posix(): file_digest(p) for p in files}

@@ -9,8 +9,7 @@ import platform
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import torch
@@ -20,61 +19,31 @@ from fastrec._core.memory import free_memory, shown_bytes
 from fastrec._version import __file__ as version_file
 from fastrec._version import __version__
 
-# Versions, device, threads, memory and optional parts on this machine.
-
 PACKAGE = "fastrec-tabular"
-# What pyproject.toml asks for, with the lowest version; a test keeps the two in step.
-REQUIRED: Mapping[str, str] = {
-    "fastai": "2.8.1",
-    "jinja2": "3.1",
-    "matplotlib": "3.7",
-    "numpy": "1.26",
-    "pandas": "2.2",
-    "pyarrow": "15",
-    "rich": "13.7",
-    "safetensors": "0.4.3",
-    "scikit-learn": "1.2.2",
-    "torch": "2.4",
-    "typer": "0.12.5",
-    "xgboost": "2.0.3",
+PARTS: Mapping[str, str] = {  # extra → what it provides
+    "trees": "CatBoostModel, LGBMModel",
+    "compiled": "compiled loops",
+    "tune": "fastrec tune",
+    "export": "fastrec export",
+    "serve": "fastrec serve",
+    "retrieval": "approximate search of vectors",
+    "scale": "Dask frames",
+    "embed": "vectors of pictures and text",
+    "mlflow": "runs noted in MLflow",
+    "polars": "polars frames in and out",
+    "gpu": "cuDF frames, cuML models (NVIDIA, Linux)",
 }
 
 
-@dataclass(frozen=True)
-class OptionalPart:
-    """An optional part."""
-
-    extra: str  # the extra of the package that installs it
-    packages: Mapping[str, str]  # package → the lowest version
-    gives: str  # what it provides
-
-    @property
-    def install(self) -> str:
-        """Command that installs it."""
-        return f"pip install '{PACKAGE}[{self.extra}]'"
+def required(extra: str = "") -> dict[str, str]:
+    """Return package → lowest version, as the installed fastrec asks for them: all that it needs, or an extra's."""
+    parts = [re.fullmatch(r"([\w.-]+)>=([\w.]+)(?:.*extra == .(\w+).)?", line) for line in requires(PACKAGE) or ()]
+    return {found[1]: found[2] for found in parts if found is not None and (found[3] or "") == extra}
 
 
-PARTS = (
-    OptionalPart("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
-    OptionalPart("compiled", {"numba": "0.60"}, "compiled loops"),
-    OptionalPart("tune", {"optuna": "4.0"}, "fastrec tune"),
-    OptionalPart("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
-    OptionalPart(
-        "serve",
-        {"httptools": "0.6", "onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"},
-        "fastrec serve",
-    ),
-    OptionalPart("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
-    OptionalPart("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
-    OptionalPart("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),
-    OptionalPart("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
-    OptionalPart("polars", {"polars": "1.0"}, "polars frames in and out"),
-    OptionalPart(
-        "gpu",
-        {"cudf-cu13": "26.10", "dask-cudf-cu13": "26.10", "cuml-cu13": "26.10"},
-        "cuDF frames, cuML models (NVIDIA, Linux)",
-    ),
-)
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{PACKAGE}[{extra}]'"
 
 
 def installed_version(package: str) -> str | None:
@@ -127,11 +96,10 @@ def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
     }
     about = f"{stem}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {PACKAGE}", f"Version: {version}", "Requires-Python: >=3.11"]
-    lines += [f"Requires-Dist: {name}>={floor}" for name, floor in REQUIRED.items()]
-    for part in PARTS:
-        lines.append(f"Provides-Extra: {part.extra}")
-        for name, floor in part.packages.items():
-            lines.append(f"Requires-Dist: {name}{f'>={floor}' if floor else ''}; extra == '{part.extra}'")
+    lines += [f"Requires-Dist: {name}>={floor}" for name, floor in required().items()]
+    for extra in PARTS:
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {name}>={floor}; extra == '{extra}'" for name, floor in required(extra).items()]
     files[f"{about}/METADATA"] = "\n".join([*lines, ""]).encode()
     files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: fastrec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{about}/entry_points.txt"] = b"[console_scripts]\nfastrec = fastrec.cli:main\n"

@@ -14,12 +14,7 @@ from fastrec.errors import MissingPackageError
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module's ``__getattr__`` (PEP 562); its ``__dir__`` has the names too, for completion.
-
-    Args:
-        package: the package's ``__name__``.
-        homes: public name → the package's module that defines it.
-    """
+    """Return a package's ``__getattr__`` (PEP 562); ``homes``: public name → the package's module that defines it."""
 
     def getattribute(name: str) -> Any:
         if name not in homes:

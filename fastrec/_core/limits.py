@@ -186,7 +186,6 @@ RECENCY_GAIN = 0.01  # gain in NDCG required to replace the first: on Diginetica
 RECENCY_SHARE = 0.1  # share of the sessions held out to choose one
 RECENCY_EVENTS = 2_000  # of these: with 1,000, parts of Diginetica's log differ, and MovieLens-100k keeps 1; 4 to 6 s
 RECENCY_TIME = 0.1  # share of the given time for the choice: 60,000 sessions of 20,000 items took 20 s without
-
 TIME_GAPS = 64  # classes of gaps between events: the last one is five and a half years and more
 TIME_GAP_STEP = 0.301  # natural logarithms between two classes, as in HSTU's code (arXiv 2402.17152)
 HIDDEN_LOGIT = -1e4  # exp and sigmoid of it are 0 in float32
@@ -272,7 +271,6 @@ CLIENT_BODIES = 8  # maximum-size bodies that one client may have in memory at o
 ANSWER_ITEMS = 5_000_000  # items of one answer of /v1/recommend; bounds memory
 EXACT_FLOAT = 2.0**53  # from here on a float may represent several integers
 SHORT_LOG = 64 << 20  # bytes; not measured: loading a shorter log of events is faster than writing a snapshot
-
 ONNX_FILE_BYTES = 2_000_000_000  # bytes of constants in one file; protobuf's largest message is 2 GiB
 VERIFY_DIFFERENCE = 1e-5  # largest difference between a graph's scores and the run's, relative above 1; not measured
 VERIFY_TIE = 1e-6  # scores of a list that differ by less may change places; not measured
@@ -282,7 +280,6 @@ NEXT_ITEM_CELLS = 1 << 24  # scores, or padded events of sessions, in memory at 
 FOLD_TABLE_BYTES = 32 << 20  # maximum growth of tables multiplied by a net's first layer; not measured: bounds memory
 HASHED_TEXT_BYTES = 1_024  # bytes of a text that a graph hashes: all rows are as wide as the longest; bounds memory
 EXPORTED_LEVEL = 0.9  # level of the intervals in an export, the default of predict_interval
-
 CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of versions 2 and 1
 # Estimator → bytes of peak memory for fitting and predicting, besides its rows: per cell (row x column), per row and
 # class, and at least. Resident memory in MiB on one core: 200,000 and 800,000 rows x 40 numbers, 2 classes, and 200,000

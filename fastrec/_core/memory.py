@@ -206,14 +206,10 @@ def naming_out_of_memory(
     If several are nested, the innermost one names the task.
 
     Args:
-        what: what is being done, to follow "while": ``'copying 40,000,000 rows to the device'``; a function
-            is called only where memory does not suffice.
+        what: what is being done, to follow "while"; a function is called only where memory does not suffice.
         remedy: what to lower, as a sentence without its full stop.
         device: where memory is needed; None: as the error says.
         need: bytes needed in all, if known; None: the bytes that the error names.
-
-    Raises:
-        DeviceMemoryError: the memory of a device or of the host was not enough.
     """
     try:
         yield
@@ -235,10 +231,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int] | None:
-    """Return free and total memory of a CUDA device, or of the host, in bytes; None: unknown.
-
-    What torch holds for later counts as taken, as it is to other libraries.
-    """
+    """Return free and total bytes of a CUDA device (what torch holds for later is taken) or the host; None: unknown."""
     device = torch.device(device)
     try:
         if device.type == "cuda":

@@ -41,12 +41,7 @@ def terminal_table(
 ) -> Table:
     """Make a table; if it is wider than the terminal, the least needed columns are dropped and named below.
 
-    Args:
-        columns: all columns.
-        width: characters of the terminal; None: no limit.
-        title: a line above.
-        styles: a style for each row.
-        plain: draw a line below the head alone.
+    ``width`` None: no limit. ``styles``: one for each row. ``plain``: draw a line below the head alone.
     """
     shown, dropped = list(columns), []
     while True:
@@ -71,10 +66,7 @@ def terminal_table(
 
 
 def plain(value: Any) -> Any:
-    """Return a result as JSON values: records as objects, paths as text, what is no finite number as None.
-
-    A pandas frame is a list of its rows.
-    """
+    """Return a result as JSON values: records are objects, frames lists of rows, paths text, NaN and infinity None."""
     if hasattr(value, "to_dict") and hasattr(value, "columns"):
         return plain(value.to_dict("records"))
     if is_dataclass(value) or hasattr(value, "_asdict"):
@@ -88,9 +80,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int) else str(value)
-
-
-# ``nearest``: the name that a misspelt one probably means.
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

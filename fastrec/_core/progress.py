@@ -30,19 +30,14 @@ class Stages:
     Args:
         console: where to; None: standard error.
         quiet: show nothing, only time.
-
-    Attributes:
-        seconds: stage → seconds; a stage entered twice adds up.
-        below: what a terminal shows below the bar, as rich draws it, until another begins; None: nothing.
     """
 
     def __init__(self, *, console: Console | None = None, quiet: bool = False) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self.quiet = quiet
-        self.seconds: dict[str, float] = {}
+        self.quiet, self._bar_shown = quiet, False
+        self.seconds: dict[str, float] = {}  # of each stage; one entered twice adds up
         self.began = time.perf_counter()
-        self._bar_shown = False
-        self.below: Any = None
+        self.below: Any = None  # what a terminal shows below the bar, as rich draws it, until another begins
 
     @property
     def has_bars(self) -> bool:
@@ -56,15 +51,9 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, *, unit: str = "rows") -> Iterator[Advance]:
-        """Time a block under a name; of stages inside each other only the outermost has a bar.
+        """Time a block; of stages inside each other only the outermost has a bar.
 
-        Args:
-            name: the stage.
-            total: how many units of work it has, if known.
-            unit: what is counted.
-
-        Yields:
-            A function to call with the number of units just done.
+        Of ``total`` units of work, if known, the yielded function is told those just done.
         """
         start = time.perf_counter()
         bar = self.has_bars and not self._bar_shown

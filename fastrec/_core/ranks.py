@@ -100,10 +100,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
-    """Return each tensor's rows of all ranks, one rank's after the other's, on the device where the part was.
-
-    Ranks may have different numbers of rows; ``doing`` is for errors.
-    """
+    """Return each tensor's rows of all ranks, however many, one rank's after the other's, on the part's device."""
     if world_size() == 1 or not parts:
         return list(parts)
     counts = torch.tensor([len(p) for p in parts], dtype=torch.int64, device=_where(parts[0]))

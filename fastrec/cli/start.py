@@ -180,14 +180,14 @@ def doctor(device: Device = "auto") -> None:
     The exit code is 1 where the self-test fails, or a package is older than it may be.
     """
     with readable_errors() as stages:
-        from fastrec._core.environment import REQUIRED, installed_version, is_older, machine
+        from fastrec._core.environment import installed_version, is_older, machine, required
         from fastrec.competition.self_test import self_test
 
         console = Console()
         versions, sound = RichTable("package", "version", "at least", ""), True
         versions.add_row("fastrec", __version__, "", "")
         versions.add_row("python", platform.python_version(), "3.11", _OK)
-        for name, floor in REQUIRED.items():
+        for name, floor in required().items():
             found = installed_version(name)
             good = found is not None and not is_older(found, floor)
             sound &= good
@@ -211,13 +211,14 @@ def doctor(device: Device = "auto") -> None:
 
 def _parts() -> tuple[RichTable, list[str]]:
     """Return a table of the optional parts, and the commands that install the absent ones."""
-    from fastrec._core.environment import PARTS, installed_version, is_older
+    from fastrec._core.environment import PARTS, install_command, installed_version, is_older, required
 
     table, remedies = RichTable(*(RichColumn(h, overflow="fold") for h in ("optional part", "gives", "", ""))), []
-    for part in PARTS:
-        found = {n: installed_version(n) for n in part.packages}
-        lacking = [n for n, v in found.items() if v is None or is_older(v, part.packages[n])]
+    for extra, gives in PARTS.items():
+        floors = required(extra)
+        found = {n: installed_version(n) for n in floors}
+        lacking = [n for n, v in found.items() if v is None or is_older(v, floors[n])]
         there = Text(", ".join(f"{n} {v}" for n, v in found.items() if v is not None))
-        remedies += [part.install] if lacking else []
-        table.add_row(part.extra, part.gives, _ABSENT if lacking else _OK, Text() if lacking else there)
+        remedies += [install_command(extra)] if lacking else []
+        table.add_row(extra, gives, _ABSENT if lacking else _OK, Text() if lacking else there)
     return table, remedies

@@ -13,7 +13,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, write_own_wheel
+from fastrec._core.environment import PACKAGE, installed_version, required, write_own_wheel
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.recipe import Competition
@@ -152,8 +152,8 @@ def write_script(
     for name in sources.beside:
         warnings.warn(f"{name} asks for its __file__: files beside it are not in the script", DataWarning, stacklevel=2)
     # Requirements beyond fastrec's.
-    parts = [n for p in PARTS if p.extra in _ALONG for n in p.packages if installed_version(n) is not None]
-    own = [n for n in sources.distributions if n.lower() not in REQUIRED and n != PACKAGE]
+    parts = [n for extra in _ALONG for n in required(extra) if installed_version(n) is not None]
+    own = [n for n in sources.distributions if n.lower() not in required() and n != PACKAGE]
     packages = sorted({*parts, *own})
     with atomic_folder(out) as part:
         text = _script(sources, recipe, packages, seed=seed, minutes=minutes, wheels=wheels)
@@ -163,7 +163,7 @@ def write_script(
             write_own_wheel(part / "wheels", version=__version__)
             with stages.stage("wheels", unit="files") as advance:
                 # Their requirements are included, in the installed versions.
-                versions = {n: v for n in [*REQUIRED, *packages] if (v := installed_version(n)) is not None}
+                versions = {n: v for n in [*required(), *packages] if (v := installed_version(n)) is not None}
                 pins = [f"{n}=={v.partition('+')[0]}" for n, v in versions.items()]
                 options = ["--quiet", "--only-binary=:all:", "--dest", str(part / "wheels"), *pins]
                 command = [sys.executable, "-m", "pip", "download", *options]

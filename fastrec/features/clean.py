@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.features._engine import group_values
 from fastrec.features._engine.options import OfColumns, ascending, check_columns_of, is_open
 from fastrec.features.base import Cells, Cols, Fitted, RowWise, Scope, State, Tensors
-from fastrec.features.columns import as_list, masked, names_of, number_of, refuse
+from fastrec.features.columns import as_list, masked, names_of, number_of
 from fastrec.table import Column, Table
 
 

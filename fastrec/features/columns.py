@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastrec._core import limits
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, refuse
 from fastrec.table import Column, Table
 
 # Selectors in place of column names. ``fit`` resolves them on the training rows. They never choose targets, weights,
@@ -268,12 +268,6 @@ def _order_key(table: Table, name: str, where: str) -> torch.Tensor:
         raise DataError(f"the order {error.problem}", column=name, row=error.row, remedy=error.remedy) from error
     refuse(missing, name, f"an order value is missing{where}", "Fill or drop such rows")
     return values
-
-
-def refuse(odd: torch.Tensor, column: str | None, problem: str, remedy: str) -> None:
-    """Raise DataError for the first row that is ``odd`` (bool ``[n]`` or ``[n, k]``)."""
-    if bool(odd.any()):
-        raise DataError(problem, column=column, row=int(odd.nonzero()[0, 0]), remedy=remedy)
 
 
 def given_rows(df: Any) -> Any:

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.features._engine.folds import given_folds, row_folds
 from fastrec.features._engine.keyed import key_text, of_codes, sum_kept
 from fastrec.features._engine.options import OfColumns
 from fastrec.features.base import Cells, Col, Cols, Feature, Names, State, Tensors
-from fastrec.features.columns import as_list, masked, name_of, refuse
+from fastrec.features.columns import as_list, masked, name_of
 from fastrec.features.encode import SumsByKey, count_keys
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode

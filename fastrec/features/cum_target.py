@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.features._engine.keyed import accurate_sum, cell_places
 from fastrec.features._engine.options import averaged_numbers, check_target_classes, finite_number, float64, row_weights
 from fastrec.features._engine.order import Clock, EarlierRows, TimeRanks, decay
 from fastrec.features.base import Cells, Col, Cols, Names, State, Tensors
-from fastrec.features.columns import as_list, name_of, names_of, refuse
+from fastrec.features.columns import as_list, name_of, names_of
 from fastrec.features.target import KeySums, Sums
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Column, Table

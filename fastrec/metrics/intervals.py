@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError
-from fastrec.metrics.ranking import flat_tensor, refuse_rows
+from fastrec.errors import DataError, refuse
+from fastrec.metrics.ranking import flat_tensor
 from fastrec.metrics.registry import Metric, get_metric
 from fastrec.metrics.rows import paired
 
@@ -47,7 +47,7 @@ def bootstrap_interval(values: Any, *, repeats: int = 2000, level: float = 0.95,
     x = flat_tensor(values, "values").double().cpu().numpy()
     if not len(x):
         raise DataError("there are no values", column="values", remedy="Give at least one")
-    refuse_rows(torch.from_numpy(~np.isfinite(x)), "values", "is not a finite number", "Drop or fill it first")
+    refuse(torch.from_numpy(~np.isfinite(x)), "values", "a value is not a finite number", "Drop or fill it first")
     _check_range(repeats, level)
     # Reciprocal ranks have a few dozen distinct values: counting them first is the same bootstrap at less cost.
     distinct, counts = np.unique(x, return_counts=True)

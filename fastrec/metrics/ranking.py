@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.device import on_host
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 
 Ties = Literal["worst", "ordinal", "best"]
 Empty = Literal["zero", "skip"]
@@ -73,7 +73,7 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
             remedy = "Give one for each row"
             raise DataError(f"{name} has {len(x)} rows, scores has {len(s)}", column=name, remedy=remedy)
     y = columns.get("labels", torch.zeros_like(s)).double()
-    refuse_rows(y.isnan(), "labels", "is missing", "Leave out rows without a known label")
+    refuse(y.isnan(), "labels", "a value is missing", "Leave out rows without a known label")
     weight = columns.get("sample_weight")
     if weight is not None:
         weight = check_weights(weight, "sample_weight")
@@ -89,7 +89,7 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
 def check_weights(weight: Tensor, name: str) -> Tensor:
     """Return weights as float64; refuse any that are not finite numbers >= 0."""
     weight = weight.double()
-    refuse_rows(~(weight >= 0) | weight.isinf(), name, "is missing, infinite or below 0", "Weights are >= 0")
+    refuse(~(weight >= 0) | weight.isinf(), name, "a value is missing, infinite or below 0", "Weights are >= 0")
     return weight
 
 
@@ -145,14 +145,6 @@ def plain_tensor(x: Any, name: str) -> Tensor:
     a = a.astype({"b": bool, "f": np.float64}.get(a.dtype.kind, np.int64), copy=False)
     # torch warns about read-only arrays, such as pandas'
     return torch.from_numpy(a if a.flags.writeable and a.flags.c_contiguous else a.copy())
-
-
-def refuse_rows(bad: Tensor, column: str, problem: str, remedy: str) -> None:
-    """Raise a DataError that names the first bad row, if there is one."""
-    if bool(bad.any()):
-        raise DataError(
-            f"a value {problem} ({int(bad.sum())} in all)", column=column, row=int(bad.nonzero()[0]), remedy=remedy
-        )
 
 
 def choice(value: Any, name: str, allowed: tuple[str, ...]) -> Any:
@@ -314,7 +306,7 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
     lists = prepare(scores, labels, None, sample_weight)
     if bool((lists.scores == lists.scores.floor()).all()):  # with fractional labels, the arguments are swapped
         remedy = "Give auc(scores, labels), or get_metric('auc')(labels, scores)"
-        refuse_rows(lists.labels != lists.labels.floor(), "labels", "is no whole number, and all scores are", remedy)
+        refuse(lists.labels != lists.labels.floor(), "labels", "a value is no whole number, and all scores are", remedy)
     if sample_weight is None and on_host(lists.scores) and not bool(lists.scores.isnan().any()):
         # NumPy's sort of plain numbers is several times as fast as an argsort.
         others, relevant = (np.sort(lists.scores[rows].numpy()) for rows in (~lists.relevant, lists.relevant))
@@ -400,7 +392,7 @@ def _reciprocal(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
 
 
 def _ndcg(lists: ScoredLists, k: int | None, ties: Ties, gains: Literal["exp2", "linear"] = "exp2") -> Tensor:
-    refuse_rows(lists.labels.isinf() | (lists.labels < 0), "labels", "is below 0 or infinite", "Grades start at 0")
+    refuse(lists.labels.isinf() | (lists.labels < 0), "labels", "a value is below 0 or infinite", "Grades start at 0")
     choice(gains, "gains", ("exp2", "linear"))
     gain = torch.exp2(lists.labels) - 1 if gains == "exp2" else lists.labels
     order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))

@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.metrics import ranking
 from fastrec.metrics import rows as r
-from fastrec.metrics.ranking import choice, refuse_rows
+from fastrec.metrics.ranking import choice
 from fastrec.metrics.rows import check_probabilities, paired, row_weights, to_classes
 
 TASKS = ("ranking", "binary", "multiclass", "regression", "multilabel")
@@ -115,7 +115,7 @@ class Metric:
             check_probabilities(p, of_classes=of_classes)
         elif self.wants in ("values", "classes"):
             bad = p.isinf() if p.ndim == 1 else p.isinf().any(1)
-            refuse_rows(bad, "prediction", "is infinite", "Look at what predicted it")
+            refuse(bad, "prediction", "a value is infinite", "Look at what predicted it")
         if of_classes and p.shape[1] == 2 and "binary" in self.tasks and self.wants != "values" and (y <= 1).all():
             # merge two columns: class 1 of probabilities, otherwise their difference
             if self.wants == "classes":

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.metrics import ranking
-from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor, refuse_rows
+from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor
 
 # Weighted means, and sums over rows in the order of a prediction, with equal predictions merged.
 
@@ -69,8 +69,8 @@ def paired(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     if target.ndim == 2 and target.shape != p.shape:
         problem = f"y is {tuple(target.shape)}, prediction is {tuple(p.shape)}"
         raise DataError(problem, column="prediction", remedy="Give a prediction for each target of a row")
-    refuse_rows(_any_column(target.isnan()), "y", "is missing", "Leave out rows without a known target")
-    refuse_rows(_any_column(p.isnan()), "prediction", "is NaN", "Look at what predicted it, or fill it first")
+    refuse(_any_column(target.isnan()), "y", "a value is missing", "Leave out rows without a known target")
+    refuse(_any_column(p.isnan()), "prediction", "a value is NaN", "Look at what predicted it, or fill it first")
     return target, p
 
 
@@ -89,11 +89,11 @@ def check_probabilities(prediction: Tensor, *, of_classes: bool) -> None:
     """Refuse anything that cannot be probabilities, ``[n]`` or ``[n, k]``; ``of_classes``: each row sums to 1."""
     outside = ~((prediction >= 0) & (prediction <= 1))
     remedy = "Put raw scores through a sigmoid (one column) or a softmax (a column a class) first"
-    refuse_rows(_any_column(outside), "prediction", "is no probability: it is outside 0..1", remedy)
+    refuse(_any_column(outside), "prediction", "a value is no probability: it is outside 0..1", remedy)
     if of_classes:
         # Sums of half-precision probabilities are off by up to .002.
         off = (prediction.sum(1) - 1).abs() > 0.01
-        refuse_rows(off, "prediction", "is of a row whose classes do not sum to 1", remedy)
+        refuse(off, "prediction", "a value is of a row whose classes do not sum to 1", remedy)
 
 
 def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tensor:
@@ -114,7 +114,7 @@ def to_classes(y: Tensor, prediction: Tensor, *, rounded: bool = False) -> Tenso
         return (prediction > 0.5).double()
     if not rounded:
         remedy = "Give codes, or one probability for each class; best_rounding learns cuts for values"
-        refuse_rows(fraction, "prediction", "is no class code", remedy)
+        refuse(fraction, "prediction", "a value is no class code", remedy)
     return prediction.round()
 
 
@@ -124,13 +124,15 @@ def check_codes(codes: Tensor, name: str, n: int | None = None) -> Tensor:
     if n is not None:
         bad = bad | (codes < 0) | (codes >= n)
     range_ = "a class code" if n is None else f"among the {n} classes"
-    refuse_rows(bad, name, f"is not {range_}", "Classes are whole numbers from 0, one for each column of probabilities")
+    refuse(
+        bad, name, f"a value is not {range_}", "Classes are whole numbers from 0, one for each column of probabilities"
+    )
     return codes.long()
 
 
 def check_binary(y: Tensor, name: str = "y") -> None:
     """Refuse a target or classes ``[n]`` or ``[n, t]`` with values other than 0 and 1."""
-    refuse_rows(_any_column((y != 0) & (y != 1)), name, "is neither 0 nor 1", "Code the two classes as 0 and 1")
+    refuse(_any_column((y != 0) & (y != 1)), name, "a value is neither 0 nor 1", "Code the two classes as 0 and 1")
 
 
 def _any_column(bad: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     target, p = paired(y, prediction)
     if p.ndim == 2:
         raise DataError(f"prediction is {tuple(p.shape)}", column="prediction", remedy="Give one number a row")
-    refuse_rows(p.isinf(), "prediction", "is infinite", "Look at what predicted it")
+    refuse(p.isinf(), "prediction", "a value is infinite", "Look at what predicted it")
     return target, p
 
 
@@ -443,4 +445,4 @@ def _relative_error(y: Tensor, p: Tensor, weight: Tensor | None) -> tuple[Tensor
 
 
 def _refuse(bad: Tensor, problem: str) -> None:
-    refuse_rows(_any_column(bad), "y", problem, "Take another metric, or other targets")
+    refuse(_any_column(bad), "y", f"a value {problem}", "Take another metric, or other targets")

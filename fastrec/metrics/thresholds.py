@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.metrics import rows as row_metrics
-from fastrec.metrics.ranking import flat_tensor, plain_tensor, refuse_rows
+from fastrec.metrics.ranking import flat_tensor, plain_tensor
 from fastrec.metrics.registry import Metric, OwnFunction, get_metric
 from fastrec.metrics.rows import between, check_binary, last_of_runs, mean_of, one_column, row_weights
 
@@ -41,7 +41,7 @@ def best_rounding(y: Any, value: Any, metric: str | Metric = "quadratic_kappa", 
     target, p = one_column(y, value)
     # Dynamic programming takes a pass over the rows for each class.
     bad = (target < 0) | (target > 1000) | (target != target.round())
-    refuse_rows(bad, "y", f"is no class from 0 to {1000}", "Number the ordered classes from 0")
+    refuse(bad, "y", f"a value is no class from 0 to {1000}", "Number the ordered classes from 0")
     w = row_weights(weight, p)
     rows = _SortedRows(target, p, torch.ones_like(p) if w is None else w)
     known = None if isinstance(chosen.function, OwnFunction) else chosen.name
@@ -65,7 +65,7 @@ def apply_cuts(value: Any, cuts: Any) -> Tensor:
     """
     v = flat_tensor(value, "value").double()
     c = flat_tensor(cuts, "cuts").double().to(v.device)
-    refuse_rows(v.isnan(), "value", "is NaN", "Look at what predicted it, or fill it first")
+    refuse(v.isnan(), "value", "a value is NaN", "Look at what predicted it, or fill it first")
     if bool((c[1:] < c[:-1]).any() | c.isnan().any()):
         raise DataError("the cuts do not ascend", column="cuts", remedy="Give them from low to high")
     return torch.searchsorted(c, v)

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec._core.imports import require
-from fastrec.errors import DataError
-from fastrec.features.columns import refuse
+from fastrec.errors import DataError, refuse
 from fastrec.sequences import best_items
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-# A Dask cluster by its name: a scheduler's address, or processes of this machine.
-
 INSTALL = "pip install 'fastrec-tabular[scale]'"
 
 
@@ -67,10 +65,7 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
-    """Return a function that partitions tables into files for the workers of a cluster; None without a ``scheduler``.
-
-    The folder is created ``beside`` this path, which workers must see, and is removed at the end.
-    """
+    """Yield what partitions tables into files ``beside`` a path, for the workers of a cluster; None: no scheduler."""
     if scheduler is None:
         yield None
         return
@@ -154,7 +149,6 @@ def _write(part: Any, path: str) -> None:
 
 
 # ``fit_on_dask`` and ``predict_on_dask``: an ``XGBRanker`` over the workers of a Dask cluster.
-
 _LABEL, _LIST, _START = "\x00label", "\x00list", "\x00start"
 
 

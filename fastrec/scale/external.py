@@ -27,8 +27,6 @@ from fastrec.tabular.stream.files import ParquetSource, Paths
 from fastrec.tabular.stream.loader import StreamLoader
 from fastrec.validate import Lists, whole_lists
 
-# ``external_matrix``.
-#
 # Parquet files larger than memory for XGBoost, which stores bins in files and reads them again for every tree level.
 
 
@@ -84,10 +82,7 @@ def external_matrix(
 
 
 def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:
-    """Return a batch in the form that trees take: float32 ``[n, columns]``, NaN if missing.
-
-    ``x_cat`` has codes, 0 if missing or unseen; a category is its code minus one.
-    """
+    """Return a batch in the form that trees take: float32 ``[n, columns]``, NaN if missing, categories from 0."""
     codes = x_cat.float() - 1
     return torch.cat([torch.where(codes < 0, torch.nan, codes), x_cont.float()], 1).cpu().numpy()
 
@@ -105,27 +100,19 @@ def need_external_memory() -> None:
 
 
 class TurnIterator(xgb.DataIter):
-    """Iterator of batches for XGBoost, in the form of ``input_data``'s arguments; XGBoost may restart it.
-
-    ``cache`` is the prefix of its files' names.
-    """
+    """Iterator of batches for XGBoost (``input_data``'s arguments); ``cache``: the prefix of its files' names."""
 
     def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]], cache: str) -> None:
-        self._begin = batches
-        self._batches: Iterator[dict[str, Any]] | None = None
+        self._begin, self._batches = batches, batches()
         super().__init__(cache_prefix=cache, release_data=True)
 
     def reset(self) -> None:
         """Restart from the first batch."""
-        if self._batches is not None:
-            self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
+        self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
         self._batches = self._begin()
 
     def next(self, input_data: Any) -> bool:
         """Pass on the next batch, and tell whether there was one."""
-        if self._batches is None:
-            self.reset()
-        assert self._batches is not None
         found = next(self._batches, None)
         if found is not None:
             input_data(**found)

@@ -23,18 +23,13 @@ from fastrec.table.coding import extremes, sort_rows
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
 
 
-def worth(rows: int) -> bool:
-    """Tell whether compiled loops pay for this number of rows."""
-    return rows >= limits.COMPILED_ROWS and compiled(rows)
-
-
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
     """Rank values ``[n]`` whose groups are contiguous, ascending and small, like an item's list in most logs.
 
     Returns float64 ``[n]``, NaN where ``absent``; None: the groups are not like this, or there is no compiler.
     """
-    small = not on_host(values) or values.dtype not in (torch.float64, torch.int64) or not worth(len(values))
-    if method not in _TIES or small:
+    plain = on_host(values) and values.dtype in (torch.float64, torch.int64)
+    if method not in _TIES or not plain or not compiled(len(values), limits.COMPILED_ROWS):
         return None
     ranks = torch.empty(len(values), dtype=torch.float64)
     given = (view(x.contiguous()) for x in (values, codes, absent, ranks))
@@ -61,13 +56,9 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor]) -> Tensor:
 
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Return the stable permutation that sorts rows by the first key, then the second, and so on.
+    """Return the stable permutation (int64 ``[n]``) that sorts rows by the first key, then the second, and so on.
 
-    Args:
-        keys: numbers ``[n]`` each, one or more; NaN sorts last.
-
-    Returns:
-        int64 ``[n]``, or None if the rows are already in that order (no sort is needed).
+    Keys are numbers ``[n]``, NaN sorts last. None: the rows are already in that order (no sort is needed).
     """
     if len(keys[0]) <= limits.REQUEST_ROWS and on_host(keys[0]):
         order = np.lexsort([key.numpy() for key in reversed(keys)])
@@ -183,19 +174,13 @@ class Groups:
 
     def unsort(self, values: torch.Tensor) -> torch.Tensor:
         """Convert values from sorted order to row order."""
-        if self.order is None:
-            return values
-        if values.ndim > 1:
-            return torch.empty_like(values).index_copy_(0, self.order, values)
-        return torch.empty_like(values).scatter_(0, self.order, values)
+        if self.order is None or values.ndim > 1:
+            return values if self.order is None else torch.empty_like(values).index_copy_(0, self.order, values)
+        return torch.empty_like(values).scatter_(0, self.order, values)  # faster
 
 
 def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
-    """Return the row ``periods`` positions before each row in its group (after it, if negative).
-
-    Returns:
-        int64 ``[n]`` row numbers in the input's row order, -1 if there is none.
-    """
+    """Return the row ``periods`` positions before each row in its group (after, if negative): int64 ``[n]``, or -1."""
     codes = groups.codes
     n = len(codes)
     order = torch.arange(n, device=codes.device) if groups.order is None else groups.order
@@ -208,14 +193,9 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
 
 
 def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum the rows before each row in its group; values of one group do not affect another's rounding.
+    """Sum the ``values`` (``[n]``, without NaN) of the rows before each row in its group: int64 or float64 ``[n]``.
 
-    Args:
-        values: ``[n]`` in row order, without NaN.
-        groups: the groups.
-
-    Returns:
-        int64 or float64 ``[n]`` in row order.
+    Both are in row order. Values of one group do not affect another's rounding.
     """
     ordered = groups.sort(values)
     ordered = ordered.double() if ordered.is_floating_point() else ordered.long()
@@ -278,15 +258,7 @@ def _short_sum(
 
 
 def last_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Find the latest marked row before each row in its group.
-
-    Args:
-        marks: bool ``[n]`` in row order.
-        groups: the groups.
-
-    Returns:
-        int64 ``[n]`` row numbers in row order, -1 if there is none.
-    """
+    """Find the latest row before each row in its group that ``marks`` (bool ``[n]``) has: int64 ``[n]``, or -1."""
     ordered = groups.sort(marks)
     places = torch.arange(len(ordered), device=ordered.device)
     if not len(ordered):
@@ -425,7 +397,7 @@ def as_of(
     Returns:
         int64 ``[q]``: the event's position in the sorted events, -1 if there is none; and those events' ``Groups``.
     """
-    if on_host(codes) and len(event_codes) and worth(len(codes) + len(event_codes)):
+    if on_host(codes) and len(event_codes) and compiled(len(codes) + len(event_codes), limits.COMPILED_ROWS):
         # Only the events are sorted.
         pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
         sorting = lexical_order([b for _, b in pairs])
@@ -456,10 +428,7 @@ def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
 
 
 class FewMerged:
-    """A request's rows and events in one order, for ``as_of`` over all events or some of them.
-
-    The arguments are those of ``as_of``, at most ``REQUEST_ROWS`` rows, on the CPU.
-    """
+    """A request's rows and events (see ``as_of``) in one order, on the CPU, for ``as_of`` over some of the events."""
 
     def __init__(
         self,

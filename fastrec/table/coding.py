@@ -14,10 +14,9 @@ from fastrec._core.device import on_host
 
 
 def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Code int64 ``[n]`` densely, in the order of their values; rows of ``missing`` (bool ``[n]``) have none.
+    """Code int64 ``[n]`` densely, in the order of their values; rows of ``missing`` (bool ``[n]``) have the code 0.
 
-    Returns codes int64 ``[n]`` (0 = missing, ``i`` = the ``i``-th smallest value) and the distinct values int64
-    ``[K]``, ascending.
+    Returns codes int64 ``[n]`` (``i`` = the ``i``-th smallest value) and the distinct values int64 ``[K]``, ascending.
     """
     if missing is not None and not bool(missing.any()):
         missing = None

@@ -13,7 +13,7 @@ import torch
 
 from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.memory import naming_out_of_memory
-from fastrec.errors import DataError, warn
+from fastrec.errors import DataError, refuse_rows, warn
 from fastrec.table.coding import code_integers
 from fastrec.table.keys import UNITS_PER_SECOND, Coded, Keys, encode, is_huge, is_numeric, is_text
 
@@ -137,10 +137,7 @@ class Column:
 
     def refuse_missing(self, problem: str, remedy: str) -> None:
         """Raise a ``DataError`` that names the first row without a value, if there is one."""
-        missing = self.is_missing()
-        if bool(missing.any()):
-            count, row = int(missing.sum()), int(missing.nonzero()[0])
-            raise DataError(f"{problem} ({count:,} in all)", column=self.name or None, row=row, remedy=remedy)
+        refuse_rows(self.is_missing(), problem, column=self.name or None, remedy=remedy)
 
     def group_numbers(self) -> torch.Tensor:
         """Return a number for each group, int64 ``[n]``: integers as they are, codes of anything else.
@@ -271,10 +268,7 @@ class Column:
         return words.get(self.kind, "values of no usable type")
 
     def as_lists(self) -> Column | None:
-        """Return a list column whose first list begins at element 0; vectors are lists too, and so is no value at all.
-
-        None: it holds other values.
-        """
+        """Return lists that begin at element 0, also of vectors and of no value at all; None: it holds other values."""
         if self.kind == "list":
             return packed(self)
         if self.kind == "vector":
@@ -305,11 +299,12 @@ class Column:
         if lists is None:
             raise self._refuse("vectors")
         missing, lengths, numbers = lists.is_missing(), lengths_of(lists.values), lists.elements
-        odd = ((lengths != width) & ~missing).nonzero()
-        if len(odd):
-            problem = f"holds a vector of {int(lengths[odd[0]])} numbers where {width} are expected"
-            remedy = "Give every row a vector of the training rows' length, or none (None)"
-            raise DataError(problem, column=self.name, row=int(odd[0]), remedy=remedy)
+        odd, remedy = (
+            (lengths != width) & ~missing,
+            "Give every row a vector of the training rows' length, or none (None)",
+        )
+        said = f"numbers where {width} are expected"
+        refuse_rows(odd, lambda row: f"holds a vector of {int(lengths[row])} {said}", column=self.name, remedy=remedy)
         is_float32 = getattr(numbers.values, "dtype", None) == torch.float32
         try:
             values = numbers.number(torch.float32 if is_float32 else torch.float64)
@@ -380,10 +375,7 @@ def rows_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]`` each), one after the other.
-
-    As offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
-    """
+    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]``): offsets and places of elements."""
     offsets = offsets_of(lengths)
     shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
     return offsets, torch.arange(shift.shape[0], device=starts.device) + shift

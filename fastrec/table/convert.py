@@ -209,10 +209,6 @@ def read_columns(
     names = column_names(source)
     check_names(names, columns, file=file)
     wanted = names if columns is None else list(columns)
-    if library_of(source) == "cudf":
-        from fastrec.table import cudf
-
-        return {n: cudf.column_of(source[n], name=n) for n in wanted}
     # Text is coded on one thread a column; frames of other libraries are left to the caller's own thread.
     rows = len(source) if isinstance(source, pa.Table | pa.RecordBatch) else 0
     return dict(zip(wanted, run_parallel(lambda n: as_column(source[n], name=n), wanted, rows=rows), strict=True))

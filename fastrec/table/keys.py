@@ -111,7 +111,6 @@ def is_huge(values: pa.Array) -> bool:
 
 # Text coded by its distinct values; without compiled loops, text of one width up to eight bytes is coded as integers,
 # two to three times as fast as text.
-
 _WORD = 8  # bytes
 _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
@@ -124,7 +123,7 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
     # Compiled loops take a third of Arrow's time; few rows are not worth compiling.
-    if str(array.type) in _OFFSETS and len(array) >= limits.COMPILED_TEXT_ROWS and compiled(len(array)):
+    if str(array.type) in _OFFSETS and compiled(len(array), limits.COMPILED_TEXT_ROWS):
         _, ends, data = array.buffers()
         offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
         valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)
@@ -168,8 +167,7 @@ def short_text_order(array: pa.Array) -> np.ndarray | None:
 
 
 def _plus_one(indices: pa.Array) -> np.ndarray:
-    indices = indices.fill_null(-1) if indices.null_count else indices
-    return np.add(indices.to_numpy(zero_copy_only=False), 1, dtype=np.int32)
+    return np.add(indices.fill_null(-1).to_numpy(zero_copy_only=False), 1, dtype=np.int32)
 
 
 def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
@@ -224,7 +222,6 @@ class _Values:
     def find(self, wanted: pa.Array) -> np.ndarray:
         if self.rising is None or wanted.null_count or not len(self.rising):
             found = pc.index_in(wanted, value_set=self.known, skip_nulls=True)
-            # -1: not known.
             return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         # By halving: Arrow's kernel would make a table of all known values, some 60 bytes each.
         sought = wanted.to_numpy(zero_copy_only=False)
@@ -310,11 +307,7 @@ class Keys:
         return Keys(tuple(c.take(index) for c in self.columns), self.names)
 
     def concat(self, other: Keys) -> Keys:
-        """Return these keys, then those of ``other``, brought to one type per column.
-
-        Raises:
-            DataError: no type holds the values of both exactly.
-        """
+        """Return these keys, then those of ``other``, brought to one type per column that holds both exactly."""
         pairs = enumerate(zip(self.columns, other.columns, strict=True))
         return Keys(tuple(pa.concat_arrays(align_types(a, b, name=self._name(i))) for i, (a, b) in pairs), self.names)
 
@@ -341,16 +334,9 @@ class Keys:
         return torch.from_numpy(np.array(order, dtype=np.int64))
 
     def find_in(self, known: Keys) -> torch.Tensor:
-        """Find the place of each of these keys in ``known``.
+        """Find the row of each key in ``known``, which has each once: int64 ``[K]``, -1 where it is not there.
 
-        Args:
-            known: the keys to look in, each once.
-
-        Returns:
-            int64 ``[K]``: the row in ``known``, -1 where it is not there.
-
-        Raises:
-            DataError: a column here and there hold values that cannot be compared (strings and numbers, say).
+        Values that cannot be compared (strings and numbers, say) are refused (``DataError``).
         """
         if not len(known) or not len(self):  # no values, no type to disagree about
             return torch.full((len(self),), -1, dtype=torch.int64)
@@ -440,14 +426,7 @@ class Coded:
         return len(self.keys) + 1
 
     def recode(self, known: Keys) -> torch.Tensor:
-        """Return the rows' codes in a fitted vocabulary.
-
-        Args:
-            known: the vocabulary's keys, each once.
-
-        Returns:
-            int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
-        """
+        """Return the rows' codes in a vocabulary: int64 ``[n]``, 0 = missing or not known, ``i`` = row ``i - 1``."""
         for own in (self, self._cache.get("in_order")):
             if own is None:
                 continue
@@ -460,9 +439,7 @@ class Coded:
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
-    """Combine coded columns ``[n]``: a code per distinct combination that occurs; a row with any part missing has code
-    0.
-    """
+    """Combine coded columns ``[n]``: a code per combination that occurs; a row with any part missing has code 0."""
     joined = parts[0]
     for part in parts[1:]:
         size = part.size
@@ -478,7 +455,4 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
     encoded = values.dictionary_encode()
-    codes = encoded.indices
-    if codes.null_count:
-        codes = codes.fill_null(-1)
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary

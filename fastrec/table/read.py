@@ -215,20 +215,17 @@ def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
             names = reader.schema.names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        remedy = "Keep one"
-        raise UnreadableFileError("the column stands twice in the header", file=path, column=twice[0], remedy=remedy)
+    for name in (n for n in sorted(names) if names.count(n) > 1):
+        raise UnreadableFileError("the column stands twice in the header", file=path, column=name, remedy="Keep one")
     return names
 
 
 def read_text_csv(path: str | Path, columns: Sequence[str], *, sep: str = ",") -> pa.Table:
     """Read columns of a CSV file as text, in the order wanted; an empty value is the empty string, never missing."""
     names = csv_header(path, sep=sep)
-    for name in columns:
-        if name not in names:
-            remedy = f"The file has {', '.join(names)}"
-            raise MissingColumnError("the column is not in the file", file=path, column=name, remedy=remedy)
+    for name in (n for n in columns if n not in names):
+        remedy = f"The file has {', '.join(names)}"
+        raise MissingColumnError("the column is not in the file", file=path, column=name, remedy=remedy)
     convert = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(columns, pa.string()), include_columns=list(columns), strings_can_be_null=False
     )
@@ -273,6 +270,5 @@ def _parse(sep: str) -> pa_csv.ParseOptions:
 
 
 def _unreadable(path: Path | str, error: Exception) -> UnreadableFileError:
-    return UnreadableFileError(
-        f"it cannot be read as CSV ({str(error).splitlines()[0]})", file=path, remedy="Write or download the file again"
-    )
+    problem = f"it cannot be read as CSV ({str(error).splitlines()[0]})"
+    return UnreadableFileError(problem, file=path, remedy="Write or download the file again")

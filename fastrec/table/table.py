@@ -12,10 +12,11 @@ import torch
 
 from fastrec._core.device import DeviceLike, on_host, resolve_device
 from fastrec._core.imports import require
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError, refuse_rows
 from fastrec.table.column import Column
 from fastrec.table.convert import as_column, read_columns
 from fastrec.table.keys import Coded, Keys, align_types, join_coded
+from fastrec.table.read import check_names
 
 
 @dataclass(eq=False)
@@ -98,11 +99,9 @@ class Table:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Column:
-        try:
-            return self._columns[name]
-        except KeyError:
-            problem = f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}"
-            raise MissingColumnError(problem, column=name, remedy="Check the spelling, or add the column") from None
+        if name not in self._columns:
+            check_names(self.names, [name])
+        return self._columns[name]
 
     def select(self, names: Iterable[str]) -> Table:
         """Return the table with these columns only, in this order."""
@@ -320,11 +319,10 @@ def _stack_numbers(parts: Sequence[Column], model: Column) -> Column:
     floats = [k for k in kinds if k.is_floating_point]
     if floats and len(floats) < len(kinds):
         for part in (p for p in parts if p.values.dtype == torch.int64):
-            lost = (~part.is_missing() & (part.values.abs() > 1 << 53)).nonzero()
-            if len(lost):
-                problem = "holds floats in one table and integers beyond 2^53, which floats do not hold, in another"
-                remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
-                raise DataError(problem, column=part.name or None, row=int(lost[0]), remedy=remedy)
+            problem = "holds floats in one table and integers beyond 2^53, which floats do not hold, in another"
+            remedy = "Give the column the same type in every frame (ids with missing values: nullable Int64)"
+            lost = ~part.is_missing() & (part.values.abs() > 1 << 53)
+            refuse_rows(lost, problem, column=part.name or None, remedy=remedy)
         return replace(model, values=torch.cat([p.number() for p in parts]), missing=None)
     missing = _stack_missing(parts)  # joined values take the widest of the types
     return replace(model, values=torch.cat([p.values for p in parts]), missing=missing)

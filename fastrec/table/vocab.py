@@ -13,7 +13,7 @@ import torch
 from fastcore.foundation import L
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse_rows
 from fastrec.table.column import Column
 from fastrec.table.keys import Coded, Keys, is_text, match_type
 
@@ -111,13 +111,7 @@ class Vocab:
         return len(self.reserved) + len(self.values)
 
     def encode(self, column: Column | Coded) -> torch.Tensor:
-        """Return the codes of a column's rows.
-
-        Args:
-            column: any rows, values of a compatible type.
-
-        Returns:
-            int64 ``[n]`` on the column's device, below ``len(self)``.
+        """Return the codes of any rows, int64 ``[n]`` on the column's device, below ``len(self)``.
 
         Raises:
             DataError: the column's values cannot be compared with the vocabulary's (strings and numbers, say).
@@ -132,11 +126,7 @@ class Vocab:
         return column.kind == "number" and self.lookup.takes(column.values.dtype)
 
     def codes_of(self, keys: Keys) -> torch.Tensor:
-        """Return codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU.
-
-        Raises:
-            DataError: the values cannot be compared with the vocabulary's (strings and numbers, say).
-        """
+        """Return codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU (see ``encode``)."""
         table = torch.zeros(len(keys) + 1, dtype=torch.int64)
         table[1:] = self.lookup.distinct(keys.columns[0])
         return table
@@ -145,7 +135,7 @@ class Vocab:
     def lookup(self) -> Lookup:
         """Lookup of a value's code, rare and unseen ones included; cached."""
         values, codes = self.values, np.arange(len(self.reserved), len(self))
-        if self.rare is not None and len(self.rare):
+        if self.rare is not None:
             values = pa.concat_arrays([values, self.rare])
             codes = np.append(codes, np.full(len(self.rare), self.reserved.index(RARE)))
         return Lookup(values, codes, absent=self._absent, name=self.name)
@@ -165,12 +155,9 @@ class Vocab:
             DataError: a code is outside the vocabulary.
         """
         codes = codes.detach().cpu().to(torch.int64)
-        bad = (codes < 0) | (codes >= len(self))
-        if bad.any():
-            row = int(bad.nonzero()[0])
-            problem = f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes"
-            remedy = "Decode only codes made by this vocabulary"
-            raise DataError(problem, column=self.name or None, row=row, remedy=remedy)
+        bad, said = (codes < 0) | (codes >= len(self)), f"is outside the vocabulary of {len(self)} codes"
+        about = {"column": self.name or None, "remedy": "Decode only codes made by this vocabulary"}
+        refuse_rows(bad, lambda row: f"code {int(codes[row])} {said}", **about)
         index = codes - len(self.reserved)
         return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
 
@@ -218,8 +205,7 @@ def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
 
 
 def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
-    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``; value ``i`` begins at
-    ``offsets[i]``.
+    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``; ``offsets`` say where they begin.
 
     All values go one byte further at a time while there are many; the few longest ones are finished one by one.
     """
@@ -279,9 +265,7 @@ class ClassList(Sequence):
         plain = next((t for t, holds in _PLAIN if holds(kind)), None)
         if plain is None or len(vocab) > limits.LISTED_CLASSES:
             return None, {}, 0
-        codes = {v: vocab.reserved.index(RARE) for v in vocab.rare.to_pylist()} if vocab.rare is not None else {}
-        codes |= {v: i + len(vocab.reserved) for i, v in enumerate(vocab.values.to_pylist())}
-        return plain, codes, vocab.reserved.index(UNSEEN) if UNSEEN in vocab.reserved else 0
+        return plain, dict(zip(vocab.lookup.values.to_pylist(), vocab.lookup.codes.tolist())), vocab.lookup.absent
 
     def code_of(self, value: Any) -> int | None:
         """Return the code of one raw value; None: use the vocabulary's ``encode``."""
@@ -320,9 +304,7 @@ _SIGNED = _FACTOR - (1 << 64)  # the same 64 bits
 
 
 class Lookup:
-    """Codes (int32 ``[K]``, from 0) of distinct values ``[K]``, for fast lookup; every other value has the code
-    ``absent``.
-    """
+    """Codes (int32 ``[K]``, from 0) of distinct values ``[K]``; every other value has the code ``absent``."""
 
     def __init__(self, values: pa.Array, codes: np.ndarray, *, absent: int, name: str = "") -> None:
         self.values, self.codes, self.absent, self.name = values, codes.astype(np.int32), absent, name

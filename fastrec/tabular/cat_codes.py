@@ -18,9 +18,7 @@ from fastrec.tabular.procs.procs import Categorify
 
 
 class Codes:
-    """The codes of a column's rows: ``values`` ``[n]`` in the frame's order, or numbers whose codes ``lookup`` finds;
-    ``missing`` (bool ``[n]``) has none.
-    """
+    """The codes of a column's rows: ``values`` ``[n]``, or what ``lookup`` finds for these but where ``missing``."""
 
     def __init__(self, values: torch.Tensor, lookup: Lookup | None = None, missing: torch.Tensor | None = None) -> None:
         self.values, self.lookup, self.missing = values, lookup, missing
@@ -39,10 +37,7 @@ class Codes:
 def codes_of(
     columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
-    """Encode a column; with ``training`` its classes are learnt first, without ``categorify`` its values are codes.
-
-    The codes hold no memory beyond the frame's, or one to four bytes for each row.
-    """
+    """Encode a column, in at most four bytes a row; ``training``: learn classes; no ``categorify``: it holds codes."""
     column = columns.raw(name)
     if categorify is None:
         if column.kind == "category":

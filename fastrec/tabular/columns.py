@@ -80,10 +80,6 @@ class FrameColumns:
             return self.ready[name]
         if isinstance(self.frame, Table):
             return self.frame[name]
-        if library_of(self.frame) == "cudf":
-            from fastrec.table import cudf
-
-            return cudf.column_of(self.frame[name], name=name)
         return as_column(self.frame[name], name=name).to(self.device)
 
     def shares(self, name: str) -> bool:
@@ -98,14 +94,11 @@ class FrameColumns:
 
     @cached_property
     def _order_here(self) -> torch.Tensor:
-        """The order on the columns' device, once for all of them."""
         return self.order.to(self.device)
 
     @cached_property
     def places(self) -> np.ndarray | None:
-        """Place of each frame row among those that count, int64 ``[size]``, their number if it does not count; None:
-        all are in the frame's order, or one counts twice.
-        """
+        """Place of each frame row, int64 ``[size]``, past the end if it does not count; None: in order, or twice."""
         if self.order is None:
             return None
         order, n = self.order.cpu().numpy(), len(self.order)
@@ -114,10 +107,7 @@ class FrameColumns:
         return places if np.count_nonzero(places < n) == n else None
 
     def ascending(self, stop: int) -> Rows:
-        """Return the places of the first ``stop`` rows in the frame, from front to back if no row counts twice.
-
-        What the order does not change is read in this one: memory is several times as fast then.
-        """
+        """Return the places of the first ``stop`` rows, if none counts twice front to back: memory is faster so."""
         if self.order is None:
             return slice(0, stop)
         if stop not in self._ascending:
@@ -131,10 +121,7 @@ class FrameColumns:
         return FrameColumns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
     def as_they_stand(self) -> FrameColumns:
-        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
-
-        Use them only for results that do not depend on the order of rows.
-        """
+        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these."""
         # a gathered and scattered target made a frame of a million rows take a sixth longer
         if not on_host(self) or self.places is None or len(self.order) < self.size:
             return self
@@ -194,10 +181,7 @@ def as_number(column: Column) -> Column:
 
 
 def coded_of(column: Column) -> Coded:
-    """Encode a column as a key for lookups; its keys may hold values that do not occur.
-
-    Whole numbers in a narrow range are their own codes: nothing is hashed. A category's codes stay as they are, int32.
-    """
+    """Encode a column as a key for lookups; numbers of a narrow range are their own codes: keys need not occur."""
     if column.kind == "category":
         return Coded(column.values, Keys((column.distinct,), (column.name,)))
     whole = column.kind == "number" and not column.values.is_floating_point() and column.values.dtype != torch.bool
@@ -226,12 +210,15 @@ def training_part(column: Column, coded: Coded, rows: int) -> Column:
     return part
 
 
+@dataclass
 class Moments:
     """Count, mean, spread, smallest and largest of numbers, by merging blocks (Chan, Golub, LeVeque 1979)."""
 
-    def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, 0.0, 0.0
-        self.low, self.high = np.inf, -np.inf
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float = np.inf
+    high: float = -np.inf
 
     def add(self, values: np.ndarray, *, extremes: bool = True) -> None:
         """Add float64 ``[m]``, none missing; ``extremes``: the smallest and largest too."""
@@ -263,11 +250,6 @@ class Moments:
 # What procs learn of a column's training rows by compiled loops: in the frame's order, without a copy of them.
 
 
-def worth(numbers: int) -> bool:
-    """Return whether to use compiled loops for a frame of so many numbers and codes."""
-    return numbers >= limits.LOOPS_FROM and compiled(numbers)
-
-
 def address_of(values: np.ndarray) -> tuple[int, int] | None:
     """Return an array's address and its type's number for the loops; None if they do not take it."""
     if values.dtype not in frames().TYPES or not values.flags.c_contiguous:
@@ -292,7 +274,9 @@ class TrainingRows:
     def __init__(self, count: int, columns: FrameColumns | None = None) -> None:
         self.rows = slice(0, count) if columns is None else columns.ascending(count)
         self.count, self.by_loops = count, False
-        if columns is None or not on_host(columns) or not worth(columns.size * len(columns.names)):
+        if columns is None or not on_host(columns):
+            return
+        if not compiled(columns.size * len(columns.names), limits.LOOPS_FROM):
             return
         places = columns.places
         self.by_loops = columns.order is None or places is not None
@@ -310,9 +294,7 @@ class TrainingRows:
         return values[: self.size]
 
     def count_whole(self, values: torch.Tensor, low: int, size: int) -> torch.Tensor | None:
-        """Count ``low`` and each of the ``size - 1`` whole numbers after it, int64 ``[size]``; None where no loop
-        takes them.
-        """
+        """Count ``low`` and the ``size - 1`` whole numbers after it, int64 ``[size]``; None: no loop takes them."""
         found = address_of(values.numpy()) if self.by_loops else None
         if found is None:
             return None
@@ -321,11 +303,7 @@ class TrainingRows:
         return torch.from_numpy(counts)
 
     def summary(self, values: np.ndarray, *, median: bool) -> Summary | None:
-        """Summarize numbers ``[n]`` in the frame's order, NaN = missing, in one compiled loop.
-
-        None where it takes another look: no loop takes them, none is there or one has no end, they are all but equal,
-        or the sample does not come near the median.
-        """
+        """Summarize numbers ``[n]`` in the frame's order, NaN = missing, in a compiled loop; None: it takes others."""
         found = address_of(values) if self.by_loops and self.count >= 4 * limits.MEDIAN_SAMPLE else None
         if found is None:
             return None
@@ -340,9 +318,8 @@ class TrainingRows:
         mean, squares = total / count, squares - total * (total / count)
         if not np.isfinite(squares) or mean * mean * count > limits.MEAN_FAR * squares:
             return None
-        moments = Moments()
-        moments.merge(count, shift + mean, squares)
-        moments.low, moments.high = -np.inf, np.inf  # not computed: constant columns do not come here
+        # the extremes are not computed: constant columns do not come here
+        moments = Moments(count, shift + mean, squares, -np.inf, np.inf)
         if moments.std <= limits.NEARLY_CONSTANT * abs(moments.mean):
             return None
         middle = median_between(count, first, last, ranks, between) if median else None
@@ -358,8 +335,7 @@ def sample_bounds(sample: np.ndarray) -> tuple[float, float]:
 def median_between(count: int, first: float, last: float, ranks: Sequence[int], between: np.ndarray) -> float | None:
     """Return the median of ``count`` numbers; None if it is not from ``first`` to ``last``, the bounds of a sample.
 
-    ``ranks``: how many are below and at most ``first``, below and at most ``last``, and in ``between``, which holds
-    those above ``first`` and below ``last`` in any order.
+    ``ranks``: how many are below and at most ``first``, below and at most ``last``, and ``between`` these.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

@@ -31,9 +31,7 @@ from fastrec.tabular.procs.procs import Categorify
 
 
 class Extras:
-    """The list and vector columns of some rows: name → ``ListBatch`` ``[n]`` or float32 ``[n, d]``, in the order of a
-    batch.
-    """
+    """The list and vector columns of some rows: name → ``ListBatch`` ``[n]`` or float32 ``[n, d]``, as in a batch."""
 
     def __init__(self, columns: Mapping[str, Tensor]) -> None:
         self.columns = dict(columns)
@@ -97,10 +95,7 @@ class ExtraColumns:
     def make(
         self, table: Table, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None = None
     ) -> Extras | None:
-        """Prepare the columns of a table's rows; None where there are none.
-
-        Codes and widths are learnt from the first ``fit_rows`` rows; without ``categorify`` elements are codes already.
-        """
+        """Prepare the columns of a table; codes and widths are learnt from ``fit_rows`` rows; None: no columns."""
         made: dict[str, Tensor] = {}
         for name in self.lists:
             made[name] = _coded_lists(table[name], categorify, dtype=dtype, fit_rows=fit_rows)
@@ -156,15 +151,10 @@ def _mixed_row(values: Iterable[Any]) -> int | None:
     """Return the first row whose list has an element of another type than those before it."""
     first = None
     for row, value in enumerate(values):
-        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-            continue
-        for element in value:
-            if element is None or element != element:
-                continue
+        for element in () if isinstance(value, str | bytes) or not isinstance(value, Iterable) else value:
             number = isinstance(element, Number) and not isinstance(element, bool)
             kind = "number" if number else type(element).__name__
-            first = first or kind
-            if kind != first:
+            if element is not None and element == element and kind != (first := first or kind):
                 return row
     return None
 

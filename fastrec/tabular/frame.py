@@ -55,19 +55,11 @@ class _RowView:
         if isinstance(index, tuple):
             return self.frame[index[1]].iloc[index[0]]
         frame = self.frame
-        rows = torch.from_numpy(_places(index, len(frame)))
+        rows = torch.from_numpy(np.atleast_1d(np.arange(len(frame))[index]))
         packed = frame.packed.take(rows.to(frame.packed.device))
         groups = None if frame.groups is None else frame.groups[rows]
         extras = None if frame.extras is None else frame.extras.take(rows)
         return frame._like(_packed=packed, _extras=extras, _rows=frame.rows[rows], groups=groups)
-
-
-def _places(index: Any, n: int) -> np.ndarray:
-    """Return the row numbers of an index of pandas' ``iloc``: int64 ``[m]``, all of them below ``n``."""
-    given = np.asarray(index) if not isinstance(index, slice) else None
-    if given is None or given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() >= n)):
-        return np.atleast_1d(np.arange(n)[index])  # slices, masks, places from the end, and IndexError
-    return np.atleast_1d(given.astype(np.int64, copy=False))
 
 
 def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
@@ -373,11 +365,9 @@ class TabularFrame(Tabular):
         ys = torch.cat([t.reshape(len(t), -1) for t in rest], 1) if rest else None
         if ys is not None and ys.shape[1] != len(self.y_names):
             ys = None
-        kind, n_y = torch.float32, None if ys is None else ys.shape[1]
-        if ys is not None and (self._recipe.labels.kind == "category" or ys.dtype == torch.int64):
-            kind = torch.int64
-        elif ys is not None and ys.dtype == torch.float64:
-            kind = torch.float64
+        kind = torch.float32 if ys is None or ys.dtype not in (torch.int64, torch.float64) else ys.dtype
+        kind = torch.int64 if ys is not None and self._recipe.labels.kind == "category" else kind
+        n_y = None if ys is None else ys.shape[1]
         layout = Layout(cats.shape[1], conts.shape[1], n_y, self._recipe.cat_dtype, kind)
         return self._like(_packed=Packed.of(cats, conts.float(), ys, layout), _extras=extras)
 
@@ -457,10 +447,8 @@ class TabularFrame(Tabular):
             return self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
         import pandas as pd
 
-        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
-        if self.extras is not None:
-            parts.insert(2, pd.DataFrame(self.extras.as_lists(), index=self._index()))
-        return pd.concat(parts, axis=1)
+        extras = [] if self.extras is None else [pd.DataFrame(self.extras.as_lists(), index=self._index())]
+        return pd.concat([self.cats, self.conts, *extras, *([] if self.y is None else [self.ys])], axis=1)
 
     def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
         import pandas as pd
@@ -568,9 +556,6 @@ class TabularFrame(Tabular):
 
     def _index(self) -> Any:
         return self.rows.numpy() if self._rows is not None else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__
 
     def __repr__(self) -> str:
         state = "raw" if self._raw is not None else f"packed on {self.packed.device}"

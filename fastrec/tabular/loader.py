@@ -93,14 +93,6 @@ def group_bounds(ids: np.ndarray, batches: int) -> np.ndarray:
     return np.concatenate([[0], ends[closing - 1], [n]]).astype(np.int64)
 
 
-def check_joined(world_size: int) -> None:
-    """Refuse ranks that cannot agree on an order."""
-    if ranks.world_size() != world_size:
-        problem = f"{world_size} ranks must draw the same order, and no process group of as many joins them"
-        remedy = "Give the same seed= on every rank, or call torch.distributed.init_process_group before"
-        raise DataError(problem, remedy=remedy)
-
-
 class Shared:
     """A loader that yields its rank's share of the rows."""
 
@@ -117,7 +109,23 @@ class Shared:
         self._check_share()
 
     def _check_share(self) -> None:
-        """Refuse what leaves a rank without a batch, or with an order of its own."""
+        """Refuse ranks that cannot agree on an order."""
+        if self.world_size > 1 and self.shuffle and self.seed is None and ranks.world_size() != self.world_size:
+            problem = f"{self.world_size} ranks must draw the same order, and no process group of as many joins them"
+            remedy = "Give the same seed= on every rank, or call torch.distributed.init_process_group before"
+            raise DataError(problem, remedy=remedy)
+
+    def _draw_seed(self, bits: int) -> int | None:
+        """Draw an epoch's seed, without a seed of their own for all ranks the first one's; None: rows in order."""
+        seed = self.rng.getrandbits(bits) if self.shuffle else None
+        if seed is not None and self.world_size > 1 and self.seed is None:
+            self._check_share()
+            seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
+        return seed
+
+    def _places(self, n: int) -> tuple[int, int]:
+        """Return the first and the last of this rank's places among ``n``."""
+        return n * self.rank // self.world_size, n * (self.rank + 1) // self.world_size
 
     def do_item(self, s: int | None) -> int:
         """Return the row's number."""
@@ -131,7 +139,7 @@ class Shared:
         return to_detach(b, cpu, False)
 
 
-def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, world_size: int = 1) -> np.ndarray:
+def batch_sizes(rows: int, bs: int, drop_last: bool, rank: int, world_size: int) -> np.ndarray:
     """Return the sizes of a rank's batches, int64 ``[batches]``: as many batches on every rank.
 
     Alone, all batches but the last have ``bs`` rows. Of several ranks, the one with a row more may need a batch that
@@ -287,8 +295,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
             units, what = count_groups(self.groups[: self.n]), "groups"
         if units < self.world_size:
             raise DataError(f"{units} {what} for {self.world_size} ranks", remedy=f"Use fewer ranks, or more {what}")
-        if self.shuffle and self.seed is None:
-            check_joined(self.world_size)
+        super()._check_share()
 
     def __len__(self) -> int:
         if self.groups is not None and self.bs is not None:
@@ -300,11 +307,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         return min(-(-self.n // (self.bs * self.world_size)), groups // self.world_size)
 
     def _sizes(self) -> np.ndarray:
-        ranks = {"rank": self.rank, "world_size": self.world_size}
-        return batch_sizes(self.n, self.bs or self.n or 1, drop_last=self.drop_last, **ranks)
-
-    def _places(self) -> tuple[int, int]:
-        return self.n * self.rank // self.world_size, self.n * (self.rank + 1) // self.world_size
+        return batch_sizes(self.n, self.bs or self.n or 1, self.drop_last, self.rank, self.world_size)
 
     def get_idxs(self) -> np.ndarray:
         """Draw this epoch's rows, in order: int64 ``[n]`` numpy; with several ranks this one's."""
@@ -313,10 +316,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
     def _order(self) -> torch.Tensor:
         if self.n == 0:
             return torch.empty(0, dtype=torch.int64)
-        seed = self.rng.getrandbits(63) if self.shuffle else None
-        if seed is not None and self.world_size > 1 and self.seed is None:
-            check_joined(self.world_size)
-            seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
+        seed = self._draw_seed(63)
         if seed is not None and self.groups is None and self._cdf is None:
             with naming_out_of_memory(f"drawing the order of {self.n:,} rows", _ON_HOST, need=8 * self.n):
                 return permutation(self.n, seed, self._packed().device)
@@ -331,7 +331,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
     def _share(self, order: torch.Tensor) -> torch.Tensor:
         if self.world_size == 1:
             return order
-        low, high = self._places()
+        low, high = self._places(self.n)
         if self.groups is not None and self.bs is not None:
             batches = self._group_batches()
             bounds = group_bounds(self.groups[order.numpy()], batches * self.world_size)
@@ -403,7 +403,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         if self.groups is not None and self.bs is not None:
             batches = -(-n // bs) if self.world_size == 1 else self._group_batches()
             return group_bounds(self.groups[rows.cpu().numpy()], batches)
-        low, high = self._places()
+        low, high = self._places(self.n)
         if self.world_size > 1 and n == high - low:
             return np.append(0, np.cumsum(self._sizes()))
         stop = n - n % bs if self.drop_last else n

@@ -60,9 +60,7 @@ class Layout:
         return total + total % 2 if any(dtype.itemsize == 8 and words for _, words, dtype in fields) else total
 
     def views(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Split a batch's buffer, int32 ``[b, words]``, into ``(cats, conts)`` and ``ys``, if any, that share its
-        memory.
-        """
+        """Split a buffer, int32 ``[b, words]``, into ``(cats, conts)`` and ``ys``, if any, that share its memory."""
         views = []
         for start, words, dtype in (self.fields[n] for n in ("cats", "conts", "ys") if n in self.fields):
             if words == 0 or len(buffer) == 0:
@@ -166,10 +164,7 @@ def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
-
-    ``end`` waits for the work and gives its result; only then is the place used again.
-    """
+    """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded."""
     waiting: list[Any] = []
     for i, item in enumerate(items):
         waiting.append(begin(i % 2, item))
@@ -180,9 +175,7 @@ def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items
 
 
 class HostGather:
-    """Gathers up to ``rows`` rows on the host into one of two pinned buffers, and copies them to a GPU while the other
-    is filled.
-    """
+    """Gatherer of up to ``rows`` rows into two pinned buffers; one is copied to a GPU while the other is filled."""
 
     def __init__(self, packed: Packed, device: torch.device, rows: int) -> None:
         self.packed, self.device, self.stream = packed, device, torch.cuda.Stream(device)

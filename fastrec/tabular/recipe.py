@@ -15,7 +15,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.device import on_host
-from fastrec._core.kernels import frames
+from fastrec._core.kernels import compiled, frames
 from fastrec._core.memory import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, warn
@@ -23,16 +23,7 @@ from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.columns import (
-    FrameColumns,
-    Rows,
-    TrainingRows,
-    address_of,
-    as_number,
-    numbers_of,
-    plain_numbers,
-    worth,
-)
+from fastrec.tabular.columns import FrameColumns, Rows, TrainingRows, address_of, as_number, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed, put_rows
 from fastrec.tabular.procs.base import ContProc, FrameProc
@@ -87,8 +78,7 @@ class FrameRecipe:
         return fill.flagged if fill is not None else []
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
-        """Warn of columns that lack a finite number in prepared ``[n, n_cont]`` and lacked none in training: their
-        predictions are NaN.
+        """Warn of columns that lack a finite number in prepared ``[n, n_cont]`` and lacked none in training.
 
         ``rows`` are their positions in the frame that was given; None: as they come.
         """
@@ -189,8 +179,7 @@ class FrameRecipe:
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout says if there are
-        targets.
+        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout has targets or not.
 
         The procs learn from the first ``fit_rows`` rows; None: they have learnt.
         """
@@ -282,10 +271,7 @@ def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
 
 
 class BlockLoops:
-    """Compiled loops that write rows into packed ones, in any order.
-
-    Columns in one piece of memory are read where they are; of others each block is first made as it is without loops.
-    """
+    """Compiled loops that write rows into packed ones; columns not in one piece of memory are made block by block."""
 
     def __init__(self, rows: Writer) -> None:
         self.packed, self.fields, self.shift = rows.packed, rows.fields, rows.shift
@@ -409,8 +395,8 @@ class Writer:
         self.held = {i: as_number(read[m] if m in read else columns.raw(m)) for i, m in held.items()}
         self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if here else {}
         few = 4 * n < columns.size  # of the frame's rows, each of which the loops go over
-        simple = all(type(p) in (FillMissing, Normalize) for p in self.procs)
-        looped = here and simple and worth(n * words) and not few and (columns.order is None or self.places is not None)
+        simple = all(type(p) in (FillMissing, Normalize) for p in self.procs) and compiled(n * words, limits.LOOPS_FROM)
+        looped = here and simple and not few and (columns.order is None or self.places is not None)
         self.by_loops = BlockLoops(self) if looped else None
         # These are copies: one in memory at a time.
         self.apart = [i for i in range(len(self.conts)) if i not in self.held]

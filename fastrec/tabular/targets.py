@@ -11,7 +11,7 @@ import torch
 from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategorize
 
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, refuse_rows
 from fastrec.table import Column, Vocab
 from fastrec.tabular.cat_codes import classes_of, encode_narrow
 from fastrec.tabular.columns import TrainingRows
@@ -89,12 +89,9 @@ class Labels:
             return self._codes(column)
         if self.kind == "multi":
             values = column.number()
-            bad = (values < 0) | (values > 1)
-            if bool(bad.any()):
-                row = int(bad.nonzero()[0])
-                problem = f"MultiCategoryBlock takes 0 and 1, and this one is {values[row].item():.6g}"
-                remedy = "Give a column for each class; of amounts, leave y_block out"
-                raise DataError(problem, column=column.name, row=row, remedy=remedy)
+            bad, remedy = (values < 0) | (values > 1), "Give a column for each class; of amounts, leave y_block out"
+            said = "MultiCategoryBlock takes 0 and 1, and this one is {:.6g}"
+            refuse_rows(bad, lambda row: said.format(values[row].item()), column=column.name, remedy=remedy)
         return _integers(column) if self.dtype == torch.int64 else column.number(self.dtype)
 
     def _codes(self, column: Column) -> torch.Tensor:
@@ -131,10 +128,7 @@ def _integers(column: Column) -> torch.Tensor:
     column.refuse_missing("a whole-number target is missing", remedy)
     if column.kind != "number" or not column.values.is_floating_point():
         return column.integer()
-    bad = (column.values != column.values.trunc()) | column.values.isinf()
-    if bool(bad.any()):
-        row = int(bad.nonzero()[0])
-        problem = f"the whole-number target is {float(column.values[row])}"
-        remedy = "Choose y_dtype=torch.float32 or float64, or give whole numbers"
-        raise DataError(problem, column=column.name, row=row, remedy=remedy)
-    return column.values.to(torch.int64)
+    values, remedy = column.values, "Choose y_dtype=torch.float32 or float64, or give whole numbers"
+    bad, about = (values != values.trunc()) | values.isinf(), {"column": column.name, "remedy": remedy}
+    refuse_rows(bad, lambda row: f"the whole-number target is {float(values[row])}", **about)
+    return values.to(torch.int64)

@@ -15,8 +15,7 @@ import torch
 
 from fastrec._core.device import on_host
 from fastrec._core.threads import half_the_threads
-from fastrec.errors import DataError
-from fastrec.features.columns import refuse
+from fastrec.errors import DataError, refuse
 from fastrec.validate.rows import Rows
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, refuse_rows, warn
+from fastrec.errors import DataError, refuse, refuse_rows, warn
 from fastrec.features._engine.folds import row_folds
-from fastrec.features.columns import refuse
 from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text

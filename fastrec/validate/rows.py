@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from fastrec.errors import DataError, MissingColumnError
-from fastrec.features.columns import refuse
+from fastrec.errors import DataError, MissingColumnError, refuse
 from fastrec.segments.groups import as_of
 from fastrec.table import Table
 from fastrec.validate.target import Task, check_label, check_task

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, refuse_rows
-from fastrec.features.columns import refuse
+from fastrec.errors import DataError, refuse, refuse_rows
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
 from fastrec.table.state import Saved

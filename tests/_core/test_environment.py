@@ -1,5 +1,3 @@
-"""What the library says of its own requirements, and the library as a wheel."""
-
 from __future__ import annotations
 
 import base64
@@ -24,24 +22,30 @@ import fastrec
 from fastrec._core import atomic as leftovers
 from fastrec._core import fresh_process
 from fastrec._core.device import resolve_device
-from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, is_older, machine, write_own_wheel
+from fastrec._core.environment import (
+    PACKAGE,
+    PARTS,
+    install_command,
+    installed_version,
+    is_older,
+    machine,
+    required,
+    write_own_wheel,
+)
 from fastrec.errors import DeviceError
 from tests._core.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def floors(requirements: list[str]) -> dict[str, str]:
-    return {r.name: str(r.specifier).removeprefix(">=") for r in map(Requirement, requirements)}
-
-
 def test_requirements_and_optional_parts_are_the_projects():
-    assert floors(PROJECT["dependencies"]) == REQUIRED
-    assert PROJECT["name"] == PACKAGE
     extras = PROJECT["optional-dependencies"]
-    assert {p.extra: p.packages for p in PARTS} == {p.extra: floors(extras[p.extra]) for p in PARTS}
-    assert set(extras) - {p.extra for p in PARTS} == {"bench", "dev", "docs", "test"}  # a developer's own
-    assert PARTS[0].install == "pip install 'fastrec-tabular[trees]'"
+    for extra, lines in {"": PROJECT["dependencies"], **{e: extras[e] for e in PARTS}}.items():
+        floors = {r.name: str(r.specifier).removeprefix(">=") for r in map(Requirement, lines)}
+        assert required(extra) == floors, extra
+    assert PROJECT["name"] == PACKAGE
+    assert set(extras) - set(PARTS) == {"bench", "dev", "docs", "test"}  # a developer's own
+    assert install_command("trees") == "pip install 'fastrec-tabular[trees]'"
     assert installed_version("no-such-package-of-anybody") is None
     assert Version(installed_version("torch")).public == Version(torch.__version__).public  # some builds name theirs
     assert not is_older("0.1", "")
@@ -97,13 +101,10 @@ def test_pip_installs_the_wheel(wheel, tmp_path):
     assert Path(file) == tmp_path / "fastrec" / "__init__.py"
     said = {str(Requirement(r)) for r in requires}
     wanted = {str(Requirement(r)) for r in PROJECT["dependencies"]}
-    for part in PARTS:
-        optional = PROJECT["optional-dependencies"][part.extra]
-        wanted |= {str(Requirement(f"{r}; extra == '{part.extra}'")) for r in optional}
+    for extra in PARTS:
+        optional = PROJECT["optional-dependencies"][extra]
+        wanted |= {str(Requirement(f"{r}; extra == '{extra}'")) for r in optional}
     assert said == wanted
-
-
-# Device
 
 
 HAS_CUDA = torch.cuda.is_available()
@@ -121,12 +122,9 @@ def test_named_devices_and_the_environments_where_nothing_is_said(monkeypatch):
     refused(DeviceError, "no such thing", lambda: resolve_device())
 
 
-@pytest.mark.parametrize("device", ["", "gpu", "cuda:x", "CPU ", 1.5, ["cpu"]])
-def test_what_is_no_device_is_named(device):
-    refused(DeviceError, "is not a device", lambda: resolve_device(device))
-
-
-def test_devices_that_are_not_there():
+def test_what_is_no_device_and_devices_that_are_not_there():
+    for device in ("", "gpu", "cuda:x", "CPU ", 1.5, ["cpu"]):
+        refused(DeviceError, "is not a device", lambda d=device: resolve_device(d))
     if HAS_CUDA:
         assert resolve_device("cuda:0") == torch.device("cuda:0")
         assert resolve_device("cuda") == torch.zeros(1, device="cuda").device
@@ -138,8 +136,6 @@ def test_devices_that_are_not_there():
 
 
 # A command's process replaced by itself: the same number, another memory, and its folder found again
-
-
 CODE = """
 import os, sys
 from pathlib import Path

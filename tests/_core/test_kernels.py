@@ -1,5 +1,3 @@
-"""Compiled loops against torch's own calls and against sums written out."""
-
 import os
 from contextlib import nullcontext
 
@@ -18,7 +16,6 @@ pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not inst
 
 @pytest.fixture(autouse=True)
 def however_little(monkeypatch):
-    """Loops for few numbers too."""
     monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
 
 
@@ -70,7 +67,6 @@ def test_in_a_process_of_its_own(what):
 
 
 def sparse(ids, values, like):
-    """A row-sparse gradient."""
     return torch.sparse_coo_tensor(torch.tensor([ids]), values, like.shape, check_invariants=True)
 
 
@@ -122,20 +118,13 @@ def test_e_to_the_x_is_as_exact_as_a_float():
 
 def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
     monkeypatch.undo()
-    assert not compiled(1000)
-    assert compiled(1 << 20)
+    assert (compiled(1000), compiled(1 << 20)) == (False, True)
     with without_compiled():
         assert not compiled(1 << 20)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "ImportError('Numba needs NumPy 2.4 or less')",
-        "OSError('libllvmlite.so: failed to map segment from shared object')",  # under a limit of address space
-        "MemoryError('no room')",
-    ],
-)
+# an OSError comes under a limit of address space
+@pytest.mark.parametrize("error", ["ImportError('NumPy 2.4')", "OSError('failed to map')", "MemoryError('no room')"])
 def test_a_numba_that_cannot_be_loaded_is_told_of_once(tmp_path, error):
     (tmp_path / "numba.py").write_text(f"raise {error}")
     code = (

@@ -1,5 +1,3 @@
-"""Out of memory has a name, says how much and what to lower; torch and RAPIDS share one pool."""
-
 from __future__ import annotations
 
 import sys
@@ -45,6 +43,12 @@ def failing(error: Exception) -> Any:
     return run
 
 
+def named(error: Exception, what: Any = "a", remedy: str = "b", **how: Any) -> DeviceMemoryError:
+    with pytest.raises(DeviceMemoryError) as found, naming_out_of_memory(what, remedy, **how):
+        raise error
+    return found.value
+
+
 @pytest.mark.parametrize(("error", "asked"), SAID)
 def test_what_libraries_say_becomes_one_named_error(error: Exception, asked: int | None) -> None:
     found = named(error, "sorting 7 rows", "Give fewer rows", device="cpu")
@@ -55,21 +59,12 @@ def test_what_libraries_say_becomes_one_named_error(error: Exception, asked: int
     assert all(isinstance(found, kind) for kind in (DeviceError, FastrecError, MemoryError))
 
 
-def named(error: Exception, what: Any = "a", remedy: str = "b", **how: Any) -> DeviceMemoryError:
-    with pytest.raises(DeviceMemoryError) as found, naming_out_of_memory(what, remedy, **how):
-        raise error
-    return found.value
-
-
-def test_the_device_is_the_one_that_the_error_names() -> None:
+def test_the_device_that_the_error_names_what_is_needed_and_what_is_free_are_said() -> None:
     assert str(named(TORCH(CUDA))).startswith("the device cuda:1 ran out of memory")
     assert str(named(TORCH(CUDA), device="cuda:0")).startswith("the device cuda:0 ran out of memory")
     with pytest.raises(MemoryError) as found:
         np.empty(1 << 52)
     assert str(named(found.value, device="cuda:0")).startswith("the host ran out of memory")  # numpy's is the host's
-
-
-def test_what_is_needed_and_what_is_free_are_said() -> None:
     said = named(TORCH(CUDA), device="cpu", need=3 << 20)
     assert ": 3.0 MiB needed, 20.0 GiB asked for, " in str(said)
     assert " free of " in str(said)
@@ -97,12 +92,7 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
     assert [shown_bytes(n) for n in (0, 1023, 1024, 3 << 39)] == ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 TiB"]
 
 
-# Where fastrec allocates ---------------------------------------------------------------------------------------------
-
-
 class _Full:
-    """A buffer that fits nowhere else."""
-
     to = staticmethod(failing(TORCH(CUDA)))
 
     def __len__(self) -> int:
@@ -132,17 +122,14 @@ def frame() -> TabularFrame:
     return TabularFrame(df, [Categorify], ["city"], ["price"], "y", CategoryBlock, device="cpu")
 
 
-def test_preparing_a_frame(monkeypatch: pytest.MonkeyPatch, frame: TabularFrame) -> None:
+def test_making_features_and_preparing_a_frame(monkeypatch: pytest.MonkeyPatch, frame: TabularFrame) -> None:
+    for call, method in ((fit_features, "fit_transform"), (apply_features, "transform")):
+        features = SimpleNamespace(outputs=["x"], **{method: failing(MemoryError("std::bad_alloc"))})
+        said = r"making .*features.*fewer rows or generators"
+        refused(DeviceMemoryError, said, lambda c=call, f=features: c(f, pd.DataFrame({"a": [1]})))
+    new = frame.new(pd.DataFrame({"city": [1], "price": [2.0]}))
     monkeypatch.setattr("fastrec.tabular.recipe.FrameRecipe.pack", failing(TORCH(CUDA)))
-    with pytest.raises(DeviceMemoryError, match=r"preparing 1 rows.*fewer rows"):
-        frame.new(pd.DataFrame({"city": [1], "price": [2.0]})).process()
-
-
-@pytest.mark.parametrize(("call", "method"), [(fit_features, "fit_transform"), (apply_features, "transform")])
-def test_making_features(call: Any, method: str) -> None:
-    features = SimpleNamespace(outputs=["x"], **{method: failing(MemoryError("std::bad_alloc"))})
-    with pytest.raises(DeviceMemoryError, match=r"making .*features.*fewer rows or generators"):
-        call(features, pd.DataFrame({"a": [1]}))
+    refused(DeviceMemoryError, r"preparing 1 rows.*fewer rows", new.process)
 
 
 def test_a_batch_or_a_model_that_does_not_fit(frame: TabularFrame) -> None:
@@ -155,9 +142,6 @@ def test_a_batch_or_a_model_that_does_not_fit(frame: TabularFrame) -> None:
         learn.model.to = learn.opt_func = failing(TORCH(CUDA))
         learn.opt = None
         refused(DeviceMemoryError, "beginning to train", lambda: learn.fit(1, 1e-3))
-
-
-# One pool ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -226,6 +210,3 @@ def test_columns_on_a_gpu_go_to_xgboost_as_cupy_arrays(monkeypatch: pytest.Monke
     assert handed(None, on_gpu=True) is None
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert isinstance(handed(on_gpu, on_gpu=True), np.ndarray)
-
-
-# XGBoost -------------------------------------------------------------------------------------------------------------

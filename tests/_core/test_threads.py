@@ -1,5 +1,3 @@
-"""Tasks side by side: the values of a plain loop, and torch's threads shared out and given back."""
-
 from __future__ import annotations
 
 import hashlib
@@ -7,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Barrier, Event, Thread
 
@@ -18,11 +15,8 @@ from fastrec._core.threads import _others, on_free_threads, run_parallel, shared
 
 
 @pytest.fixture(autouse=True)
-def four_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
+def four_threads(set_threads) -> None:
+    set_threads(4)
 
 
 @pytest.mark.parametrize(("workers", "each"), [(1, 4), (2, 2), (3, 1), (9, 1)])
@@ -38,14 +32,8 @@ def test_workers_share_torchs_threads(workers: int, each: int) -> None:
     assert torch.get_num_threads() == 4
 
 
-def test_an_error_gives_the_threads_back() -> None:
-    with pytest.raises(ZeroDivisionError):
-        run_parallel(lambda x: 1 // x, [1, 0, 2], rows=1_000_000)
-    assert torch.get_num_threads() == 4
-
-
 @pytest.mark.parametrize("rows", [1, 1_000_000])
-def test_results_are_in_the_order_of_what_was_given(rows: int) -> None:
+def test_results_are_in_the_order_of_what_was_given_and_an_error_gives_the_threads_back(rows: int) -> None:
     barrier = Barrier(2 if rows > 1 else 1)  # few rows: no thread is started, and nobody to wait for
 
     def square(x: int) -> int:
@@ -54,11 +42,13 @@ def test_results_are_in_the_order_of_what_was_given(rows: int) -> None:
 
     assert run_parallel(square, iter(range(6)), rows=rows) == [x * x for x in range(6)]
     assert torch.get_num_threads() == 4
+    with pytest.raises(ZeroDivisionError):
+        run_parallel(lambda x: 1 // x, [1, 0, 2], rows=rows)
+    assert torch.get_num_threads() == 4
 
 
 @pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="this system does not say what else runs")
 def test_neighbours_leave_fewer_threads():
-    """Processes that only count keep cores busy: as many threads as are left, one at least."""
     cores, before = os.cpu_count() or 1, torch.get_num_threads()
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores + 1)]
     try:

@@ -10,7 +10,7 @@ import torch
 
 from fastrec import __version__
 from fastrec._core import environment
-from fastrec._core.environment import REQUIRED, installed_version
+from fastrec._core.environment import PARTS, install_command, installed_version, required
 from fastrec._core.progress import Stages
 from fastrec.competition import self_test as module
 from fastrec.competition.self_test import SelfCheck, self_test
@@ -45,13 +45,13 @@ def test_versions_parts_and_checks_are_printed(sound, monkeypatch):
     code, out, _ = invoke("doctor", "--device", "cpu", columns=150)
     assert code == 0
     assert re.search(rf"fastrec +│ {re.escape(__version__)} ", out)
-    for name in REQUIRED:
+    for name in required():
         assert re.search(rf"│ {name} +│ {re.escape(installed_version(name))} +│.*│ ok +│", out), name
     assert re.search(rf"threads │ {torch.get_num_threads()} of torch's", out)
     assert re.search(r"│ stack +│ ok +│ auc 0\.\d{4} out of fold, 0\.\d{4} on the test", out)
-    for part in environment.PARTS:
-        there = all(installed_version(n) for n in part.packages)
-        assert (part.install in out) == (not there), part
+    for extra in PARTS:
+        there = all(installed_version(n) for n in required(extra))
+        assert (install_command(extra) in out) == (not there), extra
 
 
 def test_a_failed_check_and_a_package_that_is_too_old_are_an_exit_code(sound, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_failed_check_and_a_package_that_is_too_old_are_an_exit_code(sound, mo
     assert code == 1
     assert re.search(r"│ run +│ wrong │ it \[broke\]", out)
     monkeypatch.setattr(module, "self_test", lambda **_: sound)
-    monkeypatch.setattr(environment, "REQUIRED", {"torch": "999.0", "no-such-package": "1"})
+    monkeypatch.setattr(environment, "requires", lambda name: ["torch>=999.0", "no-such-package>=1"])
     code, out, _ = invoke("doctor", columns=150)
     assert code == 1
     assert re.search(r"│ torch +│ \S+ +│ 999\.0 +│ wrong", out)

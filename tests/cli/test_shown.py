@@ -111,10 +111,10 @@ def test_compare_names_the_better_run(tmp_path, metric, noise, says):
 
 def test_remedies_of_the_doctor_can_be_copied(monkeypatch):
     monkeypatch.setattr(module, "self_test", lambda **_: [SelfCheck("run", True, "well", 0.1)])
-    what = "many things that are of use"
-    part = environment.OptionalPart("no-such-part-of-the-package", {"no-such-package": "1"}, what)
-    monkeypatch.setattr(environment, "PARTS", (part,))
-    assert part.install in [line.strip() for line in shown("doctor").splitlines()]
+    extra = "no_such_part_of_the_package"
+    monkeypatch.setattr(environment, "requires", lambda name: [f'no-such-package>=1; extra == "{extra}"'])
+    monkeypatch.setattr(environment, "PARTS", {extra: "many things that are of use"})
+    assert environment.install_command(extra) in [line.strip() for line in shown("doctor").splitlines()]
 
 
 def test_help_has_panels_that_hold_every_command():

@@ -213,7 +213,7 @@ PAIR = ([1.0, 2.0], [1, 0], [0, 0])
     [
         (([1.0, 2.0], [1], [0, 0]), "labels has 1 rows, scores has 2"),
         (([1.0, 2.0], [1, 0], [0]), "groups has 1 rows, scores has 2"),
-        (([1.0, 2.0, 3.0], [1, NAN, NAN], [0, 0, 0]), "column 'labels', row 1: a value is missing .2 in all"),
+        (([1.0, 2.0, 3.0], [1, NAN, NAN], [0, 0, 0]), "column 'labels', row 1: a value is missing .2 such"),
         (([1.0], [1], [0.5]), "groups are torch.float64, not integers"),
         (([1.0], [1], ["a"]), "column 'groups': <U1 values are not numbers"),
         (([1.0], [1], np.array([2**63], np.uint64)), "above 2.63"),

@@ -1,5 +1,3 @@
-"""What the tests of several processes and machines share."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Frames in partitions, for the tests of Dask."""
-
 from __future__ import annotations
 
 import dask
@@ -16,7 +14,6 @@ def parted(frame, ends):
 
 
 def of_parts(parts):
-    """A Dask frame of these partitions."""
     parts = list(parts)
     return dd.from_delayed([dask.delayed(p) for p in parts], meta=parts[0].iloc[:0], verify_meta=False)
 

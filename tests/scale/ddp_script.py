@@ -88,8 +88,6 @@ class Watch(Callback):
 
 
 class End(Callback):
-    """Ends a training in the middle."""
-
     order = 99
 
     def __init__(self, epoch: int, batch: int = 0):
@@ -126,7 +124,11 @@ def main(folder: Path) -> None:
     df, found = rows(), {}
     early = make(loaders(df, BS), placement="row-sharded")  # before the ranks are joined: it holds whole tables
     for kind in OPTIONS:
-        found[kind] = fit(make(loaders(df, BS), kind))
+        learn = make(loaders(df, BS), kind)
+        with torch.no_grad():
+            for p in learn.model.parameters():
+                p.add_(rank())  # the ranks begin with rank 0's
+        found[kind] = fit(learn)
     learn = make(loaders(df, BS, shuffle=True))  # made after the ranks were joined, and without a seed
     found["shares"] = [len(dl) for dl in learn.dls.loaders], learn.dls.valid.world_size
     found["mrr"] = (
@@ -135,12 +137,13 @@ def main(folder: Path) -> None:
     )
     found["shuffled"] = fit(learn)
     found["groups"] = fit(make(loaders(df, BS, shuffle=True, groups=True)))
-    found["rate 0"] = fit_by_rank_of_first(df)
     stream = ParquetFrame(
         folder / "rows.parquet", [Categorify], ["item", "city"], ["x", "row"], "y", CategoryBlock, device="cpu"
     )
-    learn = rec_learner(stream.dataloaders(bs=BS, buffer_rows=40, drop_last=False), layers=[8], n_out=2)
-    found["stream"] = fit_alone(learn)
+    learn, watch = rec_learner(stream.dataloaders(bs=BS, buffer_rows=40, drop_last=False), layers=[8], n_out=2), Watch()
+    with learn.no_bar(), learn.no_logging(), distributed(learn):
+        learn.fit(2, 0.01, cbs=watch)
+    found["stream"] = {"epochs": watch.epochs}
     found["checkpoints"] = checkpoints(df, folder)
     found["sent"] = sent(df)
     found["row-sharded"] = fit(make(loaders(df, BS), placement="row-sharded"))
@@ -149,24 +152,6 @@ def main(folder: Path) -> None:
     except DataError as error:
         found["early"] = str(error)
     torch.save(found, folder / f"found{rank()}.pt")
-
-
-def fit_by_rank_of_first(df):
-    """Weights that the ranks begin with are rank 0's, whatever theirs were."""
-    learn = make(loaders(df, BS))
-    with torch.no_grad():
-        for p in learn.model.parameters():
-            p.add_(rank())
-    with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
-        learn.fit(1, 0.0, wd=0.0)
-    return weights(learn)
-
-
-def fit_alone(learn) -> dict:
-    watch = Watch()
-    with learn.no_bar(), learn.no_logging(), distributed(learn):
-        learn.fit(2, 0.01, cbs=watch)
-    return {"epochs": watch.epochs}
 
 
 def checkpoints(df, folder: Path):

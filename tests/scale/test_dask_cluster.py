@@ -1,5 +1,3 @@
-"""Real workers: what they compute, one of them killed, and trees that they grow together."""
-
 from __future__ import annotations
 
 import os
@@ -21,7 +19,7 @@ from fastrec.features import Combine, CountEncode, FeatureSet, GroupRank, GroupS
 from fastrec.scale import fit_on_dask, predict_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
 from fastrec.validate import Lists  # noqa: E402
-from tests.scale.dask_parts import assert_near  # noqa: E402
+from tests.scale.dask_parts import assert_near, events  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),  # sockets to workers that are gone
@@ -32,7 +30,6 @@ COLUMNS = list("abcd")
 
 @pytest.fixture(scope="module")
 def workers():
-    """Two worker processes."""
     options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "2GB", "dashboard_address": ":0"}
     with distributed.LocalCluster(processes=True, **options) as cluster, distributed.Client(cluster) as client:
         yield client
@@ -40,17 +37,9 @@ def workers():
 
 @pytest.fixture
 def worker():
-    """One worker, in this process."""
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with distributed.LocalCluster(processes=False, **options) as cluster, distributed.Client(cluster) as client:
         yield client
-
-
-def log(n=2000):
-    rng = np.random.default_rng(0)
-    frame = {"id": np.arange(n), "user": rng.integers(0, 90, n), "item": rng.choice([f"i{k}" for k in range(40)], n)}
-    frame |= {"price": rng.normal(50, 9, n).round(2), "clicked": rng.integers(0, 2, n)}
-    return pd.DataFrame(frame)
 
 
 def part(frame, marker):
@@ -63,13 +52,11 @@ def part(frame, marker):
 
 def features():
     less = Combine(Lag("price", by="user", order="id"), "-", GroupStats("price", by="item"))
-    return FeatureSet(
-        [CountEncode("item"), TargetEncode("item", "clicked"), less, GroupRank("price", by="user")], key="id"
-    )
+    return FeatureSet([CountEncode("item"), TargetEncode("item", "y"), less, GroupRank("price", by="user")], key="id")
 
 
 def test_a_worker_is_killed_in_the_middle_and_nothing_is_different(workers, tmp_path):
-    frame = log(800)
+    frame = events(800)
     marker = str(tmp_path / "killed")
     parts = [frame.iloc[a : a + 200] for a in range(0, len(frame), 200)]
     lazy = [dask.delayed(part)(p, marker if i == 2 else None) for i, p in enumerate(parts)]
@@ -80,7 +67,6 @@ def test_a_worker_is_killed_in_the_middle_and_nothing_is_different(workers, tmp_
     assert set(workers.scheduler_info(n_workers=-1)["workers"]) != before  # the one that died came back as another
     expected = features().fit_transform(frame)
     assert_near(expected, got, features().outputs, near=1e-12)
-    assert got["count_item"].tolist() == expected["count_item"].tolist()
 
 
 def candidates(n=300, seed=0):
@@ -140,11 +126,12 @@ def test_two_workers_rank_as_well_as_one_and_keep_lists_whole(workers, tmp_path)
 def test_what_cannot_be_learned_is_named(worker):
     frame = candidates(20).assign(text="word")
     given = dd.from_pandas(frame, npartitions=2)
-    with pytest.raises(DataError, match="holds text"):
-        fit_on_dask(XGBRanker("xgb"), given, columns=["a", "text"], target="y", groups="list")
-    with pytest.raises(DataError, match="xgb has no list to learn from"):
-        fit_on_dask(XGBRanker("xgb"), given.assign(y=0.0), columns=COLUMNS, target="y", groups="list")
-    with pytest.raises(DataError, match="no Dask frame"):
-        fit_on_dask(XGBRanker("xgb"), frame, columns=COLUMNS, target="y", groups="list")
+    for words, rows, columns in (
+        ("holds text", given, ["a", "text"]),
+        ("xgb has no list to learn from", given.assign(y=0.0), COLUMNS),
+        ("no Dask frame", frame, COLUMNS),
+    ):
+        with pytest.raises(DataError, match=words):
+            fit_on_dask(XGBRanker("xgb"), rows, columns=columns, target="y", groups="list")
     with pytest.raises(NotFittedError, match="has not been trained"):
         predict_on_dask(XGBRanker("xgb"), given)

@@ -1,5 +1,3 @@
-"""Generators on Dask frames: what one frame in memory gives, whatever the partitions."""
-
 from __future__ import annotations
 
 import pickle
@@ -21,6 +19,7 @@ from fastrec.features import category, number  # noqa: E402
 from fastrec.features._dask import states  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
+from tests._core.refusals import refused  # noqa: E402
 from tests.features.examples import EXAMPLES  # noqa: E402
 from tests.features.frames import columns, tables, to_pandas  # noqa: E402
 from tests.features.test_contract import assert_equal, outputs_of  # noqa: E402
@@ -44,7 +43,6 @@ def in_files(frame, ends, folder):
 
 
 def sets():
-    """The contract's examples of every generator, together as far as names and targets allow."""
     found: list[tuple[tuple[bool, bool], list]] = []
     for feature in (make() for makers in EXAMPLES.values() for make in makers):
         tainted = bool(ff.FeatureSet([feature])._chain().tainted), _of_a_net(feature)  # targets' ways are nested
@@ -62,7 +60,6 @@ def sets():
 
 
 def _of_a_net(feature):
-    """Whether its float32 numbers differ in the last digits with the rows of a batch."""
     return isinstance(feature, ff.ImageEmbed | ff.TextEmbed)
 
 
@@ -70,7 +67,6 @@ SETS = sets()
 
 
 def fresh(features, **options):
-    """Features that nobody has fitted."""
     return ff.FeatureSet(features, key="row", **options).__sklearn_clone__()
 
 
@@ -191,17 +187,6 @@ def test_selectors_choose_what_they_choose_in_memory():
     assert "count_flag" not in a.outputs
 
 
-def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
-    frame = parted(events(30), [10])
-    with caplog.at_level("INFO", logger="fastrec.features"):
-        ff.FeatureSet([ff.GroupRank("price", by="user")]).fit_transform(frame)
-    assert "rows are shuffled by user for rank_price__user" in caplog.text
-    with pytest.warns(DataWarning, match="lead1_price: made of all rows in order"):
-        ff.FeatureSet([ff.Lag("price", order="id", n=-1)]).fit_transform(frame)
-
-
-# Many keys -----------------------------------------------------------------------------------------------------------
-
 MANY = [
     ff.CountEncode(["item", ff.Cross("item", "user")], normalise=True),
     ff.CountEncode("item", by="user", normalise=True),
@@ -227,33 +212,28 @@ def test_many_keys_are_merged_by_their_hash(bucket, monkeypatch):
     assert_equal(outputs_of(a, whole.outputs), outputs_of(b, whole.outputs), exact=False)
 
 
-# Errors --------------------------------------------------------------------------------------------------------------
-
-
 def test_errors_are_those_of_frames_in_memory():
     train = events(40)
-    frame = parted(train, [10])
-    with pytest.raises(MissingColumnError, match="no_such"):
-        ff.CountEncode("no_such").fit(frame)
-    with pytest.raises(NotFittedError, match="has not been fitted"):
-        ff.CountEncode("item").transform(frame)
-    with pytest.raises(DataError, match="TargetEncode: the target holds classes"):
-        ff.TargetEncode("user", "item").fit(frame)
-    with pytest.raises(DataError, match=r"column 'w', row 0: .*\(the row is counted in its partition\)"):
-        ff.TargetEncode("item", "y", weight="w").fit(parted(train.assign(w=train.index - 10), [9]))
-    with pytest.raises(DataError, match="y is not of Dask"):
-        ff.TargetEncode("user", "y").fit(frame.drop(columns="y"), train["y"])
-    with pytest.raises(DataError, match="39 folds for 40 rows"):
-        next(ff.TargetEncode("user", "y").cross_fit(frame, np.zeros(39, dtype=int)))
-    with pytest.raises(DataError, match="cannot come back as polars"):
-        ff.FeatureSet([ff.CountEncode("item")]).set_output(transform="polars").fit(frame)
-    with pytest.raises(DataError, match="a row has no fold"):
-        ff.TargetEncode("user", "y", fold_column="item").fit(frame)
+    frame, te = parted(train, [10]), ff.TargetEncode("user", "y")
+    polars = ff.FeatureSet([ff.CountEncode("item")]).set_output(transform="polars")
+    weighted, below = ff.TargetEncode("item", "y", weight="w"), parted(train.assign(w=train.index - 10), [9])
+    for error, words, call in (
+        (MissingColumnError, "no_such", lambda: ff.CountEncode("no_such").fit(frame)),
+        (NotFittedError, "has not been fitted", lambda: ff.CountEncode("item").transform(frame)),
+        (DataError, "TargetEncode: the target holds classes", lambda: ff.TargetEncode("user", "item").fit(frame)),
+        (DataError, r"'w', row 0: .*\(the row is counted in its partition\)", lambda: weighted.fit(below)),
+        (DataError, "y is not of Dask", lambda: te.fit(frame.drop(columns="y"), train["y"])),
+        (DataError, "39 folds for 40 rows", lambda: next(te.cross_fit(frame, np.zeros(39, dtype=int)))),
+        (DataError, "cannot come back as polars", lambda: polars.fit(frame)),
+        (DataError, "a row has no fold", lambda: ff.TargetEncode("user", "y", fold_column="item").fit(frame)),
+        (
+            *(DataError, "there is no Dask cluster"),
+            lambda: fit_on_dask(XGBRanker("xgb"), frame, columns=["price"], target="y", groups="id"),
+        ),
+    ):
+        refused(error, words, call)
     with pytest.warns(DataWarning, match="cache is not used on Dask"):
         ff.FeatureSet([ff.CountEncode("item")], cache=ff.FeatureCache()).fit(frame)
-    frame = parted(events(20), [10])
-    with pytest.raises(DataError, match="there is no Dask cluster"):
-        fit_on_dask(XGBRanker("xgb"), frame, columns=["price"], target="y", groups="id")
 
 
 def test_a_table_that_travels_is_the_same_and_weighs_what_it_holds():

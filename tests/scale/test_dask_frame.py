@@ -1,5 +1,3 @@
-"""Rows of a Dask frame as a stream of batches."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -15,14 +13,9 @@ from fastrec.features import FeatureSet, Lag, TargetEncode  # noqa: E402
 from fastrec.scale import frame_from_dask  # noqa: E402
 from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("in_this_thread")
 PROCS = [Categorify, FillMissing, Normalize]
 COLUMNS = (PROCS, ["item"], ["price", "te_item__y", "lag1_price__item"], "y")
-
-
-@pytest.fixture(autouse=True)
-def _in_this_thread():
-    with dask.config.set({"scheduler": "synchronous"}):
-        yield
 
 
 def rows(n=300, seed=0):

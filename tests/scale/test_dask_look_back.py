@@ -1,5 +1,3 @@
-"""Generators that look back, on Dask frames: each partition gets what it needs of those before it."""
-
 from __future__ import annotations
 
 import math
@@ -40,7 +38,6 @@ def log(n, seed=0):
 
 
 def every_one(order):
-    """All generators that look back, over all rows."""
     made = [
         ff.Lag(["x", "k", "word"], order=order, n=[1, 3]),
         ff.Diff("k", order=order),
@@ -122,10 +119,12 @@ def test_times_of_other_units_are_one_order_and_a_missing_one_has_a_name():
 def test_what_happens_is_said(caplog):
     frame = parted(log(40), [15])
     with caplog.at_level("INFO", logger="fastrec.features"):
-        ff.FeatureSet([ff.Lag("x", order="t"), ff.Lag("k"), ff.CumTarget("k", "y", order="t")]).fit_transform(frame)
+        made = ff.Lag("x", order="t"), ff.Lag("k"), ff.CumTarget("k", "y", order="t"), ff.GroupRank("x", by="k")
+        ff.FeatureSet(made).fit_transform(frame)
     assert "rows are put in ranges of t for lag1_x, cumte_k__y" in caplog.text
     assert "each partition gets the last rows before it for lag1_k" in caplog.text
-    with pytest.warns(DataWarning, match="come together on one worker"):
+    assert "rows are shuffled by k for rank_x__k" in caplog.text
+    with pytest.warns(DataWarning, match="lead1_x: made of all rows in order.*come together on one worker"):
         ff.Lag("x", order="t", n=-1).fit_transform(frame)
 
 

@@ -1,5 +1,3 @@
-"""A run whose features the workers of a cluster make."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Two processes that train together, beside one process that learns from the whole batches."""
-
 import json
 import os
 import signal
@@ -18,21 +16,20 @@ from fastrec.competition.run import load_competition
 from fastrec.errors import DataError, RankError
 from fastrec.scale import training_on_ranks
 from fastrec.training import Checkpoint
+from tests._core.refusals import refused
 from tests.scale import ddp_script as script
 
 HERE = Path(__file__).parent
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each of two ranks found, see ``ddp_script.py``."""
     folder = tmp_path_factory.mktemp("ddp")
     script.rows().iloc[: script.ROWS].to_parquet(folder / "rows.parquet", row_group_size=20)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [*torchrun, HERE / "ddp_script.py", folder], env=env, capture_output=True, text=True, timeout=150, check=False
-    )
+    command = [*torchrun, HERE / "ddp_script.py", folder]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-4000:]
     return [torch.load(folder / f"found{i}.pt", weights_only=False) for i in range(2)], folder
 
@@ -85,15 +82,6 @@ def test_an_epoch_is_complete_and_disjoint_with_as_many_batches_on_each_rank(fou
     assert torch.cat(first[0]).tolist() != torch.cat(first[1]).tolist()
 
 
-def test_ranks_begin_with_the_weights_of_rank_0(found):
-    first, second = (f["rate 0"] for f in found[0])
-    torch.manual_seed(3)
-    own = script.make(script.loaders(script.rows(), script.BS))
-    for name, p in own.model.named_parameters():
-        assert torch.equal(first[name], second[name])
-        assert torch.equal(first[name], p)
-
-
 def test_a_training_that_was_left_goes_on_to_the_same_weights(found):
     for f in found[0]:
         straight, again, _ = f["checkpoints"]
@@ -140,8 +128,6 @@ def test_row_sparse_gradients_are_sent_as_rows(found):
 
 
 # ``fastrec run --ranks 2``: the nets of a run trained by processes that are started for them
-
-
 RECIPE = '''
 import os
 import signal
@@ -206,32 +192,20 @@ def test_two_ranks_write_what_one_process_writes_and_a_killed_one_ends_the_run(w
     predicted = [pd.read_csv(run / "submission.csv") for run in (alone, shared)]
     assert predicted[0].columns.tolist() == predicted[1].columns.tolist()
     assert np.corrcoef(predicted[0].iloc[:, -1], predicted[1].iloc[:, -1])[0, 1] > 0.9
-
-
-def test_less_than_one_process_is_refused():
-    with pytest.raises(DataError, match="0 processes"), training_on_ranks(0):
-        pass
+    refused(DataError, "0 processes", training_on_ranks(0).__enter__)
 
 
 # A process that is killed ends the others, with an error that says so
-
-
 def test_a_killed_rank_ends_the_other_with_a_named_error():
     with socket.socket() as s:
         s.bind(("localhost", 0))
         port = s.getsockname()[1]
-    common = {
-        **os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }  # fmt: skip
-    script = Path(__file__).parent / "lost_script.py"
+    env = {**ENV, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command, pipes = [sys.executable, HERE / "lost_script.py"], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, script], env={**common, "RANK": str(i), "LOCAL_RANK": str(i)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
+        subprocess.Popen(command, env={**env, "RANK": str(i), "LOCAL_RANK": str(i)}, text=True, **pipes)
         for i in range(2)
-    ]  # fmt: skip
+    ]
     try:
         ended = [p.communicate(timeout=120) for p in ranks]  # no launcher looks after them: rank 0 finds out itself
     finally:

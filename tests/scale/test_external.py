@@ -1,5 +1,3 @@
-"""Trees and predictions of rows that are read batch by batch or part by part, beside those of rows in memory."""
-
 from __future__ import annotations
 
 from functools import partial
@@ -15,11 +13,11 @@ from fastai.data.block import CategoryBlock
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.estimators import XGBRanker
 from fastrec.scale import external_matrix, fit_on_parts, write_predictions
-from fastrec.scale.external import tree_values
 from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, ParquetFrame
 from fastrec.training import rec_learner
 from fastrec.validate import Lists
+from tests._core.refusals import refused
 
 N = 700
 PARAMS = {"max_depth": 3, "eta": 0.5, "nthread": 1, "max_bin": 64, "seed": 0}
@@ -82,11 +80,6 @@ def test_trees_from_files_are_those_from_memory(files, tmp_path):
     assert seen["valid"]["logloss"][-1] == pytest.approx(loss, rel=1e-5)
 
 
-def test_missing_and_unseen_values_are_missing_to_trees():
-    found = tree_values(torch.tensor([[0, 2], [1, 0]], dtype=torch.int32), torch.tensor([[0.5], [torch.nan]]))
-    assert np.array_equal(found, np.array([[np.nan, 1, 0.5], [0, np.nan, np.nan]], np.float32), equal_nan=True)
-
-
 @pytest.mark.parametrize("batch_rows", [3, 64, 5_000])
 def test_a_list_is_never_cut_in_two(files, tmp_path, batch_rows):
     folder, df = files
@@ -110,29 +103,18 @@ def test_a_nets_predictions_come_as_from_memory(files, tmp_path):
     assert np.allclose(found.to_numpy(), expected.numpy(), atol=1e-6)
 
 
-def test_a_file_without_rows_gives_one_without_predictions(files, tmp_path):
+def test_what_is_not_there_is_named_and_a_file_without_rows_gives_one_without_predictions(files, tmp_path):
     folder, _ = files
-    frame = parquet_frame(folder)
-    booster = xgb.train(PARAMS, external_matrix(frame, tmp_path / "cache", max_bin=64), 1)
-    pq.write_table(pq.read_table(folder / "test.parquet").slice(0, 0), tmp_path / "none.parquet")
-    assert write_predictions(booster, frame, tmp_path / "none.parquet", tmp_path / "out.parquet", ids=["id"]) == 0
-    found = pq.read_table(tmp_path / "out.parquet")
-    assert (found.num_rows, found.column_names) == (0, ["id", "prediction"])
-
-
-def test_what_is_not_there_is_named(files, tmp_path):
-    folder, _ = files
-    with pytest.raises(DataError, match="no target"):
-        external_matrix(parquet_frame(folder, ()), tmp_path / "a")
-    with pytest.raises(DataError, match="'list'"):
-        external_matrix(parquet_frame(folder), tmp_path / "a", lists="list")
-    with pytest.raises(DataError, match="no validation rows"):
-        external_matrix(parquet_frame(folder), tmp_path / "a", valid=True)
-    frame = parquet_frame(folder)
-    booster = xgb.Booster()
-    with pytest.raises(MissingColumnError, match="'nothing'"):
-        write_predictions(booster, frame, folder / "test.parquet", tmp_path / "out.parquet", ids=["nothing"])
-    assert not (tmp_path / "out.parquet").exists()
+    frame, out = parquet_frame(folder), tmp_path / "out.parquet"
+    refused(DataError, "no target", lambda: external_matrix(parquet_frame(folder, ()), tmp_path / "a"))
+    refused(DataError, "'list'", lambda: external_matrix(frame, tmp_path / "a", lists="list"))
+    refused(DataError, "no validation rows", lambda: external_matrix(frame, tmp_path / "a", valid=True))
+    booster, none = xgb.Booster(), tmp_path / "none.parquet"
+    pq.write_table(pq.read_table(folder / "test.parquet").slice(0, 0), none)
+    refused(MissingColumnError, "'nothing'", lambda: write_predictions(booster, frame, none, out, ids=["nothing"]))
+    assert not out.exists()
+    assert write_predictions(booster, frame, none, out, ids=["id"]) == 0
+    assert (pq.read_table(out).num_rows, pq.read_table(out).column_names) == (0, ["id", "prediction"])
 
 
 TREES = {"rounds": 6, "max_depth": 3, "nthread": 1, "subsample": 1.0, "colsample_bytree": 1.0}
@@ -167,9 +149,7 @@ def test_parts_grow_the_trees_of_the_whole(tmp_path, objective):
 
 
 def test_what_cannot_be_grown_is_refused(tmp_path):
-    whole = lists(10, 0)
-    with pytest.raises(DataError, match="stops early"):
-        fit_on_parts(XGBRanker("a", early_stopping_rounds=3), [lambda: whole], tmp_path)
+    whole, early = lists(10, 0), XGBRanker("a", early_stopping_rounds=3)
+    refused(DataError, "stops early", lambda: fit_on_parts(early, [lambda: whole], tmp_path))
     whole.label[:] = 0
-    with pytest.raises(DataError, match="no list to learn from"):
-        fit_on_parts(XGBRanker("a"), [lambda: whole], tmp_path)
+    refused(DataError, "no list to learn from", lambda: fit_on_parts(XGBRanker("a"), [lambda: whole], tmp_path))

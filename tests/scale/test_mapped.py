@@ -1,5 +1,3 @@
-"""What was learned travels to workers once, and lies in their files rather than in their memory."""
-
 from __future__ import annotations
 
 import os
@@ -32,7 +30,6 @@ pytestmark = [
 
 
 def sent(thing):
-    """As another process gets it."""
     buffers = []
     text = pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(text, buffers=[memoryview(bytes(b)) for b in buffers])
@@ -59,7 +56,6 @@ def own():
 
 
 def looked_at(found):
-    """A few numbers of the value, and the file that it lies in."""
     before, value = own(), found.value
     some, files = value["n"][::100_000].tolist(), Path("/proc/self/maps").read_text().splitlines()
     there = [line.split(maxsplit=5)[5] for line in files if "(deleted)" in line]

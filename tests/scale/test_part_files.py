@@ -1,5 +1,3 @@
-"""Features of rows in files of which it is known what lies together, in one process that keeps few of them."""
-
 from __future__ import annotations
 
 import logging

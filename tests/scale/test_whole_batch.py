@@ -1,5 +1,3 @@
-"""What several processes need of single ones: losses whose parts make one mean, rows that can be sent."""
-
 import pytest
 import torch
 

@@ -75,9 +75,6 @@ def way(request):
         yield request.param
 
 
-# Reductions ----------------------------------------------------------------------------------------------------------
-
-
 @some
 @given(rows_of(st.integers(0, 3), whole))
 def test_reductions_of_integers_equal_a_loop(rows):
@@ -114,15 +111,11 @@ def test_sum_has_one_type_with_and_without_rows(dtype):
         assert total.tolist() == [n, 0]
 
 
-# Order ---------------------------------------------------------------------------------------------------------------
-
-
 def sort_key(value):
     return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)
 
 
 def check_order(keys, expected):
-    """The order of rows, which is None where they are in order."""
     order, as_they_are = lexical_order(keys), list(range(len(expected)))
     assert (as_they_are if order is None else order.tolist()) == expected
     assert (order is None) == (expected == as_they_are)
@@ -146,17 +139,12 @@ def test_lexical_order_of_mixed_kinds(rows):
 @given(st.lists(real, max_size=12), st.sampled_from([torch.float64, torch.float32, torch.float16]))
 def test_lexical_order_of_one_float(values, dtype):
     kept = torch.tensor(values, dtype=torch.float64, device=HERE).to(dtype)
-    order = lexical_order([kept])
-    expected = sorted(range(len(values)), key=lambda i: sort_key(kept[i].item()))
-    assert (list(range(len(values))) if order is None else order.tolist()) == expected
+    check_order([kept], sorted(range(len(values)), key=lambda i: sort_key(kept[i].item())))
 
 
 def test_a_negative_nan_sorts_last_too():
     negative = torch.tensor([-1], dtype=torch.int64, device=HERE).view(torch.float64)
     assert lexical_order([torch.cat([negative, floats([3.0, -math.inf])])]).tolist() == [2, 1, 0]
-
-
-# Groups --------------------------------------------------------------------------------------------------------------
 
 
 def members(rows):
@@ -230,8 +218,6 @@ def test_sort_and_unsort_are_inverses(rows):
     assert groups.place.tolist() == [sorted(codes)[:i].count(c) for i, c in enumerate(sorted(codes))]
 
 
-# Ranks ---------------------------------------------------------------------------------------------------------------
-
 METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
 
 
@@ -271,7 +257,6 @@ def test_rank_of_integers_is_exact(way, rows, method, masked, together):
 
 @pytest.fixture
 def loops(monkeypatch):
-    """Compiled loops for few numbers too."""
     if not kernels.compiled(1 << 30):
         pytest.skip("numba is not installed")
     monkeypatch.setattr(limits, "LOOP_NUMBERS", 0)
@@ -308,9 +293,6 @@ def test_a_group_of_the_greatest_length_is_ranked_at_once_and_rows_are_not_chang
     assert torch.equal(values, kept[1])
 
 
-# As of ---------------------------------------------------------------------------------------------------------------
-
-
 far_apart = st.sampled_from([0, 1, 2, 700, 701, 2**40])
 
 
@@ -328,7 +310,7 @@ def test_as_of_equals_a_loop(way, queries, log):
 
 
 @some
-@given(rows_of(st.integers(0, 2), st.floats(-3, 3, width=16)), rows_of(st.integers(0, 2), st.floats(-3, 3, width=16)))
+@given(*[rows_of(st.integers(0, 2), st.floats(-3, 3, width=16))] * 2)
 def test_as_of_by_a_float_order(way, queries, log):
     q, e = split(queries, 2), split(log, 2)
     found, events = as_of(ints(q[0]), [floats(q[1])], ints(e[0]), [floats(e[1])])
@@ -336,9 +318,6 @@ def test_as_of_by_a_float_order(way, queries, log):
     for (code, when), place in zip(queries, found.tolist(), strict=True):
         before = [t for c, t in log if c == code and t < when] if code else []
         assert (at[place] if place >= 0 else None) == (max(before) if before else None)
-
-
-# Windows
 
 
 windows_whole = st.one_of(st.integers(-4, 4), st.sampled_from([LOW, LOW + 1, HIGH, HIGH - 1]), st.integers(LOW, HIGH))

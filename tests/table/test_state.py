@@ -138,18 +138,6 @@ class Widths(Saved):
         super()._restore({**state, "sums": torch.zeros(2).copy_(state["sums"])} if "sums" in state else state)
 
 
-class Named(Part):
-    def __init__(self, name, **passed_on):
-        super().__init__(**passed_on)
-        self.name = name
-
-
-def test_an_argument_that_is_passed_on_may_be_learned(tmp_path):
-    Named("n", vocab=None, sums=[2.0]).save(tmp_path / "s")
-    again = Named.load(tmp_path / "s")
-    assert (again.name, again.sums) == ("n", [2.0])
-
-
 @pytest.mark.parametrize("learned", [{}, [], {"sums": torch.zeros(3)}], ids=["nothing", "a list", "another shape"])
 def test_a_part_that_lacks_what_it_learned_is_refused(learned, tmp_path):
     Widths().save(tmp_path / "s")
@@ -159,16 +147,12 @@ def test_a_part_that_lacks_what_it_learned_is_refused(learned, tmp_path):
         Widths.load(tmp_path / "s")
 
 
-def saved(tmp_path):
-    save_state(tmp_path / "s", {"t": torch.arange(100), "k": ARRAYS["text"]})
-    return tmp_path / "s"
-
-
 def test_missing_files_are_named_and_what_is_no_state_is_not_replaced(tmp_path):
     with pytest.raises(MissingFileError, match="nowhere"):
         load_state(tmp_path / "nowhere")
     for name in ("state.json", "state.safetensors"):
-        (saved(tmp_path) / name).unlink()
+        save_state(tmp_path / "s", {"t": torch.arange(100)})
+        (tmp_path / "s" / name).unlink()
         with pytest.raises(MissingFileError, match=name.replace(".", r"\.")):
             load_state(tmp_path / "s")
     (tmp_path / "mine.csv").write_text("mine")
@@ -178,25 +162,18 @@ def test_missing_files_are_named_and_what_is_no_state_is_not_replaced(tmp_path):
     assert (tmp_path / "mine.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
-@pytest.mark.parametrize("damage", ["empty", "half", "other bytes"])
-def test_damaged_files_are_named(name, damage, tmp_path):
-    path = saved(tmp_path) / name
-    whole = path.read_bytes()
-    path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "other bytes": b"\xff\xfe" * 50}[damage])
-    with pytest.raises(UnreadableFileError) as caught:
-        load_state(tmp_path / "s")
-    assert caught.value.file == str(tmp_path / "s")
-    assert caught.value.remedy
-
-
-def test_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
-    path = saved(tmp_path) / "state.json"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("state.t", "state.lost"), encoding="utf-8")
-    with pytest.raises(UnreadableFileError):
-        load_state(tmp_path / "s")
-    path.write_text(text, encoding="utf-8")
+def test_damaged_files_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
+    save_state(tmp_path / "s", {"t": torch.arange(100), "k": ARRAYS["text"]})
+    for name in ("state.json", "state.safetensors"):
+        path = tmp_path / "s" / name
+        whole = path.read_bytes()
+        for damaged in (b"", whole[: len(whole) // 2], b"\xff\xfe" * 50, whole.replace(b"state.t", b"state.l")):
+            path.write_bytes(damaged)
+            with pytest.raises(UnreadableFileError) as caught:
+                load_state(tmp_path / "s")
+            assert caught.value.file == str(tmp_path / "s")
+            assert caught.value.remedy
+        path.write_bytes(whole)
     save_state(tmp_path / "s", {"k": pa.array(["ab", "c"], pa.large_string())})
     whole = (tmp_path / "s" / "state.safetensors").read_bytes()
     offsets, beyond = (np.array([0, 2, end], "<i8").tobytes() for end in (3, 10**6))
@@ -209,9 +186,6 @@ def test_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
     save_state(tmp_path / "s", {"rows": rows})
     with pytest.raises(UnreadableFileError):
         load_state(tmp_path / "s")
-
-
-# ---- classes of saved objects
 
 
 FRESH = """

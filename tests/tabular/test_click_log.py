@@ -1,5 +1,3 @@
-"""Click logs: text to packed rows, against plain loops and pandas."""
-
 from __future__ import annotations
 
 import itertools
@@ -47,8 +45,6 @@ def _batches(frame: ClickLogFrame, which: str = "train") -> list[torch.Tensor]:
 def _read(path) -> pd.DataFrame:
     return pd.read_csv(path, sep="\t", header=None, names=["label", *CONTS, *CATS], dtype=dict.fromkeys(CATS, str))
 
-
-# Text ----------------------------------------------------------------------------------------------------------------
 
 value = st.one_of(st.none(), st.integers(0, 2**32 - 1))
 number = st.one_of(st.none(), st.integers(-(2**31) + 1, 2**31 - 1))
@@ -140,9 +136,6 @@ def test_files_that_are_none_are_refused(tmp_path, monkeypatch):
             ClickLogFrame(path, cache=tmp_path / "cache", **{"conts": 2, "cats": 3, **options})
 
 
-# Counting ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("memory", [1 << 30, 6 * (1 << 15)])
 def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(memory):
     rng = np.random.default_rng(3)
@@ -156,16 +149,13 @@ def test_frequent_values_are_those_of_a_plain_count_whatever_the_memory(memory):
     counts = Tally(3, memory, 3)
     for block in blocks:
         counts.add(block)
-        held.append(sum(c.counter.nbytes for c in counts.columns))
+        held.append(sum(c.counter.table.nbytes for c in counts.columns))
     found = counts.finish(lambda: iter(blocks))
     assert max(held) <= memory
     assert (counts.passes > 1) == (memory < 1 << 30)
     for j, got in enumerate(found):
         values, times = np.unique(rows[:, j].view(np.uint32)[rows[:, 3] >> (j + 1) & 1 == 0], return_counts=True)
         assert got.tolist() == values[times >= 3].tolist()
-
-
-# The frame -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -196,12 +186,7 @@ def test_codes_logarithms_and_labels_are_those_of_pandas(logs, tmp_path):
             wanted = np.log1p((df[name].fillna(0) - low).clip(lower=0)).astype(np.float32)
             np.testing.assert_array_equal(conts[:, j].numpy(), wanted)
         assert y[:, 0].tolist() == df["label"].tolist()
-
-
-def test_rows_of_a_frame_in_memory_are_prepared_as_the_streams_are(logs, tmp_path):
-    frame = _frame(logs[0], tmp_path, valid=logs[1], min_count=5)
-    new = frame.new(_read(logs[1]).drop(columns="label"))
-    cats, conts, _ = _batches(frame, "valid")
+    new = frame.new(_read(logs[1]).drop(columns="label"))  # in memory
     assert torch.equal(new.x_cat.cpu().int(), cats)
     assert torch.equal(new.x_cont.cpu(), conts)
 
@@ -237,14 +222,11 @@ def test_packed_rows_are_used_again_until_something_differs(logs, tmp_path):
     assert changed.valid.folder != first.valid.folder  # its codes are other ones
 
 
-def test_several_files_are_one_after_the_other(logs, tmp_path):
+def test_several_files_are_one_after_the_other_and_without_numba_the_remedy_is_named(logs, tmp_path, monkeypatch):
     joined = tmp_path / "joined.tsv"
     joined.write_bytes(logs[0].read_bytes() + logs[1].read_bytes())
     both, whole = (_batches(_frame(files, tmp_path, min_count=1)) for files in (list(logs), joined))
     assert all(map(torch.equal, both, whole))
-
-
-def test_without_numba_the_remedy_is_named(logs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(MissingPackageError, match="numba") as caught:
         _frame(logs[0], tmp_path)

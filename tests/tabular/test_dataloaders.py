@@ -1,5 +1,3 @@
-"""``RecDataLoaders`` beside fastai's ``TabularDataLoaders`` on the same data."""
-
 from __future__ import annotations
 
 import copy
@@ -11,38 +9,28 @@ import pandas as pd
 import pytest
 import torch
 from fastai.data.block import CategoryBlock
-from fastai.data.core import DataLoaders, TfmdDL
-from fastai.learner import Learner, load_learner
+from fastai.data.core import TfmdDL
+from fastai.learner import load_learner
 from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 from fastai.tabular.core import cont_cat_split as fastai_split
 from fastai.tabular.data import TabularDataLoaders
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features import CountEncode, FeatureSet
-from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame, TabularLoader
+from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame
 from fastrec.tabular.dataloaders import cont_cat_split
 from fastrec.tabular.packed import Layout, Packed
-from fastrec.training import RecLearner, rec_learner
+from fastrec.training import rec_learner
+from tests.tabular.test_frame import make as rows_of
 from tests.training.helpers import quiet_fit
 
 PROCS = [Categorify, FillMissing, Normalize]
 
 
-def make(n=200, seed=0):
-    r = np.random.default_rng(seed)
-    df = pd.DataFrame(
-        {
-            "word": r.choice(list("abc"), n),
-            "few": r.integers(0, 4, n),
-            "many": r.integers(0, 1000, n),
-            "flag": r.random(n) < 0.5,
-            "real": r.normal(size=n),
-            "session": np.arange(n) // 5,
-        }
-    )
+def make(n=200):
+    df = rows_of(n, missing=False).rename(columns={"small": "few", "whole": "many", "gappy": "real"})
     df.loc[::9, "real"] = np.nan
-    df["label"] = np.where(df["many"] > 500, "yes", "no")
-    return df
+    return df.assign(session=np.arange(n) // 5)[["word", "few", "many", "flag", "real", "session", "label"]]
 
 
 def both(source, by="from_df", **options):
@@ -97,14 +85,10 @@ def test_columns_are_told_apart_as_fastai_does():
     assert cont_cat_split(beyond) == (["when"], ["word"])
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-def test_with_no_names_all_inputs_are_found(seed):
-    dls = RecDataLoaders.from_df(make(), procs=PROCS, y_names=["label"], groups="session", seed=seed, device="cpu")
+def test_with_no_names_all_inputs_are_found_and_with_one_kind_named_the_rest_is_as_in_fastai():
+    dls = RecDataLoaders.from_df(make(), procs=PROCS, y_names=["label"], groups="session", device="cpu")
     assert list(dls.cont_names) == ["many", "real"]
     assert list(dls.cat_names) == ["word", "few", "flag", "real_na"]
-
-
-def test_with_only_one_kind_named_the_rest_is_as_in_fastai():
     df = make().drop(columns=["word"])
     ours = RecDataLoaders.from_df(df, procs=PROCS, cat_names=["few", "flag"], y_names="label")
     assert set(ours.cont_names) == set(df) - {"few", "flag"} - {"label"}  # as fastai writes it, in no order
@@ -178,8 +162,6 @@ def test_features_and_frame_options_go_in_and_a_learner_trains(tmp_path):
 
 
 # Columns whose names mean something elsewhere, or are hardly names at all
-
-
 FEW = ["bs", "c", "cats", "device", "items", "loss_func", "n", "one_batch", "path", "train", "valid", "vocab"]
 
 
@@ -194,8 +176,7 @@ def of_cats(names, *, n=40):
 def known_names():
     """Public names of fastai's and this library's loaders, frames and learners, and what fastai asks them for."""
     plain = of_cats(["one"])
-    things = [DataLoaders, TfmdDL, Learner, RecLearner, TabularLoader, TabularFrame, TabularPandas, pd.DataFrame]
-    things += [plain, plain.train, plain.train_ds, rec_learner(plain)]
+    things = [TfmdDL, TabularPandas, pd.DataFrame, plain, plain.train, plain.train_ds, rec_learner(plain)]
     names = {name for thing in things for name in dir(thing) if not name.startswith("_")}
     return sorted({*names, *FEW})
 
@@ -236,30 +217,20 @@ def test_fastais_own_frame_whose_column_hides_the_number_of_outputs_is_named():
     with pytest.raises(DataError, match=r"number of outputs cannot be told.*Pass n_out"):
         rec_learner(dls)
     batch = dls.one_batch()[:-1]  # fastai's loader takes it to the device that fastai prefers
-    assert rec_learner(dls, n_out=1).model.to(batch[0].device)(*batch).shape == (4, 1)
-
-
-def test_a_whole_number_of_any_kind_counts_outputs():
-    dls = of_cats(["c"])
-    assert rec_learner(dls, n_out=np.int64(3)).model.to(dls.device)(*dls.one_batch()[:-1]).shape == (16, 3)
+    assert rec_learner(dls, n_out=np.int64(3)).model.to(batch[0].device)(*batch).shape == (4, 3)
     for odd in (0.5, -1):
         with pytest.raises(DataError, match="number of outputs"):
             rec_learner(dls, n_out=odd)
 
 
-LABELS = {
-    "spaces": ["a b", " a", "a "],
-    "unicode": ["ä", "日本", "λ"],
-    "empty": ["", "x", "y"],
-    "case": ["A", "a", "Aa"],
-    "numbers": [0, -1, 2.5],
-    "a number and its text": [1, "1", "y"],
-    "times": [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-02"), "y"],
-    "several levels": [("a", "x"), ("a", "y"), ("b", "x")],
-}
+LABELS = [
+    *(["a b", " a", "a "], ["ä", "日本", "λ"], ["", "x", "y"], ["A", "a", "Aa"], [0, -1, 2.5], [1, "1", "y"]),
+    [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-02"), "y"],
+    [("a", "x"), ("a", "y"), ("b", "x")],  # several levels
+]
 
 
-@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("labels", LABELS, ids=str)
 def test_odd_labels_are_names_like_others(labels):
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"c": rng.integers(0, 3, 20).astype(str), "x": rng.normal(size=20), "y": rng.normal(size=20)})
@@ -287,9 +258,6 @@ def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind,
         df.to_parquet(tmp_path / "a.parquet")
         with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name"):
             ParquetFrame(tmp_path / "a.parquet", procs=PROCS, **names)
-
-
-# Packed
 
 
 def test_slices_share_memory_and_are_saved_without_the_rest():

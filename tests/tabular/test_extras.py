@@ -81,13 +81,9 @@ def check_batch(batch, codes):
 
 
 def processed(to, frame):
-    """Other rows, prepared as those of the frame."""
     new = to.new(frame)
     new.process()
     return new
-
-
-# ---- a tensor of lists
 
 
 @given(lists=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=4), max_size=12), data=st.data())
@@ -132,9 +128,6 @@ def test_a_list_batch_goes_through_fastais_hands_and_refuses_the_rest():
             act()
     batch = ListBatch.of([list(range(1000))] * 100)
     assert len(pickle.dumps(batch[:2])) < len(pickle.dumps(batch)) / 20  # a part is saved without the rest
-
-
-# ---- codes
 
 
 @given(
@@ -195,39 +188,26 @@ def test_columns_first_missing_and_elements_first_seen_at_test_time(library):
     assert test.extras.as_lists()["tags"] == [[0]]
 
 
-# ---- vectors
+GAP = [[1.5, 2], None, [3, 4]]
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        np.array([[1.5, 2], [0, 0], [3, 4]]),
-        np.array([[1.5, 2], [np.nan, np.nan], [3, 4]]),
+        *(np.array([[1.5, 2], [gap, gap], [3, 4]], "float32") for gap in (0, np.nan)),
         torch.tensor([[1.5, 2], [0, 0], [3, 4]]),
-        [[1.5, 2], None, [3, 4]],
-        [np.array([1.5, 2]), None, (3, 4)],
-        [[1.5, 2], [None, 0], [3, 4]],
-        pl.Series([[1.5, 2], None, [3, 4]]),
-        pl.Series([[1.5, 2], None, [3, 4]], dtype=pl.Array(pl.Float32, 2)),
-        pa.array([[1.5, 2], None, [3, 4]], pa.list_(pa.float64(), 2)),
-        pa.array([[1.5, 2], None, [3, 4]]),
+        *(GAP, [np.array([1.5, 2]), None, (3, 4)], [[1.5, 2], [None, 0], [3, 4]]),
+        *(pl.Series(GAP), pl.Series(GAP, dtype=pl.Array(pl.Float32, 2))),
+        *(pa.array(GAP), pa.array(GAP, pa.list_(pa.float64(), 2))),
     ],
     ids=lambda v: type(v).__module__.partition(".")[0],
 )
-def test_vectors_become_float32_and_missing_ones_zero(values):
+def test_vectors_become_float32_of_the_frames_own_and_missing_ones_zero(values):
     to = TabularFrame({"y": [0.0, 1.0, 2.0], "v": values}, y_names="y", vector_names="v", splits=([2, 0], [1]))
+    if isinstance(values, np.ndarray):
+        values[:] = 7
     column = to.extras.columns["v"]
     assert (column.dtype, column.tolist()) == (torch.float32, [[3, 4], [1.5, 2], [0, 0]])
-
-
-def test_the_frame_does_not_share_the_callers_vectors():
-    vectors = np.ones((3, 2), dtype="float32")
-    to = TabularFrame({"y": np.zeros(3), "v": vectors}, y_names="y", vector_names="v")
-    vectors[:] = 7
-    assert to.extras.columns["v"].tolist() == [[1, 1]] * 3
-
-
-# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -271,48 +251,27 @@ def test_errors_of_chosen_rows_and_of_test_rows():
         TabularFrame(frame, cat_names="t", y_names="y", list_names="t")
 
 
-# ---- batches
-
-
 @given(
-    lists=LISTS,
-    bs=st.integers(1, 30),
-    shuffle=st.booleans(),
-    drop_last=st.booleans(),
-    seed=st.integers(0, 3),
-    chunk=st.sampled_from([1, 60, 1 << 22]),
+    lists=LISTS, bs=st.integers(1, 30), data=st.data(), **dict.fromkeys(["shuffle", "drop", "grouped"], st.booleans())
 )
-@settings(max_examples=60, deadline=None)
-def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, drop_last, seed, chunk):
+@settings(max_examples=80, deadline=None)
+def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, data, shuffle, drop, grouped):
     codes, n = coded_by_loop(lists, range(len(lists))), len(lists)
-    to = numbered(lists, device="cpu")
+    groups = (
+        {"groups": np.array(data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)))} if grouped and n else {}
+    )
+    to = numbered(lists, device="cpu", **groups)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec._core.limits.GATHER_BYTES", chunk)
-        loader = to._dl_type(to, bs=bs, shuffle=shuffle, drop_last=drop_last, seed=seed)
+        patch.setattr("fastrec._core.limits.GATHER_BYTES", data.draw(st.sampled_from([1, 60, 1 << 22])))
+        loader = to._dl_type(to, bs=bs, shuffle=shuffle, drop_last=drop, seed=0, groups=bool(groups))
         for _ in range(2):
             seen = [i for batch in loader for i in check_batch(batch, codes)]
-            assert len(set(seen)) == len(seen) == (n // bs * bs if drop_last else n)
-            assert shuffle or seen == list(range(len(seen)))
+            assert len(set(seen)) == len(seen) == (n // bs * bs if drop and not groups else n)
+            assert shuffle or groups or seen == list(range(len(seen)))
     assert loader.n_inp == 4
-
-
-@given(lists=LISTS, bs=st.integers(1, 30), shuffle=st.booleans(), data=st.data())
-@settings(max_examples=50, deadline=None)
-def test_batches_of_groups(lists, bs, shuffle, data):
-    ids = data.draw(st.lists(st.integers(0, 5), min_size=len(lists), max_size=len(lists)))
-    to = numbered(lists, groups=np.array(ids, dtype=np.int64))
-    codes = coded_by_loop(lists, range(len(lists)))
-    loader = to._dl_type(to, bs=bs, shuffle=shuffle, groups=True, seed=0)
-    batches = [check_batch(batch, codes) for batch in loader]
-    assert sorted(i for b in batches for i in b) == list(range(len(lists)))
-    for b in batches:
-        assert not {ids[i] for i in b} & {ids[i] for other in batches if other is not b for i in other}
-    if lists:  # rows that are chosen
-        chosen = data.draw(st.lists(st.integers(0, len(lists) - 1), min_size=1, max_size=5))
+    if n:  # rows that are chosen
+        chosen = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
         assert check_batch(loader.create_batch(chosen), codes) == chosen
-
-
-# ---- the frame
 
 
 def test_rows_subsets_and_copies_take_their_lists_along():
@@ -340,7 +299,7 @@ def test_rows_subsets_and_copies_take_their_lists_along():
     assert list(to.xs.columns) == ["a"]
 
 
-def test_decoded_rows_and_batches(capsys):
+def test_decoded_rows_and_batches():
     to = numbered([["a"], None, ["b", "a"], []], splits=([0, 1, 2], [3]))
     items = to.decode().items
     assert items["tags"].tolist() == [["a"], None, ["b", "a"], []]
@@ -349,12 +308,10 @@ def test_decoded_rows_and_batches(capsys):
     assert (row["tags"], row["v"].tolist(), row["y"]) == (["b", "a"], [2, -2], 4)
     dls = to.dataloaders(bs=3, device="cpu", shuffle=False)
     assert dls.decode(dls.one_batch()).decode().items["tags"].tolist() == [["a"], None, ["b", "a"]]
-    assert capsys.readouterr().out == ""
 
 
 @pytest.fixture
 def shown(monkeypatch):
-    """The frames that a person would have seen."""
     frames = []
     monkeypatch.setattr("fastrec.tabular.frame.display_df", frames.append)
     return frames
@@ -381,16 +338,13 @@ def test_a_raw_frame_takes_numbers_as_they_stand():
 
 
 class Splitting:
-    """Makes lists of a column of text."""
-
     outputs = ("parts", "size")
 
     def fit_transform(self, df):
-        return self.transform(df)
-
-    def transform(self, df):
         parts = df["text"].str.split(" ")
         return df.assign(parts=parts, size=parts.str.len())
+
+    transform = fit_transform
 
 
 @pytest.mark.parametrize(
@@ -402,9 +356,6 @@ def test_features_can_make_the_lists(text, lists, new):
     to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts", splits=([0, 2], [1]))
     assert (to.extras.as_lists()["parts"], list(to.cont_names)) == (lists, ["size"])
     assert processed(to, pd.DataFrame({"text": ["b z"]})).extras.as_lists()["parts"] == new
-
-
-# ---- learners
 
 
 class Net(nn.Module):
@@ -429,14 +380,6 @@ def people(n=300, seed=0):
     return df
 
 
-def learned(cls):
-    set_seed(0)
-    df, procs = people(), [Categorify, FillMissing, Normalize]
-    to = TabularFrame(df, procs, "city", "age", "y", splits=(range(200), range(200, 300)), **EXTRAS)
-    learn = cls(to.dataloaders(bs=32, device="cpu"), Net(len(to.classes["tags"]), 3), lr=0.05)
-    return df, quiet_fit(learn, 6, None, by="fit")
-
-
 def by_hand(learn, df):
     """Predictions of one row at a time, from codes that were looked up one at a time."""
     to, found = learn.dls.train_ds, []
@@ -453,7 +396,11 @@ def by_hand(learn, df):
 
 @pytest.mark.filterwarnings("ignore:load_learner:UserWarning")
 def test_a_hand_written_model_trains_through_a_stock_learner_predicts_and_is_exported(tmp_path, shown):
-    df, learn = learned(Learner)
+    set_seed(0)
+    df, procs = people(), [Categorify, FillMissing, Normalize]
+    to = TabularFrame(df, procs, "city", "age", "y", splits=(range(200), range(200, 300)), **EXTRAS)
+    net = Net(len(to.classes["tags"]), 3)
+    learn = quiet_fit(Learner(to.dataloaders(bs=32, device="cpu"), net, lr=0.05), 6, None, by="fit")
     naive = float(((df["y"][200:] - df["y"][:200].mean()) ** 2).mean())
     test = df.drop(columns="y").iloc[::-1][:50]
     with learn.no_bar():

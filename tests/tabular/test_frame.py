@@ -4,8 +4,6 @@ import pickle
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 from fastai.callback import schedule  # noqa: F401  (gives learners fit_one_cycle and lr_find)
@@ -52,7 +50,6 @@ def build(cls, df, y="label", block=CategoryBlock, procs=PROCS, **options):
 
 
 def processed(to, df):
-    """Other rows, prepared as those of the frame."""
     new = to.new(df)
     new.process()
     return new
@@ -71,9 +68,6 @@ def pair():
     return df, build(TabularPandas, df, reduce_memory=False), build(TabularFrame, df)
 
 
-# ---- the same as TabularPandas; ``test_compat.py`` runs one script on both
-
-
 def test_rows_and_columns_are_picked_as_from_fastais(pair):
     _, stock, ours = pair
     assert ours.valid.targ.index.tolist() == stock.valid.targ.index.tolist()
@@ -82,9 +76,6 @@ def test_rows_and_columns_are_picked_as_from_fastais(pair):
     np.testing.assert_array_equal(ours.loc[ours.rows[:4].numpy(), "small"], stock.loc[ours.rows[:4].numpy(), "small"])
     np.testing.assert_array_equal(ours.iloc[:3, "small"], stock.iloc[:3, "small"].items)
     np.testing.assert_array_equal(ours[["word"]], stock[["word"]])
-
-
-# ---- the deliberate differences
 
 
 def test_a_column_first_missing_at_test_time_is_filled():
@@ -128,19 +119,19 @@ def test_targets_keep_their_dtype(values, block, dtype):
     assert to.y.shape == (2, 1)
 
 
-@pytest.mark.parametrize("odd", [0.5, np.inf])
-def test_a_fraction_is_no_whole_number_target(odd):
-    with pytest.raises(DataError, match=f"whole-number target is {odd}") as caught:
-        TabularFrame({"x": [1.0, 2.0], "y": [3.0, odd]}, None, None, "x", "y", y_dtype=torch.int64)
-    assert (caught.value.column, caught.value.row) == ("y", 1)
-
-
-def test_an_unknown_or_missing_class_is_named():
-    df = pd.DataFrame({"x": [1.0, 2, 3, 4], "y": ["a", "b", "c", None]})
-    with pytest.raises(DataError, match=r"column 'y', row 2: the target 'c' is not among"):
-        TabularFrame(df, None, None, "x", "y", splits=([0, 1], [2]))
-    with pytest.raises(DataError, match=r"row 3: the target is missing"):
-        TabularFrame(df, None, None, "x", "y", splits=([1, 2, 3], [0]))
+def test_targets_that_cannot_be_are_named():
+    df = pd.DataFrame({"x": [1.0, 2, 3, 4], "y": ["a", "b", "c", None], "i": [3, 0.5, 1, 1], "j": [3, np.inf, 1, 1]})
+    both, block = ["i", "j"], MultiCategoryBlock(encoded=True, vocab=["i", "j"])
+    for words, y, options in (
+        ("column 'i', row 1: the whole-number target is 0.5", "i", {"y_dtype": torch.int64}),
+        ("column 'j', row 1: the whole-number target is inf", "j", {"y_dtype": torch.int64}),
+        ("column 'y', row 2: the target 'c' is not among", "y", {"splits": ([0, 1], [2])}),
+        ("row 3: the target is missing", "y", {"splits": ([1, 2, 3], [0])}),
+        ("'i', row 0: .* takes 0 and 1, and this one is 3.*a column for each", both, {"y_block": block}),
+        ("lists of classes", "y", {"y_block": MultiCategoryBlock}),
+    ):
+        with pytest.raises(DataError, match=words):
+            TabularFrame(df, None, None, "x", y, **options)
     block = CategoryBlock(vocab=["c", "a", "b"], sort=False)
     to = TabularFrame(df, None, None, "x", "y", splits=([0, 1], [2]), y_block=block)
     assert to.ys["y"].tolist() == [1, 2, 0]
@@ -160,35 +151,18 @@ def test_the_dtypes_can_be_chosen_and_setup_can_wait():
     assert [t.dtype for t in to.packed.views] == [torch.int64, torch.float32, torch.int64]
 
 
-def test_an_empty_target_column_counts_as_absent():
-    df = make(60)
+def test_no_target_and_an_empty_one_are_absent_and_the_callers_lists_and_frame_are_left_alone():
+    df, cats = make(60), list(CATS)
+    kept, none = df.copy(), TabularFrame(df, PROCS, cats, CONTS, inplace=True)
+    assert none.y is None
+    assert [tuple(t.shape) for t in none.dataloaders(bs=8, device="cpu").one_batch()] == [(8, 4), (8, 3)]
     to = processed(build(TabularFrame, df), df.assign(label=None))
     assert to.y is None
     assert list(to.all_col_names) == list(to.x_names)
     with pytest.raises(MissingColumnError, match="no targets"):
         _ = to.ys
-
-
-def test_the_callers_lists_and_frame_are_left_alone():
-    df = make(60)
-    kept, cats = df.copy(), list(CATS)
-    TabularFrame(df, PROCS, cats, CONTS, "label", inplace=True)
     pd.testing.assert_frame_equal(df, kept)
     assert cats == CATS
-
-
-# ---- targets
-
-
-def test_several_targets():
-    df = make(80)
-    to = TabularFrame(df, PROCS, CATS, ["gappy", "normal"], ["price", "whole"])
-    assert (to.c, to.y.shape, to.y.dtype) == (2, (80, 2), torch.float64)
-    np.testing.assert_array_equal(to.ys, df[["price", "whole"]])
-    learn = trained(to.dataloaders(bs=16, device="cpu"))
-    with learn.no_bar():
-        row, decoded, _ = learn.predict(df.iloc[0])
-    np.testing.assert_allclose(row.ys.iloc[0], decoded, rtol=1e-6)
 
 
 def test_many_labels_at_once():
@@ -199,15 +173,6 @@ def test_many_labels_at_once():
     assert (to.y.dtype, to.c) == (torch.float32, 2)
     assert to.decode().items["l1"].tolist() == (df["l1"] == 1).tolist()
     assert isinstance(trained(to.dataloaders(bs=16, device="cpu")).loss_func, BCEWithLogitsLossFlat)
-    with pytest.raises(DataError, match="lists of classes"):
-        TabularFrame(df, PROCS, CATS, CONTS, "l1", y_block=MultiCategoryBlock)
-
-
-def test_no_target_at_all():
-    to = TabularFrame(make(30), PROCS, CATS, CONTS)
-    dls = to.dataloaders(bs=8, device="cpu")
-    assert to.y is None
-    assert [tuple(t.shape) for t in dls.one_batch()] == [(8, 4), (8, 3)]
 
 
 def test_categorical_order_and_unused_target_classes_follow_fastai():
@@ -218,9 +183,6 @@ def test_categorical_order_and_unused_target_classes_follow_fastai():
     assert list(ours.vocab) == list(stock.vocab) == ["lo", "hi"]
     np.testing.assert_array_equal(ours.cats, stock.cats)
     assert ours.ys["y"].tolist() == [0, 1, 0]  # fastai keeps the categorical's own codes here: 0, 2, 0 for 2 classes
-
-
-# ---- what goes in
 
 
 def same_rows(got, want):
@@ -249,16 +211,6 @@ def test_files_tables_and_dicts_go_in(tmp_path):
         want.new(tmp_path / "b.csv")
 
 
-def test_test_frames_of_other_libraries_of_one_row_and_of_none(pair):
-    df, _, ours = pair
-    dls = ours.dataloaders(bs=64, device="cpu")
-    want = dls.test_dl(df).dataset.x_cat
-    for other in (pl.from_pandas(df), pa.Table.from_pandas(df), df.astype(object)):
-        assert torch.equal(dls.test_dl(other).dataset.x_cat, want)
-    assert len(dls.test_dl(df.head(0))) == 0
-    assert torch.equal(next(iter(dls.test_dl(df.iloc[[7]])))[0], want[7:8].cpu())
-
-
 def test_splits_of_every_form_and_those_that_cannot_be_meant():
     df = make(30)
     want = build(TabularFrame, df, splits=([5, 3, 8], [1, 0]))
@@ -282,12 +234,6 @@ def test_splits_of_every_form_and_those_that_cannot_be_meant():
     assert build(TabularFrame, df, splits=([0.0, 1.0], [])).rows.tolist() == [0, 1]
     with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
         TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
-
-
-def test_labels_of_several_classes_are_0_or_1():
-    df = pd.DataFrame({"x": np.arange(6.0), "a": [0, 1, 0, 1, 0, 8.0], "b": [0.0, 1, 0, 1, 0, 1]})
-    with pytest.raises(DataError, match=r"column 'a', row 5: .* takes 0 and 1, and this one is 8.*a column for each"):
-        TabularFrame(df, [], [], "x", ["a", "b"], MultiCategoryBlock(encoded=True, vocab=["a", "b"]))
 
 
 def test_features_that_are_codes_join_the_categories():
@@ -323,15 +269,11 @@ def test_groups_are_numbered_and_follow_the_rows():
         build(TabularFrame, df.assign(session=df["session"].where(df.index != 7)), groups="session")
 
 
-# ---- edges and errors
-
-
 @pytest.mark.parametrize("n", [0, 1])
 def test_empty_frames_and_single_rows(n):
     df = make(20).head(n)
     to = TabularFrame(df, PROCS, CATS, CONTS, "price")
-    assert len(to) == n
-    assert to.x_cat.shape[0] == to.x_cont.shape[0] == n
+    assert len(to) == to.x_cat.shape[0] == to.x_cont.shape[0] == n
     assert to.x_cont.abs().sum() == 0
     dls = to.dataloaders(bs=4, device="cpu", shuffle=False)
     assert [len(b[0]) for b in dls.train] == [1] * n
@@ -350,23 +292,17 @@ def test_without_categorify_codes_and_flags_pass_as_they_are():
     assert to.x_cont.flatten().tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("names", "error", "match"),
-    [
+def test_a_column_that_cannot_be_used_is_named(pair):
+    df, _, ours = pair
+    for names, error, match in (
         ((["nowhere"], ["whole"], ["price"]), MissingColumnError, "'nowhere'"),
         ((["word"], ["nowhere"], ["price"]), MissingColumnError, "'nowhere'"),
         ((["word"], ["whole"], ["nowhere"]), MissingColumnError, "'nowhere'"),
         ((["word", "small"], ["small"]), DataError, "named twice"),
         ((["word"], ["small", "price"], "price"), DataError, "'price': the target is among the columns to predict it"),
-    ],
-)
-def test_a_column_that_cannot_be_used_is_named(names, error, match):
-    with pytest.raises(error, match=match):
-        TabularFrame(make(20), PROCS, *names)
-
-
-def test_a_column_that_is_missing_or_of_another_kind_in_a_test_frame_is_named(pair):
-    df, _, ours = pair
+    ):
+        with pytest.raises(error, match=match):
+            TabularFrame(df, PROCS, *names)
     dls = ours.dataloaders(device="cpu")
     with pytest.raises(MissingColumnError, match="'whole'"):
         dls.test_dl(df.drop(columns="whole"))

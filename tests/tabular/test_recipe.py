@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import os
 import platform
 import subprocess
@@ -18,12 +19,12 @@ from hypothesis import strategies as st
 from fastrec._core import limits
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError, DataWarning
+from fastrec.features import CountEncode, FeatureSet
 from fastrec.table import Table, Vocab, as_column
 from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, recipe
-from fastrec.tabular import columns as training_rows
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.columns import FrameColumns, TrainingRows
-from fastrec.tabular.packed import Packed
+from fastrec.tabular.loader import pack_row
 
 PROCS = [Categorify, FillMissing, Normalize]
 CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]
@@ -70,9 +71,8 @@ HOST_LOOPS = pytest.mark.host_only(reason="the loops are compiled for the host")
 
 
 def use_loops(patch: pytest.MonkeyPatch) -> None:
-    """Compiled loops for a few rows too."""
-    patch.setattr(training_rows, "worth", lambda numbers: numbers > 0)
-    patch.setattr(recipe, "worth", lambda numbers: numbers > 0)
+    patch.setattr(limits, "LOOPS_FROM", 1)
+    patch.setattr(limits, "LOOP_NUMBERS", 1)
     patch.setattr(limits, "MEDIAN_SAMPLE", 8)
     patch.setattr(limits, "MEDIAN_SAMPLED", 2)
     patch.setattr(limits, "FRAME_BLOCK", 7)
@@ -154,17 +154,6 @@ def test_a_target_that_training_lacks_is_named_by_its_row(monkeypatch):
         TabularFrame(df, PROCS, CATS, CONTS, "y", splits=(rest, [11, 5]))
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
-    df = raw(90)
-    to = TabularFrame(df, [Categorify(unseen=True), *PROCS[1:]], CATS, CONTS, "y")
-    for start, stop in ((0, 90), (13, 14), (20, 71)):
-        room = Packed.empty(stop - start, to.packed.layout)
-        made = to._recipe.pack(Table.read(LIBRARIES[library](df[start:stop])), device=None, into=room)
-        assert made is room
-        assert torch.equal(room.buffer, to.packed.buffer[start:stop].cpu())
-
-
 @given(
     st.lists(st.integers(-5, 70_000) | st.none(), min_size=1, max_size=40),
     st.integers(0, 40),
@@ -196,6 +185,76 @@ def test_codes_fit_into_the_bytes_that_hold_them(classes):
     order = np.random.default_rng(0).permutation(classes - 1)
     to = TabularFrame({"x": words[order].tolist()}, [Categorify], ["x"], [])
     assert to.x_cat[:, 0].tolist() == (order + 1).tolist()
+
+
+# One row packed at once is bit for bit the row of a frame
+
+ROW_PROCS = {
+    "plain": PROCS,
+    "rare": [Categorify(min_count={"word": 16, "near": 9}, max_size=5, unseen=True), FillMissing("mode"), RankGauss],
+    "logs": [Categorify, LogTransform(["a", "c"]), Normalize],
+    "codes alone": [Categorify],
+}
+ROW_CATS, ROW_CONTS = [*CATS, "gone"], [*CONTS, "when"]
+wholes = st.integers(-5, 5) | st.sampled_from(
+    [None, float("nan"), 2.0, 2.5, -0.0, float("inf"), np.int8(3), np.float64(1), 1 << 60, 1e17]
+)
+days = st.sampled_from([pd.Timestamp("1970-01-02"), pd.Timestamp("2030-01-01"), pd.NaT, None, np.datetime64(3, "D")])
+numbers = st.floats(-1e9, 1e9) | st.sampled_from(
+    [None, float("nan"), float("inf"), -float("inf"), 7, True, np.float32(0.1), np.int64(5), (1 << 60) + 1, np.bool_(1)]
+)
+ROW = {
+    **{"near": wholes, "far": wholes, "whole": wholes | st.just(np.float32(0.5)), "gone": st.none(), "day": days},
+    **{"word": st.sampled_from(["x", "yy", "é", "new", "", "#na#", None]), "kind": st.sampled_from(["q", "new", None])},
+    **{"flag": st.booleans() | st.sampled_from([None, np.bool_(1)]), **dict.fromkeys(CONTS, numbers)},
+    "when": st.sampled_from([pd.Timestamp("2024-01-01 01:00"), pd.NaT, dt.datetime(2024, 1, 2)]),
+}
+
+
+def row_frame(procs=PROCS, cats=ROW_CATS, conts=ROW_CONTS, **options):
+    when = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(60) ** 2, unit="s")
+    return TabularFrame(raw(60).assign(gone=None, when=when), procs, cats, conts, "y", **options)
+
+
+@pytest.fixture(scope="module")
+def row_frames():
+    return {name: row_frame(procs) for name, procs in ROW_PROCS.items()}
+
+
+@pytest.mark.filterwarnings("ignore:column .* rows have (no|an infinite) number there")  # nothing fills them
+@pytest.mark.parametrize("name", ROW_PROCS)
+@settings(max_examples=60)
+@given(row=st.fixed_dictionaries(ROW))
+def test_a_row_is_packed_as_its_frame_is(row_frames, name, row):
+    to = row_frames[name]
+    new = to.new({n: pd.Series([v]) for n, v in row.items()})
+    new.process()
+    got = pack_row(to._recipe, row)
+    assert (len(got), got.layout) == (1, new.packed.layout)
+    assert torch.equal(got.views[0], new.x_cat.cpu())
+    assert torch.equal(got.views[1].view(torch.int32), new.x_cont.cpu().view(torch.int32))
+    assert torch.equal(to.one_row({**row, "y": "no number"}).packed.buffer, new.packed.buffer.cpu())
+
+
+def test_of_a_row_a_bad_value_is_named_and_a_frame_is_needed_for_features_absent_columns_and_values_without_codes():
+    row = raw(60).assign(gone=None, when=pd.NaT).iloc[0].to_dict()
+    plain = row_frame()
+    for column, value in (("word", 5), ("near", "x"), ("a", "x"), ("a", [1.0]), ("flag", "yes"), ("day", 3.5)):
+        with pytest.raises(DataError, match=f"'{column}'"):
+            plain.one_row({**row, column: value})
+    assert row_frame([Categorify], "word", "a", features=FeatureSet([CountEncode("word")])).one_row(row) is None
+    assert plain.one_row({k: v for k, v in row.items() if k != "a"}) is None
+    assert row_frame([Normalize], "near", "b").one_row(row) is None
+
+
+def test_large_vocabularies_are_asked_one_value_at_a_time(monkeypatch):
+    monkeypatch.setattr(limits, "LISTED_CLASSES", 2)
+    to = row_frame([Categorify], ["word", "near"], "b")
+    assert (to.classes["word"].code_of("x"), to.classes["word"].code_of(None)) == (None, 0)
+    row = {"word": "é", "near": 4, "b": 0.0}
+    new = to.new(pd.DataFrame([row]))
+    new.process()
+    assert torch.equal(to.one_row(row).x_cat, new.x_cat.cpu())
 
 
 GROW = """
@@ -245,7 +304,6 @@ GAPS = pd.DataFrame({"a": [1.0, 2, 3, np.nan], "b": [1.0, np.nan, 3, 4], "c": [5
 
 
 def told(run):
-    """What is warned of, word by word."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         run()
@@ -308,13 +366,3 @@ def test_rows_in_an_order_of_their_own_are_the_rows_in_that_order(rows, cat_dtyp
     taken = TabularFrame(df.iloc[order], PROCS, CATS, CONTS, "y", splits=splits, cat_dtype=cat_dtype)
     assert torch.equal(mixed.packed.buffer, taken.packed.buffer)
     assert mixed.rows.tolist() == order.tolist()
-
-
-def test_torch_has_as_many_threads_as_before(set_threads):
-    set_threads(2)
-    TabularFrame(raw(300), PROCS, CATS, CONTS, "y", splits=([2, 1], [0, 5]))
-    assert torch.get_num_threads() == 2
-    for cats, conts, match in (([], ["word"], "'word'"), (["word"], [], "no codes yet")):
-        with pytest.raises(DataError, match=match):
-            TabularFrame(raw(9), [Categorify] if conts else [], cats, conts)
-        assert torch.get_num_threads() == 2

@@ -28,9 +28,9 @@ _off = 0
 _told: list[bool] = []  # that loops are being compiled, in this process
 
 
-def compiled(numbers: int) -> bool:
-    """Tell whether compiled loops go over so many numbers: numba is installed and not switched off."""
-    return not _off and numbers >= limits.LOOP_NUMBERS and _has_numba()
+def compiled(numbers: int, least: int = 0) -> bool:
+    """Tell whether compiled loops go over so many numbers, ``least`` or more: numba is there and not switched off."""
+    return not _off and numbers >= max(least, limits.LOOP_NUMBERS) and _has_numba()
 
 
 @cache

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.features._engine.keyed import hash_keys, sort_keys
-from fastrec.features.columns import refuse
 from fastrec.table import Column, Keys, Table, as_column
 
 FOLD_SEED, INNER_SEED = 0, 1

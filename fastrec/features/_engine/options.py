@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.features.base import Feature
-from fastrec.features.columns import Selector, as_list, names_of, number_of, refuse
+from fastrec.features.columns import Selector, as_list, names_of, number_of
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.keys import is_text
 

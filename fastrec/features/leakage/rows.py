@@ -15,12 +15,12 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.imports import library_of
-from fastrec.errors import DataError
+from fastrec.errors import DataError, refuse
 from fastrec.features._engine.chain import steps_behind
 from fastrec.features._engine.order import TimeRanks
 from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
-from fastrec.features.columns import as_list, refuse, selector_from
+from fastrec.features.columns import as_list, selector_from
 from fastrec.features.feature_set import FeatureSet
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 from fastrec.table.column import lengths_of

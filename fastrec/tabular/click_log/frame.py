@@ -40,10 +40,7 @@ Advance = Callable[[int], None]
 
 
 class LogRows(CachedRows):
-    """Packed rows of a log in a folder, written where they are not there yet.
-
-    Training rows have no ``encoder``: it is learnt from them. ``passes``: how often rows were read to count values.
-    """
+    """Packed rows of a log in a folder; ``encoder`` None: learn it, in so many ``passes``."""
 
     def __init__(
         self,
@@ -237,9 +234,7 @@ class _Column:
 
 
 class Tally:
-    """Counts of the values of the rows' first columns, their ``categories``, in tables of ``memory`` bytes at most, or
-    as many as they begin with.
-    """
+    """Counts of the values of the rows' first columns, their ``categories``, in tables of at most ``memory`` bytes."""
 
     def __init__(self, categories: int, memory: int, min_count: int) -> None:
         self.memory, self.min_count = memory, min_count
@@ -252,13 +247,13 @@ class Tally:
         places = run_parallel(lambda c: c.counter.add(rows, 0, c.share), active, rows=len(rows))
         for column, at in zip(active, places, strict=True):
             while at < len(rows):
-                others = sum(c.counter.nbytes for c in self.columns) - column.counter.nbytes
+                others = sum(c.counter.table.nbytes for c in self.columns) - column.counter.table.nbytes
                 if not column.counter.grow(self.memory - others):
                     # A half of its share; the other half is counted later.
-                    (bits, part), keep = column.share, column.counter.keep
+                    bits, part = column.share
                     column.share = (bits + 1, part << 1)
                     column.left.append((bits + 1, (part << 1) | 1))
-                    keep(column.share)
+                    column.counter.move(len(column.counter.table), column.share)
                 at = column.counter.add(rows, at, column.share)
 
     def finish(self, blocks: Blocks) -> list[np.ndarray]:
@@ -290,10 +285,6 @@ class _HashedCounts:
         self.column, self.used = column, 0
         self.table = np.zeros(limits.HASH_SMALLEST, dtype=np.uint64)
 
-    @property
-    def nbytes(self) -> int:
-        return self.table.nbytes
-
     def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
         """Count rows from ``start`` on; return the first row that was not counted for lack of room."""
         limit = int(len(self.table) * limits.HASH_FULL)
@@ -306,13 +297,10 @@ class _HashedCounts:
         """Make room within so many bytes; return False if they do not suffice."""
         if 3 * self.table.nbytes > most:  # the old one and one of twice its size are there at the same time
             return False
-        self._move(2 * len(self.table), self._share)
+        self.move(2 * len(self.table), self._share)
         return True
 
-    def keep(self, share: tuple[int, int]) -> None:
-        self._move(len(self.table), share)
-
-    def _move(self, places: int, share: tuple[int, int]) -> None:
+    def move(self, places: int, share: tuple[int, int]) -> None:
         new = np.zeros(places, dtype=np.uint64)
         self.used = kernels.click_logs().move_values(self.table, new, *share)
         self.table = new

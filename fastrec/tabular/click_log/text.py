@@ -202,11 +202,7 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
 
 
 class LogEncoder:
-    """What makes packed rows of parsed ones.
-
-    ``values`` (uint32, sorted) of each category have codes of their own, from 2 on; ``lows`` are taken from each
-    number before ``log(1 + x)``.
-    """
+    """Encoder of parsed rows: ``values`` (uint32, sorted) of categories have codes from 2 on; ``lows``: of numbers."""
 
     def __init__(self, values: Sequence[np.ndarray], lows: Sequence[int]) -> None:
         self.values, self.lows = list(values), np.asarray(lows, dtype=np.int64)

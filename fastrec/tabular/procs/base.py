@@ -35,8 +35,6 @@ class FrameProc(TabularProc):
 
     def reset(self, names: Sequence[str]) -> None:
         """Forget what was learnt and prepare to fit these columns."""
-        if not self.learnt:
-            raise NotImplementedError
         vars(self).update({attribute: dict.fromkeys(names, start) for attribute, start in self.learnt.items()})
 
     def setup(self, items: Any = None, train_setup: bool = False) -> Any:
@@ -45,15 +43,11 @@ class FrameProc(TabularProc):
 
     def to_state(self) -> dict[str, Any]:
         """Return the fitted state as tensors, Arrow arrays and JSON values, for ``from_state``."""
-        if not self.learnt:
-            raise NotImplementedError
         return {"kind": self.name, **settings_of(self), **{n: dict(getattr(self, n)) for n in self.learnt}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> FrameProc:
         """Make the proc of a state."""
-        if not cls.learnt:
-            raise NotImplementedError
         proc = cls()
         vars(proc).update({n: state[n] for n in (*settings_of(proc), *cls.learnt)})
         return proc

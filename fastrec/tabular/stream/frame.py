@@ -93,10 +93,7 @@ def _joined(parts: list[Keys]) -> Keys:
 
 
 class MedianSearch:
-    """The exact median in two looks at the numbers: which bin it is in, then the numbers of that bin.
-
-    Bins are the floats' upper bits, 64 to every power of two, so that the second look keeps few.
-    """
+    """The exact median in two looks: in which bin of floats' upper bits it is (64 a power of two), then that bin."""
 
     def __init__(self) -> None:
         self._bins = np.zeros((1 << 64 - limits.MEDIAN_BITS), dtype=np.int64)

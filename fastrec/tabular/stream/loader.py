@@ -19,13 +19,13 @@ import pyarrow as pa
 import torch
 from fastai.data.core import TfmdDL
 
-from fastrec._core import limits, ranks
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable, remove_leftovers
 from fastrec._core.memory import Growth
 from fastrec.errors import DataError, UnreadableFileError, warn
 from fastrec.table import Table, column_names
 from fastrec.tabular.frame import TabularFrame
-from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes, check_joined
+from fastrec.tabular.loader import Shared, TabularLoader, _with_reader, batch_sizes
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.features import apply_features
 from fastrec.tabular.recipe import FrameRecipe
@@ -43,7 +43,7 @@ from fastrec.tabular.stream.reader import (
 
 
 class StreamRows:
-    """Rows to stream: ``units`` of them, and how they are packed."""
+    """Rows to stream: ``units`` of them, how they are packed, and in subclasses ``chunks`` and ``fingerprint``."""
 
     units: list[Unit]
     layout: Layout
@@ -56,14 +56,6 @@ class StreamRows:
     def pieces(self, window: int) -> list[Unit]:
         """Return what is read together, in order."""
         return self.units
-
-    def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Yield packed rows of pieces, in this order unless ``seed`` shuffles."""
-        raise NotImplementedError
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what the rows depend on, as JSON values."""
-        raise NotImplementedError
 
 
 class FileRows(StreamRows):
@@ -135,10 +127,7 @@ class FileRows(StreamRows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what packed rows depend on, as JSON values, independent of the files' folder.
-
-        ``files``: name, bytes and the footer's digest of each; ``settings``: digests of what was given and learned.
-        """
+        """Return what packed rows depend on, as JSON values, independent of the files' folder."""
         from fastrec.features._engine.digests import NoDigestError, digest
 
         recipe, labels, made = self.recipe, self.recipe.labels, self.made
@@ -215,10 +204,6 @@ class StreamLoader(Shared, TfmdDL):
                 "or give cache="
             )
 
-    def _check_share(self) -> None:
-        if self.world_size > 1 and self.shuffle and self.seed is None:
-            check_joined(self.world_size)
-
     def _window(self) -> int:
         # Two buffers of rows are read ahead; the others are mixed.
         ahead = 2 * max(self.buffer_rows // limits.READ_AHEAD, 1)
@@ -239,15 +224,11 @@ class StreamLoader(Shared, TfmdDL):
         return len(self._sizes())
 
     def _sizes(self) -> np.ndarray:
-        return batch_sizes(
-            len(self.rows), self.bs, drop_last=self.drop_last, rank=self.rank, world_size=self.world_size
-        )
+        return batch_sizes(len(self.rows), self.bs, self.drop_last, self.rank, self.world_size)
 
     def get_idxs(self) -> np.ndarray:
         """Return this rank's rows in the files' order (a shuffled epoch's order is not known in advance)."""
-        return np.arange(
-            len(self.rows) * self.rank // self.world_size, len(self.rows) * (self.rank + 1) // self.world_size
-        )
+        return np.arange(*self._places(len(self.rows)))
 
     def __iter__(self) -> Iterator[Any]:
         self.randomize()
@@ -262,10 +243,7 @@ class StreamLoader(Shared, TfmdDL):
         sizes, rows, window = self._sizes().tolist(), self.rows, self._window()
         if not sizes:
             return
-        seed = self.rng.getrandbits(62) if self.shuffle else None
-        if seed is not None and self.world_size > 1 and self.seed is None:
-            check_joined(self.world_size)
-            seed = ranks.on_first_rank(lambda: seed, "drawing the order of an epoch")
+        seed = self._draw_seed(62)
         units = rows.pieces(window)
         if seed is not None:
             units = shuffled_units(units, window, np.random.default_rng(seed))
@@ -325,7 +303,7 @@ class CachedRows(StreamRows):
     def _open(
         self, cache: Path, name: str, given: dict[str, Any], write: Callable[[Path], tuple[int, list[int]]]
     ) -> bool:
-        # Opens existing rows, or writes them; returns whether they were written.
+        """Open existing rows, or write them; return whether they were written."""
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"
         about = self._held(given)

@@ -20,10 +20,7 @@ Chunk = tuple[int, Callable[[int, int, Packed], None]]
 
 
 class ReadAhead:
-    """Packed rows in the order in which they are read, ``rows`` at a time; while these are used, as many are read.
-
-    Use it as a context: leaving it ends the thread.
-    """
+    """Packed rows, ``rows`` at a time; while these are used, as many are read, in a thread that the context ends."""
 
     def __init__(self, chunks: Callable[[], Iterator[Chunk]], layout: Layout, rows: int) -> None:
         self._chunks, self._layout, self._rows = chunks, layout, rows
@@ -97,11 +94,10 @@ def take_in_turn(sources: Iterator[Iterator[Chunk]], at_once: int, seed: int | N
 
 
 class Mixer:
-    """Rows in random order through a buffer: each that is taken leaves its place to one that is read.
+    """Rows in random order through a buffer (without a ``seed`` as they are read).
 
     All places are emptied once, in random order, before any is emptied again: a row stays while as many others are
-    taken as the buffer holds, give or take as many. The rows that are left at the end are permuted. Without a ``seed``
-    rows come as they are read.
+    taken as the buffer holds, give or take as many. The rows that are left at the end are permuted.
     """
 
     def __init__(self, filled: Iterator[Packed], layout: Layout, rows: int, seed: int | None) -> None:
