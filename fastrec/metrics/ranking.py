@@ -171,8 +171,6 @@ def cut(k: int | None) -> int:
     return int(k)
 
 
-# Ranking metrics over groups (lists, sessions, users): vectorised, in float64, on whatever device the scores are.
-#
 # A *group* is one list of candidates. Groups are any integers, in any order, and need not be contiguous. A candidate is
 # relevant when its label is above 0. Two rules apply unless an argument changes them:
 #

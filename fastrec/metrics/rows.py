@@ -24,17 +24,6 @@ def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
     return (values * w).sum(0) / w.sum(0)
 
 
-def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
-    """Integrate the cumulated ``w y`` over the weights, rows from high to low, equal values as one step."""
-    w = torch.ones_like(y) if weight is None else weight
-    order = torch.sort(order_by, descending=True, stable=True).indices
-    ends = last_of_runs(order_by[order])
-    zero = y.new_zeros(1)
-    gained = torch.cat([zero, (w * y)[order].cumsum(0)[ends]])
-    seen = torch.cat([zero, w[order].cumsum(0)[ends]])
-    return ((gained[1:] + gained[:-1]) / 2 * seen.diff()).sum()
-
-
 def last_of_runs(values: Tensor) -> Tensor:
     """Return the end of each run of equal neighbours of ``[n]`` values."""
     change = values[1:] != values[:-1]
@@ -153,10 +142,8 @@ def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     return target, p
 
 
-# Metrics of classes and their probabilities: formulas on checked float64 tensors, for the registry.
-#
-# Each takes a target and a prediction of the shapes above. Metrics of classes need only counts (hits, true rows and
-# predicted rows of each class, on the last axis). ``thresholds.py`` can therefore evaluate every cut point at once.
+# Metrics of classes need only counts (hits, true rows and predicted rows of each class, on the last axis), so that
+# ``thresholds.py`` can evaluate every cut point at once.
 
 
 class Counts(NamedTuple):
@@ -343,11 +330,9 @@ def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p:
     return sum(defined) / len(defined) if defined else float("nan")
 
 
-# Metrics of numbers: formulas on checked float64 tensors, for the registry.
-#
-# Target and prediction are ``[n]`` or ``[n, t]``; several targets are averaged. A target outside a metric's domain
-# (such as a negative one under a logarithm) is refused. A prediction outside makes the metric infinite, its limit
-# there, so that such a model loses but nothing stops.
+# Metrics of numbers. Target and prediction are ``[n]`` or ``[n, t]``; several targets are averaged. A target outside a
+# metric's domain (such as a negative one under a logarithm) is refused. A prediction outside makes the metric infinite,
+# its limit there, so that such a model loses but nothing stops.
 
 _INF = float("inf")
 
@@ -429,8 +414,14 @@ def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     if bool((y == y[0]).all()):
         return float("nan")
     y = y - y.min()  # this moves the diagonal, but not the quotient
-    diagonal = (w * y).sum() * w.sum() / 2
-    return float((area_under_steps(y, p, w) - diagonal) / (area_under_steps(y, y, w) - diagonal))
+
+    def above_diagonal(by: Tensor) -> Tensor:
+        order = torch.sort(by, descending=True, stable=True).indices
+        ends, zero = last_of_runs(by[order]), y.new_zeros(1)  # equal values are one step
+        gained, seen = (torch.cat([zero, v[order].cumsum(0)[ends]]) for v in (w * y, w))
+        return ((gained[1:] + gained[:-1]) / 2 * seen.diff()).sum() - (w * y).sum() * w.sum() / 2
+
+    return float(above_diagonal(p) / above_diagonal(y))
 
 
 def _relative_error(y: Tensor, p: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -208,7 +208,6 @@ class ItemKNN(CollaborativeFilter):
             fewer.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: the lengths differ.
         """
         who, what = self._codes(users, items)

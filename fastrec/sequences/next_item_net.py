@@ -156,11 +156,7 @@ class NextItemNet(SessionModel):
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def item_vectors(self) -> Tensor:
-        """Return vectors of all codes, float32 ``[codes, width]``: scores are their products with ``session_vectors``.
-
-        Raises:
-            NotFittedError: ``fit`` was not called.
-        """
+        """Return vectors of all codes, float32 ``[codes, width]``; by ``session_vectors`` they give the scores."""
         self._known()
         self._keys = item_keys(self.model) if self._keys is None else self._keys
         return self._keys.T.float().cpu()
@@ -169,7 +165,6 @@ class NextItemNet(SessionModel):
         """Return vectors of sessions, float32 ``[n, width]``; zeros for an empty one.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: the side features are not those of the training.
         """
         sessions = sessions.recode(self._known())

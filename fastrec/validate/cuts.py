@@ -105,10 +105,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
         if bins < 2:
             raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
         values = column.number().cpu()
-        known = values[~values.isnan()].sort().values
-        edges = known[(torch.arange(1, bins) * len(known)) // bins] if len(known) else known
-        codes = torch.where(values.isnan(), 0, torch.searchsorted(edges, values, right=True) + 1)
-        return codes, f"{bins} quantile bins of {column.name}"
+        return quantile_bins(values, ~values.isnan(), bins), f"{bins} quantile bins of {column.name}"
     codes = coded.codes.cpu()
     counts = torch.bincount(codes, minlength=coded.size)[1:]
     if len(counts) and int(counts.max()) < folds:
@@ -123,6 +120,13 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
         told += f" fewer rows than the {folds} folds, class {value!r} {rows}: some folds are without "
         warn(f"column {column.name!r}: {told}{'it' if count == 1 else 'them'}")
     return codes, f"the classes of {column.name}"
+
+
+def quantile_bins(values: torch.Tensor, known: torch.Tensor, bins: int) -> torch.Tensor:
+    """Return each value's bin, of about equal counts: int64 ``[n]`` from 1; 0 if it is not ``known``."""
+    inside = values[known].sort().values
+    edges = inside[(torch.arange(1, bins) * len(inside)) // bins] if len(inside) else inside
+    return torch.where(known, torch.searchsorted(edges, values, right=True) + 1, 0)
 
 
 def has_fractions(column: Column) -> bool:
@@ -282,7 +286,7 @@ class Times(NamedTuple):
     def moment(self, ticks: float) -> str:
         """Format a time given in ticks."""
         if self.per_second is None:
-            return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
+            return self.shown(ticks)
         at = np.datetime64(ticks, _UNITS[self.per_second])
         return str(next((d for d in map(at.astype, ("M8[D]", "M8[m]", "M8[s]")) if d == at), at)).replace("T", " ")
 

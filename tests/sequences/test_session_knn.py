@@ -1,16 +1,13 @@
 """Session kNN against plain loops over the papers' sums."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fastrec._core import kernels, limits
 from fastrec.errors import DataError
 from fastrec.sequences import STAN, VSKNN, VSTAN, SessionFrame
 from tests._core.refusals import refused
@@ -60,42 +57,14 @@ MODELS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_plain_loops_give_the_same_scores(way, name):
-    log, asked = random_lists(1, 80, 12), random_lists(2, 30, 12, 9)
-    model = MODELS[name]().fit(frame([*log, list(range(12))]))
-    expected = [plain(model, [*log, list(range(12))], q, 12) for q in asked]
+    log, asked = [*random_lists(1, 80, 12), list(range(12))], [*random_lists(2, 30, 12, 9), [], [99], [1] * 50]
+    model = MODELS[name]().fit(frame(log))
+    expected = [plain(model, log, q, 12) for q in asked]
     got = scores_of(model, frame(asked, items=model.items))
     np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-5, atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:no item of")
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 60))
-def test_loops_and_tensors_agree(seed, k, sample):
-    pytest.importorskip("numba")
-    log, asked = random_lists(seed, 50, 20), random_lists(seed + 1, 8, 22)
-    model = VSTAN(k=min(k, sample), sample=sample, recency=0.31, own=2.7).fit(frame(log))
-    with kernels.without_compiled():
-        plainly = scores_of(model, frame(asked))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "LOOP_NUMBERS", 0)
-        compiled = scores_of(model, frame(asked))
-    torch.testing.assert_close(compiled, plainly, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_odd_sessions(way, name):
-    log = [[1, 2], [2, 3], [3, 3, 3], [5], [1, 2, 3]]
-    model = MODELS[name]().fit(frame([*log, []]))
-    long = np.tile([1, 2, 3], 33_334).tolist()
-    asked = frame([[], [1], [99], [1, 1, 1], long], items=model.items)
-    items, found = model.recommend(asked, 4)
-    ids = model.items.decode(items.reshape(-1)).to_pylist()
-    assert ids[:4] == ids[8:12] == [2, 3, 1, 5] or ids[:2] in ([2, 3], [3, 2])  # nobody's: by popularity
-    assert (found[0] < 1e-20).all()
-    assert set(ids[4:7]) == {1, 2, 3}
-    assert torch.isfinite(found).all()
-    one = scores_of(model, frame([long[:7]], items=model.items))
-    assert torch.isfinite(one[:, 1:]).all()
+    counts = Counter(item for session in log for item in set(session))
+    ranked = got[-2, 1:].argsort(descending=True, stable=True)  # the items for nobody's session go by popularity
+    assert [counts[i] for i in ranked.tolist()] == sorted(counts.values(), reverse=True)
 
 
 def test_times_put_the_log_in_order():
@@ -116,7 +85,7 @@ def test_times_put_the_log_in_order():
     ],
 )
 def test_what_makes_no_sense(make, words):
-    refused(DataError, words, lambda: make())
+    refused(DataError, words, make)
 
 
 @pytest.mark.parametrize("model", [STAN, VSTAN])

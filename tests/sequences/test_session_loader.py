@@ -79,11 +79,12 @@ def test_batches_are_as_many_as_promised_and_of_like_length():
     assert not all(a[0].shape == b[0].shape and torch.equal(a[0], b[0]) for a, b in zip(batches, loader, strict=True))
 
 
-def test_chronological_chunks_follow_the_sessions_times():
+@pytest.mark.parametrize("timed", [True, False])
+def test_chronological_chunks_follow_the_sessions_times_or_their_order(timed):
     n = 4000
     log = {"s": [i for i in range(n) for _ in range(2)], "i": [i % 7 for i in range(2 * n)]}
-    log["t"] = [float((i * 37) % n) for i in range(n) for _ in range(2)]
-    frame = SessionFrame(log, item="i", session="s", order="t", features=["t"])
+    log["t"] = [float((i * 37) % n if timed else i) for i in range(n) for _ in range(2)]
+    frame = SessionFrame(log, item="i", session="s", order=["t"] * timed, features=["t"])
     loader = SessionLoader(frame, tokens=16, max_len=4, shuffle=True, chronological=True, seed=0)
     times = [float(b[2][:, 0].mean()) for b in loader]
     chunks = [sum(times[a : a + 32]) / len(times[a : a + 32]) for a in range(0, len(times), 32)]

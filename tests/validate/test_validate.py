@@ -15,44 +15,15 @@ from fastrec.estimators import ColumnRanker, Ranker, Trace, XGBModel
 from fastrec.table import Table, load_state, save_state
 from fastrec.validate import CrossFit, ListEvents, Lists, Rows, Target, folds_digest, group_folds
 from tests._core.refusals import refused
-
-
-def fnv_fold(text: str, folds: int, seed: int = 0) -> int:
-    """FNV-1a of 64 bits over UTF-8, its halves mixed."""
-    state = 0xCBF29CE484222325 ^ seed
-    for byte in text.encode():
-        state = (state ^ byte) * 0x100000001B3 % 2**64
-    state = (state ^ state >> 32) * 0x100000001B3 % 2**64
-    return (state >> 1) % folds
+from tests.features.test_encode import fnv
 
 
 def test_the_fold_is_a_hash_of_the_key():
-    keys = [f"session {i % 40} é" for i in range(100)]
-    table = Table({"s": keys, "i": np.arange(100) % 37})
-    assert group_folds(table, "s", 5).tolist() == [fnv_fold(k, 5) for k in keys]
-    assert group_folds(table, "s", 3, seed=9).tolist() == [fnv_fold(k, 3, 9) for k in keys]
-    assert group_folds(table, ["i"], 4).tolist() == [fnv_fold(str(i % 37), 4) for i in range(100)]
-    assert group_folds(table, ["s", "i"], 4).tolist() == [fnv_fold(f"{k}\x1f{i % 37}", 4) for i, k in enumerate(keys)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data(), keys=st.lists(st.text(max_size=4), min_size=30, max_size=60, unique=True))
-def test_rows_that_come_go_or_move_change_no_fold(data, keys):
-    folds = dict(zip(keys, group_folds(Table({"k": keys + keys}), "k", 2).tolist(), strict=False))
-    other = [*data.draw(st.permutations(keys)), "and one more"]
-    got = group_folds(Table({"k": other, "x": list(range(len(other)))}), "k", 2).tolist()
-    assert got[:-1] == [folds[k] for k in other[:-1]]
-
-
-def test_equal_keys_have_equal_folds_in_any_type():
-    n = 60
-    as_text = group_folds(Table({"k": [str(i) for i in range(n)]}), "k", 5)
-    forms = [np.arange(n), np.arange(n, dtype=np.float64), pd.array(range(n), dtype="Int64"), pd.Categorical(range(n))]
-    for form in forms:
-        assert torch.equal(group_folds(Table({"k": form}), "k", 5), as_text)
-    # in a frame of any library
-    df = pd.DataFrame({"s": [f"s{i % 12}" for i in range(60)], "x": 0.5}, index=range(60, 0, -1))
-    assert torch.equal(group_folds(df, "s", 3), group_folds(Table.read(df), "s", 3))
+    text, number = [f"session {i % 40} é" for i in range(100)], [str(i % 37) for i in range(100)]
+    table, both = Table({"s": text, "i": np.arange(100) % 37}), list(map("\x1f".join, zip(text, number)))
+    asked = ("s", text, 5, 0), ("s", text, 3, 9), (["i"], number, 4, 0), (["s", "i"], both, 4, 0)
+    for key, keys, folds, seed in asked:
+        assert group_folds(table, key, folds, seed=seed).tolist() == [fnv(k, folds, seed) - 1 for k in keys]
 
 
 class Memory(Ranker):
@@ -193,7 +164,7 @@ def test_models_that_have_not_begun_do_not_begin_after_a_failure():
         ("cuda", {"net": (False, True), "trees": (True, True)}, 4),  # one after the other there
     ],
 )
-def test_threads_are_halved_where_two_share_the_cores(device, rankers, threads):
+def test_threads_are_halved_where_two_share_the_cores(device, rankers, threads, set_threads):
     seen: dict[str, int] = {}
 
     class Counting(Memory):
@@ -205,15 +176,11 @@ def test_threads_are_halved_where_two_share_the_cores(device, rankers, threads):
             seen[self.name] = torch.get_num_threads()
             return self
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        made = [Counting(n, beside=b, learns=of) for n, (b, of) in rankers.items()]
-        cross = CrossFit(made, N, TEST, device=torch.device(device))
-        cross.fold(lists(N), lists(N), torch.arange(N), lists(TEST))
-        assert torch.get_num_threads() == 4
-    finally:
-        torch.set_num_threads(before)
+    set_threads(4)
+    made = [Counting(n, beside=b, learns=of) for n, (b, of) in rankers.items()]
+    cross = CrossFit(made, N, TEST, device=torch.device(device))
+    cross.fold(lists(N), lists(N), torch.arange(N), lists(TEST))
+    assert torch.get_num_threads() == 4
     assert seen == dict.fromkeys(rankers, threads)
 
 
@@ -230,47 +197,31 @@ FRAME = pd.DataFrame(
 )
 
 
+TWO = Table({"x": [1.0, 2.0]})
+TEXTS = [np.array(["yes", "no"]), np.array(["yes", "no"], dtype=object), ["yes", "no"]]
+
+
 def rows(task: str, label, **options) -> Rows:
     label = torch.as_tensor(label)
     return Rows(Table({"x": torch.arange(len(label)).double()}), task, label=label, conts=["x"], **options)
 
 
 @pytest.mark.parametrize(
-    ("task", "label", "options", "row"),
-    [
-        ("binary", [0.0, 1, 2, 1], {}, 2),
-        ("binary", [0.0, math.nan], {}, 1),
-        ("multiclass", [0, 1, 3], {"n_outputs": 3}, 2),
-        ("multiclass", [0, -1, 1], {"n_outputs": 3}, 1),
-        ("regression", [0.0, 1, math.inf], {}, 2),
-        ("multilabel", [[0.0, 1], [1, 0.5]], {"n_outputs": 2}, 1),
-    ],
-)
-def test_a_label_that_does_not_fit_its_task_names_the_row(task, label, options, row):
-    with pytest.raises(DataError, match="target is") as caught:
-        rows(task, label, **options)
-    assert caught.value.row == row
-
-
-@pytest.mark.parametrize(
     ("make", "said"),
     [
+        (lambda: rows("binary", [0.0, 1, 2, 1]), "row 2: a target is neither 0 nor 1"),
+        (lambda: rows("binary", [0.0, math.nan]), "row 1: a target is missing or infinite"),
+        (lambda: rows("multiclass", [0, 1, 3], n_outputs=3), "row 2: a target is no class of 0 to 2"),
+        (lambda: rows("multiclass", [0, -1, 1], n_outputs=3), "row 1: a target is no class of 0 to 2"),
+        (lambda: rows("regression", [0.0, 1, math.inf]), "row 2: a target is missing or infinite"),
+        (lambda: rows("multilabel", [[0.0, 1], [1, 0.5]], n_outputs=2), "row 1: a target is neither 0 nor 1"),
         (lambda: rows("binary", [[0.0, 1]]), "shape"),
         (lambda: rows("multilabel", [0.0, 1], n_outputs=2), "shape"),
         (lambda: rows("regression", [0.0, 1], n_outputs=2), "shape"),
-        (lambda: rows("rank", [0.0]), r"no task 'rank'.*ranking, binary, multiclass, regression, multilabel"),
-        (
-            lambda: Rows(FRAME, "binary", label=FRAME.digit),
-            r"Rows was given a DataFrame, no Table. Read it: Table",
-        ),
+        (lambda: rows("rank", [0.0]), "task='rank' is not one of ranking, binary, multiclass, regression, multilabel"),
+        (lambda: Rows(FRAME, "binary", label=FRAME.digit), "Rows was given a DataFrame, no Table. Read it: Table"),
         (lambda: XGBModel().fit(FRAME), r"XGBModel learns from Rows, not from a DataFrame. Give Rows\(Table.read"),
-        *(
-            (
-                lambda y=y: Rows(Table({"x": [1.0, 2.0]}), "binary", conts=["x"], label=y),
-                "label is of no type of.*codes",
-            )
-            for y in (np.array(["yes", "no"]), np.array(["yes", "no"], dtype=object), ["yes", "no"])
-        ),
+        *[(lambda y=y: Rows(TWO, "binary", conts=["x"], label=y), "label is of no type.*codes") for y in TEXTS],
     ],
 )
 def test_what_is_no_rows_is_refused(make, said):

@@ -252,15 +252,11 @@ class CandidateFeatures(Saved):
             "is_last_item": (item == last[session]).float(),
         }
         for name in [n for n in table.names if n.endswith("_score")]:
-            made |= _shares(name, table[name].values, session, len(sessions))
+            score, none = table[name].values, torch.zeros(len(sessions))
+            known = score.nan_to_num(0.0).clamp_min(0.0)
+            made[f"{name}_of_top"] = score / none.scatter_reduce(0, session, known, "amax")[session]
+            made[f"{name}_of_sum"] = score / none.index_add(0, session, known)[session]
         return table.with_columns(made)
-
-
-def _shares(name: str, score: Tensor, session: Tensor, count: int) -> dict[str, Tensor]:
-    known = score.nan_to_num(0.0).clamp_min(0.0)
-    top = torch.zeros(count).scatter_reduce_(0, session, known, "amax")[session]
-    total = torch.zeros(count).index_add_(0, session, known)[session]
-    return {f"{name}_of_top": score / top, f"{name}_of_sum": score / total}
 
 
 class EventFeatures(Saved):
