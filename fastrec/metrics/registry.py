@@ -84,7 +84,7 @@ class Metric:
             return None
         target, p = paired(y, prediction)
         of, *rest = (self.function.keywords.get(n) for n in ("function", "k", "ties"))
-        return ranking.score_groups(of, p, target, groups, k=rest[0], ties=rest[1] or "worst")[1]
+        return ranking.score_groups(of, p, target, groups, k=rest[0], ties=rest[1] or "worst")
 
     @property
     def is_own(self) -> bool:
@@ -294,10 +294,9 @@ def get_metric(name: str | Metric) -> Metric:
         raise DataError(f"there is no metric {name!r}", remedy=remedy)
     if not at and not entry.optional and entry.parameter:
         raise DataError(f"{base} needs a number", remedy=f"Write {base}@{entry.usual}, with your {entry.parameter}")
-    options: dict[str, Any] = {}
-    if entry.parameter:  # None: the whole list
-        options[entry.parameter] = _parsed(str(name), entry.parameter, text) if at else None
-    name = f"{base}@{options[entry.parameter]}" if at else base
+    value = _parsed(str(name), entry.parameter, text) if at else None  # None: the whole list
+    options = {entry.parameter: value} if entry.parameter else {}
+    name = f"{base}@{value}" if at else base
     function = partial(entry.function, **options) if options else entry.function
     return Metric(name, function, entry.greater_is_better, entry.wants, entry.tasks, entry.needs_groups)
 

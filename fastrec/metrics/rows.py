@@ -257,13 +257,8 @@ def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
         true, predicted = both[: len(y)], both[len(y) :]
     k = max(int(both.max()) + 1, 2)
     right = true == predicted
-    of_hits = None if weight is None else weight[right]
-    sums = (
-        torch.bincount(true[right], of_hits, k),
-        torch.bincount(true, weight, k),
-        torch.bincount(predicted, weight, k),
-    )
-    return Counts(*(s.double() for s in sums))
+    hits = true[right], None if weight is None else weight[right]
+    return Counts(*(torch.bincount(codes, w, k).double() for codes, w in (hits, (true, weight), (predicted, weight))))
 
 
 def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
@@ -334,8 +329,6 @@ def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p:
 # metric's domain (such as a negative one under a logarithm) is refused. A prediction outside makes the metric infinite,
 # its limit there, so that such a model loses but nothing stops.
 
-_INF = float("inf")
-
 
 def rmse(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the root of the mean squared error."""
@@ -351,7 +344,7 @@ def rmsle(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the root of the mean squared difference of log(1 + value); infinite if a prediction is -1 or less."""
     _refuse(y <= -1, "is -1 or less, under a logarithm of 1 + value")
     if bool((p <= -1).any()):
-        return _INF
+        return torch.inf
     return rmse(y.log1p(), p.log1p(), weight=weight)
 
 
@@ -390,7 +383,7 @@ def poisson_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -
     """Compute the mean of 2 (y log(y / p) - y + p) (McCullagh and Nelder 1989, table 2.1); infinite if a p is <= 0."""
     _refuse(y < 0, "is below 0, where counts start")
     if bool((p <= 0).any()):
-        return _INF
+        return torch.inf
     return float(mean_of(2 * (torch.xlogy(y, y / p) - y + p), weight).mean())
 
 
@@ -398,7 +391,7 @@ def gamma_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> 
     """Compute the mean of 2 (log(p / y) + y / p - 1) (McCullagh and Nelder 1989, table 2.1); infinite if p <= 0."""
     _refuse(y <= 0, "is 0 or less, where the deviance is infinite")
     if bool((p <= 0).any()):
-        return _INF
+        return torch.inf
     return float(mean_of(2 * ((p / y).log() + y / p - 1), weight).mean())
 
 

@@ -177,9 +177,6 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
     return places
 
 
-# A row is above a cut if its prediction is greater. Cuts that are learned and scored on the same rows are optimistic:
-# ``cross_fitted_classes`` learns the cuts of each fold on the others.
-
 _OF_COUNTS: dict[str, Callable[[row_metrics.Counts], Tensor]] = {
     "accuracy": row_metrics.accuracy_of,
     "balanced_accuracy": row_metrics.balanced_accuracy_of,

@@ -46,20 +46,9 @@ def row_sums(matrix: csr_matrix) -> np.ndarray:
     return np.asarray(matrix.sum(axis=1)).ravel()
 
 
-def scaled(matrix: csr_matrix, *, rows: np.ndarray | None = None, columns: np.ndarray | None = None) -> csr_matrix:
-    """Multiply rows and columns by one number each."""
-    if rows is not None:
-        matrix = diags(rows) @ matrix
-    if columns is not None:
-        matrix = matrix @ diags(columns)
-    return csr_matrix(matrix)
-
-
 def without_diagonal(matrix: csr_matrix) -> csr_matrix:
     """Drop the diagonal of a square matrix."""
-    coo = matrix.tocoo()
-    off = coo.row != coo.col
-    return csr_matrix((coo.data[off], (coo.row[off], coo.col[off])), shape=matrix.shape)
+    return csr_matrix(matrix - diags(matrix.diagonal()))
 
 
 def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:

@@ -50,11 +50,6 @@ class Approximate:
             return f"{self.base.nlist} lists, {self.dial} probed, {self.factor} k compared exactly"
         return f"{self.dial} candidates"
 
-    @property
-    def pays(self) -> bool:
-        """Whether it is faster than comparing all vectors."""
-        return self.kind != "ivf" or 4 * self.dial <= self.base.nlist
-
     def harder(self) -> bool:
         """Double the effort; return False at the limit."""
         if self.dial >= self.farthest:
@@ -180,7 +175,8 @@ class Index(Saved):
         if kind != "exact" and (kind != "auto" or len(self.vectors) > limits.INDEX_FEW):
             found = (graph if kind == "hnsw" else inverted_file)(self.vectors)
             reached = self._tune(found, recall, None if queries is None else self._checked(queries, "queries"))
-            if (reached >= recall and found.pays) or kind != "auto":
+            # if a quarter of the lists is not enough, exact search is as fast
+            if kind != "auto" or (reached >= recall and 4 * found.dial <= found.base.nlist):
                 self._found, self.kind, self.recall = found, found.kind, reached
         how = "exact, every vector is compared"
         if self._found is not None:

@@ -129,8 +129,7 @@ class RankedCandidates(SessionModel):
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         models = {n: {"class": saved_name(type(m)), "settings": m.settings()} for n, m in self.models.items()}
-        names = ("k", "share", "most", "negatives", "rounds")
-        return {"models": models, **{n: getattr(self, n) for n in names}}
+        return {**super().settings(), "models": models}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         past, late = by_time(sessions, self.share)

@@ -207,7 +207,7 @@ class NextItemNet(SessionModel):
         codings = state["item_codings"]
         assert self.items is not None
         codes = len(self.items)
-        sides = {n: weights[f"input.items.side_{i}"][:codes] for i, n in enumerate(codings)}
+        sides = {n: weights[f"items.side_{i}"][:codes] for i, n in enumerate(codings)}
         items = ItemTower(codes, asked["width"], extra=kind.virtual, codings=codings, sides=sides)
         self.model = kind(items, state["codings"], **{**asked["options"], "max_len": state["max_len"]})
         self.model.heads = self._heads()

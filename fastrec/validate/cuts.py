@@ -19,8 +19,6 @@ from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 
-# Rows → the fold of each: at random, stratified by class, by a hash of the key that must not be split, or both.
-
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
     """Assign each row its validation fold: rows with the same key share a fold, whatever else is in the table.
@@ -333,12 +331,8 @@ def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
     # The finer unit represents the values of the coarser one exactly.
     if times.per_second is not None and others.per_second is not None:
         finest = max(times.per_second, others.per_second)
-        return _scaled(times, finest), _scaled(others, finest)
+        one, other = (Times(t.ticks * (finest // t.per_second), finest, t.name) for t in (times, others))
+        return one, other
     if times.ticks.dtype == others.ticks.dtype:
         return times, others
     return times._replace(ticks=times.ticks.double()), others._replace(ticks=others.ticks.double())
-
-
-def _scaled(times: Times, per_second: int) -> Times:
-    assert times.per_second is not None
-    return Times(times.ticks * (per_second // times.per_second), per_second, times.name)

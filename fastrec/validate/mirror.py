@@ -28,8 +28,6 @@ from fastrec.validate.cuts import (
     times_of,
 )
 
-# Train and test rows → how the test was cut (by time, by group or at random), and the evidence.
-
 AUTO = "auto"
 _TIME_WORDS = re.compile(
     r"(?<![a-z])(?:time|timestamp|date|datetime|day|week|month|quarter|year|hour|minute|period|ts|dt)s?(?![a-z])"
@@ -65,10 +63,8 @@ def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group
             return Mirror("group", *found, folds)
     elif group is not None:
         return Mirror("group", group, f"by {group}, as asked", folds)
-    looked = (
-        f"of {len(names)} columns in train and test, none has times that are later in test, and none groups rows of "
-    )
-    return Mirror("random", None, looked + "which test has only new groups: test looks cut at random", folds)
+    why = f"of {len(names)} columns in train and test, none has times that are later in test, and none groups rows of "
+    return Mirror("random", None, why + "which test has only new groups: test looks cut at random", folds)
 
 
 def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:

@@ -53,9 +53,6 @@ def test_paired_difference_sees_what_separate_intervals_cannot():
     assert same == (0, 0, 0)
 
 
-# ------------------------------------------------------------------------------------------------------------ clusters
-
-
 def looped(values: np.ndarray, clusters: list, repeats: int, seed: int) -> np.ndarray:
     names = sorted(set(clusters))
     rows_of = {name: [i for i, c in enumerate(clusters) if c == name] for name in names}
@@ -85,9 +82,6 @@ def test_draws_of_clusters_equal_a_plain_loop(rows, repeats, seed, at_once):
     np.testing.assert_allclose(draws, looped(values, clusters, repeats, seed), atol=1e-12)
     ends = np.quantile(draws[:, 0], [0.05, 0.95])
     assert interval_of(means[0], draws[:, 0], level=0.9) == pytest.approx((means[0], *ends))
-
-
-# ------------------------------------------------------------------------------------------------------- any metric
 
 
 def drawn(count: int, repeats: int, seed: int) -> list[np.ndarray]:
@@ -217,9 +211,6 @@ def test_bad_values_are_named(call, says):
     refused(DataError, says, call)
 
 
-# ------------------------------------------------------------------------------------------------------------ conformal
-
-
 @given(st.lists(st.floats(0, 9), min_size=1, max_size=40), st.integers(1, 99))
 @settings(max_examples=60, deadline=None)
 def test_a_conformal_bound_is_the_smallest_gap_that_enough_others_do_not_exceed(gaps, percent):
@@ -229,8 +220,7 @@ def test_a_conformal_bound_is_the_smallest_gap_that_enough_others_do_not_exceed(
             needed = gap
             break
     if needed is None:
-        with pytest.raises(DataError, match=rf"{len(gaps)} rows are too few for level"):
-            conformal_bound(np.array(gaps), level)
+        refused(DataError, rf"{len(gaps)} rows are too few for level", lambda: conformal_bound(np.array(gaps), level))
     else:
         assert conformal_bound(np.array(gaps), level) == needed
 

@@ -86,10 +86,8 @@ def test_leaves_are_added_up_as_xgboost_does(rows):
     assert len(found.unique()) > 2
     params = {"objective": "binary:logistic", "max_depth": 9, "min_child_weight": 0}  # a saved model's own depth counts
     deep = xgb.train(params, xgb.DMatrix(x, y), 5)
-    np.testing.assert_array_equal(
-        log_odds(deep, torch.from_numpy(np.tile(asked, (8, 1)))),
-        np.tile(deep.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True), 8),
-    )
+    found = log_odds(deep, torch.from_numpy(np.tile(asked, (8, 1)))).view(8, -1)
+    assert (found.numpy() == deep.predict(xgb.DMatrix(asked, missing=np.nan), output_margin=True)).all()
 
 
 def test_the_recency_of_neighbours_is_chosen_once():
@@ -210,27 +208,20 @@ def test_events_of_a_kind_that_was_not_there_count_for_none():
 def test_features_by_kinds_of_events():
     known = visits(3, 12)
     features = EventFeatures("type").fit(known)
-    rng = np.random.default_rng(0)
-    pairs = sorted(
-        {(int(s), int(i)) for s, i in zip(rng.integers(0, 12, 60), rng.integers(1, len(known.items), 60), strict=True)}
-    )
-    session, item = (torch.tensor(x) for x in zip(*pairs, strict=True))
-    got = features(Table({"session": session, "item": item}), known)
-    events = log(3, 12)
-    names = known.items.values.to_pylist()
-    for row, (s, code) in enumerate(pairs):
-        own = events[events.session == s].reset_index(drop=True)
-        about = own[own["item"] == names[code - 1]]
-        every = events[events["item"] == names[code - 1]]
+    session, item = (x.ravel() for x in np.indices((12, len(known.items) - 1)))  # every item for every session
+    got = features(Table({"session": session, "item": item + 1}), known).to_pandas()
+    events, names = log(3, 12), known.items.values.to_pylist()
+    for row in got.to_dict("records"):
+        own = events[events.session == row["session"]].reset_index(drop=True)
+        about, every = (part[part["item"] == names[row["item"] - 1]] for part in (own, events))
         for kind in KINDS:
-            assert got[f"own_{kind}"].values[row] == (about.type == kind).sum()
-            assert got[f"session_{kind}"].values[row] == (own.type == kind).sum()
-            assert got[f"item_{kind}"].values[row] == (every.type == kind).sum()
-            np.testing.assert_allclose(got[f"item_{kind}_share"].values[row], (every.type == kind).mean(), rtol=1e-6)
+            assert row[f"own_{kind}"] == (about.type == kind).sum()
+            assert row[f"session_{kind}"] == (own.type == kind).sum()
+            assert row[f"item_{kind}"] == (every.type == kind).sum()
+            assert row[f"item_{kind}_share"] == pytest.approx((every.type == kind).mean())
         steps = len(own) - 1 - about.index[-1] if len(about) else np.nan
         ago = own.t.iloc[-1] - about.t.iloc[-1] if len(about) else np.nan
-        np.testing.assert_equal(float(got["own_steps_ago"].values[row]), float(steps))
-        np.testing.assert_equal(float(got["own_seconds_ago"].values[row]), float(ago))
+        np.testing.assert_equal((row["own_steps_ago"], row["own_seconds_ago"]), (float(steps), float(ago)))
 
 
 def test_sessions_are_cut_with_an_event_on_either_side():

@@ -1,8 +1,8 @@
-"""Popularity, co-visitation, blends and metrics over all items, against plain loops."""
+"""Popularity, co-visitation, session kNN, blends and metrics over all items, against plain loops."""
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences import (
+    STAN,
+    VSKNN,
     VSTAN,
     CoVisitation,
     PopularItems,
@@ -21,12 +23,14 @@ from fastrec.sequences import (
     SessionFrame,
     SessionModel,
     best_items,
+    prefixes,
     sequence_metrics,
+    session_blend,
     target_ranks,
 )
 from fastrec.sequences.items import near_items
 from tests._core.refusals import refused
-from tests.sequences.helpers import frame, random_lists, scores_of
+from tests.sequences.helpers import chains, frame, random_lists, scores_of
 
 
 def test_popularity_counts_events():
@@ -104,8 +108,7 @@ def test_kinds_gaps_and_own_items(way):
     assert model.items.decode(items[0]).to_pylist()[:2] == ["b", "a"]
     assert scores[0].tolist()[:2] == [3.0, 1.5]
     assert scores[0, 2] < 1e-20  # c is no kind that counts, d is too late
-    with pytest.raises(MissingColumnError):
-        model.score(frame([["a"]], items=model.items)).__next__()
+    refused(MissingColumnError, "kind", lambda: next(model.score(frame([["a"]], items=model.items))))
 
 
 def test_near_items_count_the_last_events_only(way):
@@ -114,6 +117,78 @@ def test_near_items_count_the_last_events_only(way):
     items, scores = near_items(log, (one, one), torch.ones(len(log.values)), torch.ones(4), 2, cap=3)
     assert items[1].tolist() == [3, 2]
     assert scores[1].tolist() == [2, 1]
+
+
+def plain_neighbours(model, log: list[list[int]], query: list[int], items: int) -> list[float]:
+    """The sums, session by session; age by the session's place."""
+    holding = [len({i for i, s in enumerate(log) if item in s}) for item in range(items)]
+    alike = []
+    for n, session in enumerate(log):
+        shared = set(session) & set(query)
+        if not shared:
+            continue
+        steps = {item: query[::-1].index(item) for item in shared}
+        age = 1 - n / (len(log) - 1)
+        if isinstance(model, VSKNN):
+            sim = sum(1 / (d + 1) for d in steps.values())
+        else:
+            sim = sum(math.exp(-d / model.own) for d in steps.values())
+            sim *= math.exp(-age / model.recency) / math.sqrt(len(session))
+        alike.append((n, sim, min(steps.values())))
+    latest = sorted(alike, reverse=True)[: model.sample]
+    scores = defaultdict(float)
+    for n, sim, back in sorted(latest, key=lambda x: (-np.float32(x[1]), -x[0]))[: model.k]:
+        last = len(log[n]) - 1 - log[n][::-1].index(query[len(query) - 1 - back])
+        for place, item in enumerate(log[n]):
+            if isinstance(model, VSKNN):
+                scores[item] += sim / (back + 1)
+            elif isinstance(model, STAN):
+                scores[item] += sim * math.exp(-abs(place - last) / model.near)
+            else:
+                near = math.exp(-abs(place - last) / model.near) * (model.before if place < last else 1)
+                scores[item] += sim * math.exp(-back / model.back) * near
+    idf = getattr(model, "idf", 0.0)
+    return [scores[i] * (1 + idf * math.log(len(log) / max(1, holding[i]))) for i in range(items)]
+
+
+@pytest.mark.parametrize(
+    "model", [VSKNN(k=6, sample=15, idf=0.5), STAN(k=6, sample=15), VSTAN(k=6, sample=15, recency=0.3)]
+)
+def test_session_knn_sums_over_neighbours(way, model):
+    log, asked = [*random_lists(1, 80, 12), list(range(12))], [*random_lists(2, 30, 12, 9), [], [99], [1] * 50]
+    model.fit(frame(log))
+    expected = [plain_neighbours(model, log, q, 12) for q in asked]
+    got = scores_of(model, frame(asked, items=model.items))
+    np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-5, atol=1e-6)
+    counts = Counter(item for session in log for item in set(session))
+    ranked = got[-2, 1:].argsort(descending=True, stable=True)  # the items for nobody's session go by popularity
+    assert [counts[i] for i in ranked.tolist()] == sorted(counts.values(), reverse=True)
+
+
+def test_times_put_the_log_in_order():
+    log = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "item": list("abacad"), "t": [50, 51, 10, 11, 30, 31]})
+    sessions = SessionFrame(log, item="item", session="s", order="t")
+    model = STAN(k=1, sample=1).fit(sessions)
+    items, _ = model.recommend(SessionFrame(pd.DataFrame({"item": [["a"]]}), item="item", items=sessions.items), 2)
+    assert model.items.decode(items[0]).to_pylist() == ["a", "b"]  # the session that ended last
+
+
+@pytest.mark.parametrize("model", [STAN, VSTAN])
+def test_recency_is_what_held_out_events_ask_for(model):
+    rng = np.random.default_rng(0)
+    always = [[i, (i + 1) % 30, (i + 2) % 30] for i in rng.integers(0, 30, 300).tolist()]
+    changed = [[i, (i + 7) % 30, (i + 14) % 30] for i in rng.integers(0, 30, 60).tolist()]
+    log = frame([*always, *changed])
+    asked = frame([[i] for i in range(30)], items=log.items)
+    lately = model(recency="held-out").fit(log)
+    assert torch.equal(scores_of(lately, asked), scores_of(model(recency=0.03).fit(log), asked))  # what follows changed
+    assert lately.settings()["recency"] == "held-out"
+    hurried = model(recency="held-out").fit(log, minutes=1e-9)
+    assert torch.equal(scores_of(hurried, asked), scores_of(model(recency=1.0).fit(log), asked))
+    # nothing to choose by; and what comes before the held-out ones follows nothing
+    for few in (frame([[1, 2]]), frame([[1]] * 18 + [[1, 2, 3], [2, 3]])):
+        one, fixed = frame([[1]], items=few.items), model(recency=1.0).fit(few)
+        assert torch.equal(scores_of(model(recency="held-out").fit(few), one), scores_of(fixed, one))
 
 
 def test_a_blend_adds_standardised_scores():
@@ -132,6 +207,10 @@ def test_a_blend_adds_standardised_scores():
     ("make", "words"),
     [
         (lambda: PopularItems(recency=0), "recency"),
+        (lambda: STAN(k=0, sample=5), "neighbours"),
+        (lambda: STAN(k=9, sample=5), "neighbours"),
+        (lambda: VSTAN(recency="held"), "no recency 'held'"),
+        (lambda: VSKNN(weighting="cubic"), "no decay 'cubic'"),
         (lambda: CoVisitation(window=0), "window"),
         (lambda: CoVisitation(norm=[0.5]), "norm"),
         (lambda: PopularItems().fit({"items": [[1, 2]]}), "a dict is no SessionFrame. .*SessionFrame"),
@@ -204,3 +283,95 @@ def test_a_target_that_is_never_shown_is_not_found():
     never = torch.iinfo(torch.int64).max
     assert target_ranks(scores, torch.tensor([1, 1])).tolist() == [never, never]
     assert target_ranks(scores, torch.tensor([0, 2])).tolist() == [never, 1]
+
+
+# A blend's use of its time, and its record of the sessions that it held out
+
+LOG = frame(chains(1, 200, 15))
+
+
+class Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+class Slow(CoVisitation):
+    """Takes ten seconds each time."""
+
+    clock, fits = Clock(), ()
+
+    def _fit(self, sessions, *, seed, minutes):
+        self.fits = (*self.fits, len(sessions))
+        self.clock.now += 10.0
+        super()._fit(sessions, seed=seed, minutes=minutes)
+
+
+@pytest.mark.parametrize(("seconds", "fits"), [(14.0, 1), (16.0, 2), (60.0, 2)])
+def test_a_model_that_has_no_time_to_learn_anew_stays_as_it_is(seconds, fits, monkeypatch):
+    monkeypatch.setattr(session_blend, "time", Slow.clock)
+    slow = Slow()
+    blend = SessionBlend({"slow": slow, "popular": PopularItems()}, k=5)
+    for times in (1, 2):  # the second time it begins anew
+        blend.weights = None
+        blend.fit(LOG, minutes=seconds / 60)
+        assert len(slow.fits) == fits * times
+    assert slow.fits[0] < len(LOG)
+    assert fits == 1 or slow.fits[-1] == len(LOG)
+
+
+@pytest.mark.parametrize(("most", "first", "fits"), [(8, 85.0, 1), (400, 50.0, 2)])
+def test_few_held_out_events_leave_the_first_training_most_of_the_time(most, first, fits, monkeypatch):
+    given = []
+
+    class Long(Slow):
+        def _fit(self, sessions, *, seed, minutes):
+            given.append(60 * minutes)
+            self.clock.now += 60 * minutes - 10.0
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    monkeypatch.setattr(session_blend, "time", Slow.clock)
+    SessionBlend({"long": Long(), "popular": PopularItems()}, k=5, most=most).fit(LOG, minutes=100 / 60)
+    assert given == pytest.approx([first, 100.0 - first][:fits])  # popularity takes no time
+
+
+def test_what_was_held_out_is_noted():
+    models = {"popular": PopularItems(), "near": CoVisitation()}
+    blend = SessionBlend(models, k=5, most=50).fit(LOG)
+    asked, held = prefixes(LOG), blend.held
+    n = len(held["target"])
+    assert 30 < n <= 50
+    assert torch.equal(held["target"], asked.target[-n:])
+    assert torch.equal(held["length"], asked.lengths[-n:])
+    for name in (*models, "blend"):
+        items = torch.zeros(n, 5, dtype=torch.int64)
+        shown = (held[name] <= 5).nonzero().squeeze(1)
+        items[shown, held[name][shown] - 1] = 1
+        of_ranks = sequence_metrics(items, torch.ones(n, dtype=torch.int64), 5)
+        assert of_ranks == pytest.approx({n: blend.valid[name][n] for n in of_ranks})
+    assert blend.weights[1] > blend.weights[0]
+    each = blend.recommend_each(LOG, 2)
+    assert list(each) == ["popular", "near", "blend"]
+    torch.testing.assert_close(blend.recommend(LOG, 2), each["blend"])
+    assert SessionBlend(models, k=1, weights=[1.0, 0.0]).fit(LOG).valid == {}
+
+
+def test_a_blend_is_never_worse_than_one_model_alone():
+    for seed in range(8):
+        rng = torch.Generator().manual_seed(seed)
+        target = torch.randint(1, 41, (60,), generator=rng)
+        codes = torch.arange(1, 41).expand(60, 40)
+        scores = torch.randn(60, 40, 3, generator=rng)
+        scores[torch.arange(60), target - 1, 0] += 2.0  # the first model knows most, the others little or nothing
+        scores[torch.arange(60), target - 1, 1] += 0.3
+        blend = SessionBlend(dict.fromkeys("abc", CoVisitation()), k=10)
+        blend._weigh(codes, scores, target)
+        for i in range(3):
+            order = torch.argsort(scores[:, :, i], dim=1, descending=True, stable=True)
+            place = (codes.gather(1, order) == target[:, None]).long().argmax(1) + 1.0
+            alone = torch.where(place <= 10, 1 / torch.log2(place + 1), 0.0).double().mean()
+            assert blend.valid["blend"]["ndcg@10"] >= alone - 1e-12

@@ -111,7 +111,7 @@ def test_models_say_what_is_wrong():
 
 
 @pytest.mark.parametrize("net", sorted(NETS))
-def test_the_options_that_are_named_are_those_that_the_net_takes(net, monkeypatch):
+def test_the_options_that_are_named_are_those_that_the_net_takes(net):
     """By making nets: each option that the refusal names is taken, each other one of any net is not."""
     values = {"attention_dropout": 0.1, "bias": None, "blocks": 1, "cosine": 1.0, "dropout": 0.1, "heads": 1}
     values |= {"layers": 1, "max_len": 9, "state": 4, "items": 1, "codings": (), "nonsense": 1}
@@ -126,15 +126,6 @@ def test_the_options_that_are_named_are_those_that_the_net_takes(net, monkeypatc
             assert name not in named
             continue
         assert (name in named) == (name != "codings")  # the sessions say which side features there are
-
-    class Bare(NETS["GRU4Rec"]):
-        def __init__(self, items, codings=(), *, depth=1):
-            super().__init__(items, codings)
-
-    monkeypatch.setitem(NETS, "Bare", Bare)  # one of one's own, which hands on nothing
-    NextItemNet("Bare", options={"depth": 2})
-    with pytest.raises(DataError, match=r"Bare has no option 'dropout'\. It has depth"):
-        NextItemNet("Bare", options={"dropout": 0.1})
 
 
 def test_scores_are_standardised_by_row():

@@ -59,14 +59,10 @@ def test_a_shift_is_measured_and_its_column_named():
 @pytest.mark.parametrize("column", ["city", "when", "noise", "user"])
 def test_the_column_that_gives_it_away_is_found(column):
     train, test = rows(600, 1), rows(600, 2)
-    if column == "city":
-        test["city"] = "Paris"  # train has never seen it
-    if column == "when":
-        test["when"] += pd.Timedelta(days=30)
-    if column == "noise":
-        test["noise"] = np.nan
-    if column == "user":  # above 2^53, apart by one: equal as floats
-        train["user"], test["user"] = 2**60 + 2 * np.arange(600) // 8, 2**60 + 10**6 + 2 * np.arange(600) // 8
+    user = 2**60 + 2 * np.arange(600) // 8  # above 2^53, apart by one: equal as floats
+    given_away = {"city": "Paris", "when": test["when"] + pd.Timedelta(days=30), "noise": np.nan, "user": user + 10**6}
+    test[column] = given_away[column]
+    train = train.assign(user=user) if column == "user" else train
     report = adversarial_validation(train, test)
     assert report.columns[0].name == column
     assert report.columns[0].auc > (0.85 if column == "noise" else 0.99)

@@ -102,12 +102,9 @@ def test_a_row_in_no_fold_or_in_two_is_named():
     cross = CrossFit([Memory("a")], N, TEST)
     rows = torch.arange(6, N)
     cross.fold(train.take(torch.arange(6)), train.take(rows), rows, test)
-    with pytest.raises(DataError, match="no out-of-fold score") as caught:
-        cross.finish()
-    assert caught.value.row == 0
-    with pytest.raises(DataError, match="earlier fold") as caught:
-        cross.fold(train.take(rows), train.take(torch.arange(9)), torch.arange(9), test)
-    assert caught.value.row == 6
+    refused(DataError, "row 0: there is no out-of-fold score", cross.finish)
+    nine = torch.arange(9)
+    refused(DataError, "row 6: .*earlier fold", lambda: cross.fold(train.take(rows), train.take(nine), nine, test))
     cross = CrossFit([Memory("net", "nan")], N, TEST)
     one, rest, two = torch.tensor([0, 1]), torch.tensor([2, 3]), np.array([2, 3])
     two.flags.writeable = False
@@ -260,9 +257,8 @@ def test_what_a_target_says_by_itself(column, task, label, outputs, tmp_path):
 
 @pytest.mark.parametrize(("column", "kind"), [("digit", "binary"), ("grade", "multiclass"), ("many", "multiclass")])
 def test_whole_numbers_of_few_values_are_asked_about(column, kind):
-    with pytest.raises(DataError, match=f"classes or amounts.*task='{kind}' or task='regression'") as caught:
-        Target.fit(FRAME, column)
-    assert caught.value.column == column
+    words = f"column '{column}'.*classes or amounts.*task='{kind}' or task='regression'"
+    refused(DataError, words, lambda: Target.fit(FRAME, column))
     assert Target.fit(FRAME, column, kind).task == kind
     assert Target.fit(FRAME, column, "regression").encode(FRAME).dtype == torch.float64
     assert Target.fit(pd.DataFrame({"n": range(21)}), "n").task == "regression"  # many are amounts
@@ -291,9 +287,8 @@ def test_the_positive_class_can_be_named():
     ],
 )
 def test_targets_that_no_model_can_learn_are_named(frame, task, message):
-    with pytest.raises(DataError, match=message) as caught:
-        Target.fit(pd.DataFrame(frame), "y", task).encode(pd.DataFrame(frame))
-    assert caught.value.column == "y"
+    table = pd.DataFrame(frame)
+    refused(DataError, f"column 'y'.*{message}", lambda: Target.fit(table, "y", task).encode(table))
 
 
 def test_rows_without_a_target_or_of_a_new_class_are_named():
@@ -301,11 +296,8 @@ def test_rows_without_a_target_or_of_a_new_class_are_named():
     other = pd.DataFrame({"yn": ["Y", None, "?"]})
     assert target.known(other).tolist() == [True, False, True]
     for row, word in ((1, "missing"), (2, "no training row has")):
-        with pytest.raises(DataError, match=word) as caught:
-            target.encode(other.iloc[[0, row]])
-        assert caught.value.row == 1
-    with pytest.raises(MissingColumnError):
-        target.encode(FRAME[["city"]])
+        refused(DataError, f"row 1: .*{word}", lambda row=row: target.encode(other.iloc[[0, row]]))
+    refused(MissingColumnError, "yn", lambda: target.encode(FRAME[["city"]]))
 
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=2, max_size=20), st.sampled_from(["log", "log1p", None]))
@@ -318,22 +310,12 @@ def test_a_scale_is_undone(values, scale):
     np.testing.assert_allclose(label.numpy(), oracle, rtol=1e-12)
     np.testing.assert_allclose(target.restore(label).numpy(), values, rtol=1e-9)
     if scale == "log":
-        with pytest.raises(DataError, match="0 has no log") as caught:
-            target.encode(pd.DataFrame({"y": [1.0, 0.0]}))
-        assert caught.value.row == 1
+        refused(DataError, "row 1: 0 has no log", lambda: target.encode(pd.DataFrame({"y": [1.0, 0.0]})))
     refused(DataError, "no scale", lambda: Target.fit(FRAME, "yn", scale="log"))
 
 
-class Two:
+class Two(Memory):
     """Predicts two numbers: its fold's number of training rows and a row's own x."""
-
-    name, learns, beside = "two", True, False
-
-    def __init__(self) -> None:
-        self.trace = Trace()
-
-    def fresh(self):
-        return Two()
 
     def fit(self, train, valid=None, *, seed=0, device=None):
         self.n = len(train)
@@ -347,7 +329,7 @@ class Two:
 def test_predictions_of_several_numbers_and_rows_that_no_fold_scores():
     data = rows("multilabel", [[0.0, 1]] * 6, n_outputs=2)
     scored = torch.tensor([False, False, True, True, True, True])
-    cross = CrossFit([Two()], 6, 2, scored=scored)
+    cross = CrossFit([Two("two")], 6, 2, scored=scored)
     for inside, outside in (([2, 3], [0, 1]), ([4, 5], [0, 1, 2, 3])):
         train, valid = torch.tensor(outside), torch.tensor(inside)
         cross.fold(data.take(train), data.take(valid), valid, data.take(torch.tensor([0, 5])), train_rows=train)
@@ -361,11 +343,10 @@ def test_predictions_of_several_numbers_and_rows_that_no_fold_scores():
 
 def test_repeated_folds_give_a_row_the_mean_and_no_fold_trains_on_a_row_that_it_scores():
     data = rows("regression", [0.0] * 4)
-    cross = CrossFit([Two()], 4, 0, repeated=True)
+    cross = CrossFit([Two("two")], 4, 0, repeated=True)
     every = torch.arange(4)
-    with pytest.raises(DataError, match="fold 0 is trained on a row that it scores") as caught:
-        cross.fold(data, data.take(every[1:2]), every[1:2], train_rows=every)
-    assert caught.value.row == 1
+    words, one = "row 1: fold 0 is trained on a row that it scores", every[1:2]
+    refused(DataError, words, lambda: cross.fold(data, data.take(one), one, train_rows=every))
     for inside in ([0, 1], [2, 3], [0], [1, 2, 3]):
         valid = torch.tensor(inside)
         train = every[~torch.isin(every, valid)]
