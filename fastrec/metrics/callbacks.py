@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fastrec._core.ranks import all_rows
 from fastrec.errors import DataError
-from fastrec.metrics import ranking as metrics
 from fastrec.metrics import registry
 from fastrec.metrics.ranking import check_integers, cut, flat_tensor
 
@@ -136,8 +135,18 @@ class RegistryMetric(Metric):
         return {**self.__dict__, **dropped, "_epoch_groups": None, "_epoch_weight": None}
 
 
-class _ListMetric(RegistryMetric):
-    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name; a missing score ranks last.
+class _OneScore(RegistryMetric):
+    """A metric of one score a row, which may be missing: it ranks last."""
+
+    _widest, _takes = 2, "Ranking metrics take [b], [b, 1] or two-class [b, 2]"
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """Score one epoch; the metric itself would refuse missing scores."""
+        return self.metric.function(targets, flat_tensor(preds, "predictions"), groups=groups, weight=None)
+
+
+class _ListMetric(_OneScore):
+    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name.
 
     ``groups``: each validation row's list, integers ``[n]`` in the loader's order, or a function learner → groups. They
     are not pickled: set ``groups`` again on a loaded metric before validating with it. ``options`` are passed to the
@@ -145,7 +154,6 @@ class _ListMetric(RegistryMetric):
     """
 
     base_name: ClassVar[str]
-    _widest, _takes = 2, "Ranking metrics take [b], [b, 1] or two-class [b, 2]"
 
     def __init__(self, groups: Any = None, k: int | None = None, **options: Any) -> None:
         cut(k)  # a bad k should fail here, not after the first epoch
@@ -154,11 +162,6 @@ class _ListMetric(RegistryMetric):
         super().__init__(replace(metric, name=name, function=partial(metric.function, k=k, **options)), groups)
         pair = torch.tensor([1.0, 0.0])
         self.score(pair, pair, torch.zeros(2, dtype=torch.int64))  # and so should a bad option
-
-    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """Score one epoch."""
-        # Call the function directly, because the metric refuses missing scores.
-        return self.metric.function(targets, preds, groups=groups, weight=None)
 
 
 class MRR(_ListMetric):
@@ -188,17 +191,11 @@ class MAP(_ListMetric):
     base_name = "map"
 
 
-class AUC(RegistryMetric):
+class AUC(_OneScore):
     """Area under the ROC curve over all validated rows for ``Learner(metrics=…)``."""
-
-    _widest, _takes = _ListMetric._widest, _ListMetric._takes
 
     def __init__(self) -> None:
         super().__init__(replace(registry.get_metric("auc"), tasks=("binary",)))
-
-    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
-        """Score one epoch."""
-        return metrics.auc(preds, targets)
 
 
 def fastai_metric(

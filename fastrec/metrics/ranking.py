@@ -163,18 +163,10 @@ def cut(k: int | None) -> int:
     return int(k)
 
 
-# Ranking metrics over groups (lists, sessions, users): vectorised, in float64, on whatever device the scores are.
-#
 # A *group* is one list of candidates. Groups are any integers, in any order, and need not be contiguous. A candidate is
-# relevant when its label is above 0. Two rules apply unless an argument changes them:
-#
-# - **Ties count against the model** (``ties='worst'``): for MRR the rank of a relevant candidate is the number of
-#   candidates in its list whose score is at or above its own; for NDCG, recall and MAP the less relevant of equal
-#   scores come first. A model that gives everything the same score gains nothing from the order of the rows.
-# - **A missing score ranks last**: NaN is below every number, minus infinity included, and equal to other NaN.
-#
-# A group without a relevant candidate counts as 0 (``empty='zero'``) or is left out (``empty='skip'``).
-# ``MRR``, ``NDCG``, ``Recall``, ``MAP`` and ``AUC`` are the same metrics for a fastai ``Learner``.
+# relevant when its label is above 0. Ties count against the model unless ``ties`` says otherwise, so that equal scores
+# gain nothing from the order of the rows. A missing score ranks last: NaN is below every number, minus infinity
+# included, and equal to other NaN.
 
 
 def mrr(
@@ -225,17 +217,15 @@ def reciprocal_ranks(
 
 def score_groups(
     metric: Callable[..., float], scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst"
-) -> tuple[Tensor, Tensor]:
-    """Score every group separately, by ``gauc`` (without k and ties) or another metric of lists; see :func:`mrr`.
+) -> Tensor:
+    """Score every group separately, in ascending order, by ``gauc`` (without k and ties) or another metric of lists.
 
-    Returns group ids ``[g]`` in ascending order, and their scores ``[g]`` float64. A group without a relevant candidate
-    scores 0; ``gauc`` gives NaN for a group with a single class.
+    A group without a relevant candidate scores 0; ``gauc`` gives NaN for a group with a single class. See :func:`mrr`.
     """
     lists = prepare(scores, labels, groups)
     if metric is gauc:
-        return lists.ids, _auc_by_group(lists)[0]
-    values = _BY_GROUP[metric](lists, k, ties)
-    return lists.ids, torch.where(lists.has_relevant, values, 0.0)
+        return _auc_by_group(lists)[0]
+    return torch.where(lists.has_relevant, _BY_GROUP[metric](lists, k, ties), 0.0)
 
 
 def ndcg(

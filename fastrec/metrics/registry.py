@@ -84,12 +84,12 @@ class Metric:
             return None
         target, p = paired(y, prediction)
         of, *rest = (self.function.keywords.get(n) for n in ("function", "k", "ties"))
-        return ranking.score_groups(of, p, target, groups, k=rest[0], ties=rest[1] or "worst")[1]
+        return ranking.score_groups(of, p, target, groups, k=rest[0], ties=rest[1] or "worst")
 
     @property
     def is_own(self) -> bool:
         """Whether its function is a user's own, which cannot be saved."""
-        return isinstance(self.function, OwnFunction | LostFunction)
+        return isinstance(self.function, OwnFunction)
 
     def to_state(self) -> dict[str, Any]:
         """Return all but the function, as JSON values."""
@@ -98,7 +98,7 @@ class Metric:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Metric:
         """Make a metric from its ``to_state``; it cannot be computed."""
-        return cls(**{**state, "tasks": tuple(state["tasks"]), "function": LostFunction(state["name"])})
+        return cls(**{**state, "tasks": tuple(state["tasks"]), "function": OwnFunction(None, state["name"])})
 
     def better(self, a: float, b: float) -> bool:
         """Return whether ``a`` is better than ``b``; NaN is worse than every number."""
@@ -173,12 +173,15 @@ def as_metric(
 
 
 class OwnFunction:
-    """Wrapper of a user's function, called with NumPy arrays and with ``groups`` and ``weight`` if it takes them."""
+    """Wrapper of a user's function, called with NumPy arrays and with ``groups`` and ``weight`` if it takes them.
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    The function of a metric that was read from a file is None.
+    """
+
+    def __init__(self, function: Callable[..., Any] | None, name: str) -> None:
         self.function, self.name = function, name
         try:
-            parameters = dict(inspect.signature(function).parameters)
+            parameters = {} if function is None else dict(inspect.signature(function).parameters)
         except ValueError:  # a function written in C may lack a signature
             parameters = {}
         any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -187,23 +190,14 @@ class OwnFunction:
 
     def __call__(self, y: Tensor, p: Tensor, *, groups: Any, weight: Tensor | None) -> float:
         """Call the function."""
+        if self.function is None:
+            problem = f"{self.name} is a metric of one's own, and its function is not in the file"
+            raise DataError(problem, remedy="Give the estimator the metric again (stop_by=), or make it anew")
         if weight is not None and "weight" not in self.takes:
             remedy = "Let it take weight=None, and use it"
             raise DataError(f"{self.name} takes no weights", column="weight", remedy=remedy)
         given = {"groups": _as_array(groups), "weight": _as_array(weight)}
         return float(self.function(_as_array(y), _as_array(p), **{n: given[n] for n in given if n in self.takes}))
-
-
-@dataclass(frozen=True)
-class LostFunction:
-    """Placeholder for the user's function in a metric that was read from a file."""
-
-    name: str
-
-    def __call__(self, *_: Any, **__: Any) -> float:
-        """Raise an error."""
-        remedy = "Give the estimator the metric again (stop_by=), or make it anew"
-        raise DataError(f"{self.name} is a metric of one's own, and its function is not in the file", remedy=remedy)
 
 
 def _as_array(x: Any) -> Any:
@@ -300,10 +294,9 @@ def get_metric(name: str | Metric) -> Metric:
         raise DataError(f"there is no metric {name!r}", remedy=remedy)
     if not at and not entry.optional and entry.parameter:
         raise DataError(f"{base} needs a number", remedy=f"Write {base}@{entry.usual}, with your {entry.parameter}")
-    options: dict[str, Any] = {}
-    if entry.parameter:  # None: the whole list
-        options[entry.parameter] = _parsed(str(name), entry.parameter, text) if at else None
-    name = f"{base}@{options[entry.parameter]}" if at else base
+    value = _parsed(str(name), entry.parameter, text) if at else None  # None: the whole list
+    options = {entry.parameter: value} if entry.parameter else {}
+    name = f"{base}@{value}" if at else base
     function = partial(entry.function, **options) if options else entry.function
     return Metric(name, function, entry.greater_is_better, entry.wants, entry.tasks, entry.needs_groups)
 

@@ -24,17 +24,6 @@ def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
     return (values * w).sum(0) / w.sum(0)
 
 
-def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
-    """Integrate the cumulated ``w y`` over the weights, rows from high to low, equal values as one step."""
-    w = torch.ones_like(y) if weight is None else weight
-    order = torch.sort(order_by, descending=True, stable=True).indices
-    ends = last_of_runs(order_by[order])
-    zero = y.new_zeros(1)
-    gained = torch.cat([zero, (w * y)[order].cumsum(0)[ends]])
-    seen = torch.cat([zero, w[order].cumsum(0)[ends]])
-    return ((gained[1:] + gained[:-1]) / 2 * seen.diff()).sum()
-
-
 def last_of_runs(values: Tensor) -> Tensor:
     """Return the end of each run of equal neighbours of ``[n]`` values."""
     change = values[1:] != values[:-1]
@@ -155,10 +144,8 @@ def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
     return target, p
 
 
-# Metrics of classes and their probabilities: formulas on checked float64 tensors, for the registry.
-#
-# Each takes a target and a prediction of the shapes above. Metrics of classes need only counts (hits, true rows and
-# predicted rows of each class, on the last axis). ``thresholds.py`` can therefore evaluate every cut point at once.
+# Metrics of classes need only counts (hits, true rows and predicted rows of each class, on the last axis), so that
+# ``thresholds.py`` can evaluate every cut point at once.
 
 
 class Counts(NamedTuple):
@@ -272,13 +259,8 @@ def _count(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
         true, predicted = both[: len(y)], both[len(y) :]
     k = max(int(both.max()) + 1, 2)
     right = true == predicted
-    of_hits = None if weight is None else weight[right]
-    sums = (
-        torch.bincount(true[right], of_hits, k),
-        torch.bincount(true, weight, k),
-        torch.bincount(predicted, weight, k),
-    )
-    return Counts(*(s.double() for s in sums))
+    hits = true[right], None if weight is None else weight[right]
+    return Counts(*(torch.bincount(codes, w, k).double() for codes, w in (hits, (true, weight), (predicted, weight))))
 
 
 def _count_labels(y: Tensor, p: Tensor, weight: Tensor | None) -> Counts:
@@ -345,13 +327,9 @@ def _each_against_the_rest(one: Callable[[Tensor, Tensor], float], y: Tensor, p:
     return sum(defined) / len(defined) if defined else float("nan")
 
 
-# Metrics of numbers: formulas on checked float64 tensors, for the registry.
-#
-# Target and prediction are ``[n]`` or ``[n, t]``; several targets are averaged. A target outside a metric's domain
-# (such as a negative one under a logarithm) is refused. A prediction outside makes the metric infinite, its limit
-# there, so that such a model loses but nothing stops.
-
-_INF = float("inf")
+# Metrics of numbers. Target and prediction are ``[n]`` or ``[n, t]``; several targets are averaged. A target outside a
+# metric's domain (such as a negative one under a logarithm) is refused. A prediction outside makes the metric infinite,
+# its limit there, so that such a model loses but nothing stops.
 
 
 def rmse(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
@@ -368,7 +346,7 @@ def rmsle(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the root of the mean squared difference of log(1 + value); infinite if a prediction is -1 or less."""
     _refuse(y <= -1, "is -1 or less, under a logarithm of 1 + value")
     if bool((p <= -1).any()):
-        return _INF
+        return torch.inf
     return rmse(y.log1p(), p.log1p(), weight=weight)
 
 
@@ -407,7 +385,7 @@ def poisson_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -
     """Compute the mean of 2 (y log(y / p) - y + p) (McCullagh and Nelder 1989, table 2.1); infinite if a p is <= 0."""
     _refuse(y < 0, "is below 0, where counts start")
     if bool((p <= 0).any()):
-        return _INF
+        return torch.inf
     return float(mean_of(2 * (torch.xlogy(y, y / p) - y + p), weight).mean())
 
 
@@ -415,7 +393,7 @@ def gamma_deviance(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> 
     """Compute the mean of 2 (log(p / y) + y / p - 1) (McCullagh and Nelder 1989, table 2.1); infinite if p <= 0."""
     _refuse(y <= 0, "is 0 or less, where the deviance is infinite")
     if bool((p <= 0).any()):
-        return _INF
+        return torch.inf
     return float(mean_of(2 * ((p / y).log() + y / p - 1), weight).mean())
 
 
@@ -431,8 +409,14 @@ def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     if bool((y == y[0]).all()):
         return float("nan")
     y = y - y.min()  # this moves the diagonal, but not the quotient
-    diagonal = (w * y).sum() * w.sum() / 2
-    return float((area_under_steps(y, p, w) - diagonal) / (area_under_steps(y, y, w) - diagonal))
+
+    def above_diagonal(by: Tensor) -> Tensor:
+        order = torch.sort(by, descending=True, stable=True).indices
+        ends, zero = last_of_runs(by[order]), y.new_zeros(1)  # equal values are one step
+        gained, seen = (torch.cat([zero, v[order].cumsum(0)[ends]]) for v in (w * y, w))
+        return ((gained[1:] + gained[:-1]) / 2 * seen.diff()).sum() - (w * y).sum() * w.sum() / 2
+
+    return float(above_diagonal(p) / above_diagonal(y))
 
 
 def _relative_error(y: Tensor, p: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -177,9 +177,6 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
     return places
 
 
-# A row is above a cut if its prediction is greater. Cuts that are learned and scored on the same rows are optimistic:
-# ``cross_fitted_classes`` learns the cuts of each fold on the others.
-
 _OF_COUNTS: dict[str, Callable[[row_metrics.Counts], Tensor]] = {
     "accuracy": row_metrics.accuracy_of,
     "balanced_accuracy": row_metrics.balanced_accuracy_of,
@@ -215,13 +212,15 @@ def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: An
     target, p = one_column(y, probability)
     check_binary(target)
     w = row_weights(weight, p)
-    order = torch.sort(p, stable=True).indices
-    ends = last_of_runs(p[order])
-    cuts = between(p[order][ends])
+    rows = _SortedRows(target, p, torch.ones_like(p) if w is None else w)
     formula = None if isinstance(chosen.function, OwnFunction) else _OF_COUNTS.get(chosen.name)
     if formula is None:
-        return _searched(cuts, lambda t: chosen(target, (p > t).double(), weight=w), chosen)
-    return _best_cut(cuts, formula(_counts_at_cuts(target[order], None if w is None else w[order], ends)))
+        return _searched(rows.cuts, lambda t: chosen(target, (p > t).double(), weight=w), chosen)
+    below = torch.stack([rows.below(rows.w * of) for of in (1 - rows.y, rows.y)])  # of class 0, of class 1
+    total = below[:, -1:]
+    predicted = torch.stack([below.sum(0), (total - below).sum(0)], 1)
+    hits = torch.stack([below[0], total[1] - below[1]], 1)
+    return _best_cut(rows.cuts, formula(row_metrics.Counts(hits, total.T.expand_as(hits), predicted)))
 
 
 def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> float:
@@ -236,20 +235,6 @@ def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> 
         place = int((cuts[tried] == best).nonzero()[0, 0])
         first, last = int(tried[max(place - 1, 0)]), int(tried[min(place + 1, len(tried) - 1)])
     return best
-
-
-def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> row_metrics.Counts:
-    """Count for the cuts below all of the sorted rows and above each of their runs: ``[m + 1, 2]``."""
-    w = torch.ones_like(y) if w is None else w
-    zero = y.new_zeros(1)
-    below = torch.stack([torch.cat([zero, (w * of).cumsum(0)[ends]]) for of in (1 - y, y)])  # of class 0, of class 1
-    total = below[:, -1:]
-    above = total - below
-    return row_metrics.Counts(
-        torch.stack([below[0], above[1]], 1),
-        total.T.expand(len(ends) + 1, 2),
-        torch.stack([below.sum(0), above.sum(0)], 1),
-    )
 
 
 def _best_cut(cuts: Tensor, values: Tensor) -> float:

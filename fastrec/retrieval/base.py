@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 import torch
 from scipy.sparse import csr_matrix, diags
 
@@ -16,16 +15,6 @@ from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError, refuse_rows
 from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.state import Saved
-
-
-def ids_of(ids: Any, name: str = "item") -> pa.Array:
-    """Return ids of any library as an Arrow array."""
-    if not len(ids):
-        return pa.array([], pa.int64())
-    found = as_column(ids, name=name).to_arrow()
-    found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
-
 
 # Interactions as a sparse matrix, and operations on such matrices.
 
@@ -52,30 +41,14 @@ def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> t
     return *known, csr_matrix((largest, (pairs // shape[1], pairs % shape[1])), shape=shape)
 
 
-def binary(matrix: csr_matrix) -> csr_matrix:
-    """Set all weights to 1."""
-    return csr_matrix((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
 def row_sums(matrix: csr_matrix) -> np.ndarray:
     """Return float64 ``[rows]``."""
     return np.asarray(matrix.sum(axis=1)).ravel()
 
 
-def scaled(matrix: csr_matrix, *, rows: np.ndarray | None = None, columns: np.ndarray | None = None) -> csr_matrix:
-    """Multiply rows and columns by one number each."""
-    if rows is not None:
-        matrix = diags(rows) @ matrix
-    if columns is not None:
-        matrix = matrix @ diags(columns)
-    return csr_matrix(matrix)
-
-
 def without_diagonal(matrix: csr_matrix) -> csr_matrix:
     """Drop the diagonal of a square matrix."""
-    coo = matrix.tocoo()
-    off = coo.row != coo.col
-    return csr_matrix((coo.data[off], (coo.row[off], coo.col[off])), shape=matrix.shape)
+    return csr_matrix(matrix - diags(matrix.diagonal()))
 
 
 def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:
@@ -94,7 +67,7 @@ class CollaborativeFilter(Saved, ABC):
     """Learns from pairs of users and items, then scores any pair: higher is likelier.
 
     A pair given to ``fit`` has seen its own answer (``seen`` tells which): score other pairs. An unknown user or item
-    scores 0.
+    scores 0. Before ``fit``, methods raise ``NotFittedError``.
 
     Your own class defines ``_learn`` and ``_rows``. ``scores_rows``: whether scores depend on a user's row alone, so
     that unknown users' rows can be scored.
@@ -137,7 +110,6 @@ class CollaborativeFilter(Saved, ABC):
         """Score pairs of ids: float64 ``[n]`` on the CPU; 0 for an unknown user or item.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: the lengths differ.
         """
         who, what = self._codes(users, items)
@@ -166,7 +138,6 @@ class CollaborativeFilter(Saved, ABC):
             (ties: more interactions).
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: ``k`` is below 1.
         """
         if k < 1:
@@ -177,7 +148,14 @@ class CollaborativeFilter(Saved, ABC):
         usual = np.argsort(-np.diff(self._matrix.tocsc().indptr), kind="stable")  # most interactions first
         parts: list[tuple[np.ndarray, ...]] = []
         for a, b in self._blocks(len(codes)):
-            scores = self._all_scores(codes[a:b], exclude_seen)[:, usual]
+            scores = np.zeros((b - a, len(usual)))
+            known = np.flatnonzero(codes[a:b] >= 0)
+            if len(known):
+                scores[known] = self._rows(codes[a:b][known])
+                if exclude_seen:
+                    row, item = self._matrix[codes[a:b][known]].nonzero()
+                    scores[known[row], item] = -np.inf
+            scores = scores[:, usual]
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
             best = np.take_along_axis(scores, order, 1)
             row, place = np.nonzero(best > -np.inf)
@@ -239,17 +217,6 @@ class CollaborativeFilter(Saved, ABC):
     def _blocks(self, count: int) -> Iterator[tuple[int, int]]:
         step = max(1, limits.BLOCK // max(1, self._matrix.shape[1]))
         return ((a, min(a + step, count)) for a in range(0, count, step))
-
-    def _all_scores(self, codes: np.ndarray, exclude_seen: bool) -> np.ndarray:
-        """Score all items for users by number, -1 for unknown ones; seen items get -inf."""
-        result = np.zeros((len(codes), self._matrix.shape[1]))
-        known = np.flatnonzero(codes >= 0)
-        if len(known):
-            result[known] = self._rows(codes[known])
-            if exclude_seen:
-                row, item = self._matrix[codes[known]].nonzero()
-                result[known[row], item] = -np.inf
-        return result
 
 
 class Popularity(CollaborativeFilter):

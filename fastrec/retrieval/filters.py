@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
 from scipy.sparse.linalg import svds
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.retrieval.base import CollaborativeFilter, largest_of_rows, row_sums, scaled, without_diagonal
+from fastrec.retrieval.base import CollaborativeFilter, largest_of_rows, row_sums, without_diagonal
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table.column import rows_of
 from fastrec.table.state import saved_name
@@ -189,7 +189,7 @@ class ItemKNN(CollaborativeFilter):
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         counts = np.diff(matrix.indptr).astype(float)
-        used = scaled(matrix, rows=counts**-self.user_power) if self.user_power else matrix
+        used = csr_matrix(diags(counts**-self.user_power) @ matrix) if self.user_power else matrix
         shared = without_diagonal(used.T @ used).tocoo()
         squares = row_sums(used.multiply(used).T)
         norms = squares[shared.row] ** (1 - self.asymmetry) * squares[shared.col] ** self.asymmetry
@@ -208,7 +208,6 @@ class ItemKNN(CollaborativeFilter):
             fewer.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: the lengths differ.
         """
         who, what = self._codes(users, items)
@@ -245,7 +244,7 @@ class UserKNN(CollaborativeFilter):
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         counts = np.diff(matrix.tocsc().indptr).astype(float)
-        used = scaled(matrix, columns=counts**-self.item_power) if self.item_power else matrix
+        used = csr_matrix(matrix @ diags(counts**-self.item_power)) if self.item_power else matrix
         shared = without_diagonal(csr_matrix(used @ used.T)).tocoo()
         norms = np.sqrt(row_sums(used.multiply(used)))
         similar = shared.data / (norms[shared.row] * norms[shared.col] + self.shrink)
@@ -276,8 +275,8 @@ class RP3Beta(CollaborativeFilter):
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         popularity = row_sums(matrix.T)
         to_item = self._to_items(matrix)
-        to_user = scaled(csr_matrix(matrix.T), rows=1 / popularity).power(self.alpha)
-        walk = scaled(without_diagonal(to_user @ to_item), columns=popularity**-self.beta)
+        to_user = csr_matrix(diags(1 / popularity) @ matrix.T).power(self.alpha)
+        walk = csr_matrix(without_diagonal(to_user @ to_item) @ diags(popularity**-self.beta))
         return {"first": csr_matrix(to_item), "walk": largest_of_rows(walk, self.k)}
 
     def _rows(self, users: np.ndarray) -> np.ndarray:
@@ -285,7 +284,7 @@ class RP3Beta(CollaborativeFilter):
 
     def _to_items(self, matrix: csr_matrix) -> csr_matrix:
         sums = row_sums(matrix)
-        return csr_matrix(scaled(matrix, rows=1 / np.where(sums > 0, sums, 1)).power(self.alpha))
+        return csr_matrix(diags(1 / np.where(sums > 0, sums, 1)) @ matrix).power(self.alpha)
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
         """Score histories, see ``CollaborativeFilter.score_rows``."""
@@ -313,7 +312,7 @@ class SpectralFilter(CollaborativeFilter):
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         degree = row_sums(csr_matrix(matrix.T))
-        normal = scaled(matrix, rows=row_sums(matrix) ** -0.5, columns=degree**-0.5)
+        normal = csr_matrix(diags(row_sums(matrix) ** -0.5) @ matrix @ diags(degree**-0.5))
         k = min(self.factors, min(matrix.shape) - 1)
         vectors = np.zeros((0, matrix.shape[1]))
         if k > 0 and self.alpha:  # v0 makes the iteration start from the same place every time
@@ -341,7 +340,7 @@ class HistoryFilter(SessionModel):
         DataError: the filter scores only the users of ``fit``.
     """
 
-    learned = ("filter", "_popular")
+    learned = ("filter", "_popular", "_columns")
 
     def __init__(self, filter: CollaborativeFilter, *, decay: float | None = None) -> None:
         filter.check_scores_rows()
@@ -356,11 +355,7 @@ class HistoryFilter(SessionModel):
         there = sessions.values > 0
         self.filter.fit(rows_of(sessions.offsets)[there], sessions.values[there])
         self._popular = torch.bincount(sessions.values[there], minlength=len(self._known())).float()
-        self._find_columns()
-
-    def _find_columns(self) -> None:
-        """Find the filter's column of every code; -1: none."""
-        self._columns = torch.from_numpy(self.filter.encode_items(torch.arange(len(self._known()))))
+        self._columns = torch.from_numpy(self.filter.encode_items(torch.arange(len(self._known()))))  # -1: none
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         columns, (rows, steps) = self._columns[sessions.values], sessions.steps()
@@ -377,7 +372,3 @@ class HistoryFilter(SessionModel):
         out[:, known] = found[:, self._columns[known]]
         out[torch.bincount(rows[kept], minlength=len(sessions)) == 0] = self._popular
         return out
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self._find_columns()

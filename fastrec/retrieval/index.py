@@ -49,11 +49,6 @@ class Approximate:
             return f"{self.base.nlist} lists, {self.dial} probed, {self.factor} k compared exactly"
         return f"{self.dial} candidates"
 
-    @property
-    def pays(self) -> bool:
-        """Whether it is faster than comparing all vectors."""
-        return self.kind != "ivf" or 4 * self.dial <= self.base.nlist
-
     def harder(self) -> bool:
         """Double the effort; return False at the limit."""
         if self.dial >= self.farthest:
@@ -177,7 +172,11 @@ class Index(Saved):
         self._found: Approximate | None = None
         self.kind, self.recall = "exact", 1.0
         if kind != "exact" and (kind != "auto" or len(self.vectors) > limits.INDEX_FEW):
-            self._choose(kind, recall, None if queries is None else self._checked(queries, "queries"))
+            found = (graph if kind == "hnsw" else inverted_file)(self.vectors)
+            reached = self._tune(found, recall, None if queries is None else self._checked(queries, "queries"))
+            # if a quarter of the lists is not enough, exact search is as fast
+            if kind != "auto" or (reached >= recall and 4 * found.dial <= found.base.nlist):
+                self._found, self.kind, self.recall = found, found.kind, reached
         how = "exact, every vector is compared"
         if self._found is not None:
             how = f"{self.kind} ({self._found.text}), recall@{limits.INDEX_AT} {self.recall:.4f} measured"
@@ -251,14 +250,6 @@ class Index(Saved):
         super()._restore(state)
         if self._found is not None:
             self._found = Approximate.from_state(self._found, self.vectors)
-
-    def _choose(self, kind: Kind, goal: float, queries: Tensor | None) -> None:
-        """Build an index that reaches the goal, or the requested kind as good as it gets."""
-        name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
-        found = build(self.vectors)
-        recall = self._tune(found, goal, queries)
-        if (recall >= goal and found.pays) or kind != "auto":
-            self._found, self.kind, self.recall = found, name, recall
 
     def _tune(self, found: Approximate, goal: float, queries: Tensor | None) -> float:
         """Increase the effort until held-out queries reach the goal, or to its limit; return the measured recall."""
@@ -445,9 +436,8 @@ def neighbour_overlap(one: Vectors, other: Vectors, k: int = 10) -> float:
     asked = torch.arange(0, len(theirs), -(-len(theirs) // limits.OVERLAP_QUERIES))
     near = []
     for vectors in (one.values[codes[theirs] - 1], other.values[theirs]):
-        found, _ = Index(vectors, metric="cosine", kind="exact", verbose=False).search(vectors[asked], k + 1)
-        others = found != asked.unsqueeze(1)
-        near.append(found[others & (others.cumsum(1) <= k)].view(-1, k))
+        found = Index(vectors, metric="cosine", kind="exact", verbose=False).similar(asked, k)
+        near.append(found["neighbour"].integer().view(-1, k))
     return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
 
 

@@ -129,8 +129,7 @@ class RankedCandidates(SessionModel):
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         models = {n: {"class": saved_name(type(m)), "settings": m.settings()} for n, m in self.models.items()}
-        names = ("k", "share", "most", "negatives", "rounds")
-        return {"models": models, **{n: getattr(self, n) for n in names}}
+        return {**super().settings(), "models": models}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         past, late = by_time(sessions, self.share)
@@ -138,7 +137,16 @@ class RankedCandidates(SessionModel):
         began = time.monotonic()
         until = None if minutes is None else began + 60 * minutes
         self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
-        self._grow(asked, seed, None if minutes is None else began + limits.RANKED_CANDIDATES_SHARE * 60 * minutes)
+        parts, labels = [], []
+        for table in self._candidates.stream(asked):
+            label = self._candidates.label(table, asked.target)
+            rows = sample_negatives(table, label, self.negatives, seed=seed)
+            parts.append(_matrix(self._features(table, asked))[rows])
+            labels.append(label[rows])
+        y = torch.cat(labels)
+        stops = [] if minutes is None else [_StopAt(began + limits.RANKED_CANDIDATES_SHARE * 60 * minutes)]
+        # without a right candidate, the first model's scores are used
+        self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
         self._fit_models(sessions, seed, until, 1)
 
     def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
@@ -156,17 +164,6 @@ class RankedCandidates(SessionModel):
         own.items = next(iter(self.models.values())).items
         sources = {n: ModelSource(m, fitted=True) for n, m in self.models.items()}
         self._candidates = Candidates({**sources, "own": own}, {**self.k, "own": limits.RANKED_CANDIDATES_FEW})
-
-    def _grow(self, asked: SessionFrame, seed: int, until: float | None) -> None:
-        parts, labels = [], []
-        for table in self._candidates.stream(asked):
-            label = self._candidates.label(table, asked.target)
-            rows = sample_negatives(table, label, self.negatives, seed=seed)
-            parts.append(_matrix(self._features(table, asked))[rows])
-            labels.append(label[rows])
-        y, stops = torch.cat(labels), [] if until is None else [_StopAt(until)]
-        # without a right candidate, the first model's scores are used
-        self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
 
     def _scored(self, sessions: SessionFrame) -> tuple[Tensor, Tensor, Tensor]:
         """Return all candidates: sessions, codes, and scores, 0 for a session's least."""

@@ -118,7 +118,7 @@ class SessionModel(Saved, ABC):
     """Base of models that learn from sessions and score every item as the next of a session: higher is likelier.
 
     Scores are float32 ``[b, len(items)]`` by the codes of the training vocabulary (``items``); code 0 (no item) is
-    -inf. Sessions with another vocabulary are recoded first.
+    -inf. Sessions with another vocabulary are recoded first. Before ``fit``, methods raise ``NotFittedError``.
 
     Your own class defines ``_fit`` and ``_block``, and its learned state as ``Saved`` describes.
     """
@@ -162,9 +162,6 @@ class SessionModel(Saved, ABC):
         Yields:
             Session numbers int64 ``[b]`` and their scores float32 ``[b, len(items)]`` on the CPU, which may be changed.
             Every session comes once, also an empty one.
-
-        Raises:
-            NotFittedError: ``fit`` was not called.
         """
         return ((rows, scores.cpu()) for rows, scores in self._blocks(sessions))
 
@@ -179,11 +176,7 @@ class SessionModel(Saved, ABC):
             yield rows, scores
 
     def standard_scores(self, sessions: SessionFrame) -> torch.Tensor:
-        """Return scores with mean 0 and deviation 1 in every session: float32 ``[n, codes]``.
-
-        Raises:
-            NotFittedError: ``fit`` was not called.
-        """
+        """Return scores with mean 0 and deviation 1 in every session: float32 ``[n, codes]``."""
         sessions = checked(sessions).recode(self._known())
         return standardised(of_all(self.score(sessions), sessions), len(sessions.items.reserved))
 
@@ -201,7 +194,6 @@ class SessionModel(Saved, ABC):
             there are fewer.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: ``k`` is below 1.
         """
         sessions = checked(sessions).recode(self._known())
@@ -224,13 +216,13 @@ def target_ranks(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         target: codes int64 ``[b]``; 0: an unknown item.
 
     Returns:
-        int64 ``[b]``; the number of codes if the target is never shown.
+        int64 ``[b]``; its largest number if the target is never shown.
     """
     own = scores.gather(1, target.unsqueeze(1))
     codes = torch.arange(scores.shape[1], device=scores.device)
     better = (scores > own).sum(1) + ((scores == own) & (codes < target.unsqueeze(1))).sum(1)
     shown = (target > 0) & (own.squeeze(1) > -torch.inf)
-    return torch.where(shown, better + 1, scores.shape[1])
+    return torch.where(shown, better + 1, torch.iinfo(torch.int64).max)
 
 
 def sequence_metrics(

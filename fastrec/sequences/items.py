@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -23,40 +22,36 @@ from fastrec.table.column import offsets_of, rows_of
 # Sums of co-visitation for every item, without listing all pairs.
 
 
-@dataclass
-class Nearness:
-    """Weights of two events of a session as neighbours."""
+def near_items(
+    log: SessionFrame,
+    tables: tuple[Tensor, Tensor],
+    weights: Tensor,
+    of_item: Tensor,
+    k: int,
+    *,
+    gap: float | None = None,
+    cap: int = 1 << 14,
+) -> tuple[Tensor, Tensor]:
+    """Return each item's ``k`` nearest items, highest sum first, from sessions in the order of time.
 
-    after: Tensor  # float32: weights of the events 1, 2, … after one; those farther do not count
-    before: Tensor  # the same before it
-    weights: Tensor | None = None  # float32 ``[events]``: of an event as a neighbour; None: all 1
-    times: Tensor | None = None  # float64 ``[events]`` in seconds; None: not known
-    farthest: float = float("inf")  # seconds between neighbours, at most
-    cap: int = 1 << 14  # how many of an item's events are looked at: the last of the log
-
-
-def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
-    """Return each item's ``k`` nearest items, highest sum first, from packed sessions in the order of time.
-
-    ``of_item`` is a factor above 0 for each item as a neighbour, float32 ``[items]``. Returns codes int64 ``[items,
-    k]``, -1 where there are fewer, and sums of weights times factors, 0 there; ties: the lower code first.
+    ``tables`` are the weights of the events 1, 2, … after one, and before it, float32; farther ones, and those more
+    than ``gap`` seconds away, do not count. ``weights`` are those of events as neighbours, float32 ``[events]``, and
+    ``of_item`` a factor above 0 for each item as one, float32 ``[items]``. An item's last ``cap`` events are looked at.
+    Returns codes int64 ``[items, k]``, -1 where there are fewer, and sums of weights times factors, 0 there; ties: the
+    lower code first.
     """
-    rows = rows_of(offsets)
-    places = torch.argsort(values, stable=True)
-    starts = offsets_of(torch.bincount(values, minlength=len(of_item)))
+    postings = torch.argsort(log.values, stable=True), offsets_of(torch.bincount(log.values, minlength=len(of_item)))
     items = torch.full((len(of_item), k), -1, dtype=torch.int64)
     scores = torch.zeros(len(of_item), k)
-    weights = torch.ones(len(values)) if nearness.weights is None else nearness.weights
-    timed = nearness.times is not None and nearness.farthest < float("inf")
-    times = nearness.times.double() if timed else torch.zeros(0, dtype=torch.float64)
-    work = len(values) * (len(nearness.after) + len(nearness.before))
-    log, postings, tables = (values, offsets, rows), (places, starts), (nearness.after, nearness.before)
+    times = torch.zeros(0, dtype=torch.float64) if log.times is None or gap is None else log.times.double()
+    work = len(log.values) * sum(map(len, tables))
+    events, farthest = (log.values, log.offsets, rows_of(log.offsets)), float("inf") if gap is None else gap
     if compiled(work):
-        log, postings, tables = (tuple(view(x.contiguous()) for x in some) for some in (log, postings, tables))
-        given = (log, view(weights), view(times), nearness.farthest, tables, postings, nearness.cap)
+        events, postings, tables = (tuple(view(x.contiguous()) for x in some) for some in (events, postings, tables))
+        given = (events, view(weights), view(times), farthest, tables, postings, cap)
         shared(sessions().co_visits, *given, *map(view, (of_item, items, scores)), numbers=work)
     else:
-        _without_loops(log, weights, times, nearness, postings, of_item, items, scores)
+        _without_loops(events, weights, times, farthest, tables, postings, cap, of_item, items, scores)
     return items, scores
 
 
@@ -108,20 +103,20 @@ def near_to_all(
     return found, sums
 
 
-def _without_loops(log, weights, times, nearness, postings, of_item, items, scores):
+def _without_loops(events, weights, times, farthest, tables, postings, cap, of_item, items, scores):
     """Compute ``near_items`` without the compiled loop: NumPy, one item at a time."""
-    values, offsets, rows = (x.numpy() for x in log)
-    places, starts = (x.numpy() for x in postings)
+    (values, offsets, rows), (places, starts) = (tuple(x.numpy() for x in some) for some in (events, postings))
     weights, times, of_item, items, scores = (x.numpy() for x in (weights, times, of_item, items, scores))
-    table = torch.cat([nearness.before.flip(0), torch.zeros(1), nearness.after]).numpy()
-    away = np.arange(-len(nearness.before), len(nearness.after) + 1)
+    after, before = tables
+    table = torch.cat([before.flip(0), torch.zeros(1), after]).numpy()
+    away = np.arange(-len(before), len(after) + 1)
     for item, (lo, hi) in enumerate(pairwise(starts)):
-        p = places[max(lo, hi - nearness.cap) : hi, None]
+        p = places[max(lo, hi - cap) : hi, None]
         inside = (p + away >= offsets[rows[p]]) & (p + away < offsets[rows[p] + 1])
         q = (p + away).clip(0, max(len(values) - 1, 0))
         weight = table * weights[q] * (inside & (values[q] != item))
         if len(times):
-            weight = weight * (np.abs(times[q] - times[p]) <= nearness.farthest)
+            weight = weight * (np.abs(times[q] - times[p]) <= farthest)
         _keep_best(values[q][weight > 0], weight[weight > 0], items[item], scores[item], of_item)
 
 
@@ -208,8 +203,7 @@ class CoVisitation(SessionModel):
         weights = self._of_events(sessions)
         if self.recency is not None:
             weights = weights * torch.exp(-age / self.recency).float()[rows_of(sessions.offsets)]
-        given = Nearness(after, before, weights, sessions.times, float("inf") if self.gap is None else self.gap)
-        items, scores = near_items(sessions.values, sessions.offsets, factor, given, self.keep)
+        items, scores = near_items(sessions, (after, before), weights, factor, self.keep, gap=self.gap)
         scores *= (counts**-seen).float()[:, None]
         if self.hops == 2:
             items, scores = two_hops(items, scores, self.hop, self.keep)

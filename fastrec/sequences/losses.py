@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -89,15 +88,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
 # Negative sampling, with the chance of each item to be drawn.
 
 
-@dataclass(frozen=True)
-class BatchItems:
-    """Distinct items of a batch."""
-
-    codes: Tensor  # int64 ``[m]``
-    place: Tensor  # where among them each position's target stands, int64 ``[p]``
-    chance: Tensor  # that each was to be among them, ``[m]``, above 0
-
-
 class ItemDraw:
     """Draws negative items for whole batches, uniformly or by ``'popularity'``; code 0 is never drawn.
 
@@ -119,10 +109,11 @@ class ItemDraw:
             return torch.searchsorted(self.sums, point, right=True).clamp_(1, self.codes - 1)
         return torch.randint(1, max(self.codes, 2), (negatives,), device=self.device)
 
-    def among(self, target: Tensor, negatives: int) -> BatchItems:
-        """Return the batch's targets, int64 ``[p]``, and ``negatives`` drawn items.
+    def among(self, target: Tensor, negatives: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw ``negatives`` items beside the batch's targets, int64 ``[p]``.
 
-        An item's chance: to be among as many targets drawn by frequency, or among the negatives.
+        Returns the codes of all, int64 ``[m]``, where each target is among them, int64 ``[p]``, and each one's chance
+        above 0 to be among as many targets drawn by frequency, or among the negatives, ``[m]``.
         """
         drawn = torch.cat([target, self.draw(negatives)]) if negatives else target
         codes, place = torch.unique(drawn, return_inverse=True)
@@ -132,7 +123,7 @@ class ItemDraw:
         elif negatives:
             absent += torch.log1p(torch.tensor(-1.0 / max(self.codes - 1, 2))) * negatives
         chance = (-torch.expm1(absent)).clamp_min(1e-6)
-        return BatchItems(codes, place[: len(target)], chance)
+        return codes, place[: len(target)], chance
 
 
 # Losses of outputs and targets, over all items or over drawn ones.
@@ -148,6 +139,7 @@ class SessionLoss(nn.Module):
     """
 
     counts: Tensor | None = None
+    draw: ItemDraw | None = None  # of a loss of drawn items
 
     def forward(self, hidden: Tensor, target: Tensor, net: SessionNet) -> Tensor:
         """Return the mean over the positions with a target; 0 if there are none."""
@@ -189,17 +181,15 @@ class SampledSoftmax(SessionLoss):
     ) -> None:
         super().__init__()
         self.negatives, self.sampling, self.log_q, self.half = negatives, sampling, log_q, half
-        self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
         """Return the loss, see ``SessionLoss.of``."""
-        if self.draw is None:
-            self.draw = ItemDraw(net.items.codes, self.counts, self.sampling, device=target.device)
-        drawn = self.draw.among(target, self.negatives if self.sampling != "in_batch" else 0)
-        keys = net.keys(net.items(drawn.codes))
-        bias = -drawn.chance.log() if self.log_q else None
-        own = None if bias is None else -bias[drawn.place]
-        return linear_cross_entropy(query, keys, drawn.place, bias=bias, own=own, half=self.half)
+        self.draw = self.draw or ItemDraw(net.items.codes, self.counts, self.sampling, device=target.device)
+        codes, place, chance = self.draw.among(target, self.negatives if self.sampling != "in_batch" else 0)
+        keys = net.keys(net.items(codes))
+        bias = -chance.log() if self.log_q else None
+        own = None if bias is None else -bias[place]
+        return linear_cross_entropy(query, keys, place, bias=bias, own=own, half=self.half)
 
 
 class GoalLoss(SessionLoss):
@@ -240,7 +230,6 @@ class GBCE(SessionLoss):
         if not 0 <= calibration <= 1:
             raise DataError(f"calibration={calibration}", remedy="Give a number from 0 to 1")
         self.negatives, self.calibration = negatives, calibration
-        self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
         """Return the loss, see ``SessionLoss.of``."""
@@ -265,7 +254,6 @@ class BPRMax(SessionLoss):
     def __init__(self, negatives: int = 512, decay: float = 0.01) -> None:
         super().__init__()
         self.negatives, self.decay = negatives, decay
-        self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
         """Return the loss, see ``SessionLoss.of``."""

@@ -144,6 +144,8 @@ class SessionKNN(SessionModel):
         sample: how many of the latest sessions with a shared item are compared.
     """
 
+    learned = ("_log", "_of_session", "_of_item", "_decays")
+
     def __init__(self, *, k: int, sample: int, recency: Recency = None) -> None:
         if isinstance(recency, str) and recency != "held-out":
             raise DataError(f"there is no recency {recency!r}", remedy="Use a number, 'held-out' or None")
@@ -162,8 +164,14 @@ class SessionKNN(SessionModel):
         of_session, of_item, self._decays = self._weights(sessions)
         of_session = of_session if recency is None else of_session * torch.exp(-age / recency)
         self._of_session, self._of_item = of_session.float(), of_item.float()
-        self._index = SessionIndex.of(sessions.values, sessions.offsets, len(sessions.items))
-        self._prior = _popularity(self._index)
+        self._log = sessions.values, sessions.offsets
+        self._take()
+
+    def _take(self) -> None:
+        """Index the sessions; items that no neighbour has get scores by popularity, too small to reorder others."""
+        self._index = SessionIndex.of(*self._log, len(self._of_item))
+        sessions = self._index.starts.diff().float()
+        self._prior = sessions / sessions.max().clamp_min(1) * 1e-30
 
     def refit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
         """Learn from other sessions with the recency of the last ``fit``."""
@@ -196,20 +204,10 @@ class SessionKNN(SessionModel):
         factors = {"of_session": self._of_session, "of_item": self._of_item, "prior": self._prior}
         return self._index.score(values, sessions.offsets, self._decays, **factors, sample=self.sample, k=self.k)
 
-    def _state(self) -> dict[str, Any]:
-        index = {"values": self._index.values, "offsets": self._index.offsets}
-        return {**index, "of_session": self._of_session, "of_item": self._of_item, "decays": list(self._decays)}
-
     def _restore(self, state: dict[str, Any]) -> None:
-        self._index = SessionIndex.of(state["values"], state["offsets"], len(state["of_item"]))
-        self._of_session, self._of_item = state["of_session"], state["of_item"]
-        self._decays, self._prior = Decays(*state["decays"]), _popularity(self._index)
-
-
-def _popularity(index: SessionIndex) -> torch.Tensor:
-    """Return scores by popularity, float32 ``[codes]``, too small to change the order of any others."""
-    sessions = index.starts.diff().float()
-    return sessions / sessions.max().clamp_min(1) * 1e-30
+        super()._restore(state)
+        self._decays = Decays(*self._decays)  # a tuple comes back as a list
+        self._take()
 
 
 def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:

@@ -52,7 +52,7 @@ class SASRec(SessionNet):
         super().__init__(items, codings, **options)
         if bias is not None and self.task != "causal":
             raise DataError(f"{type(self).__name__} has no bias={bias!r}", remedy="Use a net that tells the next item")
-        shares = {"dropout": self.input.dropout.p, "attention_dropout": attention_dropout}
+        shares = {"dropout": self.dropout.p, "attention_dropout": attention_dropout}
         self.places = nn.Parameter(torch.zeros(self.max_len, items.width))
         self.bias = None if bias is None else AttentionBias(bias, blocks, heads, self.max_len)
         self.timed = bias in ("time", "both")
@@ -155,7 +155,7 @@ class XLNet(HiddenEventNet):
         super().__init__(items, codings, **options)
         self.start = nn.Parameter(torch.randn(items.width) * 0.02)
         self.apart = nn.Parameter(torch.zeros(blocks, heads, 2 * self.max_len + 1))
-        dropout = self.input.dropout.p
+        dropout = self.dropout.p
         self.blocks = nn.ModuleList(TransformerBlock(items.width, heads, dropout=dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(items.width)
 
@@ -204,7 +204,7 @@ class GRU4Rec(SessionNet):
         super().__init__(items, codings, **options)
         state = state or items.width
         self.gru = nn.GRU(items.width, state, layers, batch_first=True)
-        self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(state, items.width))
+        self.out = nn.Sequential(ByteDropout(self.dropout.p), nn.Linear(state, items.width))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
@@ -225,7 +225,7 @@ class NARM(SessionNet):
         self.gru = nn.GRU(items.width, state, batch_first=True)
         self.of_now, self.of_then = nn.Linear(state, state), nn.Linear(state, state, bias=False)
         self.weigh = nn.Linear(state, 1, bias=False)
-        self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(2 * state, items.width, bias=False))
+        self.out = nn.Sequential(ByteDropout(self.dropout.p), nn.Linear(2 * state, items.width, bias=False))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""

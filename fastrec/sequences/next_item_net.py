@@ -156,11 +156,7 @@ class NextItemNet(SessionModel):
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def item_vectors(self) -> Tensor:
-        """Return vectors of all codes, float32 ``[codes, width]``: scores are their products with ``session_vectors``.
-
-        Raises:
-            NotFittedError: ``fit`` was not called.
-        """
+        """Return vectors of all codes, float32 ``[codes, width]``; by ``session_vectors`` they give the scores."""
         self._known()
         self._keys = item_keys(self.model) if self._keys is None else self._keys
         return self._keys.T.float().cpu()
@@ -169,7 +165,6 @@ class NextItemNet(SessionModel):
         """Return vectors of sessions, float32 ``[n, width]``; zeros for an empty one.
 
         Raises:
-            NotFittedError: ``fit`` was not called.
             DataError: the side features are not those of the training.
         """
         sessions = sessions.recode(self._known())
@@ -212,7 +207,7 @@ class NextItemNet(SessionModel):
         codings = state["item_codings"]
         assert self.items is not None
         codes = len(self.items)
-        sides = {n: weights[f"input.items.side_{i}"][:codes] for i, n in enumerate(codings)}
+        sides = {n: weights[f"items.side_{i}"][:codes] for i, n in enumerate(codings)}
         items = ItemTower(codes, asked["width"], extra=kind.virtual, codings=codings, sides=sides)
         self.model = kind(items, state["codings"], **{**asked["options"], "max_len": state["max_len"]})
         self.model.heads = self._heads()

@@ -13,7 +13,8 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.imports import library_of
-from fastrec.errors import DataError, FastrecError, MissingColumnError, warn
+from fastrec._core.messages import refuse_absent
+from fastrec.errors import DataError, FastrecError, warn
 from fastrec.segments import lexical_order
 from fastrec.table import Column, Table, Vocab, as_column, concat
 from fastrec.table.column import lengths_of, offsets_of, packed, rows_of, runs
@@ -443,24 +444,8 @@ class SessionFrame:
         """Number of events of each session, int64 ``[n]``."""
         return lengths_of(self.offsets)
 
-    @property
-    def gaps(self) -> torch.Tensor:
-        """Time since the session's previous event, in the unit of ``times``, float64 ``[events]``; 0 at its start.
-
-        Raises:
-            DataError: the events have no times.
-        """
-        times = self.inputs(True)[-1]
-        gaps = times.diff(prepend=times[:1])
-        gaps[self.offsets[:-1][self.lengths > 0]] = 0.0
-        return gaps
-
     def inputs(self, timed: bool = False) -> list[torch.Tensor]:
-        """Return the inputs of nets, ``[events]`` each: items, side features and, if asked, times.
-
-        Raises:
-            DataError: times are asked for, and the events have none.
-        """
+        """Return the inputs of nets, ``[events]`` each: items, side features and, if asked, times (refused if none)."""
         if timed and self.times is None:
             raise DataError("the events have no times", remedy="Name the column of times (order=…)")
         return [self.values, *self.sides.values(), *([self.times] if timed else [])]
@@ -478,11 +463,7 @@ class SessionFrame:
         return found
 
     def ends_before(self, moment: float) -> torch.Tensor:
-        """Return the place after each session's last event before a moment, int64 ``[n]``.
-
-        Raises:
-            DataError: the events have no times.
-        """
+        """Return the place after each session's last event before a moment, int64 ``[n]``."""
         early = (self.inputs(True)[-1] < moment).long()
         return self.offsets[:-1].index_add(0, rows_of(self.offsets), early)  # times ascend within a session
 
@@ -492,11 +473,7 @@ class SessionFrame:
         return rows, self.offsets[rows + 1] - 1 - torch.arange(len(rows))
 
     def next_of_kinds(self, side: str, kinds: Sequence[str]) -> torch.Tensor:
-        """Return at each event the next item of each kind in its session, int64 ``[events, kinds]``; 0: none.
-
-        Raises:
-            MissingColumnError, DataError: as for ``kinds``.
-        """
+        """Return at each event the next item of each kind in its session, int64 ``[events, kinds]``; 0: none."""
         names, found = self.kinds(side), torch.zeros(len(self.values), len(kinds), dtype=torch.int64)
         ends, here = self.offsets[1:][rows_of(self.offsets)], torch.arange(len(self.values))
         for i, kind in enumerate(kinds):
@@ -513,9 +490,8 @@ class SessionFrame:
             MissingColumnError: there is no such side feature.
             DataError: it is a number.
         """
-        if side not in self.sides:
-            remedy = "Name it in SessionFrame(features=…)"
-            raise MissingColumnError("sessions have no such side feature", column=side, remedy=remedy)
+        remedy = "Name it in SessionFrame(features=…)"
+        refuse_absent([side], self.sides, "sessions have no such side feature", remedy=remedy)
         vocab = self.codings[side].vocab
         if vocab is None:
             raise DataError("it is a number, no kind of event", column=side, remedy="Make it text or a category")
@@ -554,12 +530,6 @@ class SessionFrame:
         made.times = None if self.times is None else self.times[places]
         made.sides = {n: v[places] for n, v in self.sides.items()}
         made.sessions = made.target = None
-        return made
-
-    def last(self, events: int) -> Self:
-        """Return each session's last events, at most ``events``."""
-        made = self.cut(torch.maximum(self.offsets[:-1], self.offsets[1:] - events), self.offsets[1:])
-        made.sessions, made.target = self.sessions, self.target
         return made
 
     def with_target(self) -> Self:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -77,8 +76,7 @@ class SessionBlend(SessionModel):
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments, the models left out."""
-        names = ("weights", "k", "share", "most", "hold", "exclude_seen")
-        return {n: getattr(self, n) for n in names}
+        return {n: v for n, v in super().settings().items() if n != "models"}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         if not self.models:
@@ -124,7 +122,7 @@ class SessionBlend(SessionModel):
         self._fit_all(train, seed, ends)
         assert asked.target is not None
         self.held = {"target": asked.target, "length": asked.lengths}
-        known, best = self._best_of_each(asked)
+        codes, scores, best = self._best_of_each(asked)
         shown = dict(zip(self.models, best, strict=True))
         popular = self.popular_beside()
         if popular is not None:
@@ -136,18 +134,23 @@ class SessionBlend(SessionModel):
         if len(self.models) == 1:
             self.weights = even
         else:
-            self._weigh(known)
+            self._weigh(codes, scores, asked.target)
 
     def popular_beside(self) -> PopularItems | None:
         """Return an unfitted popularity baseline; None if one is among the models."""
         there = "popularity" in self.models or any(isinstance(m, PopularItems) for m in self.models.values())
         return None if there else PopularItems()
 
-    def _weigh(self, known: _Candidates) -> None:
-        """Choose the weights with the best NDCG; never worse than the best single model."""
+    def _weigh(self, codes: Tensor, scores: Tensor, target: Tensor) -> None:
+        """Choose the weights with the best NDCG; never worse than the best single model.
+
+        A few items per session suffice to try many weights: ``codes`` are int64 ``[n, c]``, ascending (an item may be
+        there twice), ``scores`` of each model float32 ``[n, c, models]``, and ``target`` the right items, ``[n]``.
+        """
+        ranks = partial(_ranks, codes, scores, target, k=self.k)
 
         def ndcg(weights: list[float]) -> float:
-            return mean_gains(known.ranks(weights, self.k), self.k)[f"ndcg@{self.k}"]
+            return mean_gains(ranks(weights), self.k)[f"ndcg@{self.k}"]
 
         names = range(len(self.models))
         alone = max(([float(i == j) for i in names] for j in names), key=ndcg)
@@ -163,13 +166,11 @@ class SessionBlend(SessionModel):
                     break
             found.append(weights)
         self.weights = max(found[::-1], key=ndcg)
-        self.held["blend"] = known.ranks(self.weights, self.k)
+        self.held["blend"] = ranks(self.weights)
         self.valid["blend"] = mean_gains(self.held["blend"], self.k)
 
-    def _best_of_each(self, sessions: SessionFrame) -> tuple[_Candidates, list[Tensor]]:
+    def _best_of_each(self, sessions: SessionFrame) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return the union of the models' best items with all their scores; and each one's ``k`` best, ``[n, k]``."""
-        target = sessions.target
-        assert target is not None
         order, parts, tops = [], [], []
         for rows, scores in self._parts(sessions):
             for s in scores:
@@ -180,8 +181,8 @@ class SessionBlend(SessionModel):
             order.append(rows)
             parts.append((codes, torch.stack([s.gather(1, codes) for s in scores], 2)))
         rows = torch.argsort(torch.cat(order))
-        found = _Candidates(torch.cat([c for c, _ in parts])[rows], torch.cat([s for _, s in parts])[rows], target)
-        return found, list(torch.cat(tops, 1)[:, rows])
+        codes, scores = (torch.cat(x)[rows] for x in zip(*parts, strict=True))
+        return codes, scores, list(torch.cat(tops, 1)[:, rows])
 
     def _parts(self, sessions: SessionFrame) -> Any:
         """Yield blocks of sessions, and each model's standardised scores of them."""
@@ -226,26 +227,18 @@ class SessionBlend(SessionModel):
         return found
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    """A few items per session on which many weights can be tried."""
-
-    codes: Tensor  # int64 ``[n, c]``, ascending; an item may stand there twice
-    scores: Tensor  # of each model, float32 ``[n, c, models]``
-    target: Tensor  # the right items, int64 ``[n]``
-
-    def ranks(self, weights: Sequence[float], k: int) -> Tensor:
-        """Return the targets' ranks under some weights, int64 ``[n]``; ``k + 1``: not among the candidates."""
-        total = self.scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
-        again = torch.zeros_like(self.codes, dtype=torch.bool)
-        again[:, 1:] = self.codes[:, 1:] == self.codes[:, :-1]
-        total = total.masked_fill(again | (self.codes == 0), -torch.inf)
-        same = (self.codes == self.target.unsqueeze(1)) & ~again & (self.target > 0).unsqueeze(1)
-        place = same.long().argmax(1, keepdim=True)
-        own = total.gather(1, place)
-        before = torch.arange(total.shape[1]) < place
-        ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
-        return torch.where(same.any(1), ranks, k + 1)
+def _ranks(codes: Tensor, scores: Tensor, target: Tensor, weights: Sequence[float], *, k: int) -> Tensor:
+    """Return the targets' ranks under some weights, int64 ``[n]``; ``k + 1``: not among the codes."""
+    total = scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
+    again = torch.zeros_like(codes, dtype=torch.bool)
+    again[:, 1:] = codes[:, 1:] == codes[:, :-1]
+    total = total.masked_fill(again | (codes == 0), -torch.inf)
+    same = (codes == target.unsqueeze(1)) & ~again & (target > 0).unsqueeze(1)
+    place = same.long().argmax(1, keepdim=True)
+    own = total.gather(1, place)
+    before = torch.arange(total.shape[1]) < place
+    ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
+    return torch.where(same.any(1), ranks, k + 1)
 
 
 def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

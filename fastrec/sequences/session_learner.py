@@ -371,7 +371,8 @@ class SessionLoader(DataLoader):
         items, *sides = (v[index].masked_fill_(~inside, 0) for v in self._inputs)
         asked = TASKS[self.task](items, ends - starts, sides, len(self.sessions.items), self.masked, generator)
         if "mask" in self.augment:
-            asked.hide(limits.AUGMENTATION_MASKED, len(self.sessions.items), generator)
+            drawn = torch.rand(asked.items.shape, generator=generator).to(starts.device) < limits.AUGMENTATION_MASKED
+            asked.items = torch.where(drawn & (asked.items > 0), len(self.sessions.items), asked.items)
         if self._asked is not None:
             asked.target = self._asked[index[:, :-1]].masked_fill_(asked.items.eq(0).unsqueeze(2), 0)
         return (asked.items, asked.lengths, *asked.sides, asked.target)

@@ -87,23 +87,6 @@ class ItemTower(nn.Module):
         self.table.weight[: self.codes][known, : vectors.shape[1]] = vectors[known].to(self.table.weight)
 
 
-class EventInput(nn.Module):
-    """Sum of an event's item vector and side features, coded by ``codings``."""
-
-    def __init__(self, items: ItemTower, codings: Sequence[Coding] = (), *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.items = items
-        self.readers = nn.ModuleList(_reader(c, items.width) for c in codings)
-        self.dropout = ByteDropout(dropout)
-
-    def forward(self, codes: Tensor, *sides: Tensor) -> Tensor:
-        """Return inputs ``[b, L, width]`` of codes ``[b, L]`` and side features ``[b, L]``."""
-        inputs = self.items(codes)
-        for reader, side in zip(self.readers, sides, strict=True):
-            inputs = inputs + reader(side)
-        return self.dropout(inputs)
-
-
 def _reader(coding: Coding, width: int) -> nn.Module:
     if coding.vocab is None:
         return _NumberInput(coding.width, width)
@@ -136,11 +119,6 @@ class BatchTargets:
     lengths: Tensor  # how many of them count, int64 ``[b]``
     sides: list[Tensor]  # of the same events, ``[b, L]`` each
     target: Tensor  # int64 ``[b, L]``, 0 where nothing is asked
-
-    def hide(self, share: float, mask: int, generator: torch.Generator) -> None:
-        """Replace a share of the inputs by the virtual item ``mask``; targets stay."""
-        drawn = torch.rand(self.items.shape, generator=generator).to(self.items.device) < share
-        self.items = torch.where(drawn & (self.items > 0), mask, self.items)
 
 
 def causal(items: Tensor, lengths: Tensor, sides: list[Tensor], *_: Any) -> BatchTargets:
@@ -282,7 +260,8 @@ class SessionNet(nn.Module):
         cosine: float | None = 14.0,
     ) -> None:
         super().__init__()
-        self.input = EventInput(items, codings, dropout=dropout)
+        self.items, self.dropout = items, ByteDropout(dropout)
+        self.readers = nn.ModuleList(_reader(c, items.width) for c in codings)
         self.max_len, self.cosine, self.codings = max_len, cosine, list(codings)
         self.heads: GoalHeads | None = None  # of a net with several goals
         self.goal = 0  # the one that it is asked for
@@ -292,10 +271,12 @@ class SessionNet(nn.Module):
         """Number of events that it can read to predict the next one."""
         return self.max_len
 
-    @property
-    def items(self) -> ItemTower:
-        """The items' vectors."""
-        return self.input.items
+    def input(self, codes: Tensor, *sides: Tensor) -> Tensor:
+        """Return the sums of events' item vectors and side features, ``[b, L, width]``; arguments are ``[b, L]``."""
+        inputs = self.items(codes)
+        for reader, side in zip(self.readers, sides, strict=True):
+            inputs = inputs + reader(side)
+        return self.dropout(inputs)
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""

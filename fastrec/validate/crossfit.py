@@ -19,35 +19,11 @@ from fastrec.errors import DataError, refuse
 from fastrec.validate.rows import Rows
 
 
-class Model(Protocol):
-    """A model that ``CrossFit`` can train; see ``fastrec.estimators.Estimator``."""
-
-    name: str
-    trace: Any
-    beside: bool
-    learns: bool
-    time_limit: float | None
-
-    def fresh(self) -> Model:
-        """Return an untrained copy with the same settings."""
-
-    def start_anew(self) -> None:
-        """Let the next ``fit`` begin from scratch. (Called only in ``CrossFit.cold_folds``.)"""
-
-    def fit(
-        self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None, **unlabeled: Any
-    ) -> Model:
-        """Learn from rows; if the model has ``wants_unlabeled``, from those of ``unlabeled=`` too."""
-
-    def predict(self, data: Any) -> torch.Tensor:
-        """Return predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
-
-
 @dataclass
 class Trained:
     """A fold's model and its predictions."""
 
-    model: Model
+    model: Any
     oof: torch.Tensor  #: float64 ``[m]`` or ``[m, k]``: its predictions of the fold's rows
     test: torch.Tensor  #: float64 ``[n_test]`` or ``[n_test, k]``
 
@@ -73,7 +49,7 @@ class Predictions:
     test: torch.Tensor  #: float64 ``[n_test]`` or ``[n_test, k]``: mean over the folds' models
     curves: list[dict[str, float]] = field(default_factory=list)  #: records of training, each with its ``fold``
     importance: dict[str, float] = field(default_factory=dict)  #: feature → gain, mean over the folds
-    models: list[Model] = field(default_factory=list)  #: the folds' models
+    models: list[Any] = field(default_factory=list)  #: the folds' models
     #: ``folds_digest`` of the folds used for ``oof``; None: not made by ``CrossFit``. A stack accepts only predictions
     #: made with its own folds
     folds: str | None = None
@@ -94,7 +70,7 @@ class CrossFit:
     model, and each of its models has been scored out of fold.
 
     Args:
-        models: the models to train.
+        models: the models to train, such as ``fastrec.estimators.Estimator``.
         size: the number of training rows.
         test_size: the number of test rows, 0 or more.
         seed: the seed of all random numbers; fold k's models get ``seed + k``.
@@ -107,7 +83,7 @@ class CrossFit:
 
     def __init__(
         self,
-        models: Sequence[Model],
+        models: Sequence[Any],
         size: int,
         test_size: int,
         *,
@@ -214,7 +190,7 @@ class CrossFit:
                 problem = f"fold {len(self._rows)} is trained on a row that it scores"
                 raise DataError(problem, row=row, remedy="Leave the fold's rows out of what its models are trained on")
 
-    def _train_or_leave(self, model: Model, **about: Any) -> Trained | None:
+    def _train_or_leave(self, model: Any, **about: Any) -> Trained | None:
         """Return the trained model; None: it cannot learn, but others do."""
         try:
             return self._train(model, **about)
@@ -227,7 +203,7 @@ class CrossFit:
 
     def _train(
         self,
-        model: Model,
+        model: Any,
         *,
         k: int,
         train: Rows | None,

@@ -18,8 +18,6 @@ from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.frames import row_count
 from fastrec.table.keys import UNITS_PER_SECOND, is_text
 
-# Rows → the fold of each: at random, stratified by class, by a hash of the key that must not be split, or both.
-
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
     """Assign each row its validation fold: rows with the same key share a fold, whatever else is in the table.
@@ -104,10 +102,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
         if bins < 2:
             raise DataError(f"{bins} bins", column=column.name, remedy="Use 2 or more, or 0 for classes")
         values = column.number().cpu()
-        known = values[~values.isnan()].sort().values
-        edges = known[(torch.arange(1, bins) * len(known)) // bins] if len(known) else known
-        codes = torch.where(values.isnan(), 0, torch.searchsorted(edges, values, right=True) + 1)
-        return codes, f"{bins} quantile bins of {column.name}"
+        return quantile_bins(values, ~values.isnan(), bins), f"{bins} quantile bins of {column.name}"
     codes = coded.codes.cpu()
     counts = torch.bincount(codes, minlength=coded.size)[1:]
     if len(counts) and int(counts.max()) < folds:
@@ -122,6 +117,13 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
         told += f" fewer rows than the {folds} folds, class {value!r} {rows}: some folds are without "
         warn(f"column {column.name!r}: {told}{'it' if count == 1 else 'them'}")
     return codes, f"the classes of {column.name}"
+
+
+def quantile_bins(values: torch.Tensor, known: torch.Tensor, bins: int) -> torch.Tensor:
+    """Return each value's bin, of about equal counts: int64 ``[n]`` from 1; 0 if it is not ``known``."""
+    inside = values[known].sort().values
+    edges = inside[(torch.arange(1, bins) * len(inside)) // bins] if len(inside) else inside
+    return torch.where(known, torch.searchsorted(edges, values, right=True) + 1, 0)
 
 
 def has_fractions(column: Column) -> bool:
@@ -281,7 +283,7 @@ class Times(NamedTuple):
     def moment(self, ticks: float) -> str:
         """Format a time given in ticks."""
         if self.per_second is None:
-            return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
+            return self.shown(ticks)
         at = np.datetime64(ticks, _UNITS[self.per_second])
         return str(next((d for d in map(at.astype, ("M8[D]", "M8[m]", "M8[s]")) if d == at), at)).replace("T", " ")
 
@@ -328,12 +330,8 @@ def in_one_unit(times: Times, others: Times) -> tuple[Times, Times]:
     # The finer unit represents the values of the coarser one exactly.
     if times.per_second is not None and others.per_second is not None:
         finest = max(times.per_second, others.per_second)
-        return _scaled(times, finest), _scaled(others, finest)
+        one, other = (Times(t.ticks * (finest // t.per_second), finest, t.name) for t in (times, others))
+        return one, other
     if times.ticks.dtype == others.ticks.dtype:
         return times, others
     return times._replace(ticks=times.ticks.double()), others._replace(ticks=others.ticks.double())
-
-
-def _scaled(times: Times, per_second: int) -> Times:
-    assert times.per_second is not None
-    return Times(times.ticks * (per_second // times.per_second), per_second, times.name)

@@ -59,9 +59,6 @@ class Folds:
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
         self.method, self.why = method, why
         self._count = int(self._layers.max()) + 1
-        self._check()
-
-    def _check(self) -> None:
         odd = self._train.keys() - set(range(self._count))
         if odd:
             raise DataError(f"there are training rows of fold {min(odd)}, and no such fold", remedy="Leave them out")

@@ -15,12 +15,18 @@ import xgboost as xgb
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics import Interval, auc
-from fastrec.metrics.intervals import interval_of
+from fastrec.metrics.intervals import interval_of, sorted_auc
 from fastrec.table import Column, Table, column_names, concat
 from fastrec.table.keys import is_text
-from fastrec.validate.cuts import Times, given_times, has_fractions, in_one_unit, stratified_folds, times_of
-
-# Train and test rows → how the test was cut (by time, by group or at random), and the evidence.
+from fastrec.validate.cuts import (
+    Times,
+    given_times,
+    has_fractions,
+    in_one_unit,
+    quantile_bins,
+    stratified_folds,
+    times_of,
+)
 
 AUTO = "auto"
 _TIME_WORDS = re.compile(
@@ -57,10 +63,8 @@ def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group
             return Mirror("group", *found, folds)
     elif group is not None:
         return Mirror("group", group, f"by {group}, as asked", folds)
-    looked = (
-        f"of {len(names)} columns in train and test, none has times that are later in test, and none groups rows of "
-    )
-    return Mirror("random", None, looked + "which test has only new groups: test looks cut at random", folds)
+    why = f"of {len(names)} columns in train and test, none has times that are later in test, and none groups rows of "
+    return Mirror("random", None, why + "which test has only new groups: test looks cut at random", folds)
 
 
 def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
@@ -232,7 +236,9 @@ def adversarial_validation(
     folds = stratified_folds(from_test.long(), limits.ADVERSARIAL_FOLDS, seed=seed)
     codes = [both[n].coded().in_order().codes for n in names]
     scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
-    rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
+    few = [both[n].kind == "category" or int(c.max()) <= 64 for n, c in zip(names, codes, strict=True)]
+    binned = [c if as_is else quantile_bins(c, c > 0, 64) for as_is, c in zip(few, codes, strict=True)]
+    rates = [_rates(bins, from_test, folds) for bins in binned]
     # Rates come from the other folds: values that are equally frequent on both sides come out below one half.
     alone = [max(auc(rate, from_test), 0.5) for rate in rates]
     shifts = sorted(map(ColumnShift, names, gains, alone), key=lambda c: (-c.gain, -c.auc))
@@ -267,15 +273,6 @@ def _cross_fitted(
     return scores, (gains / max(gains.sum(), 1e-300)).tolist()
 
 
-def _binned(column: Column, codes: torch.Tensor, bins: int = 64) -> torch.Tensor:
-    """Bin a column's values: one bin per category, quantile bins for many numbers; 0 = missing."""
-    if column.kind == "category" or int(codes.max()) <= bins:
-        return codes
-    known = codes[codes > 0].sort().values
-    edges = known[(torch.arange(1, bins) * len(known)) // bins]
-    return torch.where(codes > 0, torch.searchsorted(edges, codes, right=True) + 1, 0)
-
-
 def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> torch.Tensor:
     """Return the smoothed share of test rows in each row's bin among the other folds' rows: float64 ``[n]``.
 
@@ -292,13 +289,10 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
 
 def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
     """Return the area with its percentile bootstrap interval, resampling each side's rows; ties count half."""
-    is_test = labels.numpy() > 0
-    # Counting distinct scores makes a resample a sum, without a sort.
-    distinct, place = np.unique(scores, return_inverse=True)
-    sides, size = (place[is_test], place[~is_test]), len(distinct)
-    rng = np.random.default_rng(seed)
-    draws = np.empty(500)
-    for i in range(500):
-        above, below = (np.bincount(s[rng.integers(0, len(s), len(s))], minlength=size) for s in sides)
-        draws[i] = above @ (np.cumsum(below) - 0.5 * below) / (float(len(sides[0])) * len(sides[1]))
-    return interval_of(auc(scores, labels), draws)
+    area, rng = sorted_auc(labels, torch.from_numpy(scores)), np.random.default_rng(seed)
+    sides = [np.flatnonzero(labels.numpy() > 0), np.flatnonzero(labels.numpy() == 0)]
+    draws = []
+    for _ in range(500):
+        drawn = np.concatenate([side[rng.integers(0, len(side), len(side))] for side in sides])
+        draws.append(area(torch.from_numpy(np.bincount(drawn, minlength=len(scores)))))
+    return interval_of(auc(scores, labels), np.array(draws))

@@ -9,10 +9,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from fastrec.errors import DataError, MissingColumnError, refuse
+from fastrec._core.messages import refuse_absent
+from fastrec.errors import DataError, refuse
+from fastrec.metrics.ranking import choice
+from fastrec.metrics.registry import TASKS
 from fastrec.segments.groups import as_of
 from fastrec.table import Table
-from fastrec.validate.target import Task, check_label, check_task
+from fastrec.validate.target import Task, check_label
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +81,7 @@ class ListEvents:
         shared = [session, *order, item, *([time] if time else [])]
         of_log = [*shared, *cats, *conts]
         for table, names, where in ((candidates, [*shared, lists], "candidates"), (log, of_log, "the log")):
-            absent = next((n for n in names if n not in table), None)
-            if absent is not None:
-                remedy = f"There are {', '.join(table.names)}"
-                raise MissingColumnError(f"{where} lack it", column=absent, remedy=remedy)
+            refuse_absent(names, table.names, f"{where} lack it")
         groups = candidates[lists].group_numbers().cpu()
         # The first row represents its list: the as-of join is over lists, not candidates.
         first = torch.ones(len(groups), dtype=torch.bool)
@@ -175,7 +175,7 @@ class Rows:
     events: ListEvents | None = None
 
     def __post_init__(self) -> None:
-        check_task(self.task)
+        choice(self.task, "task", TASKS)
         if not isinstance(self.table, Table):
             problem = f"{type(self).__name__} was given a {type(self.table).__name__}, no Table"
             raise DataError(problem, remedy="Read it: Table.read(df)")

@@ -10,18 +10,12 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError, refuse, refuse_rows
+from fastrec.metrics.ranking import choice
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
 from fastrec.table.state import Saved
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
-
-
-def check_task(task: str) -> Task:
-    """Return the task, if it exists."""
-    if task not in TASKS:
-        raise DataError(f"there is no task {task!r}", remedy=f"Give one of {', '.join(TASKS)}")
-    return task  # type: ignore[return-value]
 
 
 def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
@@ -66,7 +60,7 @@ class Target(Saved):
         self, names: str | Sequence[str], task: Task, *, classes: Vocab | None = None, scale: Scale | None = None
     ) -> None:
         self.names = [names] if isinstance(names, str) else list(names)
-        self.task, self.classes, self.scale = check_task(task), classes, scale
+        self.task, self.classes, self.scale = choice(task, "task", TASKS), classes, scale
         if scale not in (None, "log", "log1p") or (scale is not None and task != "regression"):
             remedy = "Give 'log' or 'log1p', for a regression task"
             raise DataError(f"a {task} target has no scale {scale!r}", remedy=remedy)
@@ -99,7 +93,7 @@ class Target(Saved):
         for column in columns:
             if not len(column) or bool(column.is_missing().all()):
                 raise DataError("the target has no value", column=column.name, remedy="Give rows with a target")
-        task = _task_of(columns) if task is None else check_task(task)  # inferred from the values, or as given
+        task = _task_of(columns) if task is None else choice(task, "task", TASKS)
         if len(names) > 1 and task not in ("multilabel", "regression"):
             remedy = "Give one column"
             raise DataError(f"a {task} task has one target, not {len(names)}", column=names[1], remedy=remedy)

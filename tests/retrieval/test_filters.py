@@ -4,16 +4,14 @@ from collections import Counter
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from sklearn.metrics.pairwise import cosine_similarity
 
 from fastrec._core import limits
-from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
+from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.retrieval import (
     EASE,
     CollaborativeFilter,
@@ -25,7 +23,7 @@ from fastrec.retrieval import (
     SpectralFilter,
     UserKNN,
 )
-from fastrec.table.state import known_classes
+from fastrec.table.state import known_classes, load_state, save_state
 from tests._core.refusals import refused
 from tests.sequences.helpers import frame, scores_of
 
@@ -76,19 +74,11 @@ def test_ease_of_some_items_is_ease_without_the_others(matrix):
     refused(DataError, "reg=0", lambda: EASE(reg=0))
 
 
-def test_item_knn_sums_cosines(matrix):
-    cosines = cosine_similarity(matrix.T)
-    np.fill_diagonal(cosines, 0)
-    np.testing.assert_allclose(all_scores(ItemKNN(), matrix), matrix @ cosines)
-
-
 def test_item_knn_shrinks_and_holds_back_users_and_neighbours(matrix):
     used = matrix / (matrix > 0).sum(1, keepdims=True) ** 0.5
-    similar = np.zeros((N_ITEMS, N_ITEMS))
-    for i in range(N_ITEMS):
-        for j in range(N_ITEMS):
-            squares = (used[:, i] ** 2).sum() ** 0.8, (used[:, j] ** 2).sum() ** 0.2
-            similar[i, j] = 0 if i == j else used[:, i] @ used[:, j] / (squares[0] * squares[1] + 1.5)
+    squares = (used**2).sum(0)
+    similar = used.T @ used / (np.outer(squares**0.8, squares**0.2) + 1.5)
+    np.fill_diagonal(similar, 0)
     for row in similar:
         row[np.argsort(-row)[4:]] = 0
     found = all_scores(ItemKNN(k=4, shrink=1.5, asymmetry=0.2, user_power=0.5), matrix)
@@ -107,15 +97,10 @@ def test_user_knn_sums_cosines_of_users(matrix):
 
 
 def test_rp3beta_walks_three_steps(matrix):
-    expected = np.zeros_like(matrix)
     to_item, to_user = matrix / matrix.sum(1, keepdims=True), (matrix / matrix.sum(0)).T
-    for u in range(N_USERS):
-        for first in range(N_ITEMS):
-            for other in range(N_USERS):
-                for last in range(N_ITEMS):
-                    if last != first:
-                        steps = to_item[u, first] * to_user[first, other] * to_item[other, last]
-                        expected[u, last] += steps**0.8 / matrix[:, last].sum() ** 0.4
+    steps = np.einsum("uf,fo,ol->ufl", to_item**0.8, to_user**0.8, to_item**0.8)
+    steps[:, np.arange(N_ITEMS), np.arange(N_ITEMS)] = 0  # a walk that comes back
+    expected = steps.sum(1) / matrix.sum(0) ** 0.4
     np.testing.assert_allclose(all_scores(RP3Beta(alpha=0.8, beta=0.4), matrix), expected)
 
 
@@ -241,28 +226,11 @@ def test_every_class_is_tried():
     assert ours == {type(make()).__name__ for make in MODELS.values()}
 
 
-def test_ids_may_be_of_any_kind(make):
-    expected = fitted(make).score(EVERY.user, EVERY.item)
-    assert expected.dtype == torch.float64
-    text = [pa.array([f"{prefix}{v:03d}" for v in values]) for prefix, values in (("u", PAIRS.user), ("i", PAIRS.item))]
-    asked = [f"u{v:03d}" for v in EVERY.user], [f"i{v:03d}" for v in EVERY.item]
-    torch.testing.assert_close(make().fit(*text).score(*asked), expected, rtol=0, atol=0)
-    tensors = [torch.tensor(PAIRS[n].to_numpy()) for n in ("user", "item")]
-    torch.testing.assert_close(make().fit(*tensors).score(EVERY.user, EVERY.item), expected, rtol=0, atol=0)
-
-
 def test_order_of_rows_and_repeats_do_not_matter(make):
     expected = fitted(make, weight=np.full(len(PAIRS), 2.0)).score(EVERY.user, EVERY.item)
     twice = pd.concat([PAIRS, PAIRS.iloc[:30]]).assign(w=np.r_[np.full(len(PAIRS), 2.0), np.ones(30)])
     twice = twice.sample(frac=1, random_state=0)
     torch.testing.assert_close(fitted(make, twice, twice.w).score(EVERY.user, EVERY.item), expected, rtol=0, atol=0)
-
-
-def test_a_pair_scores_the_same_among_others_and_alone(make):
-    model = fitted(make)
-    some = EVERY.sample(40, random_state=1, replace=True)
-    expected = [float(model.score([u], [i])[0]) for u, i in some.itertuples(index=False)]
-    np.testing.assert_allclose(model.score(some.user, some.item), expected, atol=1e-12)
 
 
 def test_blocks_do_not_change_scores(make, monkeypatch):
@@ -271,11 +239,6 @@ def test_blocks_do_not_change_scores(make, monkeypatch):
     monkeypatch.setattr(limits, "BLOCK", 20)
     torch.testing.assert_close(model.score(EVERY.user, EVERY.item), expected, rtol=0, atol=1e-12)
     pd.testing.assert_frame_equal(model.recommend(range(20), 4).to_pandas(), best)
-
-
-def test_weights_matter(make):
-    heavy = fitted(make, weight=np.linspace(1, 9, len(PAIRS))).score(EVERY.user, EVERY.item)
-    assert not torch.equal(heavy, fitted(make).score(EVERY.user, EVERY.item))
 
 
 def test_seen_are_the_pairs_of_fit(make):
@@ -322,23 +285,8 @@ def test_save_and_load(make, tmp_path):
     again.save(tmp_path / "m")  # over the earlier one
     other = EASE if not isinstance(model, EASE) else ItemKNN
     refused(DataError, rf"{type(model).__name__}.*no {other.__name__}", lambda: other.load(tmp_path / "m"))
-
-
-def test_damage_is_named(tmp_path):
-    with pytest.raises(MissingFileError):
-        CollaborativeFilter.load(tmp_path)
-    refused(NotFittedError, "ItemKNN", lambda: ItemKNN().save(tmp_path / "none"))
-    fitted(MODELS["ItemKNN"]).save(tmp_path / "m")
-    path = tmp_path / "m" / "state.json"
-    whole = path.read_text()
-    path.write_text(whole.replace('"shrink"', '"shrunk"'))
+    save_state(tmp_path / "m", {**load_state(tmp_path / "m"), "settings": {"shrunk": 1}})
     refused(UnreadableFileError, "shrunk", lambda: CollaborativeFilter.load(tmp_path / "m"))
-    path.write_text(whole.replace('"ItemKNN"', '"Nobody"'))
-    refused(DataError, r"'Nobody'.*not known", lambda: CollaborativeFilter.load(tmp_path / "m"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("years of work")
-    with pytest.raises(WriteError):
-        fitted(MODELS["ItemKNN"]).save(tmp_path / "other")
 
 
 def test_bad_input_is_named(make):
@@ -356,13 +304,6 @@ def test_bad_input_is_named(make):
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 5)), min_size=1, max_size=30))
 def test_any_small_history_is_learned(rows):
-    users, items, weights = map(list, zip(*rows))
-    largest: dict[tuple[int, int], int] = {}
-    for u, i, w in rows:
-        largest[u, i] = max(w, largest.get((u, i), 0))
     for make in MODELS.values():
-        scores = make().fit(users, items, weights).score(*np.indices((7, 7)).reshape(2, -1))
+        scores = make().fit(*map(list, zip(*rows))).score(*np.indices((7, 7)).reshape(2, -1))
         assert torch.isfinite(scores).all()
-    model = Popularity().fit(users, items, weights)
-    for i in set(items):
-        assert model.score([users[0]], [i]).item() == sum(w for (_, item), w in largest.items() if item == i)

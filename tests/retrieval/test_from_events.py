@@ -81,12 +81,9 @@ def test_users_with_times_are_cut_at_one_moment(form):
     groups = [u for u in before if set(after.get(u, ())) & set(counts)]
     expected = {(u, i): float(i in after[u]) for u in groups for i in counts}
     assert scores_by_pair(train, "label") == expected
-    assert scores_by_pair(train, "item_idle") == {
-        (u, i): early["when"].max() - early["when"][early["what"] == i].max() for u, i in expected
-    }
-    assert scores_by_pair(train, "session_idle") == {
-        (u, i): early["when"].max() - early["when"][early["who"] == u].max() for u, i in expected
-    }
+    for name, column, place in (("session_idle", "who", 0), ("item_idle", "what", 1)):
+        last = early.groupby(column)["when"].max()
+        assert scores_by_pair(train, name) == {p: early["when"].max() - last[p[place]] for p in expected}
     assert len(test) == log["who"].nunique() * log["what"].nunique()
 
 
@@ -171,24 +168,23 @@ def test_kinds_say_what_is_a_positive_and_what_was_only_shown():
     train, _ = made_of(log, **options, negatives=2)
     early, late = log[log["when"] < 7200], log[log["when"] >= 7200]
     acts = early[early["kind"] != "view"]
-    bought, counts = late[late["kind"] == "buy"], Counter(acts["what"])
-    pairs = set(zip(bought["who"], bought["what"]))
-    assert {p for p, label in scores_by_pair(train, "label").items() if label} == {
-        p for p in pairs if p[0] in set(acts["who"]) and p[1] in set(early["what"])
+
+    def of_kind(part: pd.DataFrame, kind: str) -> Counter:
+        return Counter(zip(part["who"][part["kind"] == kind], part["what"][part["kind"] == kind]))
+
+    pairs, seen_later, counts = set(of_kind(late, "buy")), set(of_kind(late, "view")), Counter(acts["what"])
+    known, labels = set(early["what"]), scores_by_pair(train, "label")
+    assert {p for p, label in labels.items() if label} == {
+        p for p in pairs if p[0] in set(acts["who"]) and p[1] in known
     }
-    assert scores_by_pair(train, "popular_score") == {(u, i): counts[i] for u, i in scores_by_pair(train, "label")}
-    seen_later = set(zip(late["who"][late["kind"] == "view"], late["what"][late["kind"] == "view"]))
-    groups = set(train["who"])
-    rows = set(zip(train["who"], train["what"]))
-    assert {p for p in seen_later if p[0] in groups and p[1] in set(early["what"])} <= rows
-    for user in groups:
-        negatives = {p for p in rows if p[0] == user and p not in pairs}
-        hard = {p for p in negatives if p in seen_later}
-        assert len(negatives - hard) == min(
-            2, early["what"].nunique() - len({p for p in pairs | hard if p[0] == user and p in rows})
-        )
-    own = Counter(zip(early["who"][early["kind"] == "view"], early["what"][early["kind"] == "view"]))
-    assert scores_by_pair(train, "own_view") == {p: own[p] for p in rows}
+    assert scores_by_pair(train, "popular_score") == {(u, i): counts[i] for u, i in labels}
+    assert {p for p in seen_later if p[0] in set(train["who"]) and p[1] in known} <= set(labels)
+    for user in set(train["who"]):
+        rows = {p for p in labels if p[0] == user}
+        fixed = rows & (pairs | seen_later)  # positives, and negatives that were shown
+        assert len(rows - fixed) == min(2, len(known) - len(fixed))
+    own = of_kind(early, "view")
+    assert scores_by_pair(train, "own_view") == {p: own[p] for p in labels}
 
 
 def test_recall_is_that_of_loops():
@@ -208,13 +204,10 @@ def test_recall_is_that_of_loops():
             hits = [last[u] in items for u, items in zip(past, found[row["source"]])]
             assert row["recall"] == pytest.approx(np.mean(hits)), row
             assert row["candidates"] == pytest.approx(np.mean([len(x) for x in found[row["source"]]]))
-    train = made.train.to_pandas()
-    last = made.recall.to_arrow().to_pylist()[-1]
-    assert last["source"] == "taken"
-    assert last["candidates"] == pytest.approx(np.mean([min(len(x), 4) for x in found["union"]]))
-    assert (
-        last["recall"] == last["gain"] == pytest.approx(train["label"].sum() / len(past)) == pytest.approx(made.found)
-    )
+    train, taken = made.train.to_pandas(), made.recall.to_arrow().to_pylist()[-1]
+    share = pytest.approx(train["label"].sum() / len(past))
+    assert (taken["source"], taken["recall"], taken["gain"], made.found) == ("taken", share, share, share)
+    assert taken["candidates"] == pytest.approx(np.mean([min(len(x), 4) for x in found["union"]]))
     assert made.groups == len(past)
     assert train.groupby("who").size().max() <= 4
 
@@ -230,11 +223,9 @@ def test_groups_to_rank_may_be_given_as_events_or_as_ids():
     whole = made_of(log, time="when", seen="drop")[1]
     assert list(test["who"].unique()) == ["u07", "nobody", "u03"]
     assert not test.duplicated(["who", "what"]).any()
-    with pytest.raises(DataError, match="'who', row 1: a row names no group"):
-        made_of(log, time="when", test=pd.DataFrame({"who": ["u07", None]}))
-    pd.testing.assert_frame_equal(
-        test[test["who"] == "u03"].reset_index(drop=True), whole[whole["who"] == "u03"].reset_index(drop=True)
-    )
+    bad = pd.DataFrame({"who": ["u07", None]})
+    refused(DataError, "'who', row 1: a row names no group", lambda: made_of(log, time="when", test=bad))
+    pd.testing.assert_frame_equal(*(t[t["who"] == "u03"].reset_index(drop=True) for t in (test, whole)))
     assert (test["session_length"][test["who"] == "nobody"] == 0).all()
 
 
@@ -323,9 +314,8 @@ def test_without_kinds_all_events_are_of_one():
 
 
 def test_what_was_made_is_written(tmp_path):
-    made = make_candidates(
-        simulated(0), user="who", item="what", sources={"popular": PopularItems(), "own": RepeatedItems()}
-    )
+    sources = {"popular": PopularItems(), "own": RepeatedItems()}
+    made = make_candidates(simulated(0), user="who", item="what", sources=sources)
     made.write(tmp_path / "out")
     made.write(tmp_path / "out")
     for name in ("train", "test"):
@@ -339,60 +329,40 @@ def test_what_was_made_is_written(tmp_path):
 LOG = simulated(0)
 
 
+WHEN, LATE = {"time": "when"}, np.where(LOG.index == 3, "soon", "2024-01-01")
+BUY, OWN = {"kind": "kind", "targets": ["buy"]}, {"who": [1, 1, 2, 2], "what": [1, 2, 2, 1]}
+NEW = {"who": [1, 1, 1, 2, 2, 2], "what": [1, 2, 8, 2, 1, 9]}
+
+
 @pytest.mark.parametrize(
-    ("error", "words", "log", "options"),
+    ("words", "log", "options"),
     [
-        (DataError, "a group is a user or a session", LOG, {"session": "who"}),
-        (DataError, "a group is a user or a session", LOG, {"user": None}),
-        (MissingColumnError, "'thing'", LOG, {"item": "thing"}),
-        (DataError, "column 'what': the log has no event.", LOG[:0], {}),
-        (DataError, "no event has an item", LOG.assign(what=None), {}),
-        (DataError, "row 2: a row belongs to no session", LOG.assign(who=LOG["who"].where(LOG.index != 2)), {}),
-        (DataError, "no 'who' has two events", LOG.drop_duplicates("who"), {}),
-        (
-            DataError,
-            "column 'when', row 3: 'soon' is no time",
-            LOG.assign(when=np.where(LOG.index == 3, "soon", "2024-01-01")),
-            {"time": "when"},
-        ),
-        (
-            DataError,
-            "column 'when', row 4: an event has no time",
-            LOG.assign(when=LOG["when"].where(LOG.index != 4)),
-            {"time": "when"},
-        ),
-        (DataError, "no group has events before and after the cut", LOG, {"time": "when", "cut": -1.0}),
-        (DataError, "'soon' is no time", LOG, {"time": "when", "cut": "soon"}),
-        (DataError, "a log without times cannot be cut", LOG, {"cut": 3.0}),
-        (DataError, "no source 'magic'", LOG, {"sources": ["magic"]}),
-        (DataError, "no column of kinds", LOG, {"targets": ["buy"]}),
-        (
-            DataError,
-            "column 'kind': there is no event of the kind 'buy'",
-            LOG.assign(kind="click"),
-            {"kind": "kind", "targets": ["buy"]},
-        ),
-        (DataError, "Rename the column", LOG.rename(columns={"who": "label"}), {"user": "label"}),
-        (DataError, "Rename the column", LOG.rename(columns={"who": "fused"}), {"user": "fused"}),
-        (
-            DataError,
-            "no source finds any of the 2 positives",
-            pd.DataFrame({"who": [1, 1, 1, 2, 2, 2], "what": [1, 2, 8, 2, 1, 9]}),
-            {},
-        ),
-        (
-            DataError,
-            "before the cut no group has two events",
-            pd.DataFrame({"who": [1, 1, 2, 2], "what": [1, 2, 2, 1]}),
-            {},
-        ),
-        (DataError, "k=0", LOG, {"k": 0}),
-        (DataError, "seen='kept'", LOG, {"seen": "kept"}),
-        (DataError, "column 'who': it is named as groups and as items", LOG, {"item": "who"}),
+        ("a group is a user or a session", LOG, {"session": "who"}),
+        ("a group is a user or a session", LOG, {"user": None}),
+        ("'thing'", LOG, {"item": "thing"}),
+        ("column 'what': the log has no event.", LOG[:0], {}),
+        ("no event has an item", LOG.assign(what=None), {}),
+        ("row 2: a row belongs to no session", LOG.assign(who=LOG["who"].where(LOG.index != 2)), {}),
+        ("no 'who' has two events", LOG.drop_duplicates("who"), {}),
+        ("column 'when', row 3: 'soon' is no time", LOG.assign(when=LATE), WHEN),
+        ("column 'when', row 4: an event has no time", LOG.assign(when=LOG["when"].where(LOG.index != 4)), WHEN),
+        ("no group has events before and after the cut", LOG, {**WHEN, "cut": -1.0}),
+        ("'soon' is no time", LOG, {**WHEN, "cut": "soon"}),
+        ("a log without times cannot be cut", LOG, {"cut": 3.0}),
+        ("no source 'magic'", LOG, {"sources": ["magic"]}),
+        ("no column of kinds", LOG, {"targets": ["buy"]}),
+        ("column 'kind': there is no event of the kind 'buy'", LOG.assign(kind="click"), BUY),
+        ("Rename the column", LOG.rename(columns={"who": "label"}), {"user": "label"}),
+        ("Rename the column", LOG.rename(columns={"who": "fused"}), {"user": "fused"}),
+        ("no source finds any of the 2 positives", pd.DataFrame(NEW), {}),
+        ("before the cut no group has two events", pd.DataFrame(OWN), {}),
+        ("k=0", LOG, {"k": 0}),
+        ("seen='kept'", LOG, {"seen": "kept"}),
+        ("column 'who': it is named as groups and as items", LOG, {"item": "who"}),
     ],
 )
-def test_wrong_logs_and_options_are_named(error, words, log, options):
-    refused(error, words, lambda: made_of(log, **options))
+def test_wrong_logs_and_options_are_named(words, log, options):
+    refused((DataError, MissingColumnError), words, lambda: made_of(log, **options))
 
 
 def test_whole_ids_that_pandas_made_floats_are_integers():

@@ -1,8 +1,8 @@
-"""Popularity, co-visitation, blends and metrics over all items, against plain loops."""
+"""Popularity, co-visitation, session kNN, blends and metrics over all items, against plain loops."""
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences import (
+    STAN,
+    VSKNN,
     VSTAN,
     CoVisitation,
     PopularItems,
@@ -21,12 +23,14 @@ from fastrec.sequences import (
     SessionFrame,
     SessionModel,
     best_items,
+    prefixes,
     sequence_metrics,
+    session_blend,
     target_ranks,
 )
-from fastrec.sequences import items as near
+from fastrec.sequences.items import near_items
 from tests._core.refusals import refused
-from tests.sequences.helpers import frame, random_lists, scores_of
+from tests.sequences.helpers import chains, frame, random_lists, scores_of
 
 
 def test_popularity_counts_events():
@@ -94,7 +98,7 @@ def test_candidates_are_the_best_of_all_scores(way, hops):
     assert (items[~near_enough] == 0).all()
 
 
-def test_kinds_gaps_and_own_items():
+def test_kinds_gaps_and_own_items(way):
     log = pd.DataFrame({"s": 1, "item": list("abcd"), "t": [0, 1, 2, 500], "kind": ["click", "cart", "view", "cart"]})
     sessions = SessionFrame(log, item="item", session="s", order="t", features=["kind"])
     options = {"norm": 0.0, "near": None, "before": 1.0, "own": None}
@@ -104,40 +108,87 @@ def test_kinds_gaps_and_own_items():
     assert model.items.decode(items[0]).to_pylist()[:2] == ["b", "a"]
     assert scores[0].tolist()[:2] == [3.0, 1.5]
     assert scores[0, 2] < 1e-20  # c is no kind that counts, d is too late
-    with pytest.raises(MissingColumnError):
-        model.score(frame([["a"]], items=model.items)).__next__()
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 30))
-def test_near_items_by_loops_and_tensors(seed, k, cap):
-    pytest.importorskip("numba")
-    random = torch.Generator().manual_seed(seed)
-    sessions = frame(random_lists(seed, 40, 15))
-    count, codes = len(sessions.values), len(sessions.items)
-    after, before, weights, times = (torch.rand(n, generator=random) for n in (3, 2, count, count))
-    given = near.Nearness(after, before, weights, times, 0.5, cap)
-    asked = (sessions.values, sessions.offsets, torch.rand(codes, generator=random) + 0.1, given, k)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "BLOCK", 30)
-        with kernels.without_compiled():
-            plainly = near.near_items(*asked)
-        patch.setattr(limits, "LOOP_NUMBERS", 0)
-        compiled = near.near_items(*asked)
-        torch.testing.assert_close(compiled[1], plainly[1])
-        agree = (compiled[0] == plainly[0]) | (compiled[1] - plainly[1]).abs().lt(1e-5)
-        assert agree.all()
-        twice = near.two_hops(*compiled, 0.4, 20, width=4)
-        with kernels.without_compiled():
-            torch.testing.assert_close(near.two_hops(*compiled, 0.4, 20, width=4)[1], twice[1])
+    refused(MissingColumnError, "kind", lambda: next(model.score(frame([["a"]], items=model.items))))
 
 
 def test_near_items_count_the_last_events_only(way):
     log = frame([[1, 2]] * 5 + [[1, 3]] * 2)
-    given = near.Nearness(torch.ones(1), torch.ones(1), cap=3)
-    items, scores = near.near_items(log.values, log.offsets, torch.ones(4), given, 2)
+    one = torch.ones(1)
+    items, scores = near_items(log, (one, one), torch.ones(len(log.values)), torch.ones(4), 2, cap=3)
     assert items[1].tolist() == [3, 2]
     assert scores[1].tolist() == [2, 1]
+
+
+def plain_neighbours(model, log: list[list[int]], query: list[int], items: int) -> list[float]:
+    """The sums, session by session; age by the session's place."""
+    holding = [len({i for i, s in enumerate(log) if item in s}) for item in range(items)]
+    alike = []
+    for n, session in enumerate(log):
+        shared = set(session) & set(query)
+        if not shared:
+            continue
+        steps = {item: query[::-1].index(item) for item in shared}
+        age = 1 - n / (len(log) - 1)
+        if isinstance(model, VSKNN):
+            sim = sum(1 / (d + 1) for d in steps.values())
+        else:
+            sim = sum(math.exp(-d / model.own) for d in steps.values())
+            sim *= math.exp(-age / model.recency) / math.sqrt(len(session))
+        alike.append((n, sim, min(steps.values())))
+    latest = sorted(alike, reverse=True)[: model.sample]
+    scores = defaultdict(float)
+    for n, sim, back in sorted(latest, key=lambda x: (-np.float32(x[1]), -x[0]))[: model.k]:
+        last = len(log[n]) - 1 - log[n][::-1].index(query[len(query) - 1 - back])
+        for place, item in enumerate(log[n]):
+            if isinstance(model, VSKNN):
+                scores[item] += sim / (back + 1)
+            elif isinstance(model, STAN):
+                scores[item] += sim * math.exp(-abs(place - last) / model.near)
+            else:
+                near = math.exp(-abs(place - last) / model.near) * (model.before if place < last else 1)
+                scores[item] += sim * math.exp(-back / model.back) * near
+    idf = getattr(model, "idf", 0.0)
+    return [scores[i] * (1 + idf * math.log(len(log) / max(1, holding[i]))) for i in range(items)]
+
+
+@pytest.mark.parametrize(
+    "model", [VSKNN(k=6, sample=15, idf=0.5), STAN(k=6, sample=15), VSTAN(k=6, sample=15, recency=0.3)]
+)
+def test_session_knn_sums_over_neighbours(way, model):
+    log, asked = [*random_lists(1, 80, 12), list(range(12))], [*random_lists(2, 30, 12, 9), [], [99], [1] * 50]
+    model.fit(frame(log))
+    expected = [plain_neighbours(model, log, q, 12) for q in asked]
+    got = scores_of(model, frame(asked, items=model.items))
+    np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-5, atol=1e-6)
+    counts = Counter(item for session in log for item in set(session))
+    ranked = got[-2, 1:].argsort(descending=True, stable=True)  # the items for nobody's session go by popularity
+    assert [counts[i] for i in ranked.tolist()] == sorted(counts.values(), reverse=True)
+
+
+def test_times_put_the_log_in_order():
+    log = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "item": list("abacad"), "t": [50, 51, 10, 11, 30, 31]})
+    sessions = SessionFrame(log, item="item", session="s", order="t")
+    model = STAN(k=1, sample=1).fit(sessions)
+    items, _ = model.recommend(SessionFrame(pd.DataFrame({"item": [["a"]]}), item="item", items=sessions.items), 2)
+    assert model.items.decode(items[0]).to_pylist() == ["a", "b"]  # the session that ended last
+
+
+@pytest.mark.parametrize("model", [STAN, VSTAN])
+def test_recency_is_what_held_out_events_ask_for(model):
+    rng = np.random.default_rng(0)
+    always = [[i, (i + 1) % 30, (i + 2) % 30] for i in rng.integers(0, 30, 300).tolist()]
+    changed = [[i, (i + 7) % 30, (i + 14) % 30] for i in rng.integers(0, 30, 60).tolist()]
+    log = frame([*always, *changed])
+    asked = frame([[i] for i in range(30)], items=log.items)
+    lately = model(recency="held-out").fit(log)
+    assert torch.equal(scores_of(lately, asked), scores_of(model(recency=0.03).fit(log), asked))  # what follows changed
+    assert lately.settings()["recency"] == "held-out"
+    hurried = model(recency="held-out").fit(log, minutes=1e-9)
+    assert torch.equal(scores_of(hurried, asked), scores_of(model(recency=1.0).fit(log), asked))
+    # nothing to choose by; and what comes before the held-out ones follows nothing
+    for few in (frame([[1, 2]]), frame([[1]] * 18 + [[1, 2, 3], [2, 3]])):
+        one, fixed = frame([[1]], items=few.items), model(recency=1.0).fit(few)
+        assert torch.equal(scores_of(model(recency="held-out").fit(few), one), scores_of(fixed, one))
 
 
 def test_a_blend_adds_standardised_scores():
@@ -156,16 +207,23 @@ def test_a_blend_adds_standardised_scores():
     ("make", "words"),
     [
         (lambda: PopularItems(recency=0), "recency"),
+        (lambda: STAN(k=0, sample=5), "neighbours"),
+        (lambda: STAN(k=9, sample=5), "neighbours"),
+        (lambda: VSTAN(recency="held"), "no recency 'held'"),
+        (lambda: VSKNN(weighting="cubic"), "no decay 'cubic'"),
         (lambda: CoVisitation(window=0), "window"),
         (lambda: CoVisitation(norm=[0.5]), "norm"),
         (lambda: PopularItems().fit({"items": [[1, 2]]}), "a dict is no SessionFrame. .*SessionFrame"),
         (lambda: next(PopularItems().fit(frame([[1, 2]])).score([[1]])), "a list is no SessionFrame"),
         (lambda: PopularItems().fit(frame([[1, 2]])).recommend(pd.DataFrame({"items": [[1]]}), 1), "a DataFrame is no"),
         (lambda: sequence_metrics(torch.zeros(1, 3), frame([[1, 2]]).target), "no targets"),
+        (lambda: sequence_metrics(torch.rand(2, 4), torch.tensor([1])), "1 targets for 2 sessions"),
+        (lambda: sequence_metrics([(torch.tensor([0]), torch.rand(1, 4))], torch.tensor([1, 2])), "not every session"),
+        (lambda: sequence_metrics(torch.ones(2, 3, dtype=torch.int64), torch.tensor([1, 2]), 5), "items a session"),
     ],
 )
 def test_what_makes_no_sense(make, words):
-    refused(DataError, words, lambda: make())
+    refused(DataError, words, make)
 
 
 @settings(max_examples=50, deadline=None)
@@ -206,12 +264,13 @@ def plain(scores: list[list[float]], target: list[int], k: int) -> dict[str, flo
     return {f"{name}@{k}": value for name, value in found.items()}
 
 
-@given(SCORES, st.integers(1, 7))
-def test_metrics_equal_plain_loops_however_they_are_given(rows, k):
+@given(SCORES, st.integers(1, 7), st.booleans())
+def test_metrics_equal_plain_loops_however_they_are_given(device, rows, k, there):
     scores = [[-math.inf, *map(float, r)] for r, _ in rows]
     target = [t for _, t in rows]
     wanted = plain(scores, target, k)
-    table, right = torch.tensor(scores), torch.tensor(target)
+    table, right = torch.tensor(scores, device=device), torch.tensor(target)
+    right = right.to(device) if there else right  # targets lie on the host, or where the scores do
     assert sequence_metrics(table, right, k) == pytest.approx(wanted)
     blocks = [(rows, table[rows]) for rows in torch.randperm(len(table)).split(3)]
     assert sequence_metrics(iter(blocks), right, k) == pytest.approx(wanted)
@@ -221,36 +280,98 @@ def test_metrics_equal_plain_loops_however_they_are_given(rows, k):
 
 def test_a_target_that_is_never_shown_is_not_found():
     scores = torch.tensor([[-torch.inf, -torch.inf, 1.0], [-torch.inf, torch.nan, 1.0]])
-    assert target_ranks(scores, torch.tensor([1, 1])).tolist() == [3, 3]
-    assert target_ranks(scores, torch.tensor([0, 2])).tolist() == [3, 1]
+    never = torch.iinfo(torch.int64).max
+    assert target_ranks(scores, torch.tensor([1, 1])).tolist() == [never, never]
+    assert target_ranks(scores, torch.tensor([0, 2])).tolist() == [never, 1]
 
 
-def test_what_cannot_be_scored_is_refused():
-    scores = torch.rand(2, 4)
-    refused(DataError, "targets", lambda: sequence_metrics(scores, torch.tensor([1])))
-    with pytest.raises(DataError, match="not every session"):
-        sequence_metrics([(torch.tensor([0]), scores[:1])], torch.tensor([1, 2]))
-    with pytest.raises(DataError, match="items a session"):
-        sequence_metrics(torch.ones(2, 3, dtype=torch.int64), torch.tensor([1, 2]), 5)
+# A blend's use of its time, and its record of the sessions that it held out
+
+LOG = frame(chains(1, 200, 15))
 
 
-# What RecTools 0.19.0 gives: HitRate, Recall, MRR, NDCG(divide_by_achievable=True), CatalogCoverage(normalize=True).
-RECTOOLS = {
-    1: {"hr": 0.08333333333333333, "mrr": 0.08333333333333333, "ndcg": 0.08333333333333333, "coverage": 0.375},
-    3: {"hr": 0.08333333333333333, "mrr": 0.08333333333333333, "ndcg": 0.08333333333333333, "coverage": 0.75},
-    5: {"hr": 0.25, "mrr": 0.12083333333333333, "ndcg": 0.15146078044232789, "coverage": 1.0},
-}
+class Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
 
 
-@pytest.mark.parametrize("k", sorted(RECTOOLS))
-def test_metrics_equal_those_of_rectools(k, device):
-    # 12 sessions, 8 items, scores of 0 to 3: where they are equal RecTools was given the lower item first
-    session, code = torch.arange(12).unsqueeze(1), torch.arange(9)
-    scores = ((7 * session + 5 * code + session * code) % 4).double()
-    scores[:, 0] = -torch.inf  # no item
-    target = (3 * torch.arange(12) + torch.arange(12) // 4) % 9  # 0: an item that is never recommended
-    wanted = pytest.approx({f"{n}@{k}": v for n, v in RECTOOLS[k].items()})
-    best = best_items(scores, k)[0]
-    for own in (target, target.to(device)):  # targets lie on the host, or where the scores do
-        assert sequence_metrics(scores.to(device), own, k) == wanted
-        assert sequence_metrics(best.to(device), own, k, codes=9) == wanted
+class Slow(CoVisitation):
+    """Takes ten seconds each time."""
+
+    clock, fits = Clock(), ()
+
+    def _fit(self, sessions, *, seed, minutes):
+        self.fits = (*self.fits, len(sessions))
+        self.clock.now += 10.0
+        super()._fit(sessions, seed=seed, minutes=minutes)
+
+
+@pytest.mark.parametrize(("seconds", "fits"), [(14.0, 1), (16.0, 2), (60.0, 2)])
+def test_a_model_that_has_no_time_to_learn_anew_stays_as_it_is(seconds, fits, monkeypatch):
+    monkeypatch.setattr(session_blend, "time", Slow.clock)
+    slow = Slow()
+    blend = SessionBlend({"slow": slow, "popular": PopularItems()}, k=5)
+    for times in (1, 2):  # the second time it begins anew
+        blend.weights = None
+        blend.fit(LOG, minutes=seconds / 60)
+        assert len(slow.fits) == fits * times
+    assert slow.fits[0] < len(LOG)
+    assert fits == 1 or slow.fits[-1] == len(LOG)
+
+
+@pytest.mark.parametrize(("most", "first", "fits"), [(8, 85.0, 1), (400, 50.0, 2)])
+def test_few_held_out_events_leave_the_first_training_most_of_the_time(most, first, fits, monkeypatch):
+    given = []
+
+    class Long(Slow):
+        def _fit(self, sessions, *, seed, minutes):
+            given.append(60 * minutes)
+            self.clock.now += 60 * minutes - 10.0
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    monkeypatch.setattr(session_blend, "time", Slow.clock)
+    SessionBlend({"long": Long(), "popular": PopularItems()}, k=5, most=most).fit(LOG, minutes=100 / 60)
+    assert given == pytest.approx([first, 100.0 - first][:fits])  # popularity takes no time
+
+
+def test_what_was_held_out_is_noted():
+    models = {"popular": PopularItems(), "near": CoVisitation()}
+    blend = SessionBlend(models, k=5, most=50).fit(LOG)
+    asked, held = prefixes(LOG), blend.held
+    n = len(held["target"])
+    assert 30 < n <= 50
+    assert torch.equal(held["target"], asked.target[-n:])
+    assert torch.equal(held["length"], asked.lengths[-n:])
+    for name in (*models, "blend"):
+        items = torch.zeros(n, 5, dtype=torch.int64)
+        shown = (held[name] <= 5).nonzero().squeeze(1)
+        items[shown, held[name][shown] - 1] = 1
+        of_ranks = sequence_metrics(items, torch.ones(n, dtype=torch.int64), 5)
+        assert of_ranks == pytest.approx({n: blend.valid[name][n] for n in of_ranks})
+    assert blend.weights[1] > blend.weights[0]
+    each = blend.recommend_each(LOG, 2)
+    assert list(each) == ["popular", "near", "blend"]
+    torch.testing.assert_close(blend.recommend(LOG, 2), each["blend"])
+    assert SessionBlend(models, k=1, weights=[1.0, 0.0]).fit(LOG).valid == {}
+
+
+def test_a_blend_is_never_worse_than_one_model_alone():
+    for seed in range(8):
+        rng = torch.Generator().manual_seed(seed)
+        target = torch.randint(1, 41, (60,), generator=rng)
+        codes = torch.arange(1, 41).expand(60, 40)
+        scores = torch.randn(60, 40, 3, generator=rng)
+        scores[torch.arange(60), target - 1, 0] += 2.0  # the first model knows most, the others little or nothing
+        scores[torch.arange(60), target - 1, 1] += 0.3
+        blend = SessionBlend(dict.fromkeys("abc", CoVisitation()), k=10)
+        blend._weigh(codes, scores, target)
+        for i in range(3):
+            order = torch.argsort(scores[:, :, i], dim=1, descending=True, stable=True)
+            place = (codes.gather(1, order) == target[:, None]).long().argmax(1) + 1.0
+            alone = torch.where(place <= 10, 1 / torch.log2(place + 1), 0.0).double().mean()
+            assert blend.valid["blend"]["ndcg@10"] >= alone - 1e-12

@@ -1,11 +1,11 @@
 """Nets of sessions: what they see, what they must not see, how large they are, and that they learn."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from fastai.torch_core import set_seed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,10 +27,10 @@ from fastrec.sequences import (
 )
 from fastrec.sequences.next_item_net import NETS
 from fastrec.sequences.session_net import ByteDropout, gap_sizes
-from fastrec.training import Checkpoint
 from tests._core.refusals import refused
 from tests.sequences.helpers import cycle
-from tests.training.helpers import Kill, Killed, quiet_fit
+from tests.training.helpers import Kill, quiet_fit
+from tests.training.test_checkpoint import check_resumes
 
 DEVICE = resolve_device()
 WIDTH, CODES = 8, 20
@@ -46,34 +46,23 @@ def net_of(name: str, **options):
     return made.eval().requires_grad_(False).to(DEVICE)
 
 
+def near(name: str) -> dict[str, float]:
+    """cuDNN multiplies a GRU's matrices in TF32."""
+    return {"rtol": 2e-3, "atol": 2e-3} if DEVICE.type == "cuda" and name in ("GRU4Rec", "NARM") else {}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_session_alone_scores_as_in_a_batch(name):
     net = net_of(name)
-    # cuDNN multiplies a GRU's matrices in TF32
-    near = {"rtol": 2e-3, "atol": 2e-3} if DEVICE.type == "cuda" and name in ("GRU4Rec", "NARM") else {}
     items = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0], [9, 0, 0, 0]], device=DEVICE)
     lengths = torch.tensor([4, 2, 1], device=DEVICE)
     together = net.scores(items, lengths)
     for row, n in enumerate(lengths.tolist()):
         alone = net.scores(items[row : row + 1, :n], lengths[row : row + 1])
-        torch.testing.assert_close(alone[0], together[row], **near)
+        torch.testing.assert_close(alone[0], together[row], **near(name))
     garbage = items.clone()
     garbage[1, 2:] = torch.tensor([11, 12], device=DEVICE)  # what stands behind the end is nothing
-    torch.testing.assert_close(net.scores(garbage, lengths)[1], together[1], **near)
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if NETS[n].task == "causal"])
-def test_a_later_item_moves_no_earlier_output(name):
-    net = net_of(name)
-    items = torch.randint(1, CODES, (5, 7), device=DEVICE)
-    lengths = torch.full((5,), 7, device=DEVICE)
-    outputs = net(items, lengths)
-    for place in range(1, 7):
-        changed = items.clone()
-        changed[:, place] = changed[:, place] % (CODES - 1) + 1
-        other = net(changed, lengths)
-        torch.testing.assert_close(other[:, :place], outputs[:, :place])
-        assert float((other[:, place] - outputs[:, place]).abs().max()) > 1e-4
+    torch.testing.assert_close(net.scores(garbage, lengths)[1], together[1], **near(name))
 
 
 def test_a_pooled_session_is_a_mean_of_its_items_by_weights_of_distance_and_attention():
@@ -94,23 +83,17 @@ def test_a_pooled_session_is_a_mean_of_its_items_by_weights_of_distance_and_atte
 
 
 def test_a_hidden_event_is_told_by_others_and_not_by_itself():
-    for name in ("BERT4Rec", "XLNet"):
-        net = net_of(name)
-        items = torch.tensor([[3, CODES, 5, 6]], device=DEVICE)
-        output = net(items, torch.tensor([4], device=DEVICE))[0, 1]
+    items, length = torch.tensor([[3, CODES, 5, 6]], device=DEVICE), torch.tensor([4], device=DEVICE)
+    for net in map(net_of, ("BERT4Rec", "XLNet")):
         for place in (0, 2, 3):
             other = items.clone()
             other[0, place] = 9
-            assert float((net(other, torch.tensor([4], device=DEVICE))[0, 1] - output).abs().max()) > 1e-4
+            assert float((net(other, length)[0, 1] - net(items, length)[0, 1]).abs().max()) > 1e-4
 
 
 def test_permuted_events_see_only_those_told_before():
     net = net_of("XLNet")
-    items, lengths, order = (
-        torch.tensor([[3, 4, 5, 6]], device=DEVICE),
-        torch.tensor([4], device=DEVICE),
-        torch.tensor([[2, 0, 1, 3]], device=DEVICE),
-    )
+    items, lengths, order = (torch.tensor(v, device=DEVICE) for v in ([[3, 4, 5, 6]], [4], [[2, 0, 1, 3]]))
     outputs = net(items, lengths, order)[0]
     for changed in range(4):
         other = items.clone()
@@ -123,6 +106,8 @@ def test_permuted_events_see_only_those_told_before():
 BIASED = [
     (name, bias) for name in ("SASRec", "PooledSASRec", "ESASRec", "HSTU") for bias in ("position", "time", "both")
 ]
+CAUSAL = [(name, None) for name in NAMES if NETS[name].task == "causal"]
+GAPS = st.lists(st.floats(0, 1e6), min_size=7, max_size=7)
 TIMES = torch.tensor([[5.0, 5.0, 60.0, 4000.5], [1.7e9, 1.7e9 + 9e5, 0, 0]], dtype=torch.float64, device=DEVICE)
 
 
@@ -203,11 +188,9 @@ def test_attention_with_a_bias_is_that_of_plain_loops(name, bias):
             torch.testing.assert_close(found[row, :length], wanted, rtol=1e-4, atol=1e-5)
 
 
-@given(
-    st.sampled_from(BIASED), st.lists(st.floats(0, 1e6), min_size=7, max_size=7), st.integers(1, 6), st.integers(0, 99)
-)
-def test_neither_a_later_event_nor_its_time_nor_padding_moves_a_biased_output(which, gaps, place, seed):
-    net = net_of(which[0], bias=which[1], blocks=2, heads=2)
+@given(st.sampled_from([*BIASED, *CAUSAL]), GAPS, st.integers(1, 6), st.integers(0, 99))
+def test_neither_a_later_event_nor_its_time_nor_padding_moves_an_output(which, gaps, place, seed):
+    net = net_of(which[0], **({"bias": which[1], "blocks": 2, "heads": 2} if which[1] else {}))
     random = torch.Generator().manual_seed(seed)
     items = torch.randint(1, CODES, (2, 7), generator=random).to(DEVICE)
     times = 1.7e9 + torch.tensor([gaps, gaps[::-1]], dtype=torch.float64, device=DEVICE).cumsum(1)
@@ -215,45 +198,21 @@ def test_neither_a_later_event_nor_its_time_nor_padding_moves_a_biased_output(wh
     given_times = [times] if net.timed else []
     outputs = net(items, lengths, *given_times)
     other, later = items.clone(), times.clone()
-    other[:, place:] = torch.randint(1, CODES, (2, 7 - place), generator=random).to(DEVICE)
+    other[:, place:] = other[:, place:] % (CODES - 1) + 1
     later[:, place:] *= 1.5
     changed = net(other, lengths, *([later] if net.timed else []))
     torch.testing.assert_close(changed[:, :place], outputs[:, :place])
+    assert float((changed[:, place] - outputs[:, place]).abs().max()) > 1e-4
     alone = net.last(items[:, :place], torch.full((2,), place, device=DEVICE), *(t[:, :place] for t in given_times))
     padded = net.last(other, torch.full((2,), place, device=DEVICE), *([later] if net.timed else []))
-    torch.testing.assert_close(alone, padded, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(alone, padded, **{"rtol": 1e-4, "atol": 1e-5, **near(which[0])})
 
 
-def timed_log(n: int, seed: int = 0) -> SessionFrame:
-    """A session's third item goes with the first after a pause, with the second where there was none."""
-    random = np.random.default_rng(seed)
-    rows = {"session": [], "item": [], "at": []}
-    for session in range(n):
-        first, last, at = *random.integers(0, 12, 2).tolist(), 1.7e9 + session
-        pause = 1e5 if random.random() < 0.5 else 2.0
-        right = first if pause > 10 else last
-        for item, gap in ((first, 0), (last, pause), (right + 20, 1.0)):
-            at += gap
-            rows["session"].append(session), rows["item"].append(item), rows["at"].append(at)
-    return SessionFrame(rows, item="item", session="session", order="at")
-
-
-@pytest.mark.parametrize("name", ["SASRec", "HSTU"])
-def test_only_a_net_with_times_tells_what_they_decide(name):
-    frame = timed_log(600)
-    found = {}
-    for bias in ("position", "time"):
-        torch.manual_seed(0)
-        config = {"dropout": 0.0, "bias": bias, "blocks": 2}
-        dls = session_dataloaders(frame, timed_log(200, 1), tokens=200, max_len=3, seed=0, timed=bias == "time")
-        learn = session_learner(dls, NETS[name], width=16, config=config)
-        quiet_fit(learn, 45, 1e-2)  # HSTU with three seeds .94 to .99; after 30 epochs .82 to .91
-        found[bias] = learn.validate()[2]
-    assert found["time"] > 0.9 > 0.8 > found["position"]
-
-
-def test_times_that_are_missing_or_not_asked_for_are_refused():
-    frame = cycle(20)
+def test_what_does_not_fit_is_refused():
+    frame, short = cycle(20), session_dataloaders(SessionFrame({"items": [[1], [2]]}, item="items"))
+    refused(DataError, "learns 'causal'", lambda: session_learner(session_dataloaders(frame, task="masked"), GRU4Rec))
+    refused(DataError, "two events", lambda: session_learner(short, SASRec))
+    refused(DataError, "no metric", lambda: NextItemMetric("auc"))
     refused(DataError, "no times", lambda: session_dataloaders(frame, timed=True))
     config = {"bias": "time"}
     refused(DataError, "reads times", lambda: session_learner(session_dataloaders(frame), HSTU, config=config))
@@ -299,14 +258,6 @@ def test_results_are_shown_by_name():
     assert shown["session"].tolist()[:2] == [["tea"], ["cup"]]
     assert shown["next"].tolist()[:2] == ["cup", "tea"]
     assert {v for row in shown["best"] for v in row} <= {"tea", "cup", "pot"}
-
-
-def test_learners_refuse_what_does_not_fit():
-    frame = cycle(20)
-    refused(DataError, "learns 'causal'", lambda: session_learner(session_dataloaders(frame, task="masked"), GRU4Rec))
-    with pytest.raises(DataError, match="two events"):
-        session_learner(session_dataloaders(SessionFrame({"items": [[1], [2]]}, item="items")), SASRec)
-    refused(DataError, "no metric", lambda: NextItemMetric("auc"))
 
 
 def test_row_sparse_gradients_train_as_well():
@@ -374,7 +325,6 @@ def test_attention_has_a_dropout_of_its_own():
 
 
 def resumed(model):
-    set_seed(4)
     lists = [[(i * 7 + j * j) % 40 for j in range(2 + i % 6)] for i in range(80)]
     frame = SessionFrame({"items": lists}, item="items")
     dls = session_dataloaders(frame, frame.take(torch.arange(9)), tokens=64, max_len=8, augment=["mask"], seed=2)
@@ -383,11 +333,4 @@ def resumed(model):
 
 @pytest.mark.parametrize(("model", "at"), [(SASRec, 3), (SASRec, 11), (GRU4Rec, 8)])
 def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, model, at):
-    whole = quiet_fit(resumed(model), 3)
-    with pytest.raises(Killed):
-        quiet_fit(resumed(model), 3, cbs=[Checkpoint(tmp_path / "c", every=2), Kill(at)])
-    again = resumed(model)
-    set_seed(99)
-    quiet_fit(again, 3, cbs=Checkpoint(tmp_path / "c", every=2))
-    for (name, a), (_, b) in zip(whole.model.state_dict().items(), again.model.state_dict().items(), strict=True):
-        assert torch.equal(a, b), name
+    check_resumes(partial(resumed, model), tmp_path / "c", [Kill(at)], epochs=3)

@@ -204,10 +204,10 @@ def test_a_net_with_kinds_of_events_is_a_file_that_reads_them(kinds, tmp_path):
     rng = torch.Generator().manual_seed(0)
     for net in saved.blend.models.values():  # after one epoch heads and kinds are next to nothing
         with torch.no_grad():
-            for part in [*net.model.heads.towers, *net.model.input.readers, *net.model.bias.tables.values()]:
+            for part in [*net.model.heads.towers, *net.model.readers, *net.model.bias.tables.values()]:
                 for weight in part.parameters():
                     weight.copy_(torch.randn(weight.shape, generator=rng.manual_seed(0)))
-            net.model.input.readers[0].weight[0] = 0.0
+            net.model.readers[0].weight[0] = 0.0
     saved.blend.save(kinds / "models" / "blend")
     with pytest.raises(DataError, match=r"2 nets.*Name one of clicks, buys"):
         export_next_items(kinds, tmp_path / "export")

@@ -59,14 +59,10 @@ def test_a_shift_is_measured_and_its_column_named():
 @pytest.mark.parametrize("column", ["city", "when", "noise", "user"])
 def test_the_column_that_gives_it_away_is_found(column):
     train, test = rows(600, 1), rows(600, 2)
-    if column == "city":
-        test["city"] = "Paris"  # train has never seen it
-    if column == "when":
-        test["when"] += pd.Timedelta(days=30)
-    if column == "noise":
-        test["noise"] = np.nan
-    if column == "user":  # above 2^53, apart by one: equal as floats
-        train["user"], test["user"] = 2**60 + 2 * np.arange(600) // 8, 2**60 + 10**6 + 2 * np.arange(600) // 8
+    user = 2**60 + 2 * np.arange(600) // 8  # above 2^53, apart by one: equal as floats
+    given_away = {"city": "Paris", "when": test["when"] + pd.Timedelta(days=30), "noise": np.nan, "user": user + 10**6}
+    test[column] = given_away[column]
+    train = train.assign(user=user) if column == "user" else train
     report = adversarial_validation(train, test)
     assert report.columns[0].name == column
     assert report.columns[0].auc > (0.85 if column == "noise" else 0.99)
@@ -177,8 +173,7 @@ def test_times_of_any_form_are_seen(form, tmp_path):
         rows = rows.assign(saleDay=(rows.day - rows.day.min()).dt.days).drop(columns="day")
     if form == "second":
         rows["day"] = rows.day.astype("datetime64[s]")
-    cut = rows.id < 2000
-    train, test = rows[cut], rows[~cut]
+    train, test = first(rows, 2000)
     if form == "table":
         train, test = Table.read(train), Table.read(test)
     if form == "file":
@@ -190,9 +185,13 @@ def test_times_of_any_form_are_seen(form, tmp_path):
     assert "train is long enough for 1 of 5 folds" in folds.why  # 200 days, test has 100
 
 
+def first(rows: pd.DataFrame, count: int, until: int = 10**6) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows up to an id as train, those after it as test."""
+    return rows[rows.id < count], rows[(rows.id >= count) & (rows.id < until)].copy()
+
+
 def test_a_few_rows_out_of_order_change_nothing():
-    rows = visits()
-    train, test = rows[rows.id < 2500], rows[rows.id >= 2500].copy()
+    train, test = first(visits(), 2500)
     test.loc[test.index[:10], "day"] = pd.Timestamp("2019-02-01")
     folds = Folds.like(train, test)
     assert "98 % of the test rows are later" in folds.why
@@ -200,13 +199,11 @@ def test_a_few_rows_out_of_order_change_nothing():
 
 
 def test_where_train_is_short_the_blocks_are_equal():
-    rows = visits()
-    folds = Folds.like(rows[rows.id < 600], rows[rows.id >= 600], folds=3)
+    folds = Folds.like(*first(visits(), 600), folds=3)
     assert "blocks of as many rows" in folds.why
     assert [len(valid) for _, valid in folds] == [150] * 3
-    week_ends = rows[(rows.day.dt.day_of_week < 5) & (rows.id < 2400)]
-    folds = Folds.like(week_ends, rows[(rows.id >= 2400) & (rows.id < 2410)])  # a day: no folds of Saturdays
-    assert "blocks of as many rows" in folds.why
+    train, test = first(visits(), 2400, 2410)  # a day: no folds of Saturdays
+    assert "blocks of as many rows" in Folds.like(train[train.day.dt.day_of_week < 5], test).why
 
 
 @pytest.mark.parametrize("dated", [True, False])
@@ -239,12 +236,11 @@ def test_neither_a_rows_number_nor_a_part_nor_values_of_another_type_are_a_group
     other = rows.assign(user_id="u" + rows.user_id.astype(str), day=0.5)
     assert "at random" in Folds.like(rows, other).method
     rows = rows.drop(columns="day").assign(part=np.where(rows.id < 2000, "train", "test"))
-    assert "at random" in Folds.like(rows[rows.id < 2000], rows[rows.id >= 2000]).method
+    assert "at random" in Folds.like(*first(rows, 2000)).method
 
 
 def test_what_the_user_says_goes_before_what_is_seen():
-    rows = visits()
-    train, test = rows[rows.id < 2500], rows[rows.id >= 2500]
+    train, test = first(visits(), 2500)
     assert "hash of user_id" in Folds.like(train, test, time=None, group="user_id").method
     assert "at random" in Folds.like(train, test, time=None, group=None).method
     by_id = Folds.like(train, test, time="id")
@@ -254,10 +250,6 @@ def test_what_the_user_says_goes_before_what_is_seen():
     assert "as asked, though test is not later" in asked.why
     assert "by time (day), expanding" in asked.method
     refused(MissingColumnError, "'when'", lambda: Folds.like(train, test, time="when"))
-
-
-def test_a_missing_time_is_named():
-    rows = visits()
-    train = rows[rows.id < 2500].reset_index(drop=True)
+    train = train.reset_index(drop=True)
     train.loc[7, "day"] = pd.NaT
-    refused(DataError, r"row 7.*a time is missing", lambda: Folds.like(train, rows[rows.id >= 2500]))
+    refused(DataError, r"row 7.*a time is missing", lambda: Folds.like(train, test))

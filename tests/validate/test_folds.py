@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -14,14 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold, PredefinedSplit, StratifiedGroupKFold, StratifiedKFold, TimeSeriesSplit
 
-from fastrec.errors import (
-    DataError,
-    DataWarning,
-    LeakageError,
-    MissingColumnError,
-    MissingFileError,
-    UnreadableFileError,
-)
+from fastrec.errors import DataError, DataWarning, LeakageError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Table
 from fastrec.validate import Folds, group_folds
@@ -231,7 +225,7 @@ def test_rows_and_columns_of_any_library(df_module):
         (DataError, "1 folds", lambda: Folds.kfold(10, 1)),
         (DataError, "0 times", lambda: Folds.kfold(10, 2, repeats=0)),
         (DataError, "3 rows for 5 folds", lambda: Folds.kfold(3)),
-        (MissingColumnError, "'user'", lambda: Folds.group({"x": [1, 2]}, "user")),
+        (KeyError, "column 'user'", lambda: Folds.group({"x": [1, 2]}, "user")),
         (DataError, "has no row", lambda: Folds.group(8, [1] * 8, 2)),
         (DataError, r"'target'.*3 values for 4 rows", lambda: Folds.stratified(4, [0, 1, 0], 2)),
         (DataError, "2 groups for 3 folds", lambda: Folds.stratified_group(6, [0, 1] * 3, [5, 5, 5, 6, 6, 6], 3)),
@@ -282,9 +276,6 @@ def test_folds_cut_elsewhere():
     assert folds.codes.tolist() == [0, 1, 0, 1]  # folds do not change with what made them
 
 
-# Checks
-
-
 @given(
     rows=st.lists(st.tuples(st.integers(-1, 2), st.sampled_from([None, "a", "b", "c", "d", "e"])), min_size=3),
     data=st.data(),
@@ -295,13 +286,8 @@ def test_split_groups_are_found_as_a_loop_finds_them(rows, data):
     codes, groups = [c for c, _ in rows], [g for _, g in rows]
     masks = {1: torch.tensor([c != 1 and data.draw(st.booleans()) for c in codes[:-1]] + [True])}
     folds = Folds(codes, masks)
-    bad = [
-        (k, int(i), int(j))
-        for k, (train, valid) in enumerate(folds)
-        for i in train
-        for j in valid
-        if groups[i] is not None and groups[i] == groups[j]
-    ]
+    pairs_of = [(k, int(i), int(j)) for k, (train, valid) in enumerate(folds) for i in train for j in valid]
+    bad = [(k, i, j) for k, i, j in pairs_of if groups[i] is not None and groups[i] == groups[j]]
     if not bad:
         assert folds.check_groups(groups) is folds
         return
@@ -333,16 +319,10 @@ def test_time_that_runs_backwards_is_found_as_a_loop_finds_it(rows):
 def test_checks_want_the_rows_that_were_cut():
     folds = Folds.kfold(6, 2)
     for check in (folds.check_groups, folds.check_time):
-        with pytest.raises(DataError, match="5 values for 6 rows"):
-            check([1, 2, 3, 4, 5])
-        with pytest.raises(DataError, match="5 values for folds of 6 rows"):
-            check("x", {"x": [1, 2, 3, 4, 5]})
-    two = Folds([0, 1, 0, 1])
-    with pytest.raises(LeakageError, match=r"'s, t'.*group b, 2 is split"):
-        two.check_groups(["s", "t"], {"s": list("abbb"), "t": [1, 2, 2, 3]})
-
-
-# The file
+        refused(DataError, "5 values for 6 rows", lambda c=check: c([1, 2, 3, 4, 5]))
+        refused(DataError, "5 values for folds of 6 rows", lambda c=check: c("x", {"x": [1, 2, 3, 4, 5]}))
+    two, rows = Folds([0, 1, 0, 1]), {"s": list("abbb"), "t": [1, 2, 2, 3]}
+    refused(LeakageError, r"'s, t'.*group b, 2 is split", lambda: two.check_groups(["s", "t"], rows))
 
 
 @pytest.mark.parametrize(
@@ -374,28 +354,22 @@ def test_a_damaged_file_is_named(tmp_path):
     whole = path.read_bytes()
     for damaged in (b"", whole[:200], whole[:-9], b"PAR1" + whole[:40]):
         path.write_bytes(damaged)
-        with pytest.raises(UnreadableFileError, match=r"folds\.parquet"):
-            Folds.load(path)
+        refused(UnreadableFileError, r"folds\.parquet", lambda: Folds.load(path))
     pd.DataFrame({"fold": [0, 1]}).to_parquet(path)
     refused(UnreadableFileError, "cannot be read", lambda: Folds.load(path))
     refused(MissingFileError, r"none\.parquet", lambda: Folds.load(tmp_path / "none.parquet"))
 
 
-@pytest.mark.parametrize("what", ["row", "method", "rows"])
-def test_a_changed_file_is_refused(what, tmp_path):
+def test_a_changed_file_is_refused(tmp_path):
     path = tmp_path / "folds.parquet"
     Folds.kfold(600, 4).save(path)
     table = pq.read_table(path)
-    about, fold = json.loads(table.schema.metadata[b"fastrec.folds"]), table["fold"].to_numpy().copy()
-    if what == "row":
-        fold[17] = (fold[17] + 1) % 4
-    if what == "rows":
-        fold = fold[:-1]
-    if what == "method":
-        about["method"] = "another"
-    changed = table.slice(0, len(fold)).set_column(0, "fold", [fold])
-    pq.write_table(changed.replace_schema_metadata({"fastrec.folds": json.dumps(about)}), path)
-    refused(UnreadableFileError, "digest differs", lambda: Folds.load(path))
+    about, fold = json.loads(table.schema.metadata[b"fastrec.folds"]), table["fold"].to_numpy()
+    other = np.where(np.arange(600) == 17, (fold + 1) % 4, fold)
+    for codes, changed in ((other, about), (fold[:-1], about), (fold, {**about, "method": "another"})):
+        table = pa.table({"fold": codes}).replace_schema_metadata({"fastrec.folds": json.dumps(changed)})
+        pq.write_table(table, path)
+        refused(UnreadableFileError, "digest differs", lambda: Folds.load(path))
 
 
 # Folds by time and purged folds, against scikit-learn and plain loops over rows
@@ -449,12 +423,10 @@ def test_single_rows_in_order_are_split_as_scikit_learn_does(count, gap, window)
     assert pairs(folds) == [(train.tolist(), valid.tolist()) for train, valid in wanted]
 
 
-def test_blocks_are_about_equal_and_busy_times_stay_whole():
+def test_busy_times_stay_whole():
     times = [0, 1, 2, 3, 4, 5, 6, 7, 8] + [9] * 60 + [10, 11, 12]
     folds = Folds.time_series(len(times), times, 4)
     assert [sorted({times[i] for i in valid}) for _, valid in pairs(folds)] == [[9], [10], [11], [12]]
-    even = Folds.time_series(100, np.arange(100) // 2, 4)
-    assert [len(valid) for _, valid in even] == [20] * 4
 
 
 @pytest.mark.parametrize("form", ["ns", "us", "s", "text", "iso", "zoned", "table"])
@@ -486,9 +458,6 @@ def test_numbers_with_fractions_and_categories_in_order():
     assert folds.codes.tolist() == [1, -1, 0] * 6
     folds = Folds.time_series(6, 2**53 + np.arange(6), 5)  # equal as floats
     assert pairs(folds) == [(list(range(k + 1)), [k + 1]) for k in range(5)]
-
-
-# Purged
 
 
 @given(

@@ -351,9 +351,6 @@ class _Finder:
         return Table(about)
 
 
-Sources = Mapping[str, CandidateSource | SessionModel]
-
-
 _USUAL: dict[str, Callable[[], CandidateSource | SessionModel]] = {
     "next": lambda: CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), again=0.0),
     "near": lambda: CoVisitation(hops=2),
@@ -377,7 +374,7 @@ def make_candidates(
     shown: str | None = None,
     test: Any = None,
     k: int = 100,
-    sources: Sequence[str] | Sources | None = None,
+    sources: Sequence[str] | Mapping[str, CandidateSource | SessionModel] | None = None,
     seen: Literal["auto", "keep", "drop"] = "auto",
     cut: str | float | None = None,
     negatives: int | None = None,

@@ -222,23 +222,19 @@ class CandidateFeatures(Saved):
     and whether the candidate is that item.
     """
 
-    learned = ("_counts", "_recent")
+    learned = ("_counts", "_recent", "popularity")
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the items of the log that the sources learn from."""
         codes = len(sessions.items)
         self._counts = torch.bincount(sessions.values, minlength=codes).float()
+        self.popularity = self._counts / self._counts.max().clamp_min(1)  # share of the most frequent item's events
         few = max(1, len(sessions) // 20)
         late = torch.arange(len(sessions.values)) >= sessions.offsets[max(len(sessions) - few, 0)]
         if sessions.times is not None:
             late = sessions.times >= sessions.times.sort().values[-max(1, len(late) // 20) :][:1]
         self._recent = torch.bincount(sessions.values[late], minlength=codes).float()
         return self
-
-    @property
-    def popularity(self) -> Tensor:
-        """Each code's events as a share of the most frequent item's, float32 ``[codes]``."""
-        return self._counts / self._counts.max().clamp_min(1)
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session``, ``item`` and scores of the sessions."""
@@ -252,15 +248,11 @@ class CandidateFeatures(Saved):
             "is_last_item": (item == last[session]).float(),
         }
         for name in [n for n in table.names if n.endswith("_score")]:
-            made |= _shares(name, table[name].values, session, len(sessions))
+            score, none = table[name].values, torch.zeros(len(sessions))
+            known = score.nan_to_num(0.0).clamp_min(0.0)
+            made[f"{name}_of_top"] = score / none.scatter_reduce(0, session, known, "amax")[session]
+            made[f"{name}_of_sum"] = score / none.index_add(0, session, known)[session]
         return table.with_columns(made)
-
-
-def _shares(name: str, score: Tensor, session: Tensor, count: int) -> dict[str, Tensor]:
-    known = score.nan_to_num(0.0).clamp_min(0.0)
-    top = torch.zeros(count).scatter_reduce_(0, session, known, "amax")[session]
-    total = torch.zeros(count).index_add_(0, session, known)[session]
-    return {f"{name}_of_top": score / top, f"{name}_of_sum": score / total}
 
 
 class EventFeatures(Saved):

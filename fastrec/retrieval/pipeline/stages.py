@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.errors import DataError, MissingColumnError
-from fastrec.retrieval.base import Saved, best_first, ids_of
+from fastrec.errors import DataError
+from fastrec.retrieval.base import Saved, best_first
 from fastrec.sequences import SessionFrame
-from fastrec.table import Table, Vocab, as_column
+from fastrec.table import Column, Table, Vocab, as_column
 from fastrec.table.column import rows_of
 
 
@@ -43,7 +43,7 @@ class Available(Saved):
 
     def set(self, ids: Any) -> None:
         """Make only these items available from now on."""
-        self.ids, self._vocab = as_column(ids_of(ids), name="item"), None
+        self.ids, self._vocab = as_column(ids, name="item"), None
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Return bool ``[rows]``."""
@@ -63,32 +63,26 @@ class InSegment(Saved):
     learned = ()
 
     def __init__(self, segment: str, allowed: Mapping[str, Any]) -> None:
-        self.segment, self.allowed = segment, {n: as_column(ids_of(v), name="item") for n, v in allowed.items()}
+        self.segment, self.allowed = segment, {n: as_column(v, name="item") for n, v in allowed.items()}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
-        """Return bool ``[rows]``.
-
-        Raises:
-            MissingColumnError: the sessions have no such side feature.
-        """
-        if self.segment not in sessions.sides or sessions.codings[self.segment].vocab is None:
-            remedy = "Name it in SessionFrame(features=…)"
-            raise MissingColumnError("sessions have no such side feature of codes", column=self.segment, remedy=remedy)
+        """Return bool ``[rows]``; raise what ``SessionFrame.kinds`` raises."""
+        names = sessions.kinds(self.segment)
         of_session = sessions.at_ends(sessions.sides[self.segment])
         segment, item = of_session[table["session"].values], table["item"].values
         stays = torch.ones(len(table), dtype=torch.bool)
-        for code, name in enumerate(map(str, sessions.codings[self.segment].vocab.classes)):
+        for code, name in enumerate(names):
             if name in self.allowed:
                 rows = segment == code
                 stays[rows] = _mask(self.allowed[name], sessions.items)[item[rows]]
         return stays
 
 
-def _mask(ids: Any, items: Vocab) -> Tensor:
+def _mask(ids: Column, items: Vocab) -> Tensor:
     """Return bool ``[codes]``: whether the item is among the ids; unknown ids are ignored."""
     mask = torch.zeros(len(items), dtype=torch.bool)
-    if len(ids):
-        mask[items.encode(as_column(ids, name="item"))] = True
+    if len(ids):  # no ids have no type
+        mask[items.encode(ids)] = True
     mask[: len(items.reserved)] = False
     return mask
 
@@ -107,7 +101,7 @@ class Boost(Saved):
     learned = ()
 
     def __init__(self, ids: Any, amount: float) -> None:
-        self.ids, self.amount = as_column(ids_of(ids), name="item"), amount
+        self.ids, self.amount = as_column(ids, name="item"), amount
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Return rows int64 ``[n]`` in their new order, and their scores float32 ``[n]``."""

@@ -155,7 +155,7 @@ def test_a_net_with_times_and_kinds_is_served_with_them(tmp_path):
     saved = SavedNextItems(run)
     net = saved.blend.models["net"].model
     with torch.no_grad():  # after one epoch they are next to nothing
-        torch.nn.init.normal_(net.input.readers[0].weight[1:])
+        torch.nn.init.normal_(net.readers[0].weight[1:])
         torch.nn.init.normal_(net.bias.tables["time"].weight)
     saved.blend.save(run / "models" / "blend")
     frame = saved.read(tmp_path / "test.parquet")
