@@ -14,7 +14,6 @@ import torch
 from fastrec.competition import EventsBefore, SavedRun, predict_run, run_competition
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import write_layout
-from fastrec.competition.recipe import choose_columns
 from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.validate import ListEvents, Lists
@@ -113,11 +112,3 @@ def test_refusals(tmp_path: Path) -> None:
         EventsBefore("log", session="s", order=[], item="item")
     assert EventsBefore(**json.loads(json.dumps(asdict(EVENTS)))) == EVENTS
     assert not (tmp_path / "run").exists()
-
-
-def test_sessions_and_items_are_no_category_by_default() -> None:
-    class Default(Looks):
-        categories = None
-
-    found = Default().load(Path(), rows=None, device=torch.device("cpu"))
-    assert choose_columns(Default(), found, None, []) == ([], ["place"])
