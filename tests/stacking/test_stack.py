@@ -62,7 +62,6 @@ def test_inputs_of_a_model_are_those_of_plain_loops(rows):
 def clicks(
     lists: int = 150, size: int = 5, models: int = 2, seed: int = 0, step: float = 1.0
 ) -> tuple[Lists, dict[str, torch.Tensor]]:
-    """Lists with one click each, and models' scores that know something of it."""
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(lists, size))
     label = np.zeros_like(truth)
@@ -91,7 +90,6 @@ def test_level_two_holds_the_inputs_and_the_extra_columns():
 
 
 def likelihood(weights, x, label, groups, weight, ridge) -> float:
-    """What the blend minimises, list by list."""
     s, value = x @ weights, ridge * float(weights @ weights)
     for rows in rows_by_group(groups).values():
         clicked = sum(label[i] for i in rows)

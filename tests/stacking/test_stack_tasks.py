@@ -19,7 +19,6 @@ from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make,
 
 
 def fit(stack: Stack, scores, train: Rows, folds=None, test=None, test_scores=None, **options):
-    """The stack of base models with these scores, made by ``folds``."""
     folds = folds_for(train) if folds is None else folds
     base = bases(scores, scores if test_scores is None else test_scores, digest_of(folds))
     return stack.fit(base, train, folds, train if test is None else test, **options)
@@ -163,14 +162,11 @@ def test_a_metric_of_the_order_sees_folds_that_chose_other_blends_on_one_scale(s
 
 
 class Quick(Stack):
-    """Hill climbing and each model alone, for many repeats."""
-
     def blends(self, models, data, metric):
         return [b for b in super().blends(models, data, metric) if isinstance(b, HillClimb | OneBase)]
 
 
 def of_noise(seed: int, n: int, metric: str, count: int = 5):
-    """A stack of models that know nothing."""
     rng = np.random.default_rng(seed)
     label = torch.from_numpy(rng.integers(0, 2, n).astype(float))
     said = {f"m{i}": torch.from_numpy(sigmoid(1.5 * rng.normal(size=n))) for i in range(count)}
@@ -298,9 +294,6 @@ def test_scores_of_a_scaled_target_are_of_raw_values():
     assert made.score == pytest.approx(rmspe(made.predictions.oof))
     assert made.scores["stack"].mean == pytest.approx(made.score)
     assert "mean_rank" not in made.tried
-
-
-# Folds ----------------------------------------------------------------------------------------------------------
 
 
 class Memory(Estimator):
@@ -472,12 +465,8 @@ def test_blends_learn_from_some_of_many_rows(case, monkeypatch):
         assert len({tuple(s) for s in seen}) == 4
 
 
-# Keeping --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A stack of every task and its blends, saved."""
     folder, found = tmp_path_factory.mktemp("stacks"), {}
     for case in TASKS:
         made, _, _, test, test_scores = stacked(case)
