@@ -12,7 +12,6 @@ from competitions.census.competition import RICH, TARGET, Census
 from competitions.census.simulate import FILES, simulate
 from fastrec.competition import check_submission, run_competition
 from fastrec.competition.forms.lists import form_of_run
-from fastrec.errors import DataError
 from fastrec.estimators import XGBModel
 
 
@@ -107,8 +106,3 @@ def test_simulated_persons_are_as_the_law_says(tmp_path):
     assert rich[both.education.str.contains("Doctorate")].mean() > 5 * rich[both.education.str.contains("High")].mean()
     assert 0.9 < done.oracle_auc < 1
     assert both.loc[both.weeks_worked == 0, "det_occ_code"].eq(0).all()
-
-
-def test_simulations_that_cannot_be_are_named(tmp_path):
-    with pytest.raises(DataError, match="too few"):
-        simulate(199, tmp_path / "data")

@@ -75,7 +75,7 @@ def check_submission(
         DataError: the test file has no target, or one twice.
     """
     path, test_path = Path(submission_path), Path(test_path)
-    check = _check_values if not format.items else _check_sessions if format.candidates is None else _check_lists
+    check = _check_lists if format.items else _check_values
     return CheckReport(str(submission_path), *check(format, path, test_path, any_order))
 
 
@@ -83,26 +83,21 @@ def check_submission(
 _Checked = tuple[int, int, tuple[str, ...]]
 
 
-def _check_sessions(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
-    table = form.read(path)
-    ids = form.lists_of(table[form.items], path)
-    if form.ids:  # each session once
-        (name,) = form.ids
-        text = _session_text(Table.read(test_path, [name], device="cpu")[name].to_arrow(), name, test_path)
-        wanted = RowKeys(pa.table({name: pc.unique(text)}), form.ids, test_path)
-    else:
-        wanted = RowKeys(read_file(test_path), (), test_path)
-    match, warnings = form.match(table, wanted, path), []
-    if not any_order and (match[1:] < match[:-1]).any():
-        warnings.append(f"the sessions are in another order than in {test_path.name}")
-    if short := int((ids.length < form.max_items).sum()):
-        warnings.append(f"{short} lists have fewer than {form.max_items} ids")
-    return len(table), len(ids.flat), tuple(warnings)
-
-
 def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
     table = form.read(path)
     ids = form.lists_of(table[form.items], path)
+    if form.candidates is None:
+        wanted, warnings = RowKeys(read_file(test_path), (), test_path), []
+        if form.ids:  # each session once
+            (name,) = form.ids
+            text = _session_text(Table.read(test_path, [name], device="cpu")[name].to_arrow(), name, test_path)
+            wanted = RowKeys(pa.table({name: pc.unique(text)}), form.ids, test_path)
+        match = form.match(table, wanted, path)
+        if not any_order and (match[1:] < match[:-1]).any():
+            warnings.append(f"the sessions are in another order than in {test_path.name}")
+        if short := int((ids.length < form.max_items).sum()):
+            warnings.append(f"{short} lists have fewer than {form.max_items} ids")
+        return len(table), len(ids.flat), tuple(warnings)
     names = (*form.ids, *(name for name, _ in form.targets), form.candidates)
     test = read_text(test_path, tuple(dict.fromkeys(names)))
     chosen = np.ones(len(test), dtype=bool)
@@ -247,7 +242,13 @@ def score_submission(
     placed[torch.from_numpy(rows)] = predicted
     if not are_classes or metric.wants not in ("probabilities", "scores"):
         return ScoreReport(metric.name, metric(known, placed), len(table))
-    note = f"the submission holds classes, and {metric.name} needs probabilities; {_how_to_write(form, target)}"
+    names = [str(v) for v in target.classes.values.to_pylist()]
+    how = f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
+    if target.task == "multiclass":
+        values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
+        own = f"SubmissionForm(ids={form.ids!r}, values=({values}))"
+        how = f"submission = {own} in the recipe writes them, one column for each class"
+    note = f"the submission holds classes, and {metric.name} needs probabilities; {how}"
     others = {name: get_metric(name)(known, placed) for name in ("balanced_accuracy", "f1_macro")}
     return ScoreReport("accuracy", get_metric("accuracy")(known, placed), len(table), note=note, others=others)
 
@@ -257,7 +258,7 @@ def _score_answers(path: Path, truth_path: Path, form: SubmissionForm) -> ScoreR
     table = form.read(path, exact=form.candidates is None)
     lists = table[form.items]
     ids = form.lists_of(lists, path) if form.candidates is None else IdLists(lists, form.item_sep)
-    wanted, answers, name = _answers(form, truth_path)
+    wanted, answers, name = answers_of(form, truth_path)
     none = np.asarray(pc.fill_null(pc.equal(answers, ""), True))
     remedy = "Score against the file with the answers"
     refuse_rows(none, "no answer", numbers=wanted.numbers, file=truth_path, column=name, remedy=remedy)
@@ -279,7 +280,7 @@ def _score_answers(path: Path, truth_path: Path, form: SubmissionForm) -> ScoreR
     return ScoreReport(metric, float(gain.sum()) / n, len(rank), others=others, per_row=frame.to_pandas())
 
 
-def _answers(form: SubmissionForm, path: Path) -> tuple[RowKeys, pa.Array | pa.ChunkedArray, str]:
+def answers_of(form: SubmissionForm, path: Path) -> tuple[RowKeys, pa.Array | pa.ChunkedArray, str]:
     """Read the rows of a file with answers, their answers as text, and the answers' column.
 
     A file of sessions without that column may give the next item in the submission's column, in one row for each
@@ -311,16 +312,6 @@ def _answers(form: SubmissionForm, path: Path) -> tuple[RowKeys, pa.Array | pa.C
     last[ids.indices.to_numpy()[rows]] = rows  # the last row of a session wins
     found = id_text(table[name].take(pa.array(last)))
     return RowKeys(pa.table({session: ids.dictionary}), form.ids, path, last), found, name
-
-
-def _how_to_write(form: SubmissionForm, target: Target) -> str:
-    assert target.classes is not None
-    names = [str(v) for v in target.classes.values.to_pylist()]
-    if target.task == "binary":
-        return f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
-    values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
-    own = f"SubmissionForm(ids={form.ids!r}, values=({values}))"
-    return f"submission = {own} in the recipe writes them, one column for each class"
 
 
 def _score_candidates(

@@ -67,7 +67,12 @@ def read_truth(
     """
     beside = [n for n in names_in(path, sep) if n not in (*ids, *more)]
     if label not in beside:
-        grades = [n for n in beside if _is_grade(read_text(path, (n,), sep)[n])]
+        grades = []
+        for name in beside:
+            texts = set(pc.unique(pc.utf8_lower(read_text(path, (name,), sep)[name])).to_pylist())
+            numbers = {as_number(text or "") for text in texts}
+            whole = len(numbers) > 1 and 0 in numbers and numbers <= set(range(limits.HIGHEST_GRADE + 1))
+            grades += [name] if whole or texts == {"false", "true"} else []
         label = grades[0] if len(grades) == 1 else None
     return read_text(path, (*ids, *more, *([label] if label else [])), sep), label
 
@@ -98,14 +103,6 @@ def relevance(
         remedy = "Give labels in a column, such as 0 and 1, or the relevant candidates alone"
         raise DataError(problem, file=path, column=label, remedy=remedy)
     return made, counted
-
-
-def _is_grade(column: pa.ChunkedArray) -> bool:
-    values = set(pc.unique(pc.utf8_lower(column)).to_pylist())
-    if values == {"false", "true"}:
-        return True
-    numbers = {as_number(v or "") for v in values}
-    return len(numbers) > 1 and 0 in numbers and numbers <= set(range(limits.HIGHEST_GRADE + 1))
 
 
 def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
