@@ -14,8 +14,7 @@ from fastrec.competition import (
     NextItemCompetition,
     Reading,
     SavedRun,
-    SubmissionFormat,
-    ValueForm,
+    SubmissionForm,
     blend_runs,
     run_competition,
 )

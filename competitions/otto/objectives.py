@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,7 +138,7 @@ def run_objectives(run: Run) -> None:
             columns = sessions.columns
             write_sessions(part, sessions.form(), sessions, item=columns["item"])
             order = tuple(columns["order"])
-            form = next_item_form(columns["item"], columns["session"], recipe.k, order=order).to_state()
+            form = asdict(next_item_form(columns["item"], columns["session"], recipe.k, order=order))
             net = write_net(part / "models" / "blend", ranker)
             write_config(part, run, {"models": models, "submission": form, "exclude_seen": False, **net})
         write_scores(part, run, scores)

@@ -17,7 +17,7 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
 
 from competitions.xmarket2022.data import read
 from competitions.xmarket2022.describe import columns
-from fastrec.competition import Competition, CompetitionData, ValueForm
+from fastrec.competition import Competition, CompetitionData, SubmissionForm
 from fastrec.estimators import ColumnRanker, Estimator, LGBMModel, NetRanker, XGBRanker
 
 
@@ -32,7 +32,7 @@ class XMarket2022(Competition):
     fold_key = "userId"
     counted = "is_real"  # not the lists made by hiding an interaction
     weight = "weight"
-    submission = ValueForm(ids=("userId", "itemId"), values=("score",), sep="\t", per_list=100)
+    submission = SubmissionForm(ids=("userId", "itemId"), values=("score",), sep="\t", max_items=100)
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         return read(data, rows=rows, device=device)

@@ -163,7 +163,7 @@ def check(
         from fastrec.competition.forms.check import check_submission
 
         form, about = _form(submission, competition, run)
-        any_order = form.kind == "values" and about.get("task") == "ranking"
+        any_order = not form.items and about.get("task") == "ranking"
         typer.echo(str(check_submission(submission, test, form, any_order=any_order)))
 
 
@@ -180,7 +180,7 @@ def score(
 
         form, about = _form(submission, competition, run)
         task, target = about.pop("task", None), about.pop("target", None)
-        if form.kind == "values" and task != "ranking":
+        if not form.items and task != "ranking":
             try:
                 about["target"] = target(truth)
             except FastrecError as error:

@@ -4,6 +4,7 @@ A recipe class names the steps of its kind: rows and lists in memory, sessions (
 memory (``streamed/``). Each step adds to one record of the run.
 """
 
+# ruff: noqa: F401 - names are imported here for readers and type checkers
 from typing import TYPE_CHECKING
 
 from fastrec._core.imports import lazily
@@ -12,9 +13,8 @@ if TYPE_CHECKING:
     from fastrec.competition.blend import blend_runs
     from fastrec.competition.embed import embed_run, run_vectors
     from fastrec.competition.forms.check import CheckReport, ScoreReport, check_submission, score_submission
-    from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat, write_submission
-    from fastrec.competition.forms.rows import RankedLists, rank_lists, ranked_strings
-    from fastrec.competition.forms.values import ValueForm
+    from fastrec.competition.forms.lists import RECSYS2019, write_submission
+    from fastrec.competition.forms.rows import RankedLists, SubmissionForm, rank_lists, ranked_strings
     from fastrec.competition.next_items import NextItemCompetition, SavedNextItems
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.predict import SavedRun, predict_run
@@ -24,48 +24,13 @@ if TYPE_CHECKING:
     from fastrec.competition.runs import compare_runs, list_runs, log_run
     from fastrec.competition.streamed.recipe import StreamedCompetition, StreamedNet, StreamedRanking
 
-__all__ = [
-    "RECSYS2019",
-    "CheckReport",
-    "Competition",
-    "CompetitionData",
-    "EventsBefore",
-    "NextItemCompetition",
-    "RankedLists",
-    "Reading",
-    "SavedNextItems",
-    "SavedRun",
-    "ScoreReport",
-    "StreamedCompetition",
-    "StreamedNet",
-    "StreamedRanking",
-    "SubmissionFormat",
-    "ValueForm",
-    "blend_runs",
-    "check_submission",
-    "compare_runs",
-    "embed_run",
-    "list_runs",
-    "log_run",
-    "predict_run",
-    "rank_lists",
-    "ranked_strings",
-    "read_folder",
-    "run_competition",
-    "run_vectors",
-    "score_submission",
-    "write_script",
-    "write_submission",
-]
-
 # `fastrec check` needs no models: each name is loaded at first use.
 _HOMES = {
     "blend": ("blend_runs",),
     "embed": ("embed_run", "run_vectors"),
     "forms.check": ("CheckReport", "ScoreReport", "check_submission", "score_submission"),
-    "forms.lists": ("RECSYS2019", "SubmissionFormat", "write_submission"),
-    "forms.rows": ("RankedLists", "rank_lists", "ranked_strings"),
-    "forms.values": ("ValueForm",),
+    "forms.lists": ("RECSYS2019", "write_submission"),
+    "forms.rows": ("RankedLists", "SubmissionForm", "rank_lists", "ranked_strings"),
     "next_items": ("NextItemCompetition", "SavedNextItems"),
     "offline_script": ("write_script",),
     "predict": ("SavedRun", "predict_run"),
@@ -76,3 +41,4 @@ _HOMES = {
     "streamed.recipe": ("StreamedCompetition", "StreamedNet", "StreamedRanking"),
 }
 __getattr__ = lazily(__name__, {name: home for home, names in _HOMES.items() for name in names})
+__all__ = sorted(name for names in _HOMES.values() for name in names)

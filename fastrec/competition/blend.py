@@ -19,8 +19,8 @@ from fastrec._core.messages import refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition.fitting import decide
 from fastrec.competition.forms.lists import form_of_run
-from fastrec.competition.forms.rows import RowKeys
-from fastrec.competition.forms.values import ValueForm, names_in, read_text
+from fastrec.competition.forms.rows import RowKeys, SubmissionForm
+from fastrec.competition.forms.values import names_in, read_text
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition
 from fastrec.competition.resumable import RunFeatures
@@ -28,14 +28,7 @@ from fastrec.competition.run import check_run_folder
 from fastrec.competition.run_files import write_table_run
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import (
-    DataError,
-    LeakageError,
-    MissingFileError,
-    SubmissionError,
-    refuse_rows,
-    warn,
-)
+from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, refuse_rows, warn
 from fastrec.metrics import get_metric
 from fastrec.report.data import prediction_names, read_table
 from fastrec.stacking import Stack
@@ -194,7 +187,7 @@ class _FirstRun:
             if pc.all(pc.utf8_is_decimal(own[name])).as_py():  # in the file they may have become floats
                 whole = pc.replace_substring_regex(text[name], r"^(\d+)\.0+$", r"\1")
                 text = text.set_column(text.column_names.index(name), name, whole)
-        form = ValueForm(ids=ids, values=names, probabilities=self.task in ("binary", "multiclass", "multilabel"))
+        form = SubmissionForm(ids=ids, values=names, probabilities=self.task in ("binary", "multiclass", "multilabel"))
         theirs, ours = (RowKeys(_plain(t, ids), ids, p) for t, p in ((text, path), (self.table, self.path)))
         theirs.refuse_repeated()
         if len(again := ours.repeated()):
@@ -278,9 +271,6 @@ class _FirstRun:
         run = TableRun(recipe=recipe, data=Path(config.get("data", ".")), device=torch.device("cpu"), **about)
         table, key, counted, groups = self.table.select(self.ids), recipe.fold_key, self.scored.copy(), None
         if recipe.counted:
-            if "counted" not in self.table.column_names:
-                problem = "the run does not say which rows count, as fastrec wrote no such column"
-                raise DataError(problem, file=self.path, remedy="Run its recipe again")
             counted[:size] &= self.table["counted"].to_numpy()[:size].astype(bool)
         if self.target is None:  # figures of the run's lists, in the order in which they appear
             lists, place = read_table(self.path / "lists.parquet"), np.zeros(len(table), dtype=np.int64)
@@ -297,8 +287,8 @@ class _FirstRun:
         label = label[:size].long() if self.task == "multiclass" else label[:size], label[size:]
         truth = None if test is None or bool(label[1].isnan().any()) else label[1].to(label[0])
         run.form, lines = form_of_run(self.path), None
-        if test is not None and run.form.keys and (run.form.kind == "lists" or self.target is not None):
-            lines = Table.read(run.form.read_lines(self.path / "submission.csv").select(list(run.form.keys)))
+        if test is not None and run.form.ids and (run.form.items or self.target is not None):
+            lines = Table.read(run.form.read(self.path / "submission.csv").select(list(run.form.ids)))
         run.found = CompetitionData(train, test, targets=lines, truth=truth)
         run.target, run.folds, run.cats, run.conts = self.target, self.folds, [], []
         try:

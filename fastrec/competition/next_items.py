@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,7 +17,8 @@ from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
-from fastrec.competition.forms.lists import SubmissionFormat
+from fastrec.competition.forms.lists import item_texts, write_items
+from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.resumable import Parts
 from fastrec.competition.run_files import run_folder, write_config, write_scores
@@ -135,10 +137,11 @@ class NextItemCompetition(Competition):
     minutes = 14.0
 
     @property
-    def submission(self) -> SubmissionFormat:  # type: ignore[override]
+    def submission(self) -> SubmissionForm:  # type: ignore[override]
         """The form of the submission."""
         order = (self.order,) if isinstance(self.order, str) else tuple(self.order)
-        return next_item_form(self.items, self.session, self.k, sep=self.separator, answer=self.target, order=order)
+        about = {"item_sep": self.separator, "answer": self.target, "order": order}
+        return next_item_form(self.items, self.session, self.k, **about)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         """Return the models to blend, the slowest first; by default a net, session kNN and item pairs.
@@ -171,10 +174,10 @@ class NextItemCompetition(Competition):
         return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
 
 
-def next_item_form(items: str, session: str | None, k: int, **options: Any) -> SubmissionFormat:
+def next_item_form(items: str, session: str | None, k: int, **options: Any) -> SubmissionForm:
     """Return the form of a submission of ``k`` next items of sessions (None: of the file's rows)."""
     options = {"answer": "target", "candidates": None, **options}
-    return SubmissionFormat(keys=() if session is None else (session,), prediction=items, max_items=k, **options)
+    return SubmissionForm(ids=() if session is None else (session,), items=items, max_items=k, **options)
 
 
 def run_sessions(run: Run) -> None:
@@ -186,7 +189,7 @@ def run_sessions(run: Run) -> None:
     with stages.stage("read", unit="sessions") as advance:
         train, test = recipe.read(run.data, run.rows)
         advance(len(train) + len(test))
-    recipe.submission.texts(train.items)  # refuse ids that cannot be written before hours of training
+    item_texts(recipe.submission, train.items)  # refuse ids that cannot be written before hours of training
     chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
     blend = SessionBlend(dict(recipe.models(bs=run.bs)), **chosen, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
@@ -210,14 +213,15 @@ def run_sessions(run: Run) -> None:
     scores = _scores(recipe, blend, best, test, train)
     with run_folder(run) as part:
         with stages.stage("write"):
-            recipe.submission.write(part / "submission.csv", test.items, best[list(best)[-1]][0], test.sessions)
+            last, path = best[list(best)[-1]][0], part / "submission.csv"
+            write_items(recipe.submission, path, test.items, last, test.sessions)
             blend.save(part / "models" / "blend")
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
             write_sessions(part, train.form(), test, item=recipe.items)
             last = train.times.max() if train.times is not None and len(train.times) else None
             config = {
                 "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
-                "submission": recipe.submission.to_state(),
+                "submission": asdict(recipe.submission),
                 "exclude_seen": recipe.exclude_seen,
                 "until": None if last is None or last.isnan() else float(last),
                 "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
@@ -350,7 +354,7 @@ class SavedNextItems:
         path = self.folder / "config.json"
         self.config = read_json(path)
         try:
-            self.form = SubmissionFormat.from_state(self.config["submission"])
+            self.form = SubmissionForm(**self.config["submission"])
             self.exclude_seen = bool(self.config["exclude_seen"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             problem = f"the run's settings cannot be read ({error!r})"
@@ -429,16 +433,7 @@ class SavedNextItems:
         return [[i for i in ids[a * width : (a + 1) * width] if i is not None] for a in range(len(sessions))]
 
     def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:
-        """Predict the sessions of a file, write them in the form of the run's submission, and return its path.
-
-        Args:
-            data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
-            out: the file to write.
-            stages: progress; None: not shown.
-
-        Raises:
-            FastrecError: the data cannot be used; nothing is written.
-        """
+        """Predict the sessions of ``data`` (see ``read``), and write them in the form of the run's submission."""
         stages = stages or Stages(quiet=True)
         with stages.stage("read", unit="sessions") as advance:
             sessions = self.read(data)
@@ -447,7 +442,7 @@ class SavedNextItems:
             warn(f"{data}: it has no sessions, and nothing is predicted")
         with stages.stage("predict", len(sessions), unit="sessions") as advance:
             items, _ = self.recommend(sessions, done=advance)
-        self.form.write(out, sessions.items, items, sessions.sessions)
+        write_items(self.form, out, sessions.items, items, sessions.sessions)
         return Path(out)
 
 

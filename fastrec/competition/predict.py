@@ -20,8 +20,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.messages import nearest, refuse_absent
 from fastrec._core.progress import Stages
 from fastrec.competition.explain import BACKGROUND, contributions, of_both_classes
-from fastrec.competition.forms.lists import SubmissionFormat, form_of_run
-from fastrec.competition.forms.values import ValueForm
+from fastrec.competition.forms.lists import form_of_run
 from fastrec.competition.next_items import (
     NextItemCompetition,
     SavedNextItems,
@@ -123,7 +122,7 @@ class SavedRun:
         Raises:
             DataError: a value does not have its column's type, naming column and row.
         """
-        ids = (*self.form.keys, *self.config.get("ids", ()))
+        ids = (*self.form.ids, *self.config.get("ids", ()))
         names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
         if isinstance(source, str | Path):
             made = Table.read(self.reading.read(source, table, names), device=device)
@@ -137,13 +136,7 @@ class SavedRun:
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
         """Return rows with their features, as the models take them.
 
-        Args:
-            table: the rows; columns in any order.
-            tables: the other tables that features read.
-            history: earlier rows, with their target, for features that look back to them.
-
-        Raises:
-            MissingColumnError: a column is absent.
+        ``tables`` are the others that features read, ``history`` earlier rows, with their target, to look back to.
         """
         self._refuse_absent(table)
         if tables:
@@ -203,10 +196,7 @@ class SavedRun:
     def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
         """Predict a frame's rows on the target's original scale: float64 ``[n]`` or ``[n, k]``.
 
-        Args:
-            df: a table of any library.
-            tables: the other tables that features read.
-            history: earlier rows for features that look back to them.
+        ``tables`` are the others that features read, ``history`` earlier rows for features that look back to them.
         """
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
         table = self.read(df)
@@ -398,7 +388,7 @@ def predict_run(
     table, rows = read_rows(saved, data, device=device, stages=stages)
     # Before the models: fail early on a missing id.
     keys = line_keys(saved.form, table, rows.groups)
-    refuse_absent(saved.form.keys, keys.names, "the rows lack an id of the submission", file=data, remedy="Add it")
+    refuse_absent(saved.form.ids, keys.names, "the rows lack an id of the submission", file=data, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None
     prediction = saved.predict_rows(rows, stages)
     options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}
@@ -489,15 +479,9 @@ class SameBlend(Stack):
 class SavedRecipe(Competition):
     """A recipe from a run directory: its features, models and columns, without the recipe's code.
 
-    The stack is the run's chosen blend, fitted again.
-
-    Args:
-        saved, found, folds: the run; the rows and their folds.
-        trust: modules of custom generators that may be imported.
-        warm: let models that can do so continue training from the run's models.
-        cold_folds: folds whose rows the run was trained on: their models start from scratch, so that memorised rows do
-            not mislead the stack.
-        recipe: the recipe, if its code is available; its features, models and stack replace the run's.
+    The stack is the run's chosen blend, fitted again. If ``recipe`` is given, its features, models and stack replace
+    the run's. ``warm``: models that can do so continue training from the run's, but for those of ``cold_folds``, whose
+    rows the run was trained on: memorised rows would mislead the stack.
     """
 
     refit = True
@@ -522,7 +506,7 @@ class SavedRecipe(Competition):
         self.name, self.task, self.metric = config["competition"], saved.task, config["metric"]
         self.ids, self.history = tuple(config.get("ids", ())), bool(config["history"])
         self.reading, self.events = saved.reading, saved.events
-        self.submission: SubmissionFormat | ValueForm | None = saved.form
+        self.submission = saved.form
         for name, value in config.get("recipe", {}).items():
             setattr(self, name, value)
         if saved.target is None:
@@ -550,7 +534,7 @@ class SavedRecipe(Competition):
     def _grow_form(self, known: Target, found: Target) -> None:
         form = self.submission
         joined = [n for n in found.outputs if n not in known.outputs]
-        if not joined or not isinstance(form, ValueForm) or len(form.values) < 2:
+        if not joined or len(form.values) < 2:
             return
         if list(form.values) != known.outputs:
             raise DataError(

@@ -66,15 +66,9 @@ class Reading:
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
     def read(self, path: str | Path, table: str = "train", names: Sequence[str] | None = None) -> pa.Table:
-        """Read a file as an Arrow table and convert its columns to their types.
+        """Read a file as an Arrow table and convert its columns ``names`` (None: all) to their types.
 
-        Args:
-            path: the file.
-            table: its role: ``train``, ``test``, ``history`` or another table's name.
-            names: the columns to convert; None: all.
-
-        Raises:
-            FastrecError: naming the file and, for a wrong value, column and row.
+        ``table`` is its role: ``train``, ``test``, ``history`` or another table's name.
         """
         form = CsvForm(self.header, self.delimiter, self.missing)
         text = [n for n, t in self._types(table).items() if t == "text"]
@@ -355,7 +349,7 @@ def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | N
 def read_folder(
     folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
 ) -> CompetitionData:
-    """Read ``train``, ``test``, the truth of the test if present, and every other table by its name.
+    """Read a folder's tables by name.
 
     Args:
         folder: has ``train`` and, usually, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.

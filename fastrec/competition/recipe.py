@@ -23,8 +23,7 @@ from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Target
 
 if TYPE_CHECKING:
-    from fastrec.competition.forms.lists import SubmissionFormat
-    from fastrec.competition.forms.values import ValueForm
+    from fastrec.competition.forms.rows import SubmissionForm
     from fastrec.estimators import Estimator
     from fastrec.features import FeatureSet
     from fastrec.stacking import Stack
@@ -131,7 +130,7 @@ class Competition(ABC):
     calibrate: Literal["platt", "isotonic"] | None = None
     events: EventsBefore | None = None
     reading: Reading = Reading()
-    submission: SubmissionFormat | ValueForm | None = None
+    submission: SubmissionForm | None = None
     cold_folds: Collection[int] = ()  # of a retrain: folds that score rows which a warm start was trained on
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
@@ -390,17 +389,7 @@ class EventsBefore:
         return list(dict.fromkeys([self.session, *self.order, self.item, *([self.time] if self.time else [])]))
 
     def of(self, candidates: Table, lists: str, tables: Mapping[str, Table]) -> ListEvents:
-        """Return the events before the lists of some candidates.
-
-        Args:
-            candidates: whole lists.
-            lists: the column of lists.
-            tables: the tables of events, by name.
-
-        Raises:
-            DataError: the table of events is not among them.
-            MissingColumnError: a column is absent.
-        """
+        """Return the events before the lists of some candidates (whole lists); ``lists``: the column of lists."""
         if self.table not in tables:
             problem = f"models read the events before a list, and the table of events {self.table!r} is not there"
             remedy = f"There are {', '.join(tables) or 'no tables'}; put {self.table}.parquet beside the rows"

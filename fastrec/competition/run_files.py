@@ -376,7 +376,7 @@ def _config(run: TableRun) -> dict[str, Any]:
         "models": [n for n in run.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in run.found.tables.items()},
         "reading": asdict(replace(recipe.reading, types=run.found.types, gaps=gaps)),
-        "submission": run.form.to_state(),
+        "submission": asdict(run.form),
     }
     if run.blended:
         config["blend"] = run.blended

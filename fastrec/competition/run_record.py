@@ -13,7 +13,7 @@ import torch
 from fastrec._core.atomic import now
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.forms.lists import Form
+from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.resumable import Parts, RunFeatures
 from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
@@ -72,7 +72,7 @@ class TableRun(Run):
     # the data, with the test's target hidden; ``train``, ``test`` are its rows with features
     found: CompetitionData = field(init=False)
     target: Target | None = field(init=False)  # None in a ranking task
-    form: Form = field(init=False)
+    form: SubmissionForm = field(init=False)
     # partitions a table for the workers of a cluster; None: features are computed here
     split: Callable[[Table | None], Any] | None = None
     folds: Folds = field(init=False)

@@ -144,14 +144,9 @@ class Scorer:
         folds: torch.Tensor | None = None,
         decision: Decision | None = None,
     ) -> float:
-        """Score predictions.
+        """Score predictions, float64 ``[n]`` or ``[n, k]``; ``chosen``, bool ``[n]``: the rows that count; None: all.
 
-        Args:
-            rows: rows with labels.
-            prediction: float64 ``[n]`` or ``[n, k]``.
-            chosen: bool ``[n]``: the rows that count; None: all.
-            folds: ``[n]``: if classes are scored, each fold's thresholds are learned on the other folds.
-            decision: the thresholds of classes; None: by ``folds``, or the default threshold.
+        Classes are cut by ``decision``, else each fold's (``folds`` ``[n]``) by thresholds learned on the other folds.
         """
         label, groups = rows.label, rows.groups if rows.task == "ranking" else None
         if label is None:

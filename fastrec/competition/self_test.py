@@ -16,7 +16,7 @@ from fastrec._core.atomic import read_json
 from fastrec._core.device import DeviceLike
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.check import check_submission
-from fastrec.competition.forms.values import ValueForm
+from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.predict import SavedRun, predict_run
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run import run_competition
@@ -45,7 +45,7 @@ class _Clicks(Competition):
     metric = "auc"
     target = "clicked"
     ids = ("id",)
-    submission = ValueForm(ids=("id",), values=("clicked",), probabilities=True)
+    submission = SubmissionForm(ids=("id",), values=("clicked",), probabilities=True)
 
     def features(self) -> FeatureSet:
         return FeatureSet([CountEncode("city"), TargetEncode("city", "clicked")], key="id")

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.competition.forms.lists import Form, SubmissionFormat, ranking_form, write_ranked
-from fastrec.competition.forms.rows import rank_lists
-from fastrec.competition.forms.values import ValueForm, class_columns, sample_form
+from fastrec.competition.forms.lists import ranking_form
+from fastrec.competition.forms.rows import SubmissionForm, rank_lists, ranked_strings
+from fastrec.competition.forms.values import class_columns, sample_form
 from fastrec.competition.reading import SAMPLES, table_files
 from fastrec.competition.scoring import Decision
 from fastrec.errors import DataError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastrec.competition.run_record import TableRun
 
 
-def form_of(run: TableRun) -> Form:
+def form_of(run: TableRun) -> SubmissionForm:
     """Return the form of a run's submission: the recipe's, a sample file's, or ids and the target."""
     recipe, target, found = run.recipe, run.target, run.found
     if recipe.submission is not None:
@@ -37,8 +37,8 @@ def form_of(run: TableRun) -> Form:
         known = [*names, *ids]
         return ranking_form(sample, *lists, known) if target is None else sample_form(sample, known)
     if target is None:
-        return ValueForm(ids=ids, values=("score",))
-    return ValueForm(ids=tuple(n for n in ids if n in names), values=tuple(target.names))
+        return SubmissionForm(ids=ids, values=("score",))
+    return SubmissionForm(ids=tuple(n for n in ids if n in names), values=tuple(target.names))
 
 
 def write_submission_of(
@@ -46,7 +46,7 @@ def write_submission_of(
     rows: Rows,
     prediction: torch.Tensor,
     *,
-    form: Form,
+    form: SubmissionForm,
     target: Target | None,
     decision: Decision,
     keys: Table,
@@ -56,16 +56,18 @@ def write_submission_of(
 
     ``keys`` has the id columns, a row for each line of the form; ``item`` is a ranking's column of candidates.
     """
-    if isinstance(form, SubmissionFormat):
+    if form.items:
         if target is not None or item is None:
-            raise DataError("the form is one of lists, the task has none", remedy="Give a ValueForm in the recipe")
-        write_ranked(path, keys.to_arrow(), rows.table[item].to_arrow(), prediction, rows.groups, form)
+            raise DataError("the form is one of lists, the task has none", remedy="Give one with values in the recipe")
+        options = {"sep": form.item_sep, "k": form.max_items}
+        lists = ranked_strings(rows.table[item].to_arrow(), prediction, rows.groups, **options)
+        form.write(path, keys.to_arrow(), {form.items: lists})
         return
     arrow = keys.select([n for n in form.ids if n in keys]).to_arrow() if form.ids else pa.table({})
     if target is None:
         order, values = np.arange(len(rows)), decision.chances(prediction).numpy()
-        if form.per_list is not None or form.ranks:
-            ranked = rank_lists(prediction, rows.groups, k=form.per_list)
+        if form.max_items is not None or form.ranks:
+            ranked = rank_lists(prediction, rows.groups, k=form.max_items)
             order, lengths = ranked.order.numpy(), ranked.offsets.diff().numpy()
             starts = np.repeat(ranked.offsets[:-1].numpy(), lengths)
             values = np.arange(len(order)) - starts + 1 if form.ranks else values[order]
@@ -75,9 +77,9 @@ def write_submission_of(
     form.write(path, arrow, submission_values(form, target, prediction, decision))
 
 
-def line_keys(form: Form, table: Table, groups: torch.Tensor | None) -> Table:
+def line_keys(form: SubmissionForm, table: Table, groups: torch.Tensor | None) -> Table:
     """Return the id columns of a form's lines: the first row of each list, or all rows without lists."""
-    if not isinstance(form, SubmissionFormat):
+    if not form.items:
         return table
     assert groups is not None
     first = torch.ones(len(table), dtype=torch.bool)
@@ -86,7 +88,7 @@ def line_keys(form: Form, table: Table, groups: torch.Tensor | None) -> Table:
 
 
 def submission_values(
-    form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
+    form: SubmissionForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:
     """Return the value columns of a submission from predictions ``[n]`` or ``[n, k]`` on the learned scale."""
     own = target.restore(prediction)

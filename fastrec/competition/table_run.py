@@ -18,9 +18,8 @@ from fastrec._core.atomic import is_plain_name
 from fastrec._core.messages import nearest, refuse_absent
 from fastrec.competition.explain import background_rows
 from fastrec.competition.fitting import decide, fit_models, make_features, permute
-from fastrec.competition.forms.lists import SubmissionFormat
 from fastrec.competition.forms.rows import RowKeys, key_text
-from fastrec.competition.forms.values import ValueForm, relevance
+from fastrec.competition.forms.values import relevance
 from fastrec.competition.predict import SavedRun, refuse_copies
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
@@ -67,18 +66,18 @@ def read(run: TableRun) -> None:
     run.form = form_of(run)
     # Refuse ids that cannot be written, and repeated ones. A ranking's targets may name lists only, while the
     # submission has a line for each candidate.
-    form, values = run.form, isinstance(run.form, ValueForm)
+    form = run.form
     there = [t for t in (run.found.targets, run.found.test) if t is not None]
-    rows = next((t for t in there if all(n in t for n in form.keys)), there[0] if there else None)
-    if rows is None and values and recipe.counted is None:
+    rows = next((t for t in there if all(n in t for n in form.ids)), there[0] if there else None)
+    if rows is None and not form.items and recipe.counted is None:
         rows = run.found.train
-    if rows is None or not form.keys:
+    if rows is None or not form.ids:
         return
-    if not values and run.found.targets is None:  # the rows are candidates, a line is a list
+    if form.items and run.found.targets is None:  # the rows are candidates, a line is a list
         rows = line_keys(form, rows, rows[recipe.list_column].group_numbers().cpu())
-    table = rows.select([n for n in form.keys if n in rows]).to_arrow()
-    keys = {n: key_text(table, n, what="id", times=values) for n in form.keys}
-    RowKeys(pa.table(keys), form.keys, run.data).refuse_repeated()
+    table = rows.select([n for n in form.ids if n in rows]).to_arrow()
+    keys = {n: key_text(table, n) for n in form.ids}
+    RowKeys(pa.table(keys), form.ids, run.data).refuse_repeated()
 
 
 def start_workers(run: TableRun) -> None:
@@ -215,7 +214,7 @@ def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     if test is None:
         return
     count = len(torch.unique(test[recipe.list_column].group_numbers()))
-    by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
+    by_list = recipe.submission is None or recipe.submission.items
     if by_list and found.targets is not None and count != len(found.targets):
         problem = f"{recipe.name}: {count} test lists, but {len(found.targets)} targets"
         remedy = "Give one target per test list, in the order of the lists"

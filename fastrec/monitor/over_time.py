@@ -11,7 +11,7 @@ import pandas as pd
 
 from fastrec._core.messages import refuse_absent
 from fastrec.competition import SavedRun
-from fastrec.competition.forms.values import ValueForm, names_in, predicted_values, read_text
+from fastrec.competition.forms.values import names_in, predicted_values, read_text
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError
 from fastrec.metrics import Metric, as_scored, bootstrap_metric, get_metric
@@ -162,7 +162,7 @@ def over_time_of_files(
 
 def _predictions(file: Path, run: SavedRun | None) -> np.ndarray:
     form = None if run is None or run.target is None else run.form
-    if isinstance(form, ValueForm) and set(form.values) <= set(names_in(file, form.sep)):
+    if form is not None and form.values and set(form.values) <= set(names_in(file, form.sep)):
         return predicted_values(read_text(file, form.values, form.sep), form, run.target, file)[0].numpy()
     columns = [c.number().numpy() for c in prediction_columns(file).values()]
     return columns[0] if len(columns) == 1 else np.column_stack(columns)

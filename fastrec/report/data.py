@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from scipy.stats import rankdata
 
 from fastrec._core.atomic import file_digest, now, read_json, recover, write_json
 from fastrec._core.messages import refuse_absent
-from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, conformal_bound, conformal_gaps, interval_of
 
@@ -301,30 +302,31 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     if lists is not None:
         about = {"problem": "the column is not there", "file": run / "lists.parquet", "remedy": "Run again"}
         refuse_absent(("split", "fold_key", "length", "touched"), lists.column_names, **about)
-    curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
-    figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
-    greater = scores.get("greater_is_better") is not False
-    models = _ascending(figures, greater)
-    results = RunResults(
-        name=run.resolve().name,
-        metric=str(scores.get("metric") or "score").upper(),
-        models=models,
-        best=models[-1] if models else None,
-        scores=figures,
-        oracle=_number(scores.get("oracle")),
-        curves={m: [_figures(r) for r in records or []] for m, records in curves.items()},
-        importance={m: _figures(gains) for m, gains in importance.items()},
-        seconds=_figures(scores.get("seconds")),
-        transductive=scores.get("transductive"),
-        rows=dict(scores.get("rows") or {}),
-        config=_read_json(run / "config.json") or {},
-        task=str(scores.get("task") or "ranking"),
-        permutation=_figures(_read_json(run / "permutation.json")),
-        position=_read_json(run / "position.json") or {},
-        explanation=_read_json(run / "explanation.json") or {},
-        also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
-        greater_is_better=greater,
-    )
+    with _readable(run):
+        curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
+        figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
+        greater = scores.get("greater_is_better") is not False
+        models = _ascending(figures, greater)
+        results = RunResults(
+            name=run.resolve().name,
+            metric=str(scores.get("metric") or "score").upper(),
+            models=models,
+            best=models[-1] if models else None,
+            scores=figures,
+            oracle=_number(scores.get("oracle")),
+            curves={m: [_figures(r) for r in records or []] for m, records in curves.items()},
+            importance={m: _figures(gains) for m, gains in importance.items()},
+            seconds=_figures(scores.get("seconds")),
+            transductive=scores.get("transductive"),
+            rows=dict(scores.get("rows") or {}),
+            config=_read_json(run / "config.json") or {},
+            task=str(scores.get("task") or "ranking"),
+            permutation=_figures(_read_json(run / "permutation.json")),
+            position=_read_json(run / "position.json") or {},
+            explanation=_read_json(run / "explanation.json") or {},
+            also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
+            greater_is_better=greater,
+        )
     if lists is not None:
         for split in SPLITS:
             _add_lists(results, split, lists, repeats=repeats)
@@ -422,64 +424,19 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    content = read_json(path, again="Run again")
-    _check_shape(content, _SHAPES[path.name], [], path)
-    return content
+    return read_json(path, again="Run again") if path.exists() else None
 
 
-_FIGURES = {"*": "a number"}
-_SHAPES: dict[str, Any] = {  # "*": any name; a list: of such values; text: a kind of ``_KINDS``; null is allowed
-    "scores.json": {
-        "metric": "text",
-        "models": _FIGURES,
-        "oof": _FIGURES,
-        "also": {"*": _FIGURES},
-        "oracle": "a number",
-        "seconds": _FIGURES,
-        "transductive": ["anything"],
-        "rows": {"*": "anything"},
-        "task": "text",
-        "intervals": {"*": ["a number"]},
-        "stack_over_best": ["a number"],
-    },
-    "curves.json": {"*": [_FIGURES]},
-    "importance.json": {"*": _FIGURES},
-    "permutation.json": _FIGURES,
-    "position.json": {
-        "column": "text",
-        "as": "text",
-        "weighed": _FIGURES,
-        "examination": _FIGURES,
-        "clicked": _FIGURES,
-    },
-    "explanation.json": {
-        **{"background": "a number", "base": ["a number"], "prediction": ["a number"], "class": ["anything"]},
-        **{"columns": ["text"], "values": [["text"]], "contributions": [["a number"]]},
-    },
-    "config.json": {"*": "anything"},
-}
-_KINDS: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "anything": (object,)}
-
-
-def _check_shape(value: Any, shape: Any, place: list[str], path: Path) -> None:
-    # templates recurse: deeper JSON would end in Python's recursion limit
-    if len(place) > 50:
-        problem = "is nested more than 50 deep"
-        raise UnreadableFileError(f"{'.'.join(place[:3])} {problem}", file=path, remedy="Run again")
-    kinds = _KINDS[shape] if isinstance(shape, str) else type(shape)
-    if value is not None and (not isinstance(value, kinds) or (shape == "a number" and isinstance(value, bool))):
-        wanted = shape if isinstance(shape, str) else "an object" if isinstance(shape, dict) else "a list"
-        problem = f"{'.'.join(place)!r} holds {json.dumps(value, default=str)[:60]} instead of {wanted}"
-        raise UnreadableFileError(problem, file=path, remedy="Run again")
-    inner = shape if isinstance(shape, dict | list) else {"*": "anything"}
-    if isinstance(value, dict) and isinstance(inner, dict):
-        for name, item in value.items():
-            _check_shape(item, inner.get(name, inner.get("*", "anything")), [*place, name], path)
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            _check_shape(item, inner[0] if isinstance(inner, list) else "anything", [*place, str(i)], path)
+@contextmanager
+def _readable(run: Path) -> Iterator[None]:
+    """Name the run whose files have parts of another shape than its steps write."""
+    try:
+        yield
+    except FastrecError:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        problem = f"the run's files cannot be read ({error!r})"
+        raise UnreadableFileError(problem, file=run, remedy="Run again") from error
 
 
 def _number(value: Any) -> float | None:
@@ -521,7 +478,7 @@ def run_summary(run: Path) -> RunSummary:
     """
     scores = read_json(run / "scores.json")
     config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
-    try:
+    with _readable(run):
         final, said = str(scores.get("final", "stack")), {n: v or {} for n, v in scores.items()}
         interval, score = said.get("intervals", {}).get(final), said.get("oof", {}).get(final)
         return RunSummary(
@@ -536,9 +493,6 @@ def run_summary(run: Path) -> RunSummary:
             config.get("finished"),
             noted_score(run),
         )
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
-        problem = f"the run's files cannot be read ({error!r})"
-        raise UnreadableFileError(problem, file=run, remedy="Run again") from error
 
 
 def note_leaderboard(run: str | Path, score: float) -> Path:

@@ -17,6 +17,7 @@ from fastrec.errors import DataError
 from fastrec.estimators import Estimator, Ranker, Trace, XGBRanker
 from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.base import Rule
+from fastrec.estimators.xgboost import gains, linked, names_for_xgboost, params_for_xgboost, predicted
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
@@ -603,19 +604,16 @@ class TreeBlend(Estimator):
         # the trees learn the residual of the sum, so the sum is fitted first
         self.sums.fit(train)
         self._inputs = TreeInputs.fit(train)
-        x, start, w = self._matrix(train), self.sums.linear(train), weights_of(train).numpy()
-        params = {**_SMALL, "nthread": torch.get_num_threads(), **self.params, "seed": seed}
-        params["objective"] = _OBJECTIVE[train.task]
+        x, names, w = self._inputs.matrix(train.table).cpu().numpy(), self._inputs.names, weights_of(train).numpy()
+        params = params_for_xgboost({**_SMALL, **self.params}, seed, None) | {"objective": _OBJECTIVE[train.task]}
         if train.task == "multiclass":
             params["num_class"] = train.n_outputs
-        for column, margin in zip(labels_of(train).T, _margins(start, train), strict=True):
-            data = xgb.DMatrix(x, column.numpy(), weight=w, base_margin=margin, nthread=params["nthread"])
+        about = {"weight": w, "feature_names": names_for_xgboost(names), "nthread": params["nthread"]}
+        for column, margin in zip(labels_of(train).T, self._margins(train), strict=True):
+            data = xgb.DMatrix(x, column.numpy(), base_margin=margin.numpy(), **about)
             self._boosters.append(xgb.train(params, data, self.rounds))
-        gains = dict.fromkeys(self._inputs.names, 0.0)
-        for booster in self._boosters:
-            for place, gain in booster.get_score(importance_type="total_gain").items():
-                gains[self._inputs.names[int(place[1:])]] += float(np.sum(gain))  # the trees know columns as f0, f1, …
-        self.trace = Trace(importance=gains)
+        each = [gains(booster, names) for booster in self._boosters]
+        self.trace = Trace(importance={n: sum(g[n] for g in each) for n in names})
         return self
 
     def predict(self, data: Rows) -> torch.Tensor:
@@ -624,19 +622,15 @@ class TreeBlend(Estimator):
             raise self.not_fitted()
         if not len(data):  # XGBoost warns about them
             return as_task(torch.zeros(0, data.n_outputs, dtype=torch.float64), data)
-        x, threads = self._matrix(data), torch.get_num_threads()
-        margins = [
-            torch.from_numpy(b.predict(xgb.DMatrix(x, base_margin=m, nthread=threads), output_margin=True)).double()
-            for b, m in zip(self._boosters, _margins(self.sums.linear(data), data), strict=True)
-        ]
-        sums = margins[0].reshape(len(data), -1) if data.task == "multiclass" else torch.stack(margins, 1)
-        # XGBoost's own probabilities are float32: rows of many classes would not sum to 1
-        if data.task == "multiclass":
-            return sums.softmax(1)
-        return as_task(sums if data.task == "regression" else sums.sigmoid(), data)
+        x, names = self._inputs.matrix(data.table), self._inputs.names
+        both = zip(self._boosters, self._margins(data), strict=True)
+        sums = [predicted(b, x, names, margin=True, start=margin) for b, margin in both]
+        values = linked(sums[0] if data.task == "multiclass" else torch.stack(sums, 1), _OBJECTIVE[data.task])
+        return as_task(values, data)
 
-    def _matrix(self, data: Rows) -> np.ndarray:
-        return self._inputs.matrix(data.table).cpu().numpy()
+    def _margins(self, data: Rows) -> list[torch.Tensor]:
+        sums = self.sums.linear(data).float()
+        return [sums] if data.task == "multiclass" else [v.contiguous() for v in sums.T]
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the weighted sum (``sums/``), the trees (``trees0.ubj``, …) and the vocabularies."""
@@ -657,8 +651,3 @@ class TreeBlend(Estimator):
 def linear_blend(models: Sequence[str], task: Task) -> WeightedBlend:
     """Return the weighted sum for a task."""
     return {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)(models)
-
-
-def _margins(sums: torch.Tensor, data: Rows) -> list[np.ndarray]:
-    values = sums.float().numpy()
-    return [values] if data.task == "multiclass" else [np.ascontiguousarray(v) for v in values.T]

@@ -82,11 +82,7 @@ class StackModel:
         return sum(blend.predict(two) / len(self.blends) for blend in self.blends)
 
     def save(self, folder: str | Path) -> None:
-        """Write the stack, without pickle; an earlier one at ``folder`` is replaced in one step.
-
-        Args:
-            folder: the target folder; it is created if needed.
-        """
+        """Write the stack, without pickle, into a new folder; an earlier one is replaced in one step."""
         check_replaceable(folder, _FILE)
         with atomic_folder(folder) as part:
             for k, blend in enumerate(self.blends):

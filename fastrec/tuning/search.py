@@ -17,7 +17,6 @@ from fastrec._core.imports import require
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.kept_rows import KeptRows
-from fastrec.competition.next_items import is_next_item_run
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import Estimator
@@ -98,9 +97,6 @@ def tune_run(
     optuna = require("optuna", "Optuna", "pip install 'fastrec-tabular[tune]'")
     if not minutes > 0:
         raise DataError(f"{minutes:g} minutes are no time to search in", remedy="Give a number above 0")
-    if is_next_item_run(run):
-        remedy = "Give a run of rows; for next items compare recipes with other settings by fastrec compare"
-        raise DataError("it is a run of next items, whose models cannot be tuned", file=run, remedy=remedy)
     until, stages = time.monotonic() + 60 * minutes, stages or Stages()
     kept = KeptRows(run)
     if data is not None:

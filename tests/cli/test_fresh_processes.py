@@ -26,7 +26,7 @@ from fastrec.competition import (
     StreamedCompetition,
     StreamedNet,
     StreamedRanking,
-    SubmissionFormat,
+    SubmissionForm,
     run_competition,
 )
 from fastrec.competition.predict import write_layout
@@ -147,7 +147,7 @@ class Clicks(StreamedCompetition):
 
 class Parts(StreamedRanking, Ranks):
     name, together, held_out = "parts", ("list_id",), 2
-    submission = SubmissionFormat(keys=("list_id",), prediction="items")
+    submission = SubmissionForm(ids=("list_id",), items="items")
 
     def split(self, data, folder, *, rows):
         parts = [folder / str(i) for i in range(3)]
@@ -221,7 +221,6 @@ def write(kind: str, folder: Path) -> None:
 
 
 def commands(kind: str, folder: Path) -> dict[str, list[str]]:
-    """What is asked of the run of a kind of recipe."""
     run, new = folder / "run", folder / "new.parquet"
     served = "run" if kind == "Next" else "export"
     truth = folder / "data" / "test.parquet" if kind == "Next" else folder / "truth.csv"

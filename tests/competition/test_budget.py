@@ -1,9 +1,6 @@
 """A run's limit of time: shares, models that are left out, trees and nets that stop."""
 
 import json
-import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -27,15 +24,13 @@ from fastrec.estimators import (
     SKModel,
     XGBModel,
 )
-from fastrec.estimators._tree_model import Deadline, catboost_in_time, seconds_for
+from fastrec.estimators._tree_model import Deadline, seconds_for
 from fastrec.table import Table
 from fastrec.validate import Rows
 from tests.files import write_csv
 
 
 class Clock:
-    """A clock that is moved by hand."""
-
     now = 100.0
 
     def __call__(self):
@@ -43,8 +38,6 @@ class Clock:
 
 
 class Timed(ConstantModel):
-    """A model that keeps time."""
-
     keeps_time = True
 
 
@@ -146,25 +139,6 @@ def test_trees_learn_faster_where_rounds_would_not_fit(wanted, times):
     assert rates == pytest.approx([1.0, 1.0, 20 / 8, 1.0])
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(2.5, 2000), (0.5, 2000), (1000.0, 2000), (2.5, 250)])
-def test_catboost_learns_faster_where_rounds_would_not_fit(seconds, rounds):
-    given = {"learning_rate": 0.05, "depth": 6}
-    clock = Clock()
-
-    def CatBoost(params):  # a round takes ten milliseconds of the clock
-        return SimpleNamespace(fit=lambda pool: setattr(clock, "now", clock.now + 0.01 * params["iterations"]))
-
-    library = SimpleNamespace(CatBoost=CatBoost)
-    made = catboost_in_time(Deadline(seconds, clock=clock), library, given, None, rounds)
-    possible = 0.85 * (seconds - 0.09) / 0.01
-    assert made["iterations"] == pytest.approx(min(possible, rounds), abs=1)
-    assert made["iterations"] <= rounds
-    times = min(max(min(1000, rounds) / possible, 1.0), 6.0)  # what a thousand rounds would learn, at most sixfold
-    assert made["learning_rate"] == pytest.approx(0.05 * times, rel=0.03)
-    assert made["depth"] == given["depth"]
-    assert given == {"learning_rate": 0.05, "depth": 6}
-
-
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
@@ -224,24 +198,6 @@ def test_the_best_trees_stay_where_time_ends_the_growing(rows):
     assert model._parts[0].current_iteration() == best
 
 
-@pytest.mark.parametrize("bs", [10**6, 100])
-def test_what_the_first_optimizer_imports_is_no_part_of_an_epoch(rows, monkeypatch, bs):
-    """Else a net of few batches, whose first ones are timed, would be trained for too few epochs."""
-    imported = [0.0]
-
-    class First(torch.optim.AdamW):
-        def __init__(self, *args, **options):
-            imported[0] += 100.0
-            super().__init__(*args, **options)
-
-    monkeypatch.setattr(torch.optim, "AdamW", First)
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + imported[0])
-    monkeypatch.setattr("fastrec.estimators._net_training.time", clock)
-    model = NetModel("net", model="TabularNet", options={"layers": [4]}, epochs=12, bs=bs)
-    model.time_limit = 300.0
-    assert len(model.fit(rows.take(torch.arange(len(rows)) < 180), seed=0).trace.curves) == 12
-
-
 def test_a_net_without_time_for_an_epoch_says_so(rows, monkeypatch):
     monkeypatch.setattr(torch.optim, "AdamW", None)  # whose first use imports torch's compiler: it takes seconds
     model = NetModel("net", model="TabularNet")
@@ -290,45 +246,6 @@ def test_a_forest_in_time_is_the_one_without_a_limit_or_has_fewer_trees(rows):
         limited.fit(rows, seed=0)
 
 
-class Slow(SKModel):
-    """Takes its time, and keeps no limit."""
-
-    keeps_time = False
-
-    def fit(self, train, valid=None, *, seed=0, device=None):
-        time.sleep(1.5)
-        return super().fit(train, valid, seed=seed, device=device)
-
-
-class Hasty(Competition):
-    name, task, target, metric = "hasty", "binary", "y", "auc"
-
-    def models(self, *, bs: int | None) -> list[Estimator]:
-        return [
-            XGBModel("xgb", rounds=30, eta=0.3),
-            Slow("slow", LogisticRegression()),
-            LGBMModel("lgbm", rounds=MANY, learning_rate=1e-4, early_stopping_rounds=MANY),
-        ]
-
-
-def timed_run(recipe: Competition, folder: Path, frame: pd.DataFrame, minutes: float) -> tuple[Path, dict, dict]:
-    write_csv(folder, train=frame, test=frame.drop(columns="y"))
-    run = run_competition(recipe, folder, folder / "run", minutes=minutes)
-    return run, *(json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
-
-
-def test_a_run_leaves_out_what_does_not_fit_and_says_so(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=400)
-    frame = pd.DataFrame({"x": x, "z": rng.normal(size=400), "y": (x + rng.normal(size=400) > 0).astype(int)})
-    run, config, scores = timed_run(Hasty(), tmp_path, frame, 0.1)
-    left_out = set(config["left_out"])
-    assert left_out in ({"slow"}, {"slow", "lgbm"})  # the second on a machine that has no time for the second model
-    assert config["minutes"] == 0.1
-    assert set(scores["oof"]) == {"constant", "xgb", "lgbm", "stack"} - left_out
-    assert len(pd.read_csv(run / "submission.csv")) == 400
-
-
 class Weak(SKModel):
     """Says hardly more than a constant does."""
 
@@ -353,7 +270,10 @@ def test_a_model_that_is_far_behind_in_the_first_fold_is_left_out(task, metric, 
     frame = pd.DataFrame({"x": x, "y": y if task == "regression" else (y > 0).astype(int)})
     uneven = Uneven()
     uneven.task, uneven.metric = task, metric
-    _, config, scores = timed_run(uneven, tmp_path, frame, 0.5)
+    write_csv(tmp_path, train=frame, test=frame.drop(columns="y"))
+    run = run_competition(uneven, tmp_path, tmp_path / "run", minutes=0.5)
+    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    assert config["minutes"] == 0.5
     assert set(config["left_out"]) == {"weak"}  # not the first one, without which there was nothing
     assert set(scores["oof"]) == {"constant", "needed", "line", "other", "stack"}
     said = config["left_out"]["weak"]

@@ -89,13 +89,6 @@ def test_a_run_keeps_the_types_of_train_and_test(run):
     }  # fmt: skip
 
 
-def test_numbers_are_text_where_the_run_knows_text(run, submitted, tmp_path):
-    for row in range(6):  # each file's columns are of types of their own
-        DIGITS.iloc[[row]].to_csv(tmp_path / "one.csv", index=False)
-        predict_run(run, tmp_path / "one.csv", tmp_path / "out.csv")
-        assert pd.read_csv(tmp_path / "out.csv").y.tolist() == pytest.approx([submitted[row]], abs=1e-9)
-
-
 AS = {
     "as it is": lambda df: df,
     "another zone": lambda df: df.assign(t=df.t.dt.tz_convert("Asia/Tokyo")),

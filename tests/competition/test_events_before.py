@@ -14,7 +14,6 @@ import torch
 from fastrec.competition import EventsBefore, SavedRun, predict_run, run_competition
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.predict import write_layout
-from fastrec.competition.recipe import choose_columns
 from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.validate import ListEvents, Lists
@@ -92,32 +91,14 @@ def test_a_resumed_run_is_the_same(run: Path, tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    class None_(Looks):
-        events = None
-
-    with pytest.raises(DataError, match="din reads the events before a list, and the recipe names none"):
-        run_competition(None_(), tmp_path, tmp_path / "run")
-
-    class Wrong(Looks):
-        events = replace(EVENTS, table="clicks")
-
-    with pytest.raises(DataError, match=r"clicks.*log"):
-        run_competition(Wrong(), tmp_path, tmp_path / "run")
-
-    class Column(Looks):
-        events = replace(EVENTS, cats=("kin",))
-
-    with pytest.raises(MissingColumnError, match="kin"):
-        run_competition(Column(), tmp_path, tmp_path / "run")
+    for events, error, said in (
+        (None, DataError, "din reads the events before a list, and the recipe names none"),
+        (replace(EVENTS, table="clicks"), DataError, r"clicks.*log"),
+        (replace(EVENTS, cats=("kin",)), MissingColumnError, "kin"),
+    ):
+        with pytest.raises(error, match=said):
+            run_competition(type("Other", (Looks,), {"events": events})(), tmp_path, tmp_path / "run")
     with pytest.raises(FastrecError, match="order"):
         EventsBefore("log", session="s", order=[], item="item")
     assert EventsBefore(**json.loads(json.dumps(asdict(EVENTS)))) == EVENTS
     assert not (tmp_path / "run").exists()
-
-
-def test_sessions_and_items_are_no_category_by_default() -> None:
-    class Default(Looks):
-        categories = None
-
-    found = Default().load(Path(), rows=None, device=torch.device("cpu"))
-    assert choose_columns(Default(), found, None, []) == ([], ["place"])

@@ -173,7 +173,6 @@ def test_a_run_is_explained_as_enumeration_of_its_predictions(runs, case, tmp_pa
 
 
 def test_raw_columns_may_have_the_names_of_the_ends(tmp_path):
-    """A column ``class`` is common, and ``base`` may be."""
     train = TRAIN.rename(columns={"x": "class", "z": "base"})
     data = tmp_path / "data"
     data.mkdir()

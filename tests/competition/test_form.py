@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
@@ -14,19 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.competition import (
-    RECSYS2019,
-    SubmissionFormat,
-    rank_lists,
-    ranked_strings,
-)
-from fastrec.competition.forms.lists import form_of_run, run_around, write_ranked
+from fastrec.competition import RECSYS2019, SubmissionForm, rank_lists, ranked_strings
+from fastrec.competition.forms.lists import form_of_run, run_around
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
-LONG = SubmissionFormat(
-    keys=("basket", "day"),
-    prediction="products",
-    sep=",",
+LONG = SubmissionForm(
+    ids=("basket", "day"),
+    items="products",
+    item_sep=",",
     max_items=40,
     targets=(("kind", "ask"),),
     candidates="shown",
@@ -40,43 +36,46 @@ names = st.text("abc_ ,;'\"é", min_size=1, max_size=5)
 def forms(draw):
     header = draw(st.lists(names, min_size=2, max_size=4, unique=True))
     sep = draw(st.sampled_from([" ", ",", ";", "|", "\t", ", ", "::", '"', "a", "é"]))
-    return SubmissionFormat(keys=tuple(header[:-1]), prediction=header[-1], sep=sep, max_items=draw(st.integers(1, 40)))
+    return SubmissionForm(ids=tuple(header[:-1]), items=header[-1], item_sep=sep, max_items=draw(st.integers(1, 40)))
 
 
 @settings(max_examples=60)
 @given(form=forms(), lists=st.integers(1, 4), size=st.integers(1, 45), seed=st.integers(0, 99))
 def test_a_file_of_any_form_holds_the_best_items_in_order(tmp_path_factory, form, lists, size, seed):
-    """Read by Python's own csv module, and ordered by a plain loop."""
     rng = np.random.default_rng(seed)
     items = np.concatenate([rng.permutation(200)[:size] for _ in range(lists)])
     scores, groups = rng.integers(0, 5, lists * size).astype(float), np.repeat(np.arange(lists), size)
-    keys = {name: [f"{name}{i}" for i in range(lists)] for name in form.keys}
+    keys = {name: [f"{name}{i}" for i in range(lists)] for name in form.ids}
     path = tmp_path_factory.mktemp("form") / "s.csv"
-    write_ranked(path, keys, items, scores, groups, form)
+    best = ranked_strings(items, scores, groups, sep=form.item_sep, k=form.max_items)
+    form.write(path, keys, {form.items: best})
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    assert header == [*form.keys, form.prediction]
+    assert header == [*form.ids, form.items]
     for i, row in enumerate(rows):
         own = [j for j in range(lists * size) if groups[j] == i]
         best = sorted(own, key=lambda j: (-scores[j], j))[: form.max_items]
-        assert row[:-1] == [keys[name][i] for name in form.keys]
-        assert row[-1].split(form.sep) == [str(items[j]) for j in best]
+        assert row[:-1] == [keys[name][i] for name in form.ids]
+        assert row[-1].split(form.item_sep) == [str(items[j]) for j in best]
     assert len(rows) == lists
 
 
 @given(form=forms())
 def test_a_form_comes_back_from_json(form):
-    assert SubmissionFormat.from_state(json.loads(json.dumps(form.to_state()))) == form
-    for known in (LONG, RECSYS2019):
-        assert SubmissionFormat.from_state(json.loads(json.dumps(known.to_state()))) == known
+    for known in (form, LONG, RECSYS2019):
+        assert SubmissionForm(**json.loads(json.dumps(asdict(known)))) == known
 
 
 @pytest.mark.parametrize(
-    "change", [{"sep": ""}, {"candidates_sep": ""}, {"max_items": 0}, {"keys": ("a", "a")}, {"keys": ("a", "products")}]
+    "change",
+    [
+        *({"item_sep": ""}, {"candidates_sep": ""}, {"max_items": 0}, {"ids": ("a", "a")}, {"ids": ("a", "products")}),
+        *({"items": None}, {"values": ("p",)}, {"sep": ", "}),
+    ],
 )
 def test_a_form_that_no_file_can_have_is_refused(change):
     with pytest.raises(DataError, match="no submission"):
-        SubmissionFormat(**{"keys": ("a",), "prediction": "products", **change})
+        SubmissionForm(**{"ids": ("a",), "items": "products", **change})
 
 
 def test_the_form_of_the_run_around_a_file_is_found_and_a_damaged_one_named(tmp_path):
@@ -84,8 +83,8 @@ def test_the_form_of_the_run_around_a_file_is_found_and_a_damaged_one_named(tmp_
     (run / "tries").mkdir(parents=True)
     (run / "scores.json").write_text("{}")
     assert run_around(run / "submission.csv") is None
-    broken = [{**LONG.to_state(), **change} for change in ({"sep": 5}, {"max_items": "x"}, {"keys": None})]
-    for damage in [*broken, {"sep": ","}, [], "text", {**LONG.to_state(), "targets": [["a"]]}]:
+    broken = [{**asdict(LONG), **change} for change in ({"sep": 5}, {"max_items": "x"}, {"ids": None})]
+    for damage in [*broken, {"sep": ","}, [], "text", {**asdict(LONG), "targets": [["a"]]}]:
         (run / "config.json").write_text(json.dumps({"task": "ranking", "submission": damage}))
         with pytest.raises(UnreadableFileError, match=r"config\.json"):
             form_of_run(run_around(run / "submission.csv"))
@@ -94,7 +93,7 @@ def test_the_form_of_the_run_around_a_file_is_found_and_a_damaged_one_named(tmp_
         form_of_run(run)
     with pytest.raises(MissingFileError, match=r"config\.json"):
         form_of_run(run / "nowhere")
-    (run / "config.json").write_text(json.dumps({"task": "ranking", "submission": LONG.to_state()}))
+    (run / "config.json").write_text(json.dumps({"task": "ranking", "submission": asdict(LONG)}))
     assert form_of_run(run_around(run / "tries" / "other.csv")) == LONG
     assert run_around(tmp_path / "submission.csv") is None
 

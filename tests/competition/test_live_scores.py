@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from rich.console import Console
 from sklearn.metrics import log_loss
 
@@ -79,27 +78,3 @@ def test_metrics_of_classes_are_watched_by_their_loss(data, tmp_path):
     table = pd.read_parquet(tmp_path / "run" / "oof" / "deep.parquet")
     labels = pd.read_parquet(tmp_path / "run" / "rows.parquet").query("split == 'oof'").label_y
     assert f"  deep: logloss {log_loss(labels, table.prediction):.5f} after 3 of 3 folds" in text
-
-
-def test_scores_of_folds_of_one_class_are_unknown_and_stop_nothing(data):
-    """Seen from the class alone: the first fold has rows of one class, for which there is no AUC."""
-    from types import SimpleNamespace
-
-    from fastrec.metrics import get_metric
-    from fastrec.table import Table
-    from fastrec.validate import Rows
-
-    label = torch.tensor([1.0, 1.0, 0.0, 1.0])
-    folds = Folds.predefined(4, torch.tensor([0, 0, 1, 1]))
-    train = Rows(Table({"x": torch.arange(4)}), "binary", label=label)
-    scorer = SimpleNamespace(for_choosing=lambda: get_metric("auc"), restore=None)
-    made = SimpleNamespace(
-        budget=None, folds=folds, scorer=scorer, train=train, counted=torch.ones(4, dtype=torch.bool)
-    )
-    live = LiveScores(made, Stages(console=Console(file=io.StringIO())))
-    live("a", 0, torch.tensor([0.2, 0.9]))
-    assert np.isnan(live.scores["a"][0])
-    live("b", 0, torch.tensor([0.2, 0.9]))
-    live("b", 1, torch.tensor([0.5, 0.7]))
-    assert live.scores["b"] == (pytest.approx(2 / 3), 2)
-    assert [str(c) for c in live.table().columns[0]._cells] == ["b", "a"]  # what is not known comes last

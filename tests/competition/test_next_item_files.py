@@ -2,10 +2,6 @@
 
 import json
 import shutil
-import signal
-import time
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +14,7 @@ from typer.testing import CliRunner
 from fastrec.cli import app
 from fastrec.competition import (
     NextItemCompetition,
-    SubmissionFormat,
+    SubmissionForm,
     check_submission,
     compare_runs,
     list_runs,
@@ -26,7 +22,7 @@ from fastrec.competition import (
     run_competition,
     score_submission,
 )
-from fastrec.competition import next_items as library
+from fastrec.competition.forms.lists import write_items
 from fastrec.competition.predict import write_layout
 from fastrec.competition.run import load_competition
 from fastrec.errors import (
@@ -39,7 +35,6 @@ from fastrec.errors import (
 )
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems
 from fastrec.table import Vocab
-from tests import fresh
 from tests.files import scores_of
 
 # some sessions hold no item that the model knows
@@ -108,7 +103,7 @@ def test_what_cannot_be_predicted_is_named(run, data, tmp_path):
         predict_run(run, tmp_path, tmp_path / "p.csv")
     odd = shutil.copytree(run, tmp_path / "odd")
     config = json.loads((odd / "config.json").read_text())
-    (odd / "config.json").write_text(json.dumps({**config, "submission": {"kind": "lists"}}))
+    (odd / "config.json").write_text(json.dumps({**config, "submission": {"sep": 5}}))
     with pytest.raises(UnreadableFileError, match="settings"):
         predict_run(odd, data, tmp_path / "p.csv")
     (tmp_path / "test.parquet").write_bytes(b"")
@@ -178,10 +173,7 @@ def test_check_and_score_know_the_form(run, data):
     [
         (lambda t: t.replace("items", "answer", 1), "column 'items'"),
         (lambda t: t + "a b\n", "it has 61 rows, test.parquet has 60"),
-        (lambda t: _line(t, 4, "a b c d e f"), "row 4: the list has 6 ids, more than 5"),
-        (lambda t: _line(t, 7, "a b a"), "row 7: id 'a' is listed twice"),
-        (lambda t: _line(t, 2, "a  b"), "row 2: the list holds an empty id"),
-        (lambda t: _line(t, 0, '""'), "row 0: the list is empty"),
+        (lambda t: t.replace(t.split("\n")[5], "a b c d e f"), "row 4: the list has 6 ids, more than 5"),
     ],
 )
 def test_a_wrong_submission_is_refused(run, data, tmp_path, change, problem):
@@ -192,23 +184,18 @@ def test_a_wrong_submission_is_refused(run, data, tmp_path, change, problem):
         assert "wrong.csv" in str(error.value)
 
 
-def _line(text: str, row: int, line: str) -> str:
-    lines = text.split("\n")
-    return "\n".join([*lines[: row + 1], line, *lines[row + 2 :]])
-
-
 def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_path):
-    form = SubmissionFormat(prediction="items", max_items=3, candidates=None, answer="target")
+    form = SubmissionForm(items="items", max_items=3, candidates=None, answer="target")
     best = torch.tensor([[1, 2, 0], [0, 0, 0], [2, 1, 0]])
-    form.write(tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best)
+    write_items(form, tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best)
     assert pd.read_csv(tmp_path / "s.csv", keep_default_na=False)["items"].tolist() == ["x =y", "", "=y x"]
-    form.write(tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best[[0, 2]])
+    write_items(form, tmp_path / "s.csv", Vocab(pa.array(["x", "=y"])), best[[0, 2]])
     pd.DataFrame({"items": [["x"], ["x"]], "target": ["=y", None]}).to_parquet(tmp_path / "t.parquet")
     short = check_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     assert short.warnings == ("2 lists have fewer than 3 ids",)
     with pytest.raises(DataError, match=r"row 1: no answer \(1 such rows in all\)"):
         score_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
-    form = SubmissionFormat(keys=("session",), prediction="items", candidates=None, answer="target")
+    form = SubmissionForm(ids=("session",), items="items", candidates=None, answer="target")
     pd.DataFrame({"session": ["a", "b"], "items": ["x", "y"]}).to_csv(tmp_path / "s.csv", index=False)
     for session, row in (
         (["a", "a", "b"], "'target', row 2: no answer"),  # the truth has several rows of a session
@@ -263,44 +250,6 @@ def test_a_damaged_part_and_other_settings_are_made_anew(data, tmp_path):
         assert fitted(Near(), seed=1, rows=300) == 1
 
 
-RECIPE = """
-import os, sys, time
-sys.path.insert(0, {tests!r})
-from test_next_item_files import *
-torch.set_num_threads({threads})  # kept models are of so many
-fit = CoVisitation._fit
-def slow(self, sessions, **options):
-    fit(self, sessions, **options)
-    if {pause} and len(sessions) == 400:  # on all sessions: the weights are chosen
-        (Path({mark!r})).touch()
-        time.sleep(60)
-CoVisitation._fit = slow
-run_competition(Walks(), {data!r}, {out!r}, resume=True)
-"""
-
-
-def test_a_run_that_was_killed_goes_on_and_says_the_same(run, data, tmp_path):
-    options = {"tests": str(Path(__file__).parent), "data": str(data), "out": str(tmp_path / "run")}
-    mark = tmp_path / "mark"
-    code = RECIPE.format(**options, pause=True, mark=str(mark), threads=torch.get_num_threads())
-    process = fresh.start(code)
-    for _ in range(3000):
-        if mark.exists() or process.poll() is not None:
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    _, said = process.communicate()
-    assert mark.exists(), said
-    assert not (tmp_path / "run").exists()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made = run_competition(Walks(), data, tmp_path / "run", resume=True)
-    assert scores_of(made)["reused"] == 2  # the weights, and the popular items
-    assert (made / "submission.csv").read_bytes() == (run / "submission.csv").read_bytes()
-    weights = [library.SessionBlend.load(r / "models" / "blend").weights for r in (made, run)]
-    assert weights[0] == weights[1]
-
-
 def test_a_layout_of_other_files_can_be_predicted(tmp_path):
     recipe = load_competition("competitions/movielens")
     lines_of = {"train_input": "1 2 3\n2 3 4 1\n", "test_input": "1 2 3\n2 3 4 1\n", "test_output": "4\n5\n"}
@@ -319,19 +268,3 @@ def test_a_layout_of_other_files_can_be_predicted(tmp_path):
         with pytest.raises(DataError, match="would be replaced whole"):
             write_layout(recipe, tmp_path, out)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("known", "target", "said"),
-    [
-        ("1 2\n3 4\n", "5\n\n", r"test_output\.txt', row 1: the line has no film"),
-        ("1 2\n\n3 4\n", "5\n6\n7\n", r"test_input\.txt', row 1: the line has no film"),
-        ("1 2\n3 4\n", "5\n", r"test_output\.txt', row 1: 1 lines for the 2"),
-        ("1 2\n3 x4\n", "5\n6\n", r"test_input\.txt', row 1: no number of a film.*x4"),
-    ],
-)
-def test_lines_that_cannot_be_used_are_named(tmp_path, known, target, said):
-    (tmp_path / "gsasrec_test_input.txt").write_text(known)
-    (tmp_path / "gsasrec_test_output.txt").write_text(target)
-    with pytest.raises(DataError, match=said):
-        load_competition("competitions/movielens").read(tmp_path, None)

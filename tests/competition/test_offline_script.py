@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fastrec._core.environment import installed_version, write_own_wheel
 from fastrec.cli import load_competition
-from fastrec.competition import ValueForm, check_submission, offline_script, write_script
+from fastrec.competition import SubmissionForm, check_submission, offline_script, write_script
 from fastrec.competition.offline_script import _literal
 from fastrec.errors import (
     DataError,
@@ -110,7 +110,6 @@ def alone(script: Path, *arguments: object, options: tuple[str, ...] = (), netwo
 
 @pytest.fixture(scope="module")
 def no_network() -> list[str]:
-    """What starts a process that has no network."""
     command = ["unshare", "-rn"]
     if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True).returncode:
         pytest.skip("this machine lets nobody make a process without a network")
@@ -130,7 +129,6 @@ def recipe(tiny):
 
 
 def kernel(folder: Path, recipe: type, out: Path, monkeypatch) -> Path:
-    """The script, beside a wheel of this tree's code."""
     monkeypatch.setattr(offline_script, "__version__", OTHER)
     script = write_script(folder, recipe, out, wheels=False, seed=7)
     (script.parent / "wheels").mkdir()
@@ -139,7 +137,6 @@ def kernel(folder: Path, recipe: type, out: Path, monkeypatch) -> Path:
 
 
 def test_the_script_gives_the_runs_submission_without_a_network(tiny, recipe, no_network, tmp_path, monkeypatch):
-    """Slow for a process that imports everything and installs the library before."""
     if installed_version("spacy") is None:
         pytest.skip("fastai requires spacy: without a network pip finds none")
     data = write_data(tmp_path / "data")
@@ -156,7 +153,7 @@ def test_the_script_gives_the_runs_submission_without_a_network(tiny, recipe, no
     assert f"installing fastrec-tabular {OTHER}\n" in err
     assert (tmp_path / "submission.csv").read_bytes() == (tmp_path / "run" / "submission.csv").read_bytes()
     assert re.search(r"^xgb auc 0\.\d{5} out of fold$", out, re.M)
-    form = ValueForm(ids=("id",), values=("y",))
+    form = SubmissionForm(ids=("id",), values=("y",))
     assert check_submission(tmp_path / "submission.csv", data / "test.csv", form).rows == 60
     assert {p.name for p in tmp_path.iterdir()} == {"data", "kernel", "run", ".run.parts", "submission.csv"}
 

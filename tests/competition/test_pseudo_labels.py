@@ -36,8 +36,6 @@ TRAIN, TEST = frame(N, 1), frame(M, 2)
 
 
 class Shop(Competition):
-    """A recipe whose test rows have the mean target of their city."""
-
     name, task, ids, target, categories = "shop", "binary", ("id",), "bought", ["city"]
 
     def __init__(self, **attributes) -> None:

@@ -25,66 +25,43 @@ class Clicks(Competition):
         return [XGBModel("xgb")]
 
 
-class Misspelt(Clicks):
-    metrik = "auc"
-
-
-class MisspeltNext(NextItemCompetition):
-    name = "next"
-    exclude_sen = True
-
-
-class MisspeltStream(StreamedCompetition):
-    name = "stream"
-    bufer_rows = 10
-
-
-class WrongGenerator(Clicks):
-    def features(self):
-        return FeatureSet([CountEncode("city", lgo=True)])
-
-
-class WrongModel(Clicks):
-    def models(self, *, bs):
-        return [XGBModel("xgb", "hist", 3)]
-
-
 class NoBatchSize(Clicks):
     def models(self):
         return [XGBModel("xgb")]
 
 
 class NextWithoutBatchSize(NextItemCompetition):
-    name = "next"
-
     def models(self):
         return {}
 
 
-class NeedsData(Clicks):
-    def features(self):
-        return self.read_before  # only known when the data were read
-
-
-for abstract in (MisspeltNext, NextWithoutBatchSize, MisspeltStream):
-    abstract.__abstractmethods__ = frozenset()
+def made(kind: type[Competition], **attributes: object) -> Competition:
+    recipe = type("Own", (kind,), {"name": "own", **attributes})
+    recipe.__abstractmethods__ = frozenset()
+    return recipe()
 
 
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        (Misspelt, r"Misspelt has the attribute metrik.* Write metric"),
-        (MisspeltNext, "attribute exclude_sen.* Write exclude_seen"),
-        (MisspeltStream, "attribute bufer_rows.* Write buffer_rows"),
-        (WrongGenerator, r"test_recipe_check.py'.*line \d+: .*CountEncode.*unexpected keyword argument 'lgo'"),
-        (NoBatchSize, r"test_recipe_check.py': clicks: .*models\(\) got .*'bs'. Write def .*models\(self, \*, bs\)"),
-        (NextWithoutBatchSize, r"test_recipe_check.py': next: .*models\(\) got .*'bs'. Write def .*\(self, \*, bs\)"),
-        (WrongModel, r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument"),
+        (made(Clicks, metrik="auc"), r"Own has the attribute metrik.* Write metric"),
+        (made(NextItemCompetition, exclude_sen=True), "attribute exclude_sen.* Write exclude_seen"),
+        (made(StreamedCompetition, bufer_rows=10), "attribute bufer_rows.* Write buffer_rows"),
+        (
+            made(Clicks, features=lambda _: FeatureSet([CountEncode("city", lgo=True)])),
+            r"test_recipe_check.py'.*line \d+: .*CountEncode.*unexpected keyword argument 'lgo'",
+        ),
+        (NoBatchSize(), r"test_recipe_check.py': clicks: .*models\(\) got .*'bs'. Write def .*models\(self, \*, bs\)"),
+        (made(NextWithoutBatchSize), r"own: .*models\(\) got .*'bs'. Write def .*\(self, \*, bs\)"),
+        (
+            made(Clicks, models=lambda _, bs: [XGBModel("xgb", "hist", 3)]),
+            r"test_recipe_check.py'.*line \d+: XGBModel.*positional argument",
+        ),
     ],
 )
 def test_a_mistake_is_named_before_the_data_are_read(recipe, message, tmp_path):
     with pytest.raises(DataError, match=message):
-        run_competition(recipe(), tmp_path / "no data", tmp_path / "run")
+        run_competition(recipe, tmp_path / "no data", tmp_path / "run")
 
 
 @pytest.mark.parametrize(("recipe", "remedy"), [(Clicks, r"Write Clicks\(\)"), (7, "Give a Competition")])
@@ -106,7 +83,7 @@ def test_helpers_and_data_that_are_not_read_yet_are_no_mistake():
     with pytest.raises(DataError, match="Write n_folds"):
         check_recipe(recipe, bs=None)
     check_recipe(Clicks(), bs=None)
-    check_recipe(NeedsData(), bs=None)
+    check_recipe(made(Clicks, features=lambda self: self.read_before), bs=None)  # only known when the data were read
 
 
 @pytest.mark.parametrize("file", sorted(p.parent.name for p in ROOT.glob("*/competition.py")))

@@ -17,14 +17,7 @@ import torch
 pytest.importorskip("dask")
 
 from fastrec._core import atomic as leftovers
-from fastrec.competition import (
-    CompetitionData,
-    SavedRun,
-    StreamedNet,
-    StreamedRanking,
-    SubmissionFormat,
-    run_competition,
-)
+from fastrec.competition import CompetitionData, SavedRun, StreamedNet, StreamedRanking, SubmissionForm, run_competition
 from fastrec.errors import DataError
 from fastrec.estimators import XGBRanker
 from fastrec.features import CountEncode, FeatureSet, GroupRank, History, TargetEncode
@@ -38,7 +31,7 @@ PARTS = 4
 class Tiny(StreamedRanking):
     name = "tiny"
     together = ("user", "list_id")
-    submission = SubmissionFormat(keys=("user", "asked"), prediction="items")
+    submission = SubmissionForm(ids=("user", "asked"), items="items")
     counted = "last"
     held_out = 4
 
@@ -161,14 +154,13 @@ def test_features_and_predictions_are_those_of_memory(made, tmp_path):
 
 
 FRESH = """
-    import os, sys, time
+    import os, sys
     sys.path.insert(0, {tests!r})
     from fastrec.cli import script
     from test_streamed_ranking import Tiny
 
     class Fresh(Tiny):
         fresh_from = 0
-        asked = 0  # how often for models: first when the recipe is checked, then by the steps
 
         def split(self, *args, **options):
             print("split", os.getpid(), flush=True)
@@ -176,31 +168,21 @@ FRESH = """
 
         def models(self, *, bs):
             print("models", os.getpid(), flush=True)
-            Fresh.asked += 1
-            parts = __import__("pathlib").Path({out!r}).parent.rglob("made-train")
-            if {slow} and Fresh.asked > 1 and any(True for _ in parts):
-                print("slow", flush=True)
-                time.sleep(60)
             return super().models(bs=bs)
 
     script(Fresh)
 """
 
 
-def fresh(made, tmp_path, *, slow):
-    names = {"tests": str(Path(__file__).parent), "slow": slow, "out": str(tmp_path / "run")}
-    command = [sys.executable, "-c", textwrap.dedent(FRESH).format(**names), "--data", str(made[0])]
-    command += ["--out", str(tmp_path / "run"), "--device", "cpu"]
-    threads = str(torch.get_num_threads())  # as in this process: other sums are rounded otherwise
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": threads}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes begin anew on Linux")
 def test_a_process_that_begins_anew_between_the_steps_makes_the_same_run(made, tmp_path):
-    _, run, _, _ = made
-    with fresh(made, tmp_path, slow=False) as child:
-        said, progress = child.communicate(timeout=900)
+    folder, run, _, _ = made
+    code = textwrap.dedent(FRESH).format(tests=str(Path(__file__).parent))
+    command = [sys.executable, "-c", code, "--data", folder, "--out", tmp_path / "run", "--device", "cpu"]
+    threads = str(torch.get_num_threads())  # as in this process: other sums are rounded otherwise
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": threads}
+    child = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+    said, progress = child.stdout, child.stderr
     assert child.returncode == 0, progress
     told = [line.split() for line in said.splitlines() if line.startswith(("split", "models"))]
     steps = [n for n, _ in told]
@@ -215,19 +197,6 @@ def test_a_process_that_begins_anew_between_the_steps_makes_the_same_run(made, t
     scores, expected = (json.loads((r / "scores.json").read_text()) for r in (again, run))
     assert scores.pop("seconds").keys() == expected.pop("seconds").keys()
     assert scores == expected
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes begin anew on Linux")
-def test_a_process_that_has_begun_anew_tidies_up_when_it_is_ended(made, tmp_path):
-    with fresh(made, tmp_path, slow=True) as child:
-        for line in child.stdout:
-            if line == "slow\n":
-                break
-        assert any(tmp_path.iterdir())
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 143
-        assert "stopped; nothing was written" in child.stderr.read()
-    assert not any(tmp_path.iterdir())
 
 
 SLOW = """

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fastrec._core import limits
-from fastrec.competition import SubmissionFormat, check_submission, score_submission, write_submission
+from fastrec.competition import SubmissionForm, check_submission, score_submission, write_submission
 from fastrec.errors import (
     DataError,
     FastrecError,
@@ -19,9 +19,7 @@ from fastrec.errors import (
     MissingFileError,
     SubmissionError,
     UnreadableFileError,
-    WriteError,
 )
-from tests.fresh import run
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "user_id,session_id,timestamp,step,item_recommendations"
@@ -52,9 +50,6 @@ def files(tmp_path):
         return paths
 
     return write
-
-
-# ---------------------------------------------------------------- writing
 
 
 KEYS = {"user_id": ["u1", "u2", "007"], "session_id": ["s1", "s2", "s3"]}
@@ -89,7 +84,7 @@ def test_written_bytes(tmp_path, frame, lists, monkeypatch):
 def test_only_values_that_need_quotes_get_them(tmp_path):
     path = tmp_path / "s.csv"
     users = ["a,b", 'say "hi"', "two\nlines", "Köln", " plain ", "lone\rreturn"]
-    form = SubmissionFormat(keys=("user",), prediction="items", sep=";", max_items=2)
+    form = SubmissionForm(ids=("user",), items="items", item_sep=";", max_items=2)
     write_submission(path, {"user": users}, ["1;2"] * 6, form)
     quoted = ['"a,b"', '"say ""hi"""', '"two\nlines"', "Köln", " plain ", '"lone\rreturn"']
     assert path.read_bytes().decode() == "user,items\n" + "".join(f"{user},1;2\n" for user in quoted)
@@ -102,8 +97,8 @@ def test_only_values_that_need_quotes_get_them(tmp_path):
     ("change", "lists", "error", "words"),
     [
         ({"step": None}, LISTS, MissingColumnError, "column 'step'"),
-        ({"step": [1.0, 2.0, 3.0]}, LISTS, DataError, "column 'step': keys are double"),
-        ({"step": [1, None, 3]}, LISTS, DataError, "column 'step', row 1: a key is missing"),
+        ({"step": [1.0, 2.0, 3.0]}, LISTS, DataError, "column 'step': ids are double"),
+        ({"step": [1, None, 3]}, LISTS, DataError, "column 'step', row 1: an id is missing"),
         ({}, LISTS[:2], DataError, "lengths differ"),
         ({}, ["1", None, "2"], DataError, "row 1: a list, or an id in it, is missing"),
         ({}, [[1], [2, None], [3]], DataError, "row 1: a list, or an id in it, is missing"),
@@ -130,28 +125,6 @@ def test_a_submission_that_would_fail_is_not_written(tmp_path, change, lists, er
         write_submission(path, keys, lists)
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["s.csv"]
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path):
-    path = tmp_path / "s.csv"
-    path.write_text("before")
-    code = (
-        "import resource, sys\n"
-        "from fastrec.competition import write_submission\nfrom fastrec.errors import WriteError\n"
-        "n = 3000; keys = {k: list(range(n)) for k in ('user_id', 'session_id', 'timestamp', 'step')}\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # the system refuses to let a file grow past this
-        "try: write_submission(sys.argv[1], keys, ['1 2 3'] * n)\n"
-        "except WriteError as error: print(error)\n"
-    )
-    pytest.importorskip("resource", reason="needs a limit on file sizes")
-    assert "could not be written" in run(code, path)
-    assert path.read_text() == "before"
-    assert os.listdir(tmp_path) == ["s.csv"]
-    with pytest.raises(WriteError, match="could not be written"):
-        write_submission(path / "below" / "a_file.csv", KEYS, LISTS)
-
-
-# ---------------------------------------------------------------- checking
 
 
 LEFT_OUT = "warning: 3 impressions in 2 rows are not listed: an answer among them scores 0"
@@ -266,9 +239,6 @@ def test_a_test_file_or_truth_without_rows_or_with_one_twice_is_named(files, whi
     assert caught.value.file == str(test if which == "test" else truth)
 
 
-# ---------------------------------------------------------------- scoring
-
-
 @pytest.mark.parametrize(
     ("rows", "ranks"),
     [
@@ -305,9 +275,6 @@ def test_display_order_on_the_real_files(tmp_path):
     assert (report.rows, report.warnings) == (len(targets), ())
     score = score_submission(path, data / "ground_truth.csv")
     assert score.value == pytest.approx(0.502, abs=5e-4)
-
-
-# ---------------------------------------------------------------- what a spreadsheet takes for a formula
 
 
 FORMULAS = ["=1+1", "+3", "-4", "@now", '=HYPERLINK("http://x")']

@@ -29,7 +29,7 @@ from fastrec.competition import (
     run_competition,
 )
 from fastrec.competition.fitting import _settings
-from fastrec.competition.forms.values import ValueForm
+from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.recipe import choose_columns
 from fastrec.competition.runs import _metrics
@@ -104,7 +104,6 @@ def write(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.Data
 
 
 def ran(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST, **about) -> Path:
-    """A run of files in ``folder``."""
     data = write(folder / "data", case, train=train, test=test)
     return run_competition(Recipe(case, **about), data, folder / "run", resume=False)
 
@@ -137,7 +136,7 @@ def test_a_run_scores_its_files_submits_the_test_rows_and_predicts_from_its_dire
         assert metric(y, predictions(oof_of(run, name))) == pytest.approx(score, rel=1e-9)
     own = pd.read_csv(run / "submission.csv")
     assert own.id.tolist() == TEST.id.tolist()
-    form = ValueForm.from_state(json.loads((run / "config.json").read_text())["submission"])
+    form = SubmissionForm(**json.loads((run / "config.json").read_text())["submission"])
     assert str(check_submission(run / "submission.csv", data_of(runs, case) / "test.csv", form)).startswith("ok")
     if case == "multiclass":
         assert (own["multiclass"] == TEST["multiclass"]).mean() > 0.6
@@ -265,15 +264,6 @@ def test_without_test_rows_the_submission_is_out_of_fold(tmp_path):
     np.testing.assert_allclose(made.regression, oof_of(run).prediction)
 
 
-def test_folds_in_order_of_time(tmp_path):
-    run = ran(tmp_path, "regression", train=TRAIN.assign(z=np.arange(N)), time="z", time_gap=5)
-    rows = oof_of(run)
-    assert rows[rows.fold < 0].prediction.isna().all()
-    assert rows[rows.fold >= 0].prediction.notna().all()
-    assert (rows[rows.fold >= 0].fold.diff().dropna() >= 0).all()
-    assert np.isfinite(list(scores_of(run)["oof"].values())).all()
-
-
 @feature(inputs="regression", outputs="before", by="city")
 def past(amount):
     return torch.cat([torch.full((1,), torch.nan), amount[:-1]])
@@ -318,8 +308,6 @@ def test_the_index_that_pandas_keeps_in_a_parquet_file_is_no_feature(tmp_path):
 
 
 class Untrainable(XGBModel):
-    """A model that must not be reached."""
-
     def fit(self, *args, **options):
         raise AssertionError("trained")
 
@@ -359,9 +347,6 @@ def test_a_model_of_a_blends_name_is_refused_before_it_is_trained(tmp_path):
     for name in ("logistic", "mean", "hill_climb"):
         with pytest.raises(DataError, match=f"two blends have the name '{name}'"):
             ran(tmp_path, "binary", models=lambda bs, name=name: [XGBModel("shallow", **TREES), Untrainable(name)])
-
-
-# Going on after a kill -----------------------------------------------------------------------------------------------
 
 
 def same_files(a: Path, b: Path) -> list[str]:
@@ -475,8 +460,6 @@ def test_what_a_model_holds_counts_by_its_contents():
 
 
 class Holding(XGBModel):
-    """Trees that hold what has no lasting name."""
-
     def __init__(self, name: str, **options) -> None:
         super().__init__(name, **options)
         self.source = np.random.default_rng(1)
@@ -489,9 +472,6 @@ def test_a_model_that_holds_what_has_no_lasting_name_is_trained_every_time(tmp_p
     assert {p.name.split("-")[1] for p in tmp_path.glob(".run.parts/model-*")} == {"shallow", "constant"}
     again = run_competition(recipe, data, tmp_path / "run", resume=True)
     assert reused(again) == 2 * 5 + 1 + 5 + 1  # models, features of all rows and of each fold; the first's twice
-
-
-# A run noted in MLflow ------------------------------------------------------------------------------------------------
 
 
 def test_metrics_are_scores_by_model_of_names_that_mlflow_takes():
@@ -508,7 +488,6 @@ def test_without_mlflow_the_remedy_is_said(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_a_run_is_noted(tmp_path: Path, monkeypatch):
-    """Settings, scores and files, as MLflow gives them back from its own store."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # where files go beside a database
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'noted.db'}")

@@ -26,7 +26,6 @@ def event(session: str, step: int, action: str, reference: str = "", **more: obj
 
 
 def write(folder: Path, train: list[dict], test: list[dict], truth: list[dict] | None = None) -> Path:
-    """Write rows to ``folder``'s files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows, columns in (("train", train, COLUMNS), ("test", test, COLUMNS), ("ground_truth", truth, TRUTH)):
         if rows is not None:
@@ -38,7 +37,6 @@ def write(folder: Path, train: list[dict], test: list[dict], truth: list[dict] |
 
 
 def items(folder: Path, properties: dict[str, str]) -> None:
-    """Write ``item_metadata.csv``."""
     lines = [f"{item},{text}" for item, text in properties.items()]
     (folder / "item_metadata.csv").write_text("\n".join(["item_id,properties", *lines]) + "\n", encoding="utf-8")
 
@@ -97,7 +95,6 @@ def sessions_of(folder: Path) -> dict[str, list[dict]]:
 
 
 def quiet_read(folder: Path, **options: object) -> object:
-    """``read`` without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         return read(folder, device=torch.device("cpu"), **options)
@@ -105,7 +102,6 @@ def quiet_read(folder: Path, **options: object) -> object:
 
 @pytest.fixture(scope="session")
 def official() -> SimpleNamespace:
-    """What the tests of the trivago competition share."""
     return SimpleNamespace(
         event=event, write=write, items=items, random_rows=random_rows, sessions_of=sessions_of, read=quiet_read
     )

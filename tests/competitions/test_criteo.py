@@ -22,9 +22,7 @@ from competitions.criteo.simulate import DAYS, simulate
 from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import SavedRun, StreamedCompetition, StreamedNet, run_competition
-from fastrec.competition.budget import Budget
-from fastrec.competition.streamed import clicks as streamed
-from fastrec.errors import DataError, MissingFileError
+from fastrec.errors import MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.models import DLRM
 from fastrec.stacking import OneBase, StackModel
@@ -37,8 +35,6 @@ ROWS = 8_000
 
 
 class Quick(Criteo):
-    """The recipe with smaller nets, at a higher rate."""
-
     def nets(self):
         dlrm, dcn = super().nets().values()
         return {
@@ -168,8 +164,6 @@ def test_days_are_in_the_order_of_their_numbers(tmp_path):
 
 
 class OfParquet(StreamedCompetition):
-    """A recipe of one's own, on any streamed frame."""
-
     name, target = "mine", "bought"
 
     def frame(self, data, cache, *, rows, stages):
@@ -208,32 +202,6 @@ def test_training_ends_when_its_time_is_over(shop, tmp_path, monkeypatch):
     monkeypatch.setattr(OfParquet, "nets", lambda self: nets)
     run = run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", minutes=0.05)
     assert json.loads((run / "scores.json").read_text())["seconds"]["train only"] < 30
-
-
-def test_packing_takes_of_the_minutes(shop, tmp_path, monkeypatch):
-    """By a clock that packing puts 40 seconds on: of 60 seconds, 3 of them for the end, 17 are left."""
-    now, asked, real = [0.0], [], streamed.train_streamed
-
-    class Slow(OfParquet):
-        def frame(self, *args, **options):
-            made = super().frame(*args, **options)
-            now[0] += 40.0
-            return made
-
-    def train(*args, seconds, **options):
-        asked.append(seconds)
-        return real(*args, seconds=None, **options)
-
-    monkeypatch.setattr(streamed, "train_streamed", train)
-    budget = Budget(1.0, clock=lambda: now[0])
-    run_competition(Slow(), shop, tmp_path / "run", device="cpu", seed=1, stages=Stages(quiet=True), minutes=budget)
-    assert asked == [17.0]
-
-
-@pytest.mark.parametrize("option", [{"ranks": 2}, {"scheduler": "local:2"}])
-def test_options_of_no_use_are_refused(option, shop, tmp_path):
-    with pytest.raises(DataError, match=f"mine: {next(iter(option))} is of no use"):
-        run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", **option)
 
 
 def test_ctrl_c_promises_nothing_that_a_streamed_recipe_cannot_keep(shop, tmp_path, monkeypatch):

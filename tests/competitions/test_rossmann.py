@@ -25,7 +25,6 @@ DAY = pd.Timedelta(days=1)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Four stores over a year and a half."""
     out = tmp_path_factory.mktemp("rossmann") / "files"
     simulate(4, out, days=540, seed=3)
     return out
@@ -33,7 +32,6 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(folder) -> Table:
-    """All rows with their calendar, those of the test with their sales."""
     found = read(folder, device=CPU)
     return concat([found.train, found.test.with_columns({"Sales": found.truth["Sales"]}).select(found.train.names)])
 
@@ -203,7 +201,6 @@ def test_sales_from_the_origin_on_move_no_feature(rows, ago):
 
 
 def test_rows_to_predict_get_what_they_had_among_all(rows):
-    """Without their own sales, from the training rows as history."""
     frame = frame_of(rows)
     is_test = torch.from_numpy((frame.origin == frame.origin.max()).to_numpy())
     train, test = rows.take(~is_test), rows.take(is_test)

@@ -1,7 +1,6 @@
 """The simulator: official form, published shares, probabilities that are the stated model's, and its own oracle."""
 
 import math
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from competitions.trivago2019 import alive
-from competitions.trivago2019 import simulate as simulator
 from competitions.trivago2019.simulate import expected_mrr, simulate
 from competitions.trivago2019.simulated_sessions import Block
 from competitions.trivago2019.simulated_world import (
@@ -65,9 +63,6 @@ def answered(made) -> pd.DataFrame:
     clicks = clicks.assign(clicked=clicks.reference.fillna(pd.Series(known, index=clicks.index)))
     truth = made["truth"].to_pandas()
     return truth.merge(clicks, on=["session_id", "step"], how="left", suffixes=("", "_text"), validate="one_to_one")
-
-
-# ---------------------------------------------------------------------------------------------------------- the form
 
 
 def test_columns_and_types_are_the_official_ones(made):
@@ -143,9 +138,6 @@ def test_train_comes_before_test_and_few_users_are_in_both(made):
     assert 0 < shared < 0.1
 
 
-# -------------------------------------------------------------------------------------------------------- the shares
-
-
 def test_published_shares(made):
     train = made["train"]
     published = {
@@ -173,9 +165,6 @@ def test_published_shares(made):
     assert 0.001 < np.mean(outside) < 0.02
     following = clicks.impressions[clicks.session_id == clicks.session_id.shift()]
     assert (following == clicks.impressions.shift()[following.index]).mean() == pytest.approx(0.67, abs=0.06)
-
-
-# ------------------------------------------------------------------------------------------- the true probabilities
 
 
 def test_truth_has_every_clickout_with_its_list(made):
@@ -271,40 +260,6 @@ def check_click(world, c, block, events, clicks, e, memory, last):
     assert (clicks["p"][click][size:] == 0).all()
 
 
-# ----------------------------------------------------------------------------------------------- baselines and oracle
-
-
-def reciprocal_ranks(made) -> pd.DataFrame:
-    """Display order, recency and the true order on every test target, in a plain loop over the log."""
-    answers = made["answers"].set_index("session_id").reference
-    truth = made["truth"].to_pandas().query("target").set_index("session_id").probabilities
-    touched: dict[str, dict[str, int]] = defaultdict(dict)
-    out = []
-    for row in made["test"].itertuples():
-        if row.action_type == "clickout item" and isinstance(row.reference, float):
-            items, right = row.impressions.split("|"), answers[row.session_id]
-            seen, p = touched[row.session_id], truth[row.session_id]
-            recent = sorted(items, key=lambda x: (-seen.get(x, 0), items.index(x)))
-            oracle = sorted(items, key=lambda x: -p[items.index(x)])
-            out.append([1 / (ranking.index(right) + 1) for ranking in (items, recent, oracle)])
-        elif row.action_type in ITEM_ACTIONS:
-            touched[row.session_id][row.reference] = row.step
-    return pd.DataFrame(out, columns=["display", "recency", "oracle"])
-
-
-def test_display_recency_and_oracle_lie_where_the_real_ones_do(made):
-    scores = reciprocal_ranks(made)
-    error = scores.std() / math.sqrt(len(scores))
-    assert scores.display.mean() == pytest.approx(0.50, abs=0.01 + 3 * error.display)
-    assert scores.recency.mean() == pytest.approx(0.65, abs=0.01 + 3 * error.recency)
-    assert scores.oracle.mean() > scores.recency.mean() + 0.03
-    assert scores.oracle.mean() == pytest.approx(made["summary"].oracle_mrr, abs=4.5 * error.oracle)
-    targets = made["truth"].filter(made["truth"]["target"])  # the summary's oracle is the parquet's
-    assert len(targets) == len(made["answers"])
-    assert expected_mrr(targets["probabilities"]) == pytest.approx(made["summary"].oracle_mrr, abs=1e-6)
-    assert made["summary"].oracle_mrr == pytest.approx(0.715, abs=0.02)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), min_size=1, max_size=8))
 def test_expected_mrr_against_brute_force(weights):
@@ -329,9 +284,6 @@ def test_expected_mrr_refuses_what_is_no_distribution():
             expected_mrr(empty)
 
 
-# --------------------------------------------------------------------------------------------------- using the thing
-
-
 def test_blocks_share_no_session_or_user_and_report_progress(tmp_path):
     seen = []
     simulate(500, tmp_path / "d", block_sessions=150, progress=lambda done, total: seen.append((done, total)))
@@ -339,35 +291,6 @@ def test_blocks_share_no_session_or_user_and_report_progress(tmp_path):
     frame = pd.concat([pd.read_csv(tmp_path / "d" / f"{name}.csv") for name in ("train", "test")])
     assert frame.session_id.nunique() == 500
     assert frame.groupby("session_id").user_id.nunique().max() == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sessions": 99}, "sessions must be a whole number of at least 100"),
-        ({"sessions": 150.5}, "sessions must be a whole number"),
-        ({"block_sessions": 0}, "block_sessions must be"),
-    ],
-)
-def test_bad_arguments(tmp_path, arguments, message):
-    with pytest.raises(DataError, match=message):
-        simulate(**{"sessions": 100, "out": tmp_path / "x"} | arguments)
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(DataError, match="is a file, not a folder"):
-        simulate(100, tmp_path / "thesis.txt")
-
-
-def test_items_are_written_some_at_a_time(tmp_path, monkeypatch):
-    simulate(120, tmp_path / "whole", seed=3, block_sessions=1)
-    monkeypatch.setattr(simulator, "ITEMS_AT_A_TIME", 7)
-    simulate(120, tmp_path / "parts", seed=3, block_sessions=1)
-    whole, parts = ((tmp_path / n / "item_metadata.csv").read_bytes() for n in ("whole", "parts"))
-    assert whole == parts
-    assert whole.count(b"\n") > 15
 
 
 # The demo of a model that stays good: where it may write

@@ -6,22 +6,12 @@ import math
 import random
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from competitions.trivago2019.competition import Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS, read
-from competitions.trivago2019.simulate import simulate
-from fastrec.errors import (
-    DataError,
-    DataWarning,
-    FastrecError,
-    MissingColumnError,
-    MissingFileError,
-    UnreadableFileError,
-)
+from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.features.base import Fitted
 from fastrec.features.history import slug
 
@@ -45,7 +35,6 @@ def small(tmp_path, official):
 
 
 def lists_by_loop(sessions: dict[str, list[dict]]) -> tuple[list[dict], list[dict], list[dict]]:
-    """All listed items, the labelled ones and those to rank."""
     shown, number = [], -1
     for events in sessions.values():
         clicks = [e for e in events if e["action_type"] == CLICK]
@@ -123,14 +112,6 @@ def test_random_files_as_plain_loops_read_them(seed, tmp_path, official):
     check_against_loops(official.write(tmp_path, *official.random_rows(seed)), official)
 
 
-def test_simulated_files_as_plain_loops_read_them(tmp_path, official):
-    simulate(120, tmp_path / "made", seed=3)
-    check_against_loops(tmp_path / "made", official)
-    found = official.read(tmp_path / "made")
-    assert 0.3 < found.oracle < 1
-    assert len(found.tables["items"]) > 0
-
-
 def test_real_files_as_plain_loops_read_them(data_dir, official):
     if not (data_dir / "trivago2019").is_dir():
         pytest.skip(f"no trivago2019 in {data_dir}")
@@ -140,9 +121,6 @@ def test_real_files_as_plain_loops_read_them(data_dir, official):
     compare(found.train, labelled, [*COMMON, "clicked"])
     compare(found.test, targets, COMMON)
     assert len(found.targets) == 1257
-
-
-# ------------------------------------------------------------------------------------------------------ odd but usable
 
 
 def test_duplicates_are_kept_in_order_of_time_step_and_file(small, official):
@@ -164,12 +142,6 @@ def test_duplicates_are_kept_in_order_of_time_step_and_file(small, official):
         [1_020, 2, 3, "13"],
     ]
     assert found.train.to_pandas().query("session_id == 'a'").is_last.tolist() == [0] * 3 + [1] * 3
-
-
-def test_an_unknown_action_is_warned_of(small, official):
-    small.test[0] = official.event("c", 1, "interaction item video", "11")
-    with pytest.warns(DataWarning, match=r"test\.csv: unknown action type 'interaction item video'"):
-        small()
 
 
 def test_an_answer_in_no_list_is_warned_of_and_kept_and_scores_nothing(small):
@@ -207,9 +179,6 @@ def test_rows_takes_whole_sessions(small, official, rows, sessions):
     assert found.test["item_id"].to_arrow().to_pylist() == ["11", "12", "13"]
 
 
-# ---------------------------------------------------------------------------------------------------------- refused
-
-
 def refused(load, kind: type[FastrecError], message: str, **places: object) -> None:
     """Reading fails with ``kind``, naming the places given (``file``, ``column``, ``row``)."""
     with pytest.raises(kind, match=message) as caught:
@@ -218,42 +187,6 @@ def refused(load, kind: type[FastrecError], message: str, **places: object) -> N
         found = getattr(caught.value, name)
         assert (Path(found).name if name == "file" else found) == value, (name, found)
     assert caught.value.remedy
-
-
-def test_no_folder(tmp_path):
-    with pytest.raises(MissingFileError, match=r"no such folder.*--data"):
-        read(tmp_path / "nowhere", device=CPU)
-
-
-TABLES = ("train", "test", "ground_truth", "item_metadata")
-LACK = (("train", "prices"), ("test", "session_id"), ("ground_truth", "step"))
-NO_PARQUET = r"true_probabilities\.parquet.*(empty|cannot be read)"
-DAMAGED = [
-    *((name, None, MissingFileError, name) for name in ("train.csv", "test.csv")),
-    *((f"{name}.csv", b"", UnreadableFileError, rf"{name}\.csv.*empty") for name in TABLES),
-    ("train.csv", b"\x00\xff\xfe" * 400, FastrecError, r"train\.csv"),
-    *((f"{name}.csv", column, MissingColumnError, rf"{name}\.csv.*'{column}'") for name, column in LACK),
-    *(("true_probabilities.parquet", c, UnreadableFileError, NO_PARQUET) for c in (b"PAR1 but no more", b"")),
-]
-
-
-@pytest.mark.parametrize(("name", "damage", "kind", "message"), DAMAGED)
-def test_a_file_that_is_missing_or_damaged(small, name, damage, kind, message):
-    small()
-    path = small.folder / name
-    if damage is None:
-        path.unlink()
-    elif isinstance(damage, str):  # a column of another name
-        path.write_text(path.read_text().replace(damage, "other", 1))
-    else:
-        path.write_bytes(damage)
-    with pytest.raises(kind, match=message):
-        read(small.folder, device=CPU)
-
-
-def test_a_header_without_rows(small):
-    small.test.clear()
-    refused(small, DataError, "header and no rows", file="test.csv")
 
 
 def test_the_row_named_is_the_files_own(small, official):
@@ -293,17 +226,6 @@ def test_a_test_file_without_any_target_and_the_ground_truth_of_another(small):
     refused(small, DataError, "nothing to rank", file="test.csv", column="reference")
 
 
-def test_probabilities_that_are_none(small):
-    small()
-    path = small.folder / "true_probabilities.parquet"
-    pq.write_table(pa.table({"target": [True], "probabilities": [[0.5, 0.4]]}), path)
-    refused(small, DataError, "do not sum to 1", file="true_probabilities.parquet")
-    pq.write_table(pa.table({"target": [True]}), path)
-    refused(small, MissingColumnError, "no such column", file="true_probabilities.parquet", column="probabilities")
-    pq.write_table(pa.table({"target": [True, False], "probabilities": [[0.25, 0.75], [1.0]]}), path)
-    assert math.isclose(small().oracle, 0.75 + 0.25 / 2)
-
-
 # The competition's features: against a plain loop over the events, and blind to what nobody could know at the time
 
 NAN = math.nan
@@ -323,12 +245,7 @@ def trivago_features_read(folder, rows, official):
     return official.read(folder)
 
 
-# ------------------------------------------------------------------------------------------------------ a plain loop
-
-
 class Past:
-    """What a loop over the events says of one list's candidates."""
-
     def __init__(self, sessions: dict[str, list[dict]], events: list[dict], click: dict) -> None:
         self.sessions, self.click = sessions, click
         self.time, self.place = click["timestamp"], click["place"]
@@ -469,9 +386,6 @@ def test_features_without_item_properties(tmp_path, official):
     assert bool(train["jaccard_mean"].is_missing().all())
 
 
-# ------------------------------------------------------------------------------------- what must not move a feature
-
-
 def change(row: dict, r: random.Random, *, target: bool) -> None:
     """Another event at the same time or later; a target stays one, with another list."""
     if not target:
@@ -508,7 +422,6 @@ def later_things_changed(rows, click: dict, sessions, seed: int):
 
 
 def of_list(table, click: dict, names: list[str]) -> dict[str, list]:
-    """Features of one list's candidates, NaN as None."""
     key = ("session_id", "timestamp", "step")
     keys = zip(*(table[n].to_arrow().to_pylist() for n in key))
     rows = table.take(torch.tensor([k == tuple(click[n] for n in key) for k in keys]))

@@ -14,7 +14,7 @@ from competitions.xmarket2022.competition import XMarket2022
 from competitions.xmarket2022.data import read, read_market
 from competitions.xmarket2022.simulate import simulate
 from fastrec.competition import run_competition
-from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, DataWarning, MissingColumnError, UnreadableFileError
 from fastrec.estimators import ColumnRanker, XGBRanker
 from fastrec.retrieval import EASE, ItemKNN
 
@@ -199,16 +199,6 @@ def test_bad_files_are_named(copy, few_filters, name, change, error, words):
     rewrite(copy / name, change)
     with pytest.raises(error, match=words):
         read(copy, device=CPU)
-
-
-def test_missing_files_are_named(copy):
-    with pytest.raises(MissingFileError, match="nowhere"):
-        read(copy / "nowhere", device=CPU)
-    for name in ("train.tsv", "train_5core.tsv", "valid_run.tsv", "valid_qrel.tsv"):
-        hidden = (copy / name).rename(copy / "away")
-        with pytest.raises(MissingFileError, match=name):
-            read(copy, device=CPU)
-        hidden.rename(copy / name)
 
 
 def test_no_answer_is_in_the_simulated_train_files(market):

@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from fastrec.competition import Competition, SavedRun, ValueForm, compare_runs, predict_run, run_competition
+from fastrec.competition import Competition, SavedRun, SubmissionForm, compare_runs, predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
@@ -343,7 +343,7 @@ def test_minutes_bound_the_training(serving, tmp_path):
 
 class Kinds(Competition):
     name, task, target, metric, ids, time, drop = "kinds", "multiclass", "kind", "logloss", ("id",), "day", ("day",)
-    categories, plain, submission = (), ("x",), ValueForm(ids="id", values=("a", "b", "d"))
+    categories, plain, submission = (), ("x",), SubmissionForm(ids="id", values=("a", "b", "d"))
 
     def models(self, *, bs):
         return [XGBModel("xgb", **TREES)]

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from fastrec.stacking import Stack
 from fastrec.table import Table
 from fastrec.validate import Lists, Predictions, Rows, folds_digest
 
@@ -60,6 +61,17 @@ def make(case: str, n: int, models: int, seed: int, noise: float) -> tuple[Rows,
 
 def folds_for(data: Rows, count: int = 4) -> torch.Tensor:
     return (torch.arange(len(data)) if data.groups is None else data.groups) * 7 % count
+
+
+class Given(Stack):
+    """A stack that tries these blends."""
+
+    def __init__(self, *own, **options) -> None:
+        super().__init__(**options)
+        self.own = own
+
+    def blends(self, models, data, metric):
+        return list(self.own)
 
 
 def bases(scores: dict[str, torch.Tensor], test: dict[str, torch.Tensor], digest: str | None) -> list[Predictions]:

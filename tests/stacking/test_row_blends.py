@@ -111,9 +111,6 @@ def test_mean_and_one_base_are_what_they_say():
         np.testing.assert_array_equal(OneBase("m1").predict(data).reshape(40, -1), x[:, 1])
 
 
-# Hill climbing -------------------------------------------------------------------------------------------------------
-
-
 def climbed_by_loops(x, y, score, steps):
     """Caruana's selection as the paper has it: a list of models that grows by the best addition."""
     chosen, best, best_score = [], [], -math.inf
@@ -174,9 +171,6 @@ def test_hill_climbing_looks_at_some_of_the_rows():
     assert len(HillClimb(["m0"], rows=500)._some(grouped, 0)) == 480
 
 
-# The mean rank -------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-3, 3)), min_size=2, max_size=30))
 def test_mean_ranks_are_those_of_plain_loops(rows):
@@ -232,9 +226,6 @@ def test_mean_rank_is_calibrated_where_a_line_does_not_fit(tmp_path):
     assert RankMean(["a", "b"]).fit(by_row({"a": same, "b": same}, rows))._curves == [[]]
     few = Rows(Table({"x": torch.zeros(1)}), "binary", label=torch.ones(1))
     assert RankMean(["a"]).fit(by_row({"a": torch.ones(1).double()}, few))._curves == [[]]
-
-
-# Trees, and keeping --------------------------------------------------------------------------------------------------
 
 
 def test_trees_find_where_a_model_is_to_be_trusted():

@@ -17,8 +17,8 @@ from fastrec.metrics import get_metric, reciprocal_ranks
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend, Stack
 from fastrec.stacking.blends import in_list, level_two
 from fastrec.table import Table
-from fastrec.validate import Lists, Predictions
-from tests.stacking.stack_cases import bases, digest_of, folds_for
+from fastrec.validate import Lists
+from tests.stacking.stack_cases import Given, bases, digest_of, folds_for
 
 INF, NAN = math.inf, math.nan
 
@@ -62,7 +62,6 @@ def test_inputs_of_a_model_are_those_of_plain_loops(rows):
 def clicks(
     lists: int = 150, size: int = 5, models: int = 2, seed: int = 0, step: float = 1.0
 ) -> tuple[Lists, dict[str, torch.Tensor]]:
-    """Lists with one click each, and models' scores that know something of it."""
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(lists, size))
     label = np.zeros_like(truth)
@@ -91,7 +90,6 @@ def test_level_two_holds_the_inputs_and_the_extra_columns():
 
 
 def likelihood(weights, x, label, groups, weight, ridge) -> float:
-    """What the blend minimises, list by list."""
     s, value = x @ weights, ridge * float(weights @ weights)
     for rows in rows_by_group(groups).values():
         clicked = sum(label[i] for i in rows)
@@ -158,29 +156,12 @@ class Spy(Ranker):
         pass
 
 
-class SpyStack(Stack):
-    def __init__(self, *spies: Ranker) -> None:
-        super().__init__()
-        self.spies = spies
-
-    def blends(self, models, data, metric):
-        return list(self.spies)
-
-
-def folds_of(data: Lists, count: int = 3) -> torch.Tensor:
-    return folds_for(data, count)
-
-
-def predictions(scores, test, folds) -> list[Predictions]:
-    return bases(scores, test, digest_of(folds))
-
-
 def test_no_level_two_model_scores_rows_it_was_trained_on():
     (data, scores), (test, test_scores) = clicks(), clicks(20, seed=1)
     test = replace(test, groups=test.groups + 10_000)
     spies = Spy("a", "m0_gap"), Spy("b", "m1_gap")
-    made, tried = SpyStack(*spies).fit(
-        predictions(scores, test_scores, folds_of(data)), data, folds_of(data), test, seed=20
+    made, tried = Given(*spies).fit(
+        bases(scores, test_scores, digest_of(folds_for(data, 3))), data, folds_for(data, 3), test, seed=20
     )
     assert made.oof.isfinite().all()
     assert set(tried) == {"a", "b"}
@@ -195,9 +176,9 @@ def test_when_time_is_up_only_the_usual_blend_and_what_learns_nothing_are_tried(
     """So many questions whether it is late are answered no; a blend asks before each of its three folds."""
     (data, scores), (test, test_scores) = clicks(), clicks(20, seed=1)
     test = replace(test, groups=test.groups + 10_000)
-    base, answers = predictions(scores, test_scores, folds_of(data)), iter([False] * asked)
-    every = Stack().fit(base, data, folds_of(data), test).tried
-    stacked = Stack().fit(base, data, folds_of(data), test, late=lambda: next(answers, True))
+    base, answers = bases(scores, test_scores, digest_of(folds_for(data, 3))), iter([False] * asked)
+    every = Stack().fit(base, data, folds_for(data, 3), test).tried
+    stacked = Stack().fit(base, data, folds_for(data, 3), test, late=lambda: next(answers, True))
     learn = {b.name for b in Stack().blends(list(scores), data, get_metric("mrr")) if b.learns}
     usual = "blend"
     assert usual in learn
@@ -215,9 +196,9 @@ def test_the_better_out_of_fold_is_chosen_over_the_counted_rows():
     # Model m0 is right in even lists and wrong in odd ones; m1 the other way round.
     even = data.groups % 2 == 0
     scores = {"m0": torch.where(even, data.label, -data.label), "m1": torch.where(even, -data.label, data.label)}
-    folds = folds_of(data)
-    base = predictions(scores, test_scores, folds)
-    stack = SpyStack(Spy("a", "m0_gap"), Spy("b", "m1_gap"))
+    folds = folds_for(data, 3)
+    base = bases(scores, test_scores, digest_of(folds))
+    stack = Given(Spy("a", "m0_gap"), Spy("b", "m1_gap"))
     for counted, best in ((even, "m0"), (~even, "m1")):
         made, tried = stack.fit(base, data, folds, test, counted=counted)
         ranks = {
@@ -234,8 +215,8 @@ def test_the_better_out_of_fold_is_chosen_over_the_counted_rows():
 def test_the_real_stack_beats_its_parts_and_repeats_itself():
     (data, scores), (test, test_scores) = clicks(600, step=0.0), clicks(100, seed=1, step=0.0)
     test = replace(test, label=None)
-    folds = folds_of(data, 4)
-    base = predictions(scores, test_scores, folds)
+    folds = folds_for(data, 4)
+    base = bases(scores, test_scores, digest_of(folds))
     made, tried = Stack(rounds=20).fit(base, data, folds, test, seed=3)
     again, _ = Stack(rounds=20).fit(base, data, folds, test, seed=3)
     assert torch.equal(made.oof, again.oof)
@@ -262,7 +243,7 @@ def test_odd_lists_and_scores_go_through_the_real_stack():
     scores["m0"] = torch.where(data.groups % 3 == 0, -torch.inf, scores["m0"])
     scores["m1"] = torch.where(data.groups % 4 == 0, 1.0, scores["m1"])
     made, _ = Stack(rounds=5, extra=["shop", "price"]).fit(
-        predictions(scores, scores, folds_of(data)), data, folds_of(data), data
+        bases(scores, scores, digest_of(folds_for(data, 3))), data, folds_for(data, 3), data
     )
     assert made.oof.isfinite().all()
     assert made.test.isfinite().all()
@@ -282,16 +263,18 @@ def test_extra_columns_reach_the_trees_only():
 def test_nothing_to_stack_or_wrong_folds_are_refused():
     data, scores = clicks()
     with pytest.raises(DataError, match="nothing to stack"):
-        Stack().fit([], data, folds_of(data), data)
+        Stack().fit([], data, folds_for(data, 3), data)
     with pytest.raises(DataError, match="3 folds for 750"):
-        Stack().fit(predictions(scores, scores, folds_of(data)), data, torch.zeros(3, dtype=torch.int64), data)
+        Stack().fit(bases(scores, scores, digest_of(folds_for(data, 3))), data, torch.zeros(3, dtype=torch.int64), data)
 
 
 def test_no_test_rows_and_predictions_as_arrays():
     data, scores = clicks()
     none = {n: s[:0] for n, s in scores.items()}
-    base = predictions(scores, none, folds_of(data))
-    made, same = (Stack(rounds=2).fit(base, data, folds_of(data), test) for test in (None, data.take(torch.arange(0))))
+    base = bases(scores, none, digest_of(folds_for(data, 3)))
+    made, same = (
+        Stack(rounds=2).fit(base, data, folds_for(data, 3), test) for test in (None, data.take(torch.arange(0)))
+    )
     assert torch.equal(made.predictions.oof, same.predictions.oof)
     arrays = {n: s.numpy().copy() for n, s in scores.items()}
     arrays["m0"].flags.writeable = False  # as a frame's are

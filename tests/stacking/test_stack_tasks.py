@@ -15,11 +15,10 @@ from fastrec.stacking import HillClimb, OneBase, Stack, StackModel
 from fastrec.stacking.stack import cross_fit, level_two_folds, level_two_of
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Lists, Predictions, Rows, folds_digest
-from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make, sigmoid
+from tests.stacking.stack_cases import TASKS, Given, bases, digest_of, folds_for, make, sigmoid
 
 
 def fit(stack: Stack, scores, train: Rows, folds=None, test=None, test_scores=None, **options):
-    """The stack of base models with these scores, made by ``folds``."""
     folds = folds_for(train) if folds is None else folds
     base = bases(scores, scores if test_scores is None else test_scores, digest_of(folds))
     return stack.fit(base, train, folds, train if test is None else test, **options)
@@ -113,15 +112,12 @@ def test_the_choice_is_that_of_plain_loops(seed):
     candidates = {f"c{i}": label + (1.6 - 0.2 * i) * rng.normal(size=n) for i in range(4)}
     base = torch.from_numpy(label + 5 * rng.normal(size=n))
 
-    class Own(Stack):
-        def blends(self, models, data, metric):
-            return [Fixed(m, torch.from_numpy(v)) for m, v in candidates.items()]
-
     table = Table({"row": torch.arange(n)})
     train = Rows(table, "regression", label=torch.from_numpy(label))
     codes = torch.from_numpy(folds)
     one = Predictions("base", base, base, folds=digest_of(codes))
-    made = Own(extra=["row"]).fit([one], train, codes, train, metric="mae")
+    fixed = [Fixed(m, torch.from_numpy(v)) for m, v in candidates.items()]
+    made = Given(*fixed, extra=["row"]).fit([one], train, codes, train, metric="mae")
 
     def mae(y, p):
         return float(np.abs(y - p).mean())
@@ -145,14 +141,11 @@ def test_a_metric_of_the_order_sees_folds_that_chose_other_blends_on_one_scale(s
     noisy = [np.round(label + (1.6 - 0.2 * i) * rng.normal(size=n), 1) for i in range(3)]
     candidates = {f"c{i}": v * 10.0**-i + i for i, v in enumerate(noisy)}  # each on a scale of its own
 
-    class Own(Stack):
-        def blends(self, models, data, metric):
-            return [Fixed(m, torch.from_numpy(v)) for m, v in candidates.items()]
-
     table, codes = Table({"row": torch.arange(n)}), torch.from_numpy(folds)
     train = Rows(table, "binary", label=torch.from_numpy(label))
     one = Predictions("base", torch.from_numpy(label), torch.from_numpy(label), folds=digest_of(codes))
-    made = Own(extra=["row"]).fit([one], train, codes, train, metric="auc")
+    fixed = [Fixed(m, torch.from_numpy(v)) for m, v in candidates.items()]
+    made = Given(*fixed, extra=["row"]).fit([one], train, codes, train, metric="auc")
     said, whole = made.predictions.oof.numpy(), candidates[made.chosen]
     assert len({*made.choices}) > 1
     for k, name in enumerate(made.choices):
@@ -163,14 +156,11 @@ def test_a_metric_of_the_order_sees_folds_that_chose_other_blends_on_one_scale(s
 
 
 class Quick(Stack):
-    """Hill climbing and each model alone, for many repeats."""
-
     def blends(self, models, data, metric):
         return [b for b in super().blends(models, data, metric) if isinstance(b, HillClimb | OneBase)]
 
 
 def of_noise(seed: int, n: int, metric: str, count: int = 5):
-    """A stack of models that know nothing."""
     rng = np.random.default_rng(seed)
     label = torch.from_numpy(rng.integers(0, 2, n).astype(float))
     said = {f"m{i}": torch.from_numpy(sigmoid(1.5 * rng.normal(size=n))) for i in range(count)}
@@ -209,17 +199,13 @@ def test_a_constant_that_is_better_is_taken():
     folds = folds_for(rows)
     mean = torch.full((200,), float(rows.label.mean()), dtype=torch.float64)
 
-    class Given(Stack):
-        def blends(self, models, data, metric):
-            return [OneBase("m0")]
-
     level = Predictions("constant", mean, mean, folds=digest_of(folds))
-    made = fit(Given(), scores, rows, folds, constant=level)
+    made = fit(Given(OneBase("m0")), scores, rows, folds, constant=level)
     assert (made.chosen, made.choices, made.best_base) == ("constant", ["constant"] * 4, "m0")
     assert made.score == pytest.approx(float(rows.label.std(correction=0)), abs=1e-12)
     assert made.model.models == ["m0", "constant"]
     torch.testing.assert_close(made.model.predict({**scores, "constant": mean}, rows), mean)
-    assert fit(Given(), scores, rows, folds).score > made.score
+    assert fit(Given(OneBase("m0")), scores, rows, folds).score > made.score
 
 
 def test_a_first_fold_that_knows_nothing_leaves_no_constant_to_the_later_ones():
@@ -298,9 +284,6 @@ def test_scores_of_a_scaled_target_are_of_raw_values():
     assert made.score == pytest.approx(rmspe(made.predictions.oof))
     assert made.scores["stack"].mean == pytest.approx(made.score)
     assert "mean_rank" not in made.tried
-
-
-# Folds ----------------------------------------------------------------------------------------------------------
 
 
 class Memory(Estimator):
@@ -472,12 +455,8 @@ def test_blends_learn_from_some_of_many_rows(case, monkeypatch):
         assert len({tuple(s) for s in seen}) == 4
 
 
-# Keeping --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A stack of every task and its blends, saved."""
     folder, found = tmp_path_factory.mktemp("stacks"), {}
     for case in TASKS:
         made, _, _, test, test_scores = stacked(case)

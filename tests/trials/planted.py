@@ -69,14 +69,10 @@ class Shop(Competition):
 
 
 class Amounts(Shop):
-    """How much, learned as a logarithm, with whole users in a fold."""
-
     task, target, metric, scale, fold_key = "regression", "amount", "rmse", "log", "user"
 
 
 class Later(Shop):
-    """In order of time, with a lag of the target."""
-
     time, history, metric = "day", True, "logloss"
 
     def features(self):
@@ -84,8 +80,6 @@ class Later(Shop):
 
 
 class Lists(Competition):
-    """Candidates in lists, whole sessions in a fold."""
-
     name, task, fold_key, plain, categories = "lists", "ranking", "session", ("price",), ()
 
     def features(self):
@@ -102,7 +96,6 @@ class Lists(Competition):
 
 
 def make_run(folder: Path, recipe: type[Competition], train: pd.DataFrame, *, resume: bool = True) -> Path:
-    """The run directory ``folder/run`` of rows that are written to ``folder/data``."""
     (folder / "data").mkdir(parents=True)
     train.to_parquet(folder / "data" / "train.parquet", index=False)
     return run_competition(recipe(), folder / "data", folder / "run", resume=resume)

@@ -110,13 +110,6 @@ def test_a_permuted_column_costs_what_a_plain_loop_says():
         assert losses[name].low <= losses[name].mean <= losses[name].high
 
 
-@pytest.mark.parametrize("method", ["null", "permutation"])
-def test_a_run_is_weighed_with_its_own_folds_and_columns(shop, method):
-    made = select_features(shop, method=method)
-    assert {w.name for w in made.table} == {"city", "x", "count_city", "te_city__bought"}
-    assert made.kept == ["x"]
-
-
 def test_early_stopping_does_not_empty_the_null_gains():
     stops = XGBModel("m", rounds=200, eta=0.1, max_depth=3, early_stopping_rounds=5, nthread=1)
     grows = XGBModel("m", rounds=67, eta=0.3, max_depth=3, early_stopping_rounds=None, nthread=1)
@@ -171,23 +164,6 @@ def test_an_idea_is_tried_and_shown_in_the_list(shop, tmp_path):
     assert "earlier run" not in out
 
 
-def test_errors_are_one_line(shop, tmp_path):
-    (tmp_path / "idea.py").write_text("def f(:\n")
-    for arguments, said in (
-        (("try", tmp_path / "idea.py", "--on", shop), "line 1 is no Python"),
-        (("try", "--on", shop), "nothing to try"),
-        (("try", tmp_path / "idea.py", "--on", tmp_path), "config.json"),
-        (("tries", tmp_path / "nowhere"), "no such folder"),
-        (("lb", tmp_path, "0.5"), "scores.json"),
-        (("select", shop, "--method", "guess"), "no method 'guess'"),
-    ):
-        code, out, err = invoke(*arguments)
-        assert (code, out) == (1, "")
-        assert err.startswith("error: ")
-        assert said in err
-        assert len(err.splitlines()) == 1
-
-
 def test_columns_are_weighed(shop):
     code, out, _ = invoke("select", shop)
     assert code == 0
@@ -195,13 +171,6 @@ def test_columns_are_weighed(shop):
     code, out, _ = invoke("select", shop, "--method", "permutation", "--model", "stump")
     assert code == 0
     assert "auc lost" in out
-
-
-def test_that_no_column_is_kept_is_said_in_words(tmp_path):
-    rows = planted.rows(300)
-    noise = rows.assign(bought=rows.bought.sample(frac=1, random_state=1).to_numpy())
-    code, out, _ = invoke("select", planted.make_run(tmp_path, planted.Shop, noise))
-    assert (code, out.splitlines()[-1]) == (0, "kept 0 of 4: no column is distinguishable from chance")
 
 
 def test_a_leaderboard_score_is_noted_and_listed(shop):

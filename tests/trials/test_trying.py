@@ -31,8 +31,6 @@ TRAIN = planted.rows()
 
 
 def run_of(recipe: type, frame: pd.DataFrame):
-    """A fixture: a run of that recipe on these rows, for all tests of the module."""
-
     def made(tmp_path_factory) -> Path:
         return planted.make_run(tmp_path_factory.mktemp("run"), recipe, frame)
 

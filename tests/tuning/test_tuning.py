@@ -14,7 +14,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from fastrec.competition import Competition, NextItemCompetition, run_competition
+from fastrec.competition import Competition, run_competition
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import (
@@ -29,12 +29,11 @@ from fastrec.estimators import (
     XGBRanker,
 )  # fmt: skip
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
-from fastrec.sequences import CoVisitation
 from fastrec.stacking import Stack
 from fastrec.trials.reference import RunColumns
 from fastrec.tuning import search, tune_run
 from fastrec.tuning.spaces import as_line, is_tree, space_of, with_settings
-from tests.cli.test_cli import invoke, refused
+from tests.cli.test_cli import invoke
 from tests.files import scores_of, write_csv
 
 pytest.importorskip("optuna")
@@ -240,22 +239,11 @@ def test_settings_are_taken_and_the_line_makes_the_same_model(run, model):
             assert other not in getattr(last, "params", {})
 
 
-def test_runs_without_a_model_to_tune_are_refused_by_name(tmp_path):
+def test_a_run_without_a_model_to_tune_is_refused_by_name(tmp_path):
     class Rules(Recipe):
         def models(self, *, bs):
             return [ConstantModel("rule")]
 
-    class Next(NextItemCompetition):
-        name, k, minutes = "Next", 3, 1.0
-
-        def models(self, *, bs):
-            return {"near": CoVisitation()}
-
     rules = run_competition(Rules(), write_data(tmp_path / "data"), tmp_path / "rules", resume=True)
     with pytest.raises(DataError, match=r"no model that can be tuned: it has constant, rule.*Add XGBoost"):
         tune_run(rules, minutes=1)
-    (tmp_path / "lists").mkdir()
-    for part in ("train", "test"):
-        pd.DataFrame({"items": [[1, 2, 3], [2, 3, 1]] * 20}).to_parquet(tmp_path / "lists" / f"{part}.parquet")
-    run = run_competition(Next(), tmp_path / "lists", tmp_path / "next")
-    refused(["tune", run, "--minutes", 1], "a run of next items, whose models cannot be tuned. Give a run of rows")

@@ -12,13 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.competition.forms.lists import RECSYS2019, SubmissionFormat
-from fastrec.competition.forms.rows import IdLists, RowKeys, SubmissionForm
-from fastrec.competition.forms.values import ValueForm, predicted_values, read_truth, relevance, wanted_rows
-from fastrec.errors import FastrecError, SubmissionError, refuse_rows
+from fastrec.competition.forms.lists import RECSYS2019, id_text
+from fastrec.competition.forms.rows import (
+    UNIT,
+    IdLists,
+    RowKeys,
+    SubmissionForm,
+    arrow_column,
+    as_number,
+    codes_of,
+    ranked_strings,
+)
+from fastrec.competition.forms.values import predicted_values, read_text, read_truth, relevance, wanted_rows
+from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError, refuse_rows
 from fastrec.metrics import Metric, default_metric, get_metric
-from fastrec.table import Table
-from fastrec.table.read import read_file
+from fastrec.table import Table, column_names
+from fastrec.table.read import read_file, read_text_csv
 from fastrec.validate import Target
 
 if TYPE_CHECKING:
@@ -52,7 +61,7 @@ def check_submission(
 
     Args:
         submission_path: the submission CSV.
-        test_path: the test CSV; for a ``ValueForm`` the test file or the sample submission, whose order is checked.
+        test_path: the test CSV; of values the test file or the sample submission, whose order is checked.
         format: the expected form.
         any_order: do not warn of lines in another order than the test's, as a ranking's ids identify lines.
 
@@ -65,7 +74,89 @@ def check_submission(
         MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
         DataError: the test file has no target, or one twice.
     """
-    return CheckReport(str(submission_path), *format.check(submission_path, test_path, any_order=any_order))
+    path, test_path = Path(submission_path), Path(test_path)
+    check = _check_lists if format.items else _check_values
+    return CheckReport(str(submission_path), *check(format, path, test_path, any_order))
+
+
+# Each returns the numbers of lines and of ids or values, and warnings.
+_Checked = tuple[int, int, tuple[str, ...]]
+
+
+def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
+    table = form.read(path)
+    ids = form.lists_of(table[form.items], path)
+    if form.candidates is None:
+        wanted, warnings = RowKeys(read_file(test_path), (), test_path), []
+        if form.ids:  # each session once
+            (name,) = form.ids
+            text = _session_text(Table.read(test_path, [name], device="cpu")[name].to_arrow(), name, test_path)
+            wanted = RowKeys(pa.table({name: pc.unique(text)}), form.ids, test_path)
+        match = form.match(table, wanted, path)
+        if not any_order and (match[1:] < match[:-1]).any():
+            warnings.append(f"the sessions are in another order than in {test_path.name}")
+        if short := int((ids.length < form.max_items).sum()):
+            warnings.append(f"{short} lists have fewer than {form.max_items} ids")
+        return len(table), len(ids.flat), tuple(warnings)
+    names = (*form.ids, *(name for name, _ in form.targets), form.candidates)
+    test = read_text(test_path, tuple(dict.fromkeys(names)))
+    chosen = np.ones(len(test), dtype=bool)
+    for name, value in form.targets:
+        chosen &= np.asarray(pc.equal(test[name], value))
+    if not chosen.any():
+        wanted = " and ".join(f"{name} {value!r}" for name, value in form.targets)
+        remedy = "Give the test file, with its targets left empty"
+        raise DataError(f"no row with {wanted}", file=test_path, remedy=remedy)
+    targets = test.filter(pa.array(chosen))
+    numbers, sep = np.flatnonzero(chosen), form.candidates_sep
+    if sep is None:  # group rows of candidates into lists
+        sep, text = UNIT, RowKeys(targets, form.ids, test_path).text
+        joined = ranked_strings(targets[form.candidates], np.zeros(len(targets)), text, sep=sep, k=None)
+        first = np.unique(text.dictionary_encode().indices.to_numpy(), return_index=True)[1]
+        numbers, targets = numbers[first], targets.select(form.ids).take(pa.array(first))
+        targets = targets.append_column(form.candidates, joined)
+    rows = RowKeys(targets, form.ids, test_path, numbers)
+    match = form.match(table, rows, path)
+    candidates = IdLists(targets[form.candidates].take(pa.array(match)), sep)
+    codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat.cast(ids.flat.type)]))
+    listed = ids.row * n_codes + codes[: len(ids.flat)]
+    offered = candidates.row * n_codes + codes[len(ids.flat) :]
+    outside = np.flatnonzero(~np.isin(listed, offered))
+    if len(outside):
+        problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {form.candidates} of its row"
+        form.fail(problem, ids.row[outside], path, f"List only ids from that row's {form.candidates}")
+    # Allowed by the official rule: it only loses score.
+    left_out = np.setdiff1d(offered, listed)
+    some = f"{len(left_out)} {form.candidates} in {len(np.unique(left_out // n_codes))} rows are not listed"
+    warnings = (f"{some}: an answer among them scores 0",) if len(left_out) else ()
+    return len(table), len(ids.flat), warnings
+
+
+def _check_values(form: SubmissionForm, path: Path, test_path: Path, any_order: bool) -> _Checked:
+    table = form.read(path)
+    # Truncated lists lack lines of candidates.
+    match = form.match(table, wanted_rows(form, test_path), path, complete=form.max_items is None)
+    warnings = ()
+    # Truncated lists are sorted, the best first.
+    if not any_order and form.max_items is None and (match[1:] < match[:-1]).any():
+        warnings = (f"the rows are in another order than in {test_path.name}",)
+    if form.ranks:
+        # A single id names a row, not a list.
+        form.scores(table, path, arrow_column(table[form.ids[0]], form.ids[0]) if len(form.ids) > 1 else None)
+        return len(table), len(table), warnings
+    for name in form.values:
+        first = table[name][0].as_py() if len(table) else ""
+        if form.probabilities or first.lower() == "nan" or not np.isnan(as_number(first)):
+            form.numbers(table, name, path)
+        elif pc.any(pc.equal(table[name], "")).as_py():  # classes as text
+            row = pc.index(table[name], "").as_py()
+            raise SubmissionError("a value is empty", file=path, column=name, row=row, remedy="Predict every row")
+    return len(table), len(table) * len(form.values), warnings
+
+
+def _session_text(ids: pa.Array | pa.ChunkedArray, column: str, path: str | Path) -> pa.Array:
+    refuse_rows(ids.is_null(), "a row belongs to no session", file=path, column=column, remedy="Fill the column")
+    return id_text(ids)
 
 
 @dataclass(frozen=True)
@@ -133,15 +224,14 @@ def score_submission(
         FastrecError: a file is absent, corrupt or lacks a column.
     """
     path, truth_path = Path(submission_path), Path(truth_path)
-    if isinstance(form, SubmissionFormat) and (form.candidates is None or form.candidates_sep is not None):
+    if form.items and (form.candidates is None or form.candidates_sep is not None):
         return _score_answers(path, truth_path, form)
     metric = get_metric(metric or default_metric("ranking" if target is None else target.task))
     if target is None:
         return _score_candidates(path, truth_path, form, metric, label, lists)
-    assert isinstance(form, ValueForm)
-    table = form.read_lines(path)
+    table = form.read(path)
     truth = Table.read(read_file(truth_path))
-    rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.per_list is None)
+    rows = form.match(table, wanted_rows(form, truth_path), path, complete=form.max_items is None)
     try:
         codes = target.encode(truth)
     except FastrecError as error:
@@ -152,18 +242,23 @@ def score_submission(
     placed[torch.from_numpy(rows)] = predicted
     if not are_classes or metric.wants not in ("probabilities", "scores"):
         return ScoreReport(metric.name, metric(known, placed), len(table))
-    note = f"the submission holds classes, and {metric.name} needs probabilities; {_how_to_write(form, target)}"
+    names = [str(v) for v in target.classes.values.to_pylist()]
+    how = f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
+    if target.task == "multiclass":
+        values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
+        own = f"SubmissionForm(ids={form.ids!r}, values=({values}))"
+        how = f"submission = {own} in the recipe writes them, one column for each class"
+    note = f"the submission holds classes, and {metric.name} needs probabilities; {how}"
     others = {name: get_metric(name)(known, placed) for name in ("balanced_accuracy", "f1_macro")}
     return ScoreReport("accuracy", get_metric("accuracy")(known, placed), len(table), note=note, others=others)
 
 
-def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat) -> ScoreReport:
-    if form.candidates is None:
-        table, ids = form.read(path)
-    else:  # the official rule ignores further columns, and errors in a list besides its answer
-        table = form.read_lines(path, exact=False)
-        ids = IdLists(table[form.prediction], form.sep)
-    wanted, answers, name = form.answers(truth_path)
+def _score_answers(path: Path, truth_path: Path, form: SubmissionForm) -> ScoreReport:
+    # The official rule of candidates ignores further columns, and errors in a list besides its answer.
+    table = form.read(path, exact=form.candidates is None)
+    lists = table[form.items]
+    ids = form.lists_of(lists, path) if form.candidates is None else IdLists(lists, form.item_sep)
+    wanted, answers, name = answers_of(form, truth_path)
     none = np.asarray(pc.fill_null(pc.equal(answers, ""), True))
     remedy = "Score against the file with the answers"
     refuse_rows(none, "no answer", numbers=wanted.numbers, file=truth_path, column=name, remedy=remedy)
@@ -185,25 +280,54 @@ def _score_answers(path: Path, truth_path: Path, form: SubmissionFormat) -> Scor
     return ScoreReport(metric, float(gain.sum()) / n, len(rank), others=others, per_row=frame.to_pandas())
 
 
-def _how_to_write(form: ValueForm, target: Target) -> str:
-    assert target.classes is not None
-    names = [str(v) for v in target.classes.values.to_pylist()]
-    if target.task == "binary":
-        return f"write the probability of {names[-1]!r} in the column {form.values[0]!r}"
-    values = ", ".join(map(repr, names)) if len(names) <= 10 else f"{names[0]!r}, {names[1]!r}, …"
-    return (
-        f"submission = ValueForm(ids={form.ids!r}, values=({values})) in the recipe writes them, one column for each "
-        "class"
-    )
+def answers_of(form: SubmissionForm, path: Path) -> tuple[RowKeys, pa.Array | pa.ChunkedArray, str]:
+    """Read the rows of a file with answers, their answers as text, and the answers' column.
+
+    A file of sessions without that column may give the next item in the submission's column, in one row for each
+    session.
+    """
+    if form.candidates is not None:
+        truth = read_text_csv(path, (*form.ids, form.answer))
+        if not len(truth):
+            raise DataError("it has a header and no rows", file=path, remedy="Give the file with the answers")
+        return RowKeys(truth, form.ids, path), truth[form.answer], form.answer
+    names, name, session = column_names(read_file(path)), form.answer, next(iter(form.ids), None)
+    if name not in names:
+        # A log of events has that column too: answers have one row for each session.
+        ids = read_file(path, [session])[session] if {session, form.items} <= set(names) else None
+        if ids is None or len(pc.unique(ids)) < len(ids):
+            header = ", ".join(map(repr, form.header))
+            remedy = f"Add the column {name!r}, or give one row for each session with {header}"
+            raise MissingColumnError("it names no item that followed", file=path, column=name, remedy=remedy)
+        name = form.items
+    order = [n for n in form.order if n in names]
+    table = Table.read(path, list(dict.fromkeys([*form.ids, *order, name])), device="cpu").to_arrow()
+    if session is None:
+        return RowKeys(table, (), path), id_text(table[name]), name
+    ids = _session_text(table[session], session, path).dictionary_encode()
+    rows = np.arange(len(table))
+    if order:
+        rows = pc.sort_indices(table, [(n, "ascending") for n in order]).to_numpy()
+    last = np.zeros(len(ids.dictionary), dtype=np.int64)
+    last[ids.indices.to_numpy()[rows]] = rows  # the last row of a session wins
+    found = id_text(table[name].take(pa.array(last)))
+    return RowKeys(pa.table({session: ids.dictionary}), form.ids, path, last), found, name
 
 
 def _score_candidates(
     path: Path, truth_path: Path, form: SubmissionForm, metric: Metric, label: str | None, lists: str | None
 ) -> ScoreReport:
-    lines, scores, by, most = form.ranked_lines(path, lists)
+    table, most, by = form.read(path), form.max_items, form.ids if form.items else (lists or form.ids[0],)
+    if form.items:
+        ids = form.lists_of(table[form.items], path)
+        lines = table.select(form.ids).take(pa.array(ids.row)).append_column(form.candidates, ids.flat)
+        scores = -1.0 - ids.place
+    else:
+        groups = arrow_column(table[by[0]], by[0]) if by[0] in form.ids else None
+        lines, scores = table.select(list(form.ids)), form.scores(table, path, groups)
     absent = [n for n in by if n not in lines.column_names]
     keys = [n for n in by if n not in absent] + [n for n in lines.column_names if n not in by]
-    truth, label = read_truth(truth_path, keys, label, sep=form.delimiter, more=absent)
+    truth, label = read_truth(truth_path, keys, label, sep=form.sep, more=absent)
     if absent:  # the truth has each line's list
         rows = RowKeys(lines, keys, path).match(RowKeys(truth, keys, truth_path), role="no line", complete=most is None)
         for name in absent:

@@ -1,11 +1,11 @@
-"""Rows of a submission: their keys, their order, their lists of ids."""
+"""``SubmissionForm``: the form of a submission; the keys of its rows, their order, their lists of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.device import on_host
+from fastrec._core.messages import refuse_absent
 from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError, refuse_rows
 from fastrec.metrics.ranking import cut, flat_tensor
 from fastrec.table.keys import is_text
@@ -191,23 +192,23 @@ class RowKeys:
         return rows
 
 
-def key_text(frame: Any, name: str, *, what: str = "key", times: bool = False) -> pa.Array:
-    """Convert a column of keys to text; ``frame`` is a table of any library, or a dict of columns.
+def key_text(frame: Any, name: str) -> pa.Array:
+    """Convert a column of ids to text: days as days, moments to the second.
 
-    Errors call a value ``what``. With ``times``, dates and times may be keys: days as days, moments to the second.
+    ``frame`` is a table of any library, or a dict of columns.
     """
     names = frame.column_names if isinstance(frame, pa.Table) else list(getattr(frame, "columns", frame))
     if name not in names:
-        raise MissingColumnError(f"the {what}s lack it", column=name, remedy=f"They have {', '.join(map(str, names))}")
+        raise MissingColumnError("the ids lack it", column=name, remedy=f"They have {', '.join(map(str, names))}")
     column = arrow_column(frame[name], name)
-    refuse_nulls(column, name, f"{'an' if what[0] in 'aeiou' else 'a'} {what} is missing")
-    if times and pa.types.is_timestamp(column.type):
+    refuse_nulls(column, name, "an id is missing")
+    if pa.types.is_timestamp(column.type):
         midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
         return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
-    exact = is_text(column.type) or pa.types.is_integer(column.type) or (times and pa.types.is_date(column.type))
+    exact = is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_date(column.type)
     if len(column) and not exact:  # a file's column without values has no type
         remedy = "Give integers or strings"
-        raise DataError(f"{what}s are {column.type}, which has no exact text", column=name, remedy=remedy)
+        raise DataError(f"ids are {column.type}, which has no exact text", column=name, remedy=remedy)
     return column.cast(pa.large_string())
 
 
@@ -216,98 +217,167 @@ def refuse_nulls(column: pa.Array, name: str, problem: str, remedy: str = "Fill 
     refuse_rows(np.asarray(column.is_null()), problem, column=name, remedy=remedy)
 
 
-# Key columns as text, scores, names of the list's columns, the most lines of a list.
-RankedLines = tuple[pa.Table, np.ndarray, tuple[str, ...], int | None]
-Checked = tuple[int, int, tuple[str, ...]]  # of SubmissionForm.check
-
-
+@dataclass(frozen=True, kw_only=True)
 class SubmissionForm:
-    """A submission: keys that name a line, and columns of predictions. Its kinds are frozen dataclasses.
+    """The form of a submission: columns that name a line, then predicted ``values``, or a list of ``items``.
 
     All columns are read and compared as text, so that ids are exactly as in the file.
+
+    Args:
+        ids: the columns that name a line, first in the file; none: lines are in the order of the test rows.
+        values: the predicted columns. Of classes: one column for each class (their probabilities, in the order of the
+            classes), or one (the probability of class 1, or the class itself if the metric scores classes).
+        items: instead of values: the column with the ordered item ids of a list.
+        sep: separates two columns, one character.
+        item_sep: separates two items.
+        max_items: the most items of a list, best first; None: 25 in a column of items, else all candidates.
+        decimals: of values: digits after the point; None: enough to restore the float64.
+        ranks: of a ranking's values: the place in the list, 1 for the best, instead of a score.
+        probabilities: values must lie between 0 and 1.
+        targets: of lists: (column, value) pairs; the test rows that equal all of them are the targets.
+        candidates: of lists: the test file's column with the candidate ids. None: next items of sessions, where any id
+            is allowed; test file and ground truth have one or several rows for each session.
+        candidates_sep: separates two candidates; None: test file and ground truth have a row for each candidate, and
+            ``score_submission`` scores candidates by their labels.
+        answer: of lists: the ground truth's column with the right id, if it has a row for each list.
+        order: of sessions: columns that sort the rows of a session; the last row has the answer.
+
+    Raises:
+        DataError: no file can have this form.
     """
 
-    kind: ClassVar[str]
-    role: ClassVar[str] = "no row"  # for errors: a line without a row
-    delimiter: ClassVar[str] = ","
-    keys: tuple[str, ...]  # the columns that name a line; none: its number does
-    prediction: str  # of lists: the column that holds them
-    sep: str
-    max_items: int
+    ids: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    items: str | None = None
+    sep: str = ","
+    item_sep: str = " "
+    max_items: int | None = None
+    decimals: int | None = None
+    ranks: bool = False
+    probabilities: bool = False
+    targets: tuple[tuple[str, str], ...] = ()
+    candidates: str | None = "impressions"
+    candidates_sep: str | None = "|"
+    answer: str = "reference"
+    order: tuple[str, ...] = ()
 
-    @property
-    def predictions(self) -> tuple[str, ...]:
-        """The columns of predictions, after the keys."""
-        return (self.prediction,)
+    def __post_init__(self) -> None:
+        for name in ("ids", "values", "order"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))  # the class is frozen
+        object.__setattr__(self, "targets", tuple((name, value) for name, value in self.targets))
+        if self.items and self.max_items is None:
+            object.__setattr__(self, "max_items", 25)
+        bad = bool(self.values) == bool(self.items) or len(set(self.header)) < len(self.header)
+        bad |= len(self.sep) != 1 or self.sep in '"\r\n' or not self.item_sep or self.candidates_sep == ""
+        if bad or (self.max_items is not None and self.max_items < 1):
+            raise DataError(
+                f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r}, "
+                f"{self.item_sep!r} and {self.candidates_sep!r}, and {self.max_items} items",
+                remedy="Name each column once, either values or items; give separators (sep= is one character) and 1 "
+                "item or more",
+            )
 
     @property
     def header(self) -> tuple[str, ...]:
         """The columns of a submission file, in order."""
-        return (*self.keys, *self.predictions)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the form as JSON values, for a run's ``config.json``."""
-        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+        return (*self.ids, *self.values, *([self.items] if self.items else []))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Invert ``to_state``."""
-        hints = get_type_hints(cls)
-        known = {n: _frozen(state[n]) for n in (f.name for f in fields(cls))}  # type: ignore[arg-type]
-        wrong = next((n for n, value in known.items() if not _fits(value, hints[n])), None)
-        if wrong is not None:
-            raise TypeError(f"{wrong} is {known[wrong]!r}")
-        return cls(**known)
+    def of_sample(cls, path: str | Path, *, ids: Sequence[str] | str | None = None, **options: Any) -> Self:
+        """Read a form with values from a sample submission: its separator and its columns.
 
-    def read_lines(self, path: str | Path, *, exact: bool = True) -> pa.Table:
+        Args:
+            path: the sample, such as ``sample_submission.csv``.
+            ids: the columns that name a row; None: the first of two or more columns.
+            **options: other arguments of the form.
+
+        Raises:
+            MissingFileError, UnreadableFileError, MissingColumnError: the file cannot be used.
+        """
+        sep, header = separated(path)
+        ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
+        refuse_absent(ids, header, "the column is not in the file", file=path)
+        return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
+
+    def read(self, path: str | Path, *, exact: bool = True) -> pa.Table:
         """Read a submission as text; ``exact``: it must have only the form's columns, in order."""
-        sep = self.delimiter
-        names = tuple(csv_header(path, sep=sep)) if exact else self.header
+        names = tuple(csv_header(path, sep=self.sep)) if exact else self.header
         if names != self.header:
+            if self.items:
+                read_text_csv(path, self.header, sep=self.sep)  # names a missing column
             other = next((n for n in names if n not in self.header), None)
-            remedy = f"Write exactly {sep.join(self.header)}"
-            raise SubmissionError(f"the header is {sep.join(names)}", file=path, column=other, remedy=remedy)
-        table = read_text_csv(path, self.header, sep=sep)
-        RowKeys(table, self.keys, path).refuse_repeated()
+            remedy = f"Write exactly {self.sep.join(self.header)}"
+            raise SubmissionError(f"the header is {self.sep.join(names)}", file=path, column=other, remedy=remedy)
+        table = read_text_csv(path, self.header, sep=self.sep)
+        RowKeys(table, self.ids, path).refuse_repeated()
         return table
 
-    def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
-        """Read a submission of lists as text, and its flattened ids: see ``read_lines`` and ``lists_of``."""
-        table = self.read_lines(path)
-        return table, self.lists_of(table[self.prediction], path)
+    def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
+        """Write a submission, or nothing: the same input always gives the same bytes.
 
-    def write_lines(self, path: str | Path, columns: Mapping[str, pa.Array]) -> None:
-        """Write columns of text, or nothing: if the file system refuses, ``path`` is unchanged."""
+        Args:
+            path: the file to write or replace.
+            ids: pandas, polars or Arrow table, or a dict of columns, with the id columns; other columns are ignored.
+            values: column → ``[n]`` numbers (or classes as text, integers or booleans), or lists (of ids, or as from
+                ``ranked_strings``), in the order of the ids.
+
+        Raises:
+            MissingColumnError: a column is absent.
+            DataError: a value is missing or not finite, or lengths differ.
+            SubmissionError: two rows have the same ids; a list of candidates is empty, too long or names an id twice.
+            WriteError: the file system refused; ``path`` is unchanged.
+        """
+        columns = {n: key_text(ids, n) for n in self.ids}
+        for name in (n for n in self.header if n not in self.ids):
+            if name not in values:
+                there = f"There is {', '.join(values)}"
+                raise MissingColumnError("nothing was predicted for it", column=name, remedy=there)
+            column = arrow_column(values[name], name)
+            columns[name] = self._list_text(column) if self.items else self._value_text(column, name)
+        if self.items and self.candidates is not None:  # recommendations for a session may be empty
+            self.lists_of(columns[self.items], path)
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of keys")
-        table = pa.table(dict(columns))
-        RowKeys(table, self.keys, path).refuse_repeated()
-        write_text_csv(path, table, sep=self.delimiter)
+            raise DataError(f"lengths differ: {lengths}", remedy="Give one value or list for each row of ids")
+        table = pa.table(columns)
+        RowKeys(table, self.ids, path).refuse_repeated()
+        write_text_csv(path, table, sep=self.sep)
 
-    def ranked_lines(self, path: str | Path, lists: str | None) -> RankedLines:
-        """Read a ranking's submission as one line for each item, with its column of ``lists`` (None: the first key).
+    def _list_text(self, column: pa.Array) -> pa.Array:
+        name, kind, sep = str(self.items), column.type, self.item_sep
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            ids = column.flatten()
+            if not (is_text(ids.type) or pa.types.is_integer(ids.type) or pa.types.is_null(ids.type)):
+                raise DataError(f"ids are {ids.type}", column=name, remedy="Give integers or strings")
+            if is_text(ids.type) and pc.any(pc.match_substring(ids, sep)).as_py():
+                raise DataError(f"an id holds {sep!r}", column=name, remedy="Choose another separator")
+            column = pc.binary_join(column.cast(pa.large_list(pa.large_string())), pa.scalar(sep, pa.large_string()))
+        elif not is_text(kind) and len(column):
+            raise DataError(f"lists are {kind}", column=name, remedy="Give strings or lists of ids")
+        refuse_nulls(column, name, "a list, or an id in it, is missing")
+        return column.cast(pa.large_string())
 
-        Returns columns of text that name the lines, scores float64 ``[n]`` (higher for better), the columns that name a
-        list, and the most lines of a list (None: all candidates).
-        """
-        raise NotImplementedError
-
-    def check(self, path: str | Path, test_path: str | Path, *, any_order: bool = False) -> Checked:
-        """Check a submission (see ``check_submission``); return the numbers of lines and of ids or values, and
-        warnings.
-        """
-        raise NotImplementedError
+    def _value_text(self, column: pa.Array, name: str) -> pa.Array:
+        refuse_nulls(column, name, "a value is missing", "Predict every row")
+        if not pa.types.is_floating(column.type):
+            return column.cast(pa.large_string())
+        numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
+        about = {"column": name, "remedy": "Look at the model that made it"}
+        refuse_rows(~np.isfinite(numbers), "a value is not finite", **about)
+        if self.decimals is None:
+            return pa.array(list(map(repr, numbers.tolist())), pa.large_string())
+        return pa.array([f"{v:.{self.decimals}f}" for v in numbers.tolist()], pa.large_string())
 
     def lists_of(self, column: pa.Array | pa.ChunkedArray, path: str | Path) -> IdLists:
         """Split a column of lists; none may be empty or too long, hold an empty id or name one twice."""
-        ids = IdLists(column, self.sep)
+        ids = IdLists(column, self.item_sep)
         blank = np.asarray(pc.equal(ids.flat, ""))
         empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
         if len(empty):
             self.fail("the list is empty", ids.row[empty], path, "Rank the row's candidates")
         if blank.any():
-            remedy = f"Put one {self.sep!r} between two ids and none at the ends"
+            remedy = f"Put one {self.item_sep!r} between two ids and none at the ends"
             self.fail("the list holds an empty id", ids.row[blank], path, remedy)
         long = np.flatnonzero(ids.length > self.max_items)
         if len(long):
@@ -325,26 +395,53 @@ class SubmissionForm:
     def fail(self, problem: str, rows: np.ndarray, path: str | Path, remedy: str) -> NoReturn:
         """Refuse rows of lists, naming the first and counting them."""
         problem = f"{problem} ({len(np.unique(rows))} such rows in all)"
-        raise SubmissionError(problem, file=path, column=self.prediction, row=int(rows[0]), remedy=remedy)
+        raise SubmissionError(problem, file=path, column=self.items, row=int(rows[0]), remedy=remedy)
 
     def match(self, table: pa.Table, wanted: RowKeys, path: str | Path, *, complete: bool = True) -> np.ndarray:
         """Match each line of ``table`` to its row of ``wanted``: see ``RowKeys.match``."""
-        if not self.keys and len(table) != len(wanted.text):
+        if not self.ids and len(table) != len(wanted.text):
             problem = f"it has {len(table)} rows, {wanted.path.name} has {len(wanted.text)}"
             raise SubmissionError(problem, file=path, remedy="Write one line for each, in their order")
-        return RowKeys(table, self.keys, path).match(wanted, role=self.role, complete=complete)
+        return RowKeys(table, self.ids, path).match(
+            wanted, role="not a target" if self.items else "no row", complete=complete
+        )
 
+    def numbers(self, table: pa.Table, name: str, path: str | Path, empty: np.ndarray | None = None) -> np.ndarray:
+        """Return a value column of a submission as float64 ``[n]``; rows of ``empty`` (bool ``[n]``) may have NaN."""
+        text = arrow_column(table[name], name)
+        try:
+            numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:  # text, or spaces around numbers
+            numbers = np.array([as_number(t or "nan") for t in text.to_pylist()])
+        bad = ~np.isfinite(numbers)
+        if empty is not None:
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(text))
+            nothing = pc.is_in(words, value_set=pa.array([None, "", "nan", "na", "null"], text.type))
+            bad &= ~(empty & nothing.to_numpy(zero_copy_only=False))
+        problem = "is no finite number"
+        if self.probabilities and not bad.any():
+            bad, problem = (numbers < 0) | (numbers > 1), "is no probability"
+        about = {"remedy": "Write a number between 0 and 1" if self.probabilities else "Write a number"}
+        refuse_rows(bad, lambda r: f"{text[r].as_py()!r} {problem}", SubmissionError, file=path, column=name, **about)
+        return numbers
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+    def scores(self, table: pa.Table, path: str | Path, lists: pa.Array | None = None) -> np.ndarray:
+        """Return a ranking's values as float64 ``[n]``, higher for better.
 
-
-def _fits(value: Any, hint: Any) -> bool:
-    kinds = get_args(hint)
-    if get_origin(hint) is tuple:
-        kinds = kinds[:1] * len(value) if kinds[-1] is ... and isinstance(value, tuple) else kinds
-        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
-    return any(_fits(value, k) for k in kinds) if kinds else type(value) is hint
+        ``lists`` ``[n]`` is the list of each line; None: unknown, so ranks may repeat.
+        """
+        numbers = self.numbers(table, self.values[-1], path)
+        if not self.ranks:
+            return numbers
+        bad, problem = (numbers < 1) | (numbers != np.round(numbers)), "is no rank"
+        if not bad.any() and lists is not None:
+            codes = lists.dictionary_encode().indices.to_numpy()
+            order = np.lexsort((np.arange(len(codes)), numbers, codes))
+            again = (np.diff(codes[order]) == 0) & (np.diff(numbers[order]) == 0)
+            bad[order[1:][again]], problem = True, "is the rank of an earlier line of its list too"
+        about = {"column": self.values[-1], "remedy": "Number the lines of each list 1, 2, 3, …, the best first"}
+        refuse_rows(bad, lambda row: f"{numbers[row]:g} {problem}", SubmissionError, file=path, **about)
+        return -numbers
 
 
 class IdLists:
@@ -362,3 +459,17 @@ def codes_of(values: pa.Array) -> tuple[np.ndarray, int]:
     """Encode text as codes int64 ``[n]``, and bound their number."""
     encoded = values.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
+
+
+def separated(path: str | Path, signs: Sequence[str] = (",", "\t", ";", "|")) -> tuple[str, list[str]]:
+    """Return the separator that splits a CSV's header into the most columns, and these."""
+    headers = {sign: csv_header(path, sep=sign) for sign in signs}
+    return max(headers.items(), key=lambda item: len(item[1]))
+
+
+def as_number(text: str) -> float:
+    """Convert text to a number; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

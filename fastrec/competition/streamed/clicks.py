@@ -16,7 +16,7 @@ from fastai.callback.core import Callback, CancelFitException
 from fastai.torch_core import set_seed
 
 from fastrec._core import limits
-from fastrec.competition.forms.values import ValueForm
+from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
 from fastrec.competition.run_record import Run
 from fastrec.competition.streamed.recipe import StreamedNet
@@ -113,7 +113,7 @@ def run_clicks(run: Run) -> None:
     metrics = [get_metric(m) for m in (recipe.metric or "auc", *recipe.also)]
     test = {m.name: {n: m(label, p) for n, p in predicted.items()} for m in metrics}
     cats, conts, target = list(frame.recipe.cat_names), list(frame.recipe.conts), str(recipe.target)
-    form = ValueForm(values=(target,), probabilities=True)
+    form = SubmissionForm(values=(target,), probabilities=True)
     with run_folder(run) as part:
         with stages.stage("write"):
             asked = Target(target, "binary", classes=Vocab(pa.array([0, 1]), name=target))
@@ -125,7 +125,7 @@ def run_clicks(run: Run) -> None:
             form.write(part / "submission.csv", {}, {target: predicted["stack"].numpy()})
             config = {**recipe_notes(recipe, cats, conts), "metric": metrics[0].name, "models": list(models)}
             config |= {"nets": net_notes(nets), "tables": {}, "ids": [], "target": [target], "outputs": ["0", "1"]}
-            write_config(part, run, {**config, "submission": form.to_state()})
+            write_config(part, run, {**config, "submission": asdict(form)})
         scores = {"metric": metrics[0].name, "greater_is_better": metrics[0].greater_is_better}
         scores |= {"models": test.pop(metrics[0].name), "also": test, "oof": {}, "oracle": recipe.oracle(run.data)}
         rows = {"train rows": len(frame), "test rows": len(label), "features": len(cats) + len(conts)}

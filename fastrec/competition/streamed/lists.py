@@ -11,7 +11,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fastrec._core.fresh_process import begin_anew, continued_in, may_begin_anew
 from fastrec._core.imports import require
 from fastrec._core.memory import give_all_back
 from fastrec.competition.forms.check import score_submission
-from fastrec.competition.forms.lists import SubmissionFormat, write_ranked
+from fastrec.competition.forms.rows import ranked_strings
 from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
 from fastrec.competition.run_record import Run
 from fastrec.competition.streamed.clicks import net_notes, train_streamed
@@ -207,9 +207,9 @@ def reciprocal_of(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -
 def open_work(run: ListsRun) -> None:
     """Open the folder of the run's parts, and continue from the finished steps of the previous process."""
     require("dask", "Dask", INSTALL)
-    if not isinstance(run.recipe.submission, SubmissionFormat):
-        remedy = "Write submission = SubmissionFormat(…)"
-        raise DataError(f"{run.recipe.name}: lists need a SubmissionFormat", remedy=remedy)
+    if run.recipe.submission is None or not run.recipe.submission.items:
+        remedy = "Write submission = SubmissionForm(…, items=…)"
+        raise DataError(f"{run.recipe.name}: lists need a form with items", remedy=remedy)
     from fastrec.features._dask.files import spilled
 
     above = run.out.absolute().parent
@@ -274,7 +274,7 @@ def write(run: ListsRun) -> None:
         if file is not None:
             pq.write_table(pq.ParquetFile(file).read().slice(0, limits.SAMPLE_ROWS), part / "sample.parquet")
         config = {**recipe_notes(recipe, cats, conts), "metric": "mrr", "parts": run.count, "models": list(models)}
-        config |= {"nets": net_notes(recipe.nets()), "submission": recipe.submission.to_state()}
+        config |= {"nets": net_notes(recipe.nets()), "submission": asdict(recipe.submission)}
         tables = {n: pq.read_schema(run.files(f"table-{n}")[0]).names for n in run.tables}
         write_config(part, run, {**config, "tables": tables})
         test, truth = {}, run.data / "ground_truth.csv"
@@ -344,8 +344,13 @@ def _predict(run: ListsRun, out: Path, stack: StackModel, advance: Callable[[int
 
 def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:
     part = path.with_suffix(".part")
-    keys, items = Table.read(targets, device="cpu").to_arrow(), lists.table[recipe.item].to_arrow()
-    write_ranked(part, keys, items, scores, lists.groups, recipe.submission)
+    keys, items, form = (
+        Table.read(targets, device="cpu").to_arrow(),
+        lists.table[recipe.item].to_arrow(),
+        recipe.submission,
+    )
+    texts = ranked_strings(items, scores, lists.groups, sep=form.item_sep, k=form.max_items)
+    form.write(part, keys, {form.items: texts})
     text = part.read_bytes()
     with open(path, "ab") as file:
         file.write(text if not file.tell() else text[text.index(b"\n") + 1 :])
