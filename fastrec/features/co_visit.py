@@ -11,7 +11,7 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import add_spread, hash_keys, key_text, of_codes, sort_keys, sum_by_cell, union_keys
-from fastrec.features._engine.order import Aligned, earlier_events
+from fastrec.features._engine.order import earlier_events
 from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
 from fastrec.features.columns import as_list, order_keys
 from fastrec.segments import Groups, segment_max
@@ -331,9 +331,18 @@ class JaccardToHistory(Grouped):
         place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
         place[0] = 0
         mine = place[table[self.item].coded().recode(keys.keys)]
-        last, events = Aligned.of(table, log, as_list(self.by), as_list(self.order)).before()
-        touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
-        total, most, count = self._compare(sets, mine, last, events.start, touched)
+        touched = place[log[self.item].coded().recode(keys.keys)]
+        events = earlier_events(table, log, as_list(self.by), as_list(self.order))
+        total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
+        most, count = torch.zeros_like(total), torch.zeros_like(mine)
+        for back in range(1, self.last + 1) if len(log) else ():
+            event = events.back(back)
+            there = torch.where(event >= 0, touched[event.clamp_min(0)], 0)
+            rows = ((mine > 0) & (there > 0)).nonzero().squeeze(1)
+            like = sets.likeness(mine[rows], there[rows])
+            total[rows] += like
+            most[rows] = torch.maximum(most[rows], like)
+            count[rows] += 1
         found = (torch.where(count > 0, v, torch.nan) for v in (total / count.clamp_min(1), most))
         return {n: Column("number", v, name=n) for n, v in zip(self.outputs, found, strict=True)}
 
@@ -347,25 +356,6 @@ class JaccardToHistory(Grouped):
         codes = coded.codes[first : first + len(rows)]
         known = codes > 0  # missing properties do not count
         return _Sets.of(rows[known], codes[known], len(catalogue) + 1, coded.size)
-
-    def _compare(
-        self, sets: _Sets, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return sum, maximum (float64 ``[n]``) and number (int64 ``[n]``) of similarities."""
-        total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
-        most, count = torch.zeros_like(total), torch.zeros_like(mine)
-        if not len(touched):
-            return total, most, count
-        floor = start[last.clamp_min(0)]
-        for back in range(self.last):
-            place = last - back
-            there = touched[place.clamp_min(0)]
-            rows = ((last >= 0) & (place >= floor) & (mine > 0) & (there > 0)).nonzero().squeeze(1)
-            like = sets.likeness(mine[rows], there[rows])
-            total[rows] += like
-            most[rows] = torch.maximum(most[rows], like)
-            count[rows] += 1
-        return total, most, count
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,7 +127,7 @@ def _others(fs: Any, tables: Mapping[str, Any] | None) -> Others:
 
 def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
     """Return the empty result frame by running the steps on no rows."""
-    if isinstance(df, SplitTable | PartFiles):  # the result is a Table or an Arrow table
+    if isinstance(df, PartFiles):  # the result is a Table or an Arrow table
         return None
     chain = Chain([copy.copy(s) for s in fs.steps], key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
     there, given = set(column_names(df._meta)), {} if y is None else {fs._one_target(): y}

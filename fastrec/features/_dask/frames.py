@@ -37,7 +37,7 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
         found = [n for n in some if n in there]
         return [task(_read, p, some, list(optional)) for p in partitions(frame, found or None)]
 
-    return Blocks(names, read(names), together, read if isinstance(frame, PartFiles) else None)
+    return Blocks(names, read(names), together, read if type(frame) is PartFiles else None)
 
 
 def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
