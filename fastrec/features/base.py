@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,6 +120,8 @@ class Feature(Parameters, ABC):
         super().__init_subclass__(**options)
         if cls.__module__.startswith("fastrec.features."):
             GENERATORS[cls.__name__] = cls
+            if "Args:" in (cls.__doc__ or ""):
+                cls.__doc__ = _with_shared_arguments(cls)
 
     @property
     def sources(self) -> list[Col]:
@@ -429,6 +432,29 @@ def _choices(init: Callable[..., None]) -> dict[str, tuple[Any, ...]]:
         if parts and all(p is NoneType or get_origin(p) is Literal for p in parts):
             found[name] = tuple(dict.fromkeys(v for p in parts for v in (get_args(p) or [None])))
     return found
+
+
+# Arguments of many generators: docstrings that leave them out get these lines.
+_SHARED = {
+    "cols": "number columns, or generators.",
+    "by": "the columns of the group.",
+    "order": "the columns that order a group's rows, ties by row number; None: the order of the frame.",
+    "scope": "``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).",
+    "table": "the name of the log in ``tables``; None: the frame's rows are the events.",
+    "name": "the outputs' first word.",
+}
+
+
+def _with_shared_arguments(cls: type[Feature]) -> str:
+    text = inspect.cleandoc(cls.__doc__) + "\n"
+    at = text.index("Args:\n") + len("Args:\n")
+    for name in declared_parameters(cls):
+        said = re.search(rf"^    (?:\w+, )*{name}(?:, \w+)*: .*\n(?:     .*\n)*", text, re.MULTILINE)
+        if said is None and name in _SHARED:
+            text = f"{text[:at]}    {name}: {_SHARED[name]}\n{text[at:]}"
+            at = text.index("\n", at) + 1
+        at = at if said is None else said.end()
+    return text
 
 
 @cache

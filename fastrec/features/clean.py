@@ -63,11 +63,9 @@ class Clip(LearnsColumns):
     training values stays unchanged. If a bound is given, no fit is needed.
 
     Args:
-        cols: number columns, or generators.
         low: the lower bound, in the columns' unit (seconds since 1970 for times); None with ``high``: open.
         high: the upper bound; None with ``low``: open.
         quantiles: the shares of training values at the learned bounds.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Outputs are float64; if the given bounds are whole numbers, columns of integers give int64.
 
@@ -151,12 +149,10 @@ class FillMissing(LearnsColumns):
     its columns in place.
 
     Args:
-        cols: number columns, or generators.
         strategy: ``'median'`` (the mean of the middle two for an even number of values), ``'mean'`` (without infinite
             values), ``'mode'`` (the smallest if there are several) or ``'constant'``, all of the training rows.
         value: the constant, also for columns without training values: a number, or column → number (0 if not named).
         add_col: add the masks.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -224,7 +220,6 @@ class Log1p(OfColumns, RowWise):
     A value of -1 or less raises an error that names its row, unless ``signed`` is set.
 
     Args:
-        cols: number columns, or generators.
         signed: return ``sign(x)·log(1 + |x|)``, which is defined everywhere and the same for ``x ≥ 0``.
 
     Source: the signed form is the "log-modulus" transformation of John and Draper 1980, "An alternative family of
@@ -269,7 +264,6 @@ class Normalize(LearnsColumns):
 
     Args:
         cols: number columns, or generators; masks of ``FillMissing`` are not scaled.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 

@@ -91,7 +91,6 @@ class CoVisit(Fitted):
         weights: kind → weight, 0 or more; events of other kinds do not count. None: all weigh 1.
         stats: any of ``sum``, ``max`` and ``mean`` of the scores.
         folds: the number of folds of groups.
-        name: the outputs' first word.
 
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-based collaborative filtering recommendation algorithms", §3.1.
 
@@ -279,7 +278,6 @@ class JaccardToHistory(Grouped):
         table: the name of the log in ``tables``.
         items: the name of the item table in ``tables``; without it all values are missing. An item's last row counts.
         last: the number of events to look back.
-        name: the outputs' first word.
 
     Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
 

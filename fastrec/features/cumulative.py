@@ -24,9 +24,6 @@ class CumStat(OfColumns, Grouped):
     """Statistics of the values in earlier rows of the group; missing values do not count.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
         stats: any of ``count`` and ``sum`` (0 without an earlier value), ``mean``, ``min`` and ``max`` (NaN), and
             ``smaller``: the number of earlier values below the row's (NaN if it is missing).
 
@@ -126,8 +123,6 @@ class LastKnown(OfColumns, Grouped):
 
     Args:
         cols: columns, or generators.
-        by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
         ahead: take the next known value in later rows instead (the future, if rows are ordered by time).
 
     Example:

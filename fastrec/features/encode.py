@@ -35,8 +35,6 @@ class Categorify(OfColumns, Fitted):
         buckets: hash rare and unseen values into this many codes (1 … buckets); other values follow.
         shared: use one vocabulary for all ``cols``; a text is its name in ``vocabs``.
         unseen: give unseen values the code ``#unseen#`` instead of 0.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        name: the outputs' first word.
 
     Example:
         >>> import pandas as pd
@@ -234,7 +232,6 @@ class HashEncode(OfColumns, RowWise):
         cols: key columns of any type, or generators.
         buckets: the number of codes besides 0.
         seed: the seed of the hash.
-        name: the outputs' first word.
 
     Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
 
@@ -321,7 +318,6 @@ class RankByCount(KeyCounts):
         cols: key columns, or generators.
         method: keys with equal counts share the best rank (``min``), or a rank without gaps (``dense``), or are ranked
             by key (``ordinal``).
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -355,7 +351,6 @@ class CountEncode(KeyCounts):
     Args:
         cols: key columns, or generators.
         log: return ``log(1 + count)``.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         by: the columns of groups to count in; 0 if one is missing.
         normalise: return ``count / rows``, with all rows (of the group), including those without a key.
 

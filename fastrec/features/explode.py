@@ -231,8 +231,6 @@ class Collect(OfColumns, Grouped):
         by: the columns of the group, in rows and log.
         order: the order columns of events and rows; None (only without ``table``): the order of the frame.
         max_len: the largest length of a list.
-        table: the name of the log in ``tables``; None: the frame's rows are the events.
-        name: the outputs' first word.
 
     Example:
         >>> import pandas as pd

@@ -59,7 +59,6 @@ class GroupFunction(_Function, Grouped):
         cols: the columns, or generators, in the order of the arguments.
         columns: the name(s) of the outputs.
         by: the columns of the group. Rows without a group get missing values.
-        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
         uses_future: whether a row's value depends on later rows.
 
     Example:

@@ -38,7 +38,6 @@ class GroupStats(OfColumns, Fitted):
 
     Args:
         cols: number columns, or generators; of any type for ``count``, ``nunique``, ``first`` and ``last``.
-        by: the columns of the group.
         stats: any of ``mean``, ``std`` (sample), ``min``, ``max``, ``sum``, ``count``, ``median``, quantiles by their
             decimals (``q05``, ``q25``, ``q975``), ``skew`` (adjusted, from three values on), all as in pandas;
             ``nunique``; ``first`` and ``last`` in ``order``; ``histogram``: the shares ``hist0``, … of values in
@@ -48,7 +47,6 @@ class GroupStats(OfColumns, Fitted):
             None (only for ``over='group'``): the order of the frame.
         bins: the increasing edges of the histogram; a bin includes its lower edge, the last one both. Values outside
             are in no bin.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: a prefix of the outputs' names.
 
     Source: Chan, Golub, LeVeque 1979 and Pébay 2008 for merging moments; Hyndman, Fan 1996, definition 7, for
@@ -240,8 +238,6 @@ class GroupPick(OfColumns, Grouped):
     Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without such a row.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
         order: the column, or generator, that orders the rows.
         nth: the row's place in that order, from 1.
         last: count from the last row backwards.
@@ -288,8 +284,6 @@ class GroupRank(OfColumns, Grouped):
     """Rank of the row's value in its group, smallest first; NaN if the value or the group is missing.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
         method: the rank of ties: ``min``, ``max``, ``average``, ``dense`` or ``ordinal`` (by row number).
         descending: rank the largest value first.
         normalise: return ``(rank - 1) / (values - 1)`` in [0, 1]; 0 for a single value.
@@ -339,8 +333,6 @@ class DeviationFromGroup(GroupStats):
     Missing if the value is missing, or if the group is missing, unseen or without values.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
         how: ``'diff'``: value - centre; ``'ratio'``: value / centre, missing if the centre is 0; ``'z'``: the
             difference in sample standard deviations of the group, 0 at the centre if that is 0 or missing.
         stat: the centre: ``'mean'`` or ``'median'``.
@@ -405,8 +397,6 @@ class NUnique(OfColumns, SumsByKey):
 
     Args:
         cols: key columns of any type, or generators.
-        by: the columns of the group.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd

@@ -43,7 +43,6 @@ class History(Grouped):
     Args:
         by: the key columns, in rows and log, the widest first: ``['session_id', 'item_id']``.
         order: the order columns of events and rows: ``['timestamp', 'step']``.
-        table: the name of the log in ``tables``; None: the frame's rows are the events.
         event: the column of the events' kind.
         kinds: the kinds that count; None: all.
         stats: any of ``count``; ``since`` (difference to the last event in the first order column, in seconds for
@@ -53,7 +52,6 @@ class History(Grouped):
         by_kind: return ``count`` for each of ``kinds`` too.
         values: columns whose value at the last event is returned.
         sums: number columns to sum over the events.
-        name: the outputs' first word.
 
     Example:
         >>> import pandas as pd
@@ -199,7 +197,6 @@ class LastAction(Grouped):
         order: the order columns of events and rows: ``['timestamp', 'step']``; None (only without ``table`` and
             ``since``): the order of the frame.
         action: the column of the events' kind: text, numbers or times.
-        table: the name of the log in ``tables``; None: the frame's rows are the events.
         n: 1 for the last event, 2 for the one before it, or several.
         since: return the time since the event in the first order column too, in seconds for times, else in its unit.
         name: a prefix of the outputs' names.

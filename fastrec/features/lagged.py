@@ -240,7 +240,6 @@ class Rolling(OfColumns, KeepsRows):
     values count and ``count`` is never missing. Each window is computed independently of the others.
 
     Args:
-        cols: number columns, or generators.
         stats: ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` or ``median`` (exact).
         by, order: as in ``Lag``.
         window: the length in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
@@ -360,7 +359,6 @@ class Ewm(OfColumns, LooksBack):
     group, one row later. A missing value has no weight but ages those before it (pandas' ``ignore_na=False``).
 
     Args:
-        cols: number columns, or generators.
         half_life: in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
         by, order: as in ``Lag``. If ``half_life`` is a duration, rows at the same time do not see each other.
 

@@ -168,7 +168,6 @@ class MultiHot(SumsByKey):
         values: text, numbers or booleans to look for; None: learn them.
         max_size: the maximal number of learned values.
         min_count: the minimal number of training lists with a value.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the prefix of the outputs' names; None: the column's name.
 
     Example:

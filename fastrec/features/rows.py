@@ -205,7 +205,6 @@ class Bucketize(LearnsColumns):
         quantiles: learn the edges from training rows instead. They are exact quantiles (linear, as numpy's) at
             ``1/k … (k-1)/k`` for an integer ``k``, or at the given shares. Equal edges are merged.
         name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -283,7 +282,6 @@ class Digits(OfColumns, RowWise):
     ``last{digits}_{col}``, with decimals ``last{digits}dp{decimals}_{col}``.
 
     Args:
-        cols: number columns, or generators.
         digits: the number of digits, 1 to 18.
         decimals: the number of decimals, 0 to 9: 2 for prices with cents.
 
@@ -344,7 +342,6 @@ class RoundTo(OfColumns, RowWise):
     ``isround{to}_{col}``.
 
     Args:
-        cols: number columns, or generators.
         to: the step, above 0, in the columns' unit; or several.
         stats: ``value`` (the nearest multiple: int64 for integers and an integer step, else float64; infinity stays),
             ``gap`` (number minus multiple, float64), ``is_round`` (boolean). The last two are missing for infinity.

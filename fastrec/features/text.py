@@ -181,7 +181,6 @@ class TextSvd(Fitted):
         max_words: the maximal number of learned words: those in the most rows (ties: the smaller word).
         min_count: the minimal number of training rows with a word.
         pattern: the words of a text, as in ``Tokens``, in lower case; not applied to lists.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; Salton, Buckley 1988, "Term-weighting
     approaches in automatic text retrieval"; the idf smoothed as in scikit-learn.
@@ -326,7 +325,6 @@ class TfIdfSimilarity(SumsByKey):
     Args:
         a: a list column, or a generator (``Tokens('title', 'words')``).
         b: likewise, with elements of the same kind.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the output's name; None: ``tfidf_{a}__{b}``.
 
     Source: Salton, Buckley 1988, "Term-weighting approaches in automatic text retrieval"; smoothed as in scikit-learn.
