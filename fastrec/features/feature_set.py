@@ -434,9 +434,9 @@ class _Job:
 
 def _on_dask() -> ModuleType:
     # Imported with the first Dask frame, as Dask is an extra.
-    from fastrec.features._dask import feature_set
+    from fastrec.features._dask import frames
 
-    return feature_set
+    return frames
 
 
 def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
