@@ -34,7 +34,6 @@ class FeatureCache:
         max_bytes: drop the least recently used entries beyond this size; None: no limit.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CountEncode, FeatureCache, FeatureSet, TargetEncode
         >>> df = pd.DataFrame({"item": ["a", "a", "b"], "clicked": [1, 0, 1]})
         >>> cache = FeatureCache()

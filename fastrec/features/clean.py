@@ -70,7 +70,6 @@ class Clip(LearnsColumns):
     Outputs are float64; if the given bounds are whole numbers, columns of integers give int64.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Clip
         >>> df = pd.DataFrame({"price": [1.0, 5.0, 999.0]})
         >>> Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
@@ -155,7 +154,6 @@ class FillMissing(LearnsColumns):
         add_col: add the masks.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import FillMissing
         >>> made = FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
         >>> made[["filled_age", "age_na"]].values.tolist()
@@ -227,7 +225,6 @@ class Log1p(OfColumns, RowWise):
 
     Example:
         >>> import math
-        >>> import pandas as pd
         >>> from fastrec.features import Log1p
         >>> df = pd.DataFrame({"gain": [0.0, math.e - 1, 1 - math.e]})
         >>> Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
@@ -268,7 +265,6 @@ class Normalize(LearnsColumns):
     Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Normalize
         >>> Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
         [-1.0, 1.0]

@@ -95,7 +95,6 @@ class CoVisit(Fitted):
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-based collaborative filtering recommendation algorithms", §3.1.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CoVisit
         >>> train = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": ["a", "b", "b", "a", "a", "c"]})
         >>> test = pd.DataFrame({"s": [9, 9, 9], "t": [1, 2, 3], "item": ["a", "b", "c"]})
@@ -282,7 +281,6 @@ class JaccardToHistory(Grouped):
     Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import JaccardToHistory
         >>> log = pd.DataFrame({"user": [1], "item": ["a"], "t": [1]})
         >>> items = pd.DataFrame({"item": ["a", "b"], "tags": [["x", "y"], ["y", "z"]]})

@@ -103,7 +103,6 @@ def category(*, min_card: int | None = None, max_card: int | None = None, intege
         integers: select columns of integers (ids and codes) too.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CountEncode, category
         >>> df = pd.DataFrame({"city": ["x", "y", "x"], "sex": ["f", "f", "f"], "age": [1.0, 2.0, 3.0]})
         >>> CountEncode(category(min_card=2)).fit_transform(df).columns.tolist()
@@ -116,7 +115,6 @@ def number() -> Selector:
     """Select columns of numbers, without booleans.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import GroupRank, number
         >>> df = pd.DataFrame({"list": ["a", "a"], "price": [3.0, 2.0], "age": [1, 2]})
         >>> GroupRank(number(), by="list").fit_transform(df).columns.tolist()
@@ -129,7 +127,6 @@ def temporal() -> Selector:
     """Select columns of times.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Diff, temporal
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-02"]), "x": [1, 2]})
         >>> Diff(temporal()).fit_transform(df)["diff1_t"].tolist()
@@ -145,7 +142,6 @@ def matching(pattern: str) -> Selector:
         pattern: a pattern of ``re.search``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CountEncode, matching
         >>> df = pd.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "age": [3, 4]})
         >>> CountEncode(matching("_id$")).fit_transform(df).columns.tolist()

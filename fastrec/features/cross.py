@@ -40,7 +40,6 @@ class Cross(OfColumns, SumsByKey):
         seed: the seed of the hash.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Cross
         >>> df = pd.DataFrame({"a": ["x", "x", "y"], "b": [1, 2, 1]})
         >>> Cross("a", "b").fit_transform(df)["a_x_b"].tolist()
@@ -211,7 +210,6 @@ def search_crosses(
             ``extend`` with columns not in ``cols``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import search_crosses
         >>> a, b, c = [0, 0, 1, 1] * 50, [0, 1, 0, 1] * 50, [0, 1] * 30 + [1, 0] * 70
         >>> df = pd.DataFrame({"a": a, "b": b, "c": c, "y": [int(i != j) for i, j in zip(a, b)]})

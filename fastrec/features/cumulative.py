@@ -28,7 +28,6 @@ class CumStat(OfColumns, Grouped):
             ``smaller``: the number of earlier values below the row's (NaN if it is missing).
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CumStat
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
         >>> CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
@@ -126,7 +125,6 @@ class LastKnown(OfColumns, Grouped):
         ahead: take the next known value in later rows instead (the future, if rows are ordered by time).
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import LastKnown
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30.0, None, 20.0]})
         >>> LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
@@ -174,7 +172,6 @@ class CumCount(Grouped):
         order: the columns that order a group's rows, ties by row number; None: the order of the frame.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CumCount
         >>> df = pd.DataFrame({"user": [1, 2, 1, 1], "day": [3, 1, 1, 2]})
         >>> CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()

@@ -37,7 +37,6 @@ class Categorify(OfColumns, Fitted):
         unseen: give unseen values the code ``#unseen#`` instead of 0.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Categorify
         >>> df = pd.DataFrame({"tags": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
         >>> codes = Categorify("tags", min_count=2)
@@ -236,7 +235,6 @@ class HashEncode(OfColumns, RowWise):
     Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import HashEncode
         >>> HashEncode("city", 100).fit_transform(pd.DataFrame({"city": ["x", "y", "x", None]}))["hash_city"].tolist()
         [73, 5, 73, 0]
@@ -320,7 +318,6 @@ class RankByCount(KeyCounts):
             by key (``ordinal``).
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import RankByCount
         >>> df = pd.DataFrame({"city": ["x", "y", "z", "z", None]})
         >>> RankByCount("city").fit_transform(df)["countrank_city"].tolist()
@@ -355,7 +352,6 @@ class CountEncode(KeyCounts):
         normalise: return ``count / rows``, with all rows (of the group), including those without a key.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import CountEncode
         >>> df = pd.DataFrame({"city": ["x", "y", "x", None], "user": [1, 1, 1, 2]})
         >>> CountEncode("city").fit_transform(df)["count_city"].tolist()
@@ -408,7 +404,6 @@ class NaNPattern(OfColumns, RowWise):
         name: the output's name.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import NaNPattern
         >>> df = pd.DataFrame({"age": [None, 30.0, None], "city": [None, "x", "y"]})
         >>> NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()

@@ -75,7 +75,6 @@ class Explode(Parameters):
         numbers: the columns (old names) whose elements are parsed as float64.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Explode
         >>> df = pd.DataFrame({"id": [7, 8], "items": ["a|b", "c"]})
         >>> Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
@@ -232,7 +231,6 @@ class Collect(OfColumns, Grouped):
         max_len: the largest length of a list.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Collect
         >>> df = pd.DataFrame({"user": [1, 1, 2, 1], "t": [1, 2, 2, 3], "item": ["a", "b", "c", "d"]})
         >>> [list(v) for v in Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]

@@ -28,7 +28,6 @@ class RowFunction(_Function, RowWise):
         columns: the name(s) of the outputs.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import RowFunction
         >>> double = RowFunction(lambda price: 2 * price, "price", "twice")
         >>> double.fit_transform(pd.DataFrame({"price": [1, 2]}))["twice"].tolist()
@@ -62,7 +61,6 @@ class GroupFunction(_Function, Grouped):
         uses_future: whether a row's value depends on later rows.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import GroupFunction
         >>> share = GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
         >>> df = pd.DataFrame({"list": [1, 2, 1], "price": [1.0, 5.0, 3.0]})
@@ -135,7 +133,6 @@ def feature(
         A decorator that returns a ``RowFunction`` or a ``GroupFunction``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import FeatureSet, feature
         >>> @feature(inputs=["price", "nights"], outputs="total")
         ... def total(price, nights):

@@ -53,7 +53,6 @@ class GroupStats(OfColumns, Fitted):
     quantiles; Joanes, Gill 1998, G1, for the skewness.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import GroupStats
         >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
         >>> made = GroupStats("price", by="list", stats=["mean", "q25"], over="group").fit_transform(df)
@@ -244,7 +243,6 @@ class GroupPick(OfColumns, Grouped):
         name: the first word of the outputs' names; None: ``first`` or ``last``, with ``nth`` above 1 appended.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import GroupPick
         >>> df = pd.DataFrame({"list": [1, 1, 1], "position": [1, 2, 3], "age": [None, 40.0, 7.0]})
         >>> GroupPick("position", by="list", order="age").fit_transform(df)["first_position__list"].tolist()
@@ -289,7 +287,6 @@ class GroupRank(OfColumns, Grouped):
         normalise: return ``(rank - 1) / (values - 1)`` in [0, 1]; 0 for a single value.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import GroupRank
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
         >>> GroupRank("price", by="list").fit_transform(df)["rank_price__list"].tolist()
@@ -341,7 +338,6 @@ class DeviationFromGroup(GroupStats):
         name: the first word of the outputs' names; None: ``{how}{stat}``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import DeviationFromGroup
         >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
         >>> DeviationFromGroup("price", by="list").fit_transform(df)["diffmean_price__list"].tolist()
@@ -399,7 +395,6 @@ class NUnique(OfColumns, SumsByKey):
         cols: key columns of any type, or generators.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import NUnique
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "item": ["a", "b", "a", None]})
         >>> NUnique("item", by="user").fit_transform(df)["nunique_item__user"].tolist()
@@ -454,7 +449,6 @@ class Neighbours(OfColumns, Grouped):
             smaller value in the list; ``n`` is ignored). Times differ in seconds.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Neighbours
         >>> df = pd.DataFrame({"list": [1, 1, 1], "place": [1, 2, 3], "price": [30.0, 10.0, 25.0]})
         >>> made = Neighbours("price", by="list", order="place", what=["next", "above"]).fit_transform(df)

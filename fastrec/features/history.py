@@ -54,7 +54,6 @@ class History(Grouped):
         sums: number columns to sum over the events.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import History
         >>> log = pd.DataFrame({"user": [1, 1, 1], "item": ["a", "b", "a"], "t": [1, 2, 3]})
         >>> rows = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [3, 9]})
@@ -202,7 +201,6 @@ class LastAction(Grouped):
         name: a prefix of the outputs' names.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import LastAction
         >>> df = pd.DataFrame({"user": [1, 1, 1], "t": [1, 4, 9], "kind": ["search", "click", "buy"]})
         >>> made = LastAction("user", order="t", action="kind").fit_transform(df)
@@ -264,7 +262,6 @@ class TimeSince(KeepsRows):
         first: take the first such row instead.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import TimeSince
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "t": [10, 15, 22, 11], "bought": [True, False, False, True]})
         >>> TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()

@@ -30,7 +30,6 @@ class JoinTable(Grouped):
         name: the outputs' first word; None: the table's name.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import JoinTable
         >>> items = pd.DataFrame({"id": ["a", "b"], "stars": [4, 5]})
         >>> rows = pd.DataFrame({"item": ["b", None, "b"]})

@@ -28,7 +28,6 @@ class ListLength(OfColumns, RowWise):
         cols: list or vector columns, or generators.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import ListLength
         >>> df = pd.DataFrame({"tags": [["a", "b"], [], None]})
         >>> ListLength("tags").fit_transform(df)["length_tags"].tolist()
@@ -68,7 +67,6 @@ class ListSlice(RowWise):
         name: the output's name; None: ``slice_{start}_{end}_{col}``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import ListSlice
         >>> df = pd.DataFrame({"items": [[1, 2, 3], [4], None]})
         >>> [x.tolist() for x in ListSlice("items", 0, 2, pad=0).fit_transform(df)["slice_0_2_items"]]
@@ -171,7 +169,6 @@ class MultiHot(SumsByKey):
         name: the prefix of the outputs' names; None: the column's name.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import MultiHot
         >>> df = pd.DataFrame({"tags": [["a", "b"], ["a"], None]})
         >>> MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()

@@ -34,7 +34,6 @@ class RowStats(OfColumns, RowWise):
         name: the prefix of the outputs' names: ``row_zeros``, ``row_mean``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import RowStats, number
         >>> df = pd.DataFrame({"a": [0.0, 1.0], "b": [4.0, None], "c": [2, 3]})
         >>> RowStats(number(), ["zeros", "missing", "mean"]).fit_transform(df).iloc[:, 3:].values.tolist()
@@ -138,7 +137,6 @@ class Combine(RowWise):
         name: the output's name; None: ``{a}_minus_{b}`` and so on.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Combine
         >>> Combine("a", "/", "b").fit_transform(pd.DataFrame({"a": [1, 2], "b": [4, 0]}))["a_over_b"].tolist()
         [0.25, nan]
@@ -173,7 +171,6 @@ class Where(RowWise):
         name: the output's name; None: ``{col}_where_{condition}``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Where
         >>> df = pd.DataFrame({"position": [1, 2], "touched": [0, 3]})
         >>> Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
@@ -207,7 +204,6 @@ class Bucketize(LearnsColumns):
         name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Bucketize
         >>> df = pd.DataFrame({"gap": [3, 10, 99, 10]})
         >>> Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
@@ -286,7 +282,6 @@ class Digits(OfColumns, RowWise):
         decimals: the number of decimals, 0 to 9: 2 for prices with cents.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Digits
         >>> df = pd.DataFrame({"price": [19.99, 149.0, 0.5]})
         >>> Digits("price", 2, decimals=2).fit_transform(df)["last2dp2_price"].tolist()
@@ -347,7 +342,6 @@ class RoundTo(OfColumns, RowWise):
             ``gap`` (number minus multiple, float64), ``is_round`` (boolean). The last two are missing for infinity.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import RoundTo
         >>> df = pd.DataFrame({"price": [99, 150]})
         >>> made = RoundTo("price", 10, stats=["value", "gap", "is_round"]).fit_transform(df)

@@ -91,7 +91,6 @@ class TargetEncode(KeySums):
         ``ln(p / q) - ln(P / Q)`` for a key's ``p`` ones and ``q`` zeros among all ``P`` and ``Q``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import TargetEncode
         >>> df = pd.DataFrame({"item": ["a", "a", "b", "b"], "clicked": [1, 0, 1, 1]})
         >>> te = TargetEncode("item", "clicked", smooth=2).fit(df)
@@ -263,7 +262,6 @@ class BayesianRate(Fitted):
         variance: single and independent samples", JASA 68, the moment estimator with weights ``n``.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import BayesianRate
         >>> df = pd.DataFrame({"clicks": [0, 5], "views": [0, 10]})
         >>> BayesianRate("clicks", "views", weight=10).fit_transform(df)["rate_clicks"].tolist()

@@ -33,7 +33,6 @@ class DatePart(RowWise):
     Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import DatePart
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-02-29 06:30", "1969-12-31 00:00"])})
         >>> made = DatePart("t", ["year", "dayofyear", "is_month_end", "hour"]).fit_transform(df)
@@ -223,7 +222,6 @@ class DateOf(RowWise):
     Source: civil date → days as in H. Hinnant, "chrono-compatible low-level date algorithms".
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import DateOf, DatePart
         >>> df = pd.DataFrame({"y": [2024, 2023], "m": [2, 3], "d": [29, 1]})
         >>> DatePart(DateOf("m", "d", "y"), "dayofweek").fit_transform(df)["date_dayofweek"].tolist()
@@ -281,7 +279,6 @@ class Cyclic(RowWise):
             the year's length). Parts are in the column's time zone; numbers are then seconds since 1970 in UTC.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import Cyclic
         >>> df = Cyclic("t", "hour").fit_transform(pd.DataFrame({"t": pd.to_datetime(["2024-01-01 06:30"])}))
         >>> df[["t_hour_sin", "t_hour_cos"]].round(6).values.tolist()

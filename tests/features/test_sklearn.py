@@ -139,7 +139,7 @@ PUBLIC = [n for n in registry.__all__ if n != "FeatureSet"]
 def test_the_docstring_has_an_example_that_runs(name):
     thing = getattr(registry, name)
     module = importlib.import_module(thing.__module__)
-    found = doctest.DocTestFinder(recurse=False).find(thing, name, module=module)
+    found = doctest.DocTestFinder(recurse=False).find(thing, name, module=module, extraglobs={"pd": pd})
     assert sum(len(t.examples) for t in found) > 0, "no example"
     report = []
     for test in found:

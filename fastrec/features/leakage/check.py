@@ -536,7 +536,6 @@ def check_leakage(
         DataError: nothing can be changed (one row, a constant target), or the pipeline fails or returns other rows.
 
     Example:
-        >>> import pandas as pd
         >>> from fastrec.features import check_leakage
         >>> df = pd.DataFrame({"item": ["a", "a", "b", "b"], "clicked": [1, 0, 1, 1]})
         >>> def rates(df):
