@@ -1,6 +1,6 @@
 """Feature generators: from named columns to named columns, fitted on training rows, safe against leaks.
 
-Generators are loaded at first use; ``base.GENERATORS`` holds the loaded ones, and saved features name them. The examples
+Generators are loaded at first use; ``base.GENERATORS`` holds the loaded ones, and saved features name them. Examples
 begin with ``import pandas as pd``.
 """
 
