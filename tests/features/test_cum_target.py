@@ -147,18 +147,6 @@ def test_order_is_needed_later_only_where_sums_decay():
         CumTarget("k", "y", order="t", half_life=1).fit(frame).transform(frame[["k"]])
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("y", math.inf), ("w", -1.0), ("w", math.inf), ("t", math.nan), ("y", "one")]
-)
-def test_values_that_cannot_be_used_are_named(column, value):
-    frame = pd.DataFrame({"k": ["a", "b"], "t": [0.0, 1.0], "y": [0.0, 1.0], "w": [1.0, 1.0]})
-    frame[column] = frame[column].astype(object if isinstance(value, str) else "float64")
-    frame[column] = [None, value] if isinstance(value, str) else [frame[column][0], value]
-    with pytest.raises(FastrecError, match="CumTarget") as caught:
-        CumTarget("k", "y", order="t", weight="w").fit_transform(frame)
-    assert (caught.value.column, caught.value.row) == (column, 1)
-
-
 @pytest.mark.parametrize("half_life", [None, 1.0])
 def test_infinite_orders_are_the_first_and_the_last(half_life):
     frame = pd.DataFrame({"k": [1, 1, 1, 1], "t": [math.inf, 0.0, -math.inf, math.inf], "y": [0.0, 1.0, 0.0, 1.0]})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fastrec.features as ff
 from fastrec.errors import FastrecError, NotFittedError
-from fastrec.features import category, matching
+from fastrec.features import category
 from fastrec.features._engine import chain as counting
 from fastrec.features._engine.chain import counted, step_by_step
 from fastrec.features.base import Cells
@@ -158,10 +158,6 @@ def test_types_that_differ_from_frame_to_frame():
     feature = ff.Categorify("k").fit(pd.DataFrame({"k": [2**53 + 1, 2, 10]}))
     assert feature.transform(pd.DataFrame({"k": [10.0, None, 2.5]}))["code_k"].tolist() == [2, 0, 0]
     assert feature.transform(pd.DataFrame({"k": [2**53]}))["code_k"].tolist() == [0]
-    with pytest.raises(FastrecError, match="Categorify"):
-        feature.transform(pd.DataFrame({"k": ["2"]}))
-    with pytest.raises(FastrecError, match="Categorify"):
-        ff.Categorify(["a", "b"], shared=True).fit(pd.DataFrame({"a": [1], "b": ["x"]}))
     with pytest.raises(NotFittedError, match="Categorify"):
         ff.Categorify("k").vocabs  # noqa: B018
 
@@ -297,8 +293,6 @@ def test_the_widest_pattern_and_one_too_wide():
     for wrong in ([], [*names, "more"]):
         with pytest.raises(FastrecError, match="NaNPattern"):
             ff.NaNPattern(wrong)
-    with pytest.raises(FastrecError, match="NaNPattern"):
-        ff.NaNPattern(matching("c")).fit_transform(pd.DataFrame(1.0, index=[0], columns=[f"c{i}" for i in range(63)]))
 
 
 # How far a set of features has come: every step once, in one thread or several

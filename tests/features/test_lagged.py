@@ -95,19 +95,6 @@ def test_an_order_of_mixed_kinds_and_negative_times():
     assert plain(Lag("x", order="t").fit_transform(frame)["lag1_x"]) == [3, 5, None, 1, 4]
 
 
-@pytest.mark.parametrize(
-    ("feature", "values", "words", "row"),
-    [
-        (Lag("x"), [[1], [2, 3]], "list", None),
-        (PctChange("x"), pd.to_datetime([None, "2024-01-01", "2024-01-02"]), "PctChange", 1),
-    ],
-)
-def test_lists_cannot_be_shifted_and_times_have_no_share(feature, values, words, row):
-    with pytest.raises(FastrecError, match=words) as caught:
-        feature.fit_transform(pd.DataFrame({"x": values}))
-    assert (caught.value.column, caught.value.row) == ("x", row)
-
-
 def test_another_order_is_not_taken_for_the_one_before():
     table = Table.read(pd.DataFrame({"g": [1, 1, 1], "t": [1, 2, 3], "x": [1.0, 2.0, 3.0]}))
     lag = Lag("x", by="g", order="t")

@@ -114,7 +114,16 @@ def test_looking_ahead_is_declared(feature):
     assert not ff.Neighbours("price", by="user", what=["previous", "diff_previous", "above", "below"]).uses_future
 
 
-encoders = pytest.mark.parametrize("features", ENCODERS, ids=lambda f: "+".join(map(repr, f)))
+READERS = [  # they read the target as a column like any other, and look back only
+    [ff.Lag("y", by="user", order="t", n=[1, 2])],
+    [ff.CumStat("y", by="user", order="t", stats=["sum", "mean", "count", "max"])],
+    [ff.LastKnown("y", by="user", order="t")],
+    [ff.History("user", order="t", sums="y", values="y")],
+    [ff.GroupRank(ff.Lag("y", by="user", order="t"), by="item")],
+    [ff.GroupRank(ff.Lag("y", by="user", order="t"), by="user"), ff.TargetEncode("item", "y")],
+    [ff.GroupStats(ff.CumStat("y", by="user", order="t"), by="item")],
+]
+encoders = pytest.mark.parametrize("features", [*ENCODERS, *READERS], ids=lambda f: "+".join(map(repr, f)))
 
 
 def by_fold(features):
@@ -130,7 +139,7 @@ def set_of(features, key):
     """A set of its own for every run: nothing that was learned is left over."""
     from sklearn.base import clone
 
-    return clone(ff.FeatureSet(features, key=key, folds=3))
+    return clone(ff.FeatureSet(features, key=key, folds=3, target="y"))
 
 
 def with_targets(frame, chosen, new):
@@ -163,8 +172,8 @@ def test_a_rows_own_target_never_moves_its_encoding_without_a_key(features, fram
 
 @encoders
 @few
-@given(frame=frames(min_size=6), new=new_targets, data=st.data())
-def test_cross_fit_holds_nothing_of_an_outer_fold(features, frame, new, data):
+@given(frame=frames(min_size=6), new=new_targets, key=st.sampled_from(["id", "user"]), data=st.data())
+def test_cross_fit_holds_nothing_of_an_outer_fold(features, frame, new, key, data):
     outer = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(frame), max_size=len(frame))))
     names = ff.FeatureSet(features).outputs
     present = np.unique(outer)  # a fold without rows yields no pair
@@ -172,7 +181,7 @@ def test_cross_fit_holds_nothing_of_an_outer_fold(features, frame, new, data):
         k = present[place]
         changed = with_targets(frame, outer == k, new)
         (train, valid), (train2, valid2) = (
-            list(set_of(features, "id").cross_fit(f, outer))[place] for f in (frame, changed)
+            list(set_of(features, key).cross_fit(f, outer))[place] for f in (frame, changed)
         )
         assert train["id"].tolist() == frame["id"][outer != k].tolist()
         assert valid["id"].tolist() == frame["id"][outer == k].tolist()

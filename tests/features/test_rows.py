@@ -101,16 +101,6 @@ def test_infinities_times_and_generators_are_numbers_and_equal_values_have_no_sp
     assert made["both_missing"].tolist() == [0, 1]
 
 
-def test_a_selector_chooses_once_and_takes_no_target(tmp_path):
-    df = pd.DataFrame({"a": [1.0, 3.0], "b": [2, 0], "s": ["x", "y"], "y": [0, 1]})
-    fs = ff.FeatureSet([ff.RowStats(ff.number(), ["sum"]), ff.TargetEncode("s", "y")], folds=2)
-    assert fs.fit_transform(df)["row_sum"].tolist() == [3, 3]
-    fs.save(tmp_path / "fs")
-    new = pd.DataFrame({"later": [100.0], "b": [5], "a": [None], "s": ["x"]})
-    for which in (fs, ff.FeatureSet.load(tmp_path / "fs")):
-        assert which.transform(new)["row_sum"].tolist() == [5]
-
-
 any_number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([math.inf, -math.inf, 1e300]))
 pairs = st.lists(st.tuples(any_number, any_number), max_size=12)
 WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
@@ -178,15 +168,6 @@ def test_infinities_are_in_the_last_buckets_and_move_no_other_edge():
     frame = pd.DataFrame({"x": [-math.inf, 1, 2, 3, math.inf]})
     assert ff.Bucketize("x", quantiles=[0.25, 0.5, 0.75]).fit_transform(frame)["x_qbucket"].tolist() == [0, 1, 2, 3, 3]
     assert ff.Bucketize("x", [0]).fit_transform(frame)["x_bucket"].tolist() == [0, 1, 1, 1, 1]
-
-
-def test_given_edges_of_an_encoding_are_row_wise_and_learned_ones_are_not():
-    from fastrec.features._engine.chain import mixing_steps
-
-    te = ff.TargetEncode("k", "y")
-    for feature, mixes in ((ff.Bucketize(te, [0.5]), False), (ff.Bucketize(te, quantiles=2), True)):
-        steps = ff.FeatureSet([feature, ff.GroupRank("t", by="k")]).steps
-        assert (feature in mixing_steps(steps, [], together=False)) == mixes
 
 
 cents = st.integers(-10_000_000, 10_000_000)

@@ -108,17 +108,6 @@ def test_the_library_that_comes_out_can_be_set(come):
         fs.set_output(transform="numpy")
 
 
-def test_a_pipelines_set_output_reaches_it():
-    pl = pytest.importorskip("polars")
-    pipe = make_pipeline(
-        ff.FeatureSet([ff.CountEncode("item")]), ff.FeatureSet([ff.Combine("price", "*", "count_item")])
-    )
-    pipe.set_output(transform="polars")
-    made = pipe.fit_transform(frame(), frame()["clicked"])
-    assert isinstance(made, pl.DataFrame)
-    assert made.columns[-2:] == ["count_item", "price_times_count_item"]
-
-
 def test_an_unfitted_set_says_so_to_scikit_learn():
     from sklearn.exceptions import NotFittedError as Unfitted
     from sklearn.utils.validation import check_is_fitted

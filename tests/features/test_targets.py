@@ -7,50 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.base import clone
 
 import fastrec.features as ff
 from fastrec.errors import DataError
-from tests.features.test_leaks import exactly, frames
-
-few = settings(max_examples=8, deadline=None)
-
-
-READERS = [
-    [ff.Lag("y", by="user", order="t", n=[1, 2])],
-    [ff.CumStat("y", by="user", order="t", stats=["sum", "mean", "count", "max"])],
-    [ff.LastKnown("y", by="user", order="t")],
-    [ff.History("user", order="t", sums="y", values="y")],
-    [ff.GroupRank(ff.Lag("y", by="user", order="t"), by="item")],
-    [ff.GroupRank(ff.Lag("y", by="user", order="t"), by="user"), ff.TargetEncode("item", "y")],
-    [ff.GroupStats(ff.CumStat("y", by="user", order="t"), by="item")],
-]
-readers = pytest.mark.parametrize("features", READERS, ids=lambda f: "+".join(map(repr, f)))
-
-
-@readers
-@few
-@given(frame=frames(min_size=4), row=st.integers(0, 13))
-def test_a_rows_own_target_never_moves_it(features, frame, row):
-    own = np.arange(len(frame)) == row % len(frame)
-    fs = ff.FeatureSet(features, key="id", folds=3, target="y")
-    a, b = (clone(fs).fit_transform(f)[own] for f in (frame, frame.assign(y=frame["y"].mask(own, 5))))
-    exactly(a, b, fs.outputs)
-
-
-@readers
-@pytest.mark.parametrize("key", ["id", "user"])
-@few
-@given(frame=frames(min_size=4), new=st.integers(-5, 5))
-def test_an_outer_folds_targets_are_in_neither_frame(features, key, frame, new):
-    fs = ff.FeatureSet(features, key=key, folds=3, target="y")
-    for place, k in enumerate(sorted(frame["fold"].unique())):  # a fold without rows yields no pair
-        other = frame.assign(y=frame["y"].where(frame["fold"] != k, new))
-        pairs = (list(clone(fs).cross_fit(f, "fold"))[place] for f in (frame, other))
-        for a, b in zip(*pairs, strict=True):
-            exactly(a, b, fs.outputs)
 
 
 def test_a_lag_of_the_target_is_what_the_other_folds_say_and_the_target_may_come_as_y():

@@ -16,7 +16,6 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer, T
 
 from fastrec._core import limits
 from fastrec._core.device import on_host, resolve_device
-from fastrec.errors import FastrecError
 from fastrec.features import FeatureSet, TextSvd, TfIdfSimilarity, Tokens
 from fastrec.features import text as text_svd
 from fastrec.features.base import Cells
@@ -74,14 +73,6 @@ def test_what_is_a_tag_and_a_pattern_of_ones_own():
     text = "#One,#two #three! a#four ##five #été_9 # six me@mail.com @You @@no (@me)"
     assert tokens([text]) == [["one", "two", "three", "five", "été_9"]]
     assert tokens([text], "mentions") == [["you", "me"]]
-
-
-@pytest.mark.parametrize("value", [2.5, True, pd.Timestamp("2024-01-01"), [[1]]], ids=repr)
-@pytest.mark.parametrize("feature", [Tokens("x"), TextSvd("x")], ids=repr)
-def test_what_is_no_text_is_named(feature, value):
-    with pytest.raises(FastrecError, match=type(feature).__name__) as caught:
-        feature.fit_transform(pa.table({"x": pa.array([None, value])}))
-    assert (caught.value.column, caught.value.row) == ("x", 1)
 
 
 some = settings(max_examples=60, deadline=None)
@@ -150,30 +141,6 @@ def test_it_is_scikit_learns_up_to_signs():
     signs = np.sign(peer.components_[np.arange(5), np.abs(peer.components_).argmax(1)])
     for made, tfidf in ((ours.transform(frame(train)), x), (ours.transform(frame(new)), y)):
         np.testing.assert_allclose(vectors_of(made, 5), peer.transform(tfidf) * signs, atol=1e-9)
-
-
-@some
-@given(text_svd_texts, text_svd_texts, text_svd_texts)
-def test_parts_learn_what_the_whole_does_to_the_bit(a, b, c):
-    feature, parts = TextSvd("text", 3, min_count=1), [a, b, c]
-    states = [feature.collect(Table.read(frame(p)), halves(p)) for p in parts]
-    whole = feature.collect(Table.read(frame(a + b + c)), halves(a + b + c))
-    one, two, three = states
-    for merged in (
-        feature.merge(feature.merge(one, two), three),
-        feature.merge(one, feature.merge(two, three)),
-        feature.merge(three, feature.merge(two, one)),
-    ):
-        assert merged["words"].columns[0].to_pylist() == whole["words"].columns[0].to_pylist()
-        for name in ("count", "pairs", "times"):
-            assert torch.equal(merged[name], whole[name]), name
-        for keep in (None, torch.tensor([True, False])):
-            made, expected = feature.finalize(merged, keep), feature.finalize(whole, keep)
-            assert all(torch.equal(made[n], expected[n]) for n in expected)
-
-
-def halves(values):
-    return Cells(torch.tensor([len(v or "") % 2 for v in values], device=resolve_device(None)).long(), 2)
 
 
 def test_dictionaries_with_texts_of_other_rows_change_nothing():
@@ -309,15 +276,3 @@ def test_texts_numbers_and_the_same_column_twice():
     assert TfIdfSimilarity("a", "a").fit_transform(ids)["tfidf_a__a"].to_pylist() == [1.0]
     made = TfIdfSimilarity("a", "b").fit_transform(tfidf_frame([(["a"] * 3001, ["a"] * 7)]))
     assert made["tfidf_a__b"].to_pylist() == [1.0]
-
-
-def test_lists_that_cannot_be_compared_are_named():
-    table = pa.table({"a": pa.array([["x"]]), "b": pa.array([[1]])})
-    with pytest.raises(FastrecError, match="TfIdfSimilarity"):
-        TfIdfSimilarity("a", "b").fit(table)
-    nested = pa.table({"a": pa.array([["x"], ["x"]]), "b": pa.array([None, [[1]]])})
-    with pytest.raises(FastrecError, match="TfIdfSimilarity") as caught:
-        TfIdfSimilarity("a", "b").fit(nested)
-    assert (caught.value.column, caught.value.row) == ("b", 1)
-    with pytest.raises(FastrecError, match="'x'"):
-        TfIdfSimilarity("a", "b", scope="x")

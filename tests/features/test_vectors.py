@@ -101,23 +101,6 @@ def test_parts_of_the_rows_agree_on_the_width():
         feature.merge(two, three)
 
 
-@pytest.mark.parametrize("kind", ["lists", "vectors"])
-def test_ragged_vectors_and_lists_of_text_are_named(kind):
-    fitted = VectorColumns("x").fit(pa.table({"x": pa.array([[1.0, 2.0]])}))
-    if kind == "lists":
-        bad, row, length = pa.array([None, [1.0, 2.0], [1.0, 2.0, 3.0], [1.0]]), 2, 3
-    else:
-        bad, row, length = pa.array([None, [1.0], [1.0]], pa.list_(pa.float64(), 1)), 1, 1
-    with pytest.raises(FastrecError, match="VectorColumns") as caught:
-        fitted.transform(pa.table({"x": bad}))
-    assert (caught.value.column, caught.value.row) == ("x", row)
-    assert f"{length} numbers where 2" in str(caught.value)
-    for dims, values in ((4, [1.0]), (None, ["a", "b"])):
-        with pytest.raises(FastrecError, match="VectorColumns") as caught:
-            VectorColumns("x", dims=dims).fit_transform(pa.table({"x": pa.array([None, values])}))
-        assert (caught.value.column, caught.value.row) == ("x", 1)
-
-
 some = settings(max_examples=40, deadline=None)
 item = st.one_of(st.none(), st.sampled_from("abcde"))
 user = st.one_of(st.none(), st.integers(0, 4))
@@ -203,11 +186,3 @@ def test_keys_are_told_apart_to_64_bits_and_words_with_nul():
     made = SvdEncode("item", "user", dims=2).fit_transform(table)
     rows = np.stack([made["svd0_item__user"].to_numpy(), made["svd1_item__user"].to_numpy()], 1)
     np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-12)
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("inf")])
-def test_a_bad_weight_is_named(bad):
-    with pytest.raises(FastrecError, match="SvdEncode") as caught:
-        SvdEncode("item", "user", weight="w").fit(frame([("a", 1, None), ("a", 1, bad)]))
-    assert (caught.value.column, caught.value.row) == ("w", 1)
-    assert caught.value.remedy

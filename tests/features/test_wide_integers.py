@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -76,22 +74,3 @@ def test_unsigned_integers_are_ranked_exactly_or_refused_by_name(held):
         assert error.value.column == "v"
     as_key = made(ff.GroupRank("x", by="v"), v=held(HUGE), **rest)
     assert as_key == {"rank_x__v": [1, 1, 1, 1]}
-
-
-DECIMALS = [k for k in ("decimal32", "decimal64", "decimal128", "decimal256") if hasattr(pa, k)]
-
-
-@pytest.mark.parametrize("name", DECIMALS)
-@pytest.mark.parametrize("coded", [False, True])
-def test_decimals_of_every_width(name, coded):
-    values = [Decimal("1.50"), None, Decimal("-2.25"), Decimal("1.50")]
-    array = pa.array(values, getattr(pa, name)(9, 2))
-    if coded:
-        wide = pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(9, 2)).cast(array.type)
-        array = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0]), wide)
-    column = Table.read({"v": array})["v"]
-    assert column.to_arrow().to_pylist() == [1.5, None, -2.25, 1.5]
-    counts = made(ff.GroupRank("x", by="v", method="ordinal"), v=array, x=pa.array([1, 2, 3, 4]))
-    assert counts["rank_x__v"] == [1, None, 1, 2]
-    lists = pa.ListArray.from_arrays([0, 2, 3], array if not coded else array.dictionary_decode().slice(0, 3))
-    assert Table.read({"v": lists})["v"].to_arrow().to_pylist() == [values[:2], values[2:3]]
