@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
@@ -20,7 +20,6 @@ def frame_of(rows):
     return pd.DataFrame({"x": [r[0] for r in rows], "y": pd.array([r[1] for r in rows], dtype="Int64")})
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows, rows, st.integers(1, 3))
 def test_codes_equal_a_loop(train, new, min_count):
     cross = Cross("x", "y", min_count=min_count).fit(frame_of(train))
@@ -32,7 +31,6 @@ def test_codes_equal_a_loop(train, new, min_count):
         assert [None if pd.isna(v) else v for v in made] == expected
 
 
-@settings(max_examples=30, deadline=None)
 @given(rows, st.integers(1, 50), st.integers(0, 5))
 def test_buckets_equal_a_plain_hash_of_the_values_in_order(train, buckets, seed):
     made = Cross("x", "y", buckets=buckets, seed=seed).fit_transform(frame_of(train))["x_x_y"].astype("Int64")

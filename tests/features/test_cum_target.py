@@ -3,13 +3,12 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import Combine, CountEncode, Cross, CumTarget, FeatureSet
 
-some = settings(max_examples=40, deadline=None)
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "🎉"]))
 row = st.tuples(
     key, st.integers(0, 8), st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.integers(0, 3))
@@ -51,7 +50,6 @@ def frame_of(rows, unit=None):
 SPANS = {None: 1, "s": 1, "h": 3600, "D": 86400}
 
 
-@some
 @given(
     st.lists(row, min_size=1, max_size=14),
     st.sampled_from([0, 1, 20.0]),
@@ -75,7 +73,6 @@ def test_it_equals_a_loop(rows, smooth, half_life, weighted, unit):
         assert made[i] == pytest.approx(loop(rows, k, t, smooth, half_life), rel=1e-9, abs=1e-12), i
 
 
-@some
 @given(st.lists(row, min_size=2, max_size=14), st.sampled_from([None, 1.5]), st.data())
 def test_an_outer_fold_is_in_no_value(rows, half_life, data):
     frame = frame_of(rows)
@@ -177,7 +174,6 @@ weighed = st.tuples(
 )
 
 
-@some
 @given(st.lists(weighed, min_size=1, max_size=14), st.sampled_from([0, 1, 20.0]), st.sampled_from([None, 1.5]))
 def test_numbers_are_averaged_by_what_the_target_says(rows, smooth, half_life):
     """A loop over the same rows, each a number whose weight is its target."""

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fastrec.features as ff
@@ -57,7 +57,6 @@ options = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(column, column, options)
 def test_codes_equal_a_plain_loop(train, new, how):
     code, classes = oracle(train, **how)
@@ -68,7 +67,6 @@ def test_codes_equal_a_plain_loop(train, new, how):
     assert feature.vocabs["k"].classes == classes
 
 
-@settings(max_examples=60, deadline=None)
 @given(listed, listed, options)
 def test_lists_equal_a_plain_loop(train, new, how):
     code, _ = oracle([v for row in train for v in row or ()], **how)
@@ -79,7 +77,6 @@ def test_lists_equal_a_plain_loop(train, new, how):
         assert made == [None if row is None else [code(v) for v in row] for row in rows]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(word, word), min_size=1, max_size=20), options)
 def test_a_shared_vocabulary_equals_a_plain_loop(rows, how):
     code, classes = oracle([v for pair in rows for v in pair], **how)
@@ -126,7 +123,6 @@ def test_missing_values_in_several_partitions_code_right():
         assert feature.transform(parts[0])["code_k"].to_pylist() == [[1], [2, 1]]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(word, st.integers(0, 2)), min_size=1, max_size=20), options)
 def test_cells_left_out_are_as_if_never_seen(rows, how):
     frame = pa.table({"k": pa.array([r[0] for r in rows], pa.string()), "l": [[r[0], r[0]] for r in rows]})
@@ -174,7 +170,6 @@ def fnv(text, buckets, seed=0):
     return 1 + (state >> 1) % buckets
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=1), st.integers(1, 1000), st.integers(0, 5))
 def test_text_equals_a_plain_loop(texts, buckets, seed):
     frame = pa.table({"k": pa.array(texts, pa.large_string())})
@@ -210,7 +205,6 @@ key = st.one_of(st.none(), st.sampled_from(["a", "b", ""]))
 rows = st.lists(st.tuples(key, key), min_size=1, max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows, rows)
 def test_counts_shares_and_counts_in_groups_equal_a_loop(train, new):
     first, second = (pd.DataFrame(r, columns=["x", "y"], dtype=object) for r in (train, new))
@@ -251,7 +245,6 @@ def test_keys_beyond_the_floats():
 keys = st.lists(st.one_of(st.none(), st.sampled_from("abcde")), min_size=1, max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
 @given(keys, keys)
 def test_it_equals_a_loop(train, new):
     first, second = (pd.DataFrame({"k": pd.Series(r, dtype=object)}) for r in (train, new))
@@ -277,7 +270,6 @@ cell = st.tuples(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(cell, min_size=1, max_size=12))
 def test_bits_equal_a_plain_loop(rows):
     kinds = ["float64", object, "boolean", "datetime64[ns]", object]

@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
@@ -28,7 +28,6 @@ def loop(rows):
     return result
 
 
-@settings(max_examples=60, deadline=None)
 @given(lists)
 def test_texts_and_lists_equal_a_loop(rows):
     names = [f"r{i}" for i in range(len(rows))]
@@ -214,7 +213,6 @@ def test_it_is_no_generator_of_a_set_and_names_what_is_wrong():
     assert (caught.value.column, caught.value.row) == ("y", 1)
 
 
-some = settings(max_examples=25, deadline=None)
 rows = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 2)), st.integers(0, 4), st.one_of(st.none(), st.integers(0, 9))),
     min_size=1,
@@ -230,7 +228,6 @@ def by_loop(row, events, max_len):
     return [x for _, _, x in sorted(before)][-max_len:] if row[0] is not None else []
 
 
-@some
 @given(rows, rows, st.integers(1, 4))
 def test_the_past_of_the_rows_themselves_and_in_a_log_equal_a_loop(data, log, max_len):
     made = Collect("x", by="user", order="t", max_len=max_len).fit_transform(frame_of(data))

@@ -6,14 +6,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec._core import limits
 from fastrec.features import FeatureSet, History, LastAction, TimeSince
 from tests.features.frames import of_rows, plain
 
-some = settings(max_examples=40, deadline=None)
 STATS = ["count", "since", "steps", "since_first", "is_last"]
 user = st.one_of(st.none(), st.integers(0, 2))
 item = st.one_of(st.none(), st.sampled_from(["a", "b", "🎉"]))
@@ -58,7 +57,6 @@ def loop(row, log, kinds):
     return result | {f"count_{k.replace(' ', '_')}": sum(e[4] == k for e in own) for k in kinds or ()}
 
 
-@some
 @given(events, events, st.sampled_from([None, ["x"], ["y z", "x"]]))
 def test_it_equals_a_loop_over_a_log_and_over_its_own_rows(rows, log, kinds):
     reads = {"table": "log", "event": "k", "values": ["w", "k"], "sums": "w", "kinds": kinds}
@@ -185,7 +183,6 @@ def check(made, names, expected):
     assert made[names[1]].tolist() == pytest.approx(list(ages), nan_ok=True)
 
 
-@settings(max_examples=25, deadline=None)
 @given(rows, rows)
 def test_the_last_events_of_a_log_and_of_the_rows_themselves_equal_a_loop(data, log):
     frame = last_action_frame_of(data)
@@ -226,7 +223,6 @@ def since(data, field, *, grouped, first):
     return result
 
 
-@settings(max_examples=60, deadline=None)
 @given(time_since_rows, st.booleans(), st.booleans())
 def test_times_since_equal_a_loop(data, grouped, first):
     frame = of_rows(data, g=object, t="int64", flag="boolean", x="float64")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
@@ -16,7 +16,6 @@ from fastrec.table import Table
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "", "🎉"]))
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(key, st.integers(0, 2)), min_size=1, max_size=12),
     st.lists(st.tuples(key, st.integers(0, 2), st.integers(-9, 9)), max_size=12),

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
@@ -114,7 +114,6 @@ def known_by(rows, field, n, horizon):
     return result
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 0.5, 1.5, "1s", "1500ms"]))
 def test_lags_behind_a_horizon_equal_a_loop(data, n, horizon):
     frame = frame_of(data)
@@ -177,7 +176,6 @@ def check(frame, window, closed, min_count, *, timed):
             assert made[name].tolist() == pytest.approx(expected.tolist(), rel=1e-9, abs=1e-6, nan_ok=True), stat
 
 
-@settings(max_examples=80, deadline=None)
 @given(short_rows, st.sampled_from([1, 2, 3, 7, "1s", "4s", "300s"]), st.sampled_from(CLOSED), st.integers(0, 3))
 def test_windows_of_rows_and_of_time_equal_pandas(data, window, closed, min_count):
     timed = isinstance(window, str)
@@ -268,7 +266,6 @@ def ewm_by_pandas(frame, half_life):
     return by_pandas(frame, of_group, timed=timed).tolist()
 
 
-@settings(max_examples=50, deadline=None)
 @given(ewm_rows, st.sampled_from([0.5, 1, 3, 40]))
 def test_half_lives_in_rows_equal_pandas(data, half_life):
     frame = frame_of_x(data)
@@ -277,7 +274,6 @@ def test_half_lives_in_rows_equal_pandas(data, half_life):
     assert made.tolist() == pytest.approx(ewm_by_pandas(frame, half_life), rel=1e-9, abs=1e-6, nan_ok=True)
 
 
-@settings(max_examples=100, deadline=None)
 @given(ewm_rows, st.sampled_from([("1s", 1), ("2s", 2), ("2500ms", 2.5), ("1min", 60)]))
 def test_half_lives_in_time_equal_a_loop_and_rows_at_the_same_time_do_not_see_each_other(data, length):
     half_life, seconds = length

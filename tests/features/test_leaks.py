@@ -17,8 +17,8 @@ from fastrec.table import Table
 from tests.features.examples import CAUSAL, ENCODERS, ROW_WISE
 from tests.features.test_contract import assert_equal
 
-some = settings(max_examples=10, deadline=None)
-few = settings(max_examples=3, deadline=None)
+some = settings(max_examples=10)
+few = settings(max_examples=3)
 tag = st.one_of(st.none(), st.sampled_from(["p", "q", "r"]))
 number = st.one_of(st.none(), st.integers(-3, 3).map(float))
 
@@ -289,7 +289,6 @@ def frame(n=12):
     return pd.DataFrame({"a": rng.choice(list("xyz"), n), "g": np.arange(n) // 3, "y": rng.integers(0, 2, n)})
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from([0, 1, 5, *FAR]), min_size=1, max_size=12))
 def test_a_fold_is_its_rows_whatever_its_number(folds):
     data = frame(len(folds))

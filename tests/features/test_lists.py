@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
@@ -61,7 +61,6 @@ def test_lists_that_another_makes_and_padded_ones_as_vectors():
     np.testing.assert_allclose(np.stack(made), [[0.6, 0.8], [1, 0], [0, 0]])
 
 
-some = settings(max_examples=60, deadline=None)
 words = st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.sampled_from("abc")), max_size=6)), max_size=7)
 numbers = st.lists(st.one_of(st.none(), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6)), max_size=7)
 bound = st.integers(-7, 7)
@@ -73,7 +72,6 @@ def sliced(values, kind, *args, **options):
 
 
 @pytest.mark.parametrize(("lists", "kind"), [(words, pa.string()), (numbers, pa.int64())], ids=["text", "64 bits"])
-@some
 @given(data=st.data(), start=bound, end=st.one_of(st.none(), bound))
 def test_slices_are_pythons(lists, kind, data, start, end):
     values = data.draw(lists)
@@ -82,7 +80,6 @@ def test_slices_are_pythons(lists, kind, data, start, end):
     assert found.type.value_type in (kind, pa.large_string())
 
 
-@some
 @given(words, bound, st.one_of(st.none(), bound), st.sampled_from(["left", "right"]), st.sampled_from(["a", "zz"]))
 @example([["a", "b"], ["c"]], -3, None, "left", "zz")
 @example([["a", "b"], ["c"]], 1, 4, "right", "zz")
@@ -156,7 +153,6 @@ def test_history_brings_lists_from_two_frames_together():
     assert fs.transform(now, history=past)["slice_1_end_x"].to_pylist() == [["d"], None]
 
 
-multi_hot_some = settings(max_examples=50, deadline=None)
 tag = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é", "🎉"]))
 lists = st.lists(st.one_of(st.none(), st.lists(tag, max_size=5)), max_size=9)
 
@@ -169,7 +165,6 @@ def vectors(made, name="x_multihot"):
     return made[name].to_pylist()
 
 
-@multi_hot_some
 @given(lists, lists)
 def test_given_values(train, new):
     values = ["🎉", "a", "never"]
@@ -181,7 +176,6 @@ def test_given_values(train, new):
         assert made[name].to_pylist() == [int(value in (row or [])) for row in new]
 
 
-@multi_hot_some
 @given(lists, lists, st.integers(1, 4), st.integers(1, 3))
 def test_learned_values_are_the_commonest(train, new, size, least):
     count = Counter(v for row in train for v in set(row or []) if v is not None)

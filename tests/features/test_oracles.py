@@ -89,7 +89,7 @@ def transformed(groups, stat, share=None):
 STATS = ["mean", "std", "min", "max", "sum", "count", "median", "skew", "nunique"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @example(MANY)
 @given(rows)
 def test_statistics_of_groups_of_text_and_float_equal_pandas(data):
@@ -112,7 +112,6 @@ def test_statistics_of_groups_of_text_and_float_equal_pandas(data):
 METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
 
 
-@settings(max_examples=40, deadline=None)
 @example(MANY, "average", False, False, "x")
 @given(rows, st.sampled_from(sorted(METHODS)), st.booleans(), st.booleans(), st.sampled_from("xf"))
 def test_ranks_in_groups_of_text_and_float_equal_pandas(data, method, descending, normalise, ranked):
@@ -128,7 +127,6 @@ def test_ranks_in_groups_of_text_and_float_equal_pandas(data, method, descending
     same(feature.fit_transform(frame)[feature.outputs[0]], expected)
 
 
-@settings(max_examples=75, deadline=None)
 @example(MANY, 1, BY, ["t", "u"])
 @given(rows, st.sampled_from([1, 2, 3, 5, -1, -2]), st.sampled_from([BY, None]), st.sampled_from([["t", "u"], []]))
 def test_shifts_equal_pandas_over_two_groups_and_orders_or_none(data, n, by, order):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec._core.device import on_host, resolve_device
@@ -14,7 +14,6 @@ from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
 from tests.features.frames import of_rows
 
-some = settings(max_examples=40, deadline=None)
 row = st.tuples(
     st.one_of(st.none(), st.sampled_from(["a", "b", "c", "🎉"])),
     st.one_of(st.none(), st.integers(-5, 5)),
@@ -48,7 +47,6 @@ STATS, NAMES = ["mean", "std", "count", "woe"], ["te_k__y", "te_std_k__y", "te_c
 
 
 @pytest.mark.parametrize("classes", [False, True], ids=["numbers", "zeros and ones"])
-@some
 @given(st.lists(row, min_size=1, max_size=15), st.sampled_from([0, 0.5, 1, 20.0]), st.booleans())
 def test_it_equals_a_loop_in_and_out_of_fold(classes, rows, smooth, weighted):
     if classes:
@@ -176,7 +174,6 @@ def by_moments(frame, prior=None):
     return r, 1 / min(max(share, 1 / (1 + total)), 1) - 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(2, 30), st.integers(0, 30)), min_size=2, max_size=12),
     st.one_of(st.none(), st.sampled_from([0.1, 0.5])),
@@ -228,7 +225,6 @@ def test_missing_and_infinite_numbers_touch_their_own_row_alone():
 count = st.one_of(st.none(), st.integers(0, 9).map(float))
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(count, count), min_size=1, max_size=12),
     st.one_of(st.sampled_from([1, 20.0]), st.floats(0.1, 50)),

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer, TfidfVectorizer
@@ -51,7 +51,6 @@ def marked(text, mark):
     return found
 
 
-@settings(max_examples=80, deadline=None)
 @given(texts)
 def test_hashtags_mentions_and_words_are_those_found_by_hand(values):
     def expected(find):
@@ -75,7 +74,6 @@ def test_what_is_a_tag_and_a_pattern_of_ones_own():
     assert tokens([text], "mentions") == [["you", "me"]]
 
 
-some = settings(max_examples=60, deadline=None)
 text = st.one_of(st.none(), st.lists(st.sampled_from(["a", "B", "b", "cc", "é", "_1", "!"]), max_size=6).map(" ".join))
 text_svd_texts = st.lists(text, max_size=9)
 
@@ -109,7 +107,6 @@ def by_scikit_learn(train, new, *, max_words=100, min_count=1):
     return tuple(found)
 
 
-@some
 @given(text_svd_texts, text_svd_texts, st.integers(1, 7), st.integers(0, 3))
 @example(["a b", "b", "cc b"], ["b b", None], 2, 2)
 def test_inner_products_and_lengths_are_those_of_the_tf_idf(train, new, max_words, min_count):
@@ -204,7 +201,6 @@ def test_saved_it_is_not_decomposed_again(tmp_path, monkeypatch):
     assert len(made) == 1
 
 
-tfidf_some = settings(max_examples=40, deadline=None)
 word = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "é"]))
 words = st.one_of(st.none(), st.lists(word, max_size=7))
 rows = st.lists(st.tuples(words, words), max_size=9)
@@ -231,7 +227,6 @@ def tfidf_by_scikit_learn(train, new):
     return np.asarray(a.multiply(b).sum(1)).ravel().tolist()
 
 
-@tfidf_some
 @given(rows, rows)
 def test_it_is_scikit_learns(train, new):
     made = TfIdfSimilarity("a", "b").fit(tfidf_frame(train)).transform(tfidf_frame(new))["tfidf_a__b"]
@@ -245,7 +240,6 @@ def test_it_is_scikit_learns(train, new):
             assert 0 <= value <= 1
 
 
-@tfidf_some
 @given(rows, st.integers(1, 9))
 def test_blocks_of_rows_change_nothing(pairs, size):
     feature = TfIdfSimilarity("a", "b").fit(tfidf_frame(pairs))

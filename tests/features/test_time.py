@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastrec.features import Cyclic, DateOf, DatePart, LastKnown
@@ -72,7 +72,6 @@ EDGES = [dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), dt.datetime(1900, 2, 28
 ZONES = ["Asia/Tokyo", "America/New_York", "Asia/Kathmandu", "UTC"]
 
 
-@settings(max_examples=90, deadline=None)
 @given(
     st.lists(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 30)), min_size=1, max_size=8),
     st.sampled_from(["s", "ms", "us"]),
@@ -135,7 +134,6 @@ def test_what_is_no_date_is_missing(month, day):
     assert not math.isnan(made[0])
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(st.datetimes(dt.datetime(1600, 1, 1), dt.datetime(2400, 12, 31)), min_size=1, max_size=20))
 def test_days_and_moments_equal_pythons(found):
     frame = pd.DataFrame({p: [getattr(d, p) for d in found] for p in ("year", "month", "day")})
@@ -173,7 +171,6 @@ def check(made, name, shares):
     assert found == pytest.approx(np.array(expected).reshape(-1, 2), abs=1e-9, nan_ok=True)
 
 
-@settings(max_examples=90, deadline=None)
 @given(
     st.lists(times, min_size=1, max_size=8),
     st.sampled_from(["hour", "weekday", "month", "dayofyear"]),
@@ -201,7 +198,6 @@ def test_the_last_nanosecond_of_a_day_is_in_that_day_and_numbers_are_seconds_sin
     check(made, "t_weekday", [3 / 7, 0, 2 / 7, math.nan, math.nan])
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8), st.sampled_from([7, 24.0, 365.2425]))
 def test_numbers_on_a_circle_of_any_length(numbers, period):
     made = Cyclic("x", period).fit_transform(pd.DataFrame({"x": numbers}))

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
@@ -36,7 +36,6 @@ def same(found, expected):
         assert b is None or a == pytest.approx(b, rel=1e-14, abs=1e-300)
 
 
-@settings(max_examples=60, deadline=None)
 @given(vectors)
 def test_columns_lists_and_vectors_give_the_same(rows):
     expected = [by_loop(r) for r in rows]
@@ -101,7 +100,6 @@ def test_parts_of_the_rows_agree_on_the_width():
         feature.merge(two, three)
 
 
-some = settings(max_examples=40, deadline=None)
 item = st.one_of(st.none(), st.sampled_from("abcde"))
 user = st.one_of(st.none(), st.integers(0, 4))
 events = st.lists(st.tuples(item, user, st.integers(0, 3)), max_size=25)
@@ -134,7 +132,6 @@ def vectors_of(feature, items):
     return np.stack([made[n].to_numpy() for n in feature.outputs], 1)
 
 
-@some
 @given(events, st.booleans(), st.booleans())
 def test_inner_products_are_those_of_the_matrix(rows, weighted, log):
     """With all dimensions U S holds every inner product of the matrix's rows, whatever the basis."""
