@@ -321,11 +321,7 @@ class Fitted(Feature):
     ) -> dict[str, Column]:
         """Return the output columns of training rows, each from the cells that its cell does not exclude.
 
-        Args:
-            table: training rows.
-            state: statistics by cell.
-            cells: the rows' cells.
-            excluded: bool ``[cells, cells]``, True if rows in the cell of that row must not see the cell of the column.
+        ``excluded``: bool ``[cells, cells]``, True if rows in the cell of that row must not see the cell of the column.
         """
         if not bool(excluded.any()):
             return self.compute_from(table, state)

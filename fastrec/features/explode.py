@@ -114,11 +114,7 @@ class Explode(Parameters):
         return attach(take_rows(frame, origin), made)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return the result's columns.
-
-        Args:
-            input_features: the frame's columns; None: those of ``fit``.
-        """
+        """Return the result's columns for a frame with these columns; None: those of ``fit``."""
         given = list(getattr(self, "feature_names_in_", []) if input_features is None else input_features)
         names = self._names()
         made = [n for n in (self.position, self.row) if n is not None]

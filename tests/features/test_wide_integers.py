@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -74,3 +76,9 @@ def test_unsigned_integers_are_ranked_exactly_or_refused_by_name(held):
         assert error.value.column == "v"
     as_key = made(ff.GroupRank("x", by="v"), v=held(HUGE), **rest)
     assert as_key == {"rank_x__v": [1, 1, 1, 1]}
+
+
+def test_decimals_of_a_dictionary_are_numbers():
+    values = pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(9, 2))
+    array = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0]), values)
+    assert Table.read({"v": array})["v"].to_arrow().to_pylist() == [1.5, None, -2.25, 1.5]
