@@ -38,13 +38,6 @@ def test_what_is_no_column_is_named_and_nothing_is_never_silent(name):
             assert list(made.columns) == [*df.columns, *feature.outputs]
 
 
-@pytest.mark.parametrize("odd", [*NO_NAMES, *NOTHING])
-def test_a_cross_of_what_is_no_column_is_named(odd):
-    for cols in ((odd, "city"), ("city", odd)):
-        with pytest.raises(FastrecError, match="Cross"):
-            ff.Cross(*cols).fit(to_pandas(columns()))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -343,20 +343,6 @@ def test_saved_and_loaded_it_gives_the_same_values(make, tmp_path):
     assert (tmp_path / "twice" / "features.json").read_text() == (tmp_path / "saved" / "features.json").read_text()
 
 
-@one_of_a_class
-def test_alone_it_saves_and_loads(make, tmp_path):
-    feature, new = make(), to_pandas(columns(seed=1))
-    feature.fit(to_pandas(columns()), key="row", tables=tables())
-    expected = feature.transform(new, tables=tables())
-    feature.save(tmp_path / "one")
-    again = type(feature).load(tmp_path / "one")
-    assert type(again) is type(feature)
-    found = again.transform(new, tables=tables())
-    assert_equal(outputs_of(found, feature.outputs), outputs_of(expected, feature.outputs))
-    one(make).save(tmp_path / "blank")
-    assert_unfitted(FeatureSet.load(tmp_path / "blank"))
-
-
 @every
 def test_unfitted_it_says_so(make):
     assert_unfitted(one(make))

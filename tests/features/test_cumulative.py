@@ -119,14 +119,6 @@ def test_of_an_items_rows_the_last_one_counts():
     assert plain(made["jaccard_max"]) == [None, None]
 
 
-def test_a_running_sum_of_thousands_of_rows():
-    values = torch.ones(1, 70_000, dtype=torch.float64)
-    place = torch.arange(70_000) % 50_000
-    assert torch.equal(running_sum(values, place)[0], (place + 1).double())
-    half = running_sum(values, place, torch.full((70_000,), 0.5, dtype=torch.float64))[0]
-    assert half[[0, 1, 49_999, 50_000, 50_001]].tolist() == [1.0, 1.5, 2.0, 1.0, 1.5]
-
-
 @given(st.integers(1, 120), st.integers(0, 60), st.integers(0, 9))
 def test_neither_later_rows_nor_other_groups_touch_the_rounding_of_a_sum(size, more, seed):
     torch.manual_seed(seed)
@@ -154,9 +146,3 @@ def test_it_equals_a_loop(rows):
         for i in range(len(rows)):
             before = sum(k == keys[i] and p < place[i] for k, p in zip(keys, place, strict=True))
             assert made[i] == (0 if None in keys[i] else before)
-
-
-def test_a_count_sees_the_tail_of_training_rows():
-    frame = pd.DataFrame({"u": [1, 2, 1, 1, 2], "t": [5, 1, 2, 3, 9]})
-    later = pd.DataFrame({"u": [1, 3], "t": [10, 10]})
-    assert CumCount("u", order="t").transform(later, history=frame)["cumcount_u"].tolist() == [3, 0]

@@ -233,15 +233,6 @@ def test_unlabeled_rows_of_a_generator_that_counts_another():
     assert fs.transform(train)["count_a_x_b"].tolist() == [3, 1]
 
 
-def test_keys_beyond_the_floats():
-    frame = pd.DataFrame({"k": pd.array([2**53, 2**53 + 1, 2**53 + 1, None], dtype="Int64")})
-    made = ff.CountEncode("k").fit_transform(frame)["count_k"]
-    assert (made.tolist(), made.dtype) == ([1, 2, 2, 0], "int64")
-    assert ff.RankByCount("k").fit_transform(frame)["countrank_k"].tolist() == [2, 1, 1, 0]
-    large = pd.DataFrame({"k": pd.Series([2**64 - 1, 2**64 - 1, 5], dtype="uint64")})
-    assert ff.CountEncode("k").fit_transform(large)["count_k"].tolist() == [2, 2, 1]
-
-
 keys = st.lists(st.one_of(st.none(), st.sampled_from("abcde")), min_size=1, max_size=20)
 
 

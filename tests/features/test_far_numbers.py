@@ -71,24 +71,3 @@ def test_deviations_near_1e8_survive_partitions(parts):
         x[[n for n in x if "mean" in n or n == "te_g__x"]] += 1e8
         assert y.to_numpy() == pytest.approx(x.to_numpy(), rel=1e-7, abs=2e-7)
         assert x.filter(like="std").nunique().tolist() == [3]
-
-
-# A plain running sum of twenty thousand such numbers rounds every time the same way.
-UNROUNDED = {
-    **{n: FAR[n] for n in ("GroupStats", "GroupStats own", "Rolling", "CumStat", "Ewm", "FillMissing")},
-    "TargetEncode": FAR["TargetEncode"],
-    "CumTarget": FAR["CumTarget"],
-}
-
-
-@pytest.mark.parametrize("name", UNROUNDED)
-def test_the_mean_of_equal_numbers_far_from_0_is_that_number(name):
-    n, value = 20_000, 1e8 + 0.3
-    frame = pd.DataFrame({"id": range(n), "g": "a", "t": range(n), "x": value})
-    feature = UNROUNDED[name]("x")
-    fs = ff.FeatureSet([feature], key="id")
-    for made in (fs.fit_transform(frame), fs.transform(frame)):
-        last = made.iloc[-1]
-        for column in feature.outputs:
-            expected = 0 if "std" in column or "skew" in column else value
-            assert last[column] == pytest.approx(expected, rel=1e-15, abs=2e-7), column

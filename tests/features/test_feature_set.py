@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone
@@ -146,14 +145,6 @@ def test_both_at_once_equal_each_alone_and_make_clean_columns_once():
         pd.testing.assert_frame_equal(a, b)
     pd.testing.assert_frame_equal(both.transform(test), alone.transform(test))
     assert both.transductive == alone.transductive == ["count_item"]
-
-
-def test_cross_fit_gives_back_the_library_that_came_in():
-    arrow, fs = pa.Table.from_pandas(frame(12)), ff.FeatureSet([ff.TargetEncode("item", "clicked")], key="id")
-    for data in (arrow, Table.read(arrow), pytest.importorskip("polars").from_arrow(arrow)):
-        for train, valid in fs.cross_fit(data, [0, 1] * 6):
-            assert type(train) is type(valid) is type(data)
-            assert len(train) == len(valid) == 6
 
 
 def test_a_clone_keeps_what_several_generators_share():

@@ -103,12 +103,6 @@ def test_histograms_equal_numpy(data):
         close([made[f"hist{b}_x__g"][i] for b in range(3)], counts / max(len(x), 1))
 
 
-def test_a_histogram_of_everything():
-    frame = pd.DataFrame({"g": 1, "x": [-math.inf, -1.0, 0.0, 5.0, math.inf]})
-    made = ff.GroupStats("x", by="g", stats="histogram", bins=[-math.inf, 0, math.inf]).fit_transform(frame)
-    assert made.iloc[0][["hist0_x__g", "hist1_x__g"]].tolist() == [0.4, 0.6]
-
-
 @given(rows, st.integers(1, 3), st.booleans())
 def test_picked_values_equal_a_loop(data, nth, last):
     frame = frame_of(data)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
-from fastrec.features import Diff, Ewm, FeatureSet, Lag, PctChange, Rolling, TimeSince
+from fastrec.features import CumCount, Diff, Ewm, FeatureSet, Lag, PctChange, Rolling, TimeSince
 from fastrec.features.lagged import positive, seconds_in
 from fastrec.table import Table
 from tests.features.frames import of_rows, plain
@@ -207,6 +207,7 @@ LOOKING_BACK = [
     *(cls("x", **PLACE, horizon=horizon) for cls in (Lag, Diff, PctChange) for horizon in (None, 40)),
     *(Rolling("x", STATS, **PLACE, window=window, closed=closed) for window in (3, "40s") for closed in CLOSED),
     Ewm("x", half_life=[2, "9s"], **PLACE),
+    CumCount(**PLACE),
     *(TimeSince("x", **PLACE, first=first) for first in (False, True)),
 ]
 

@@ -221,24 +221,6 @@ def test_a_set_that_leaks_is_named_with_its_generator(name):
     assert noted == (["count_item"] if "order" in options else [])
 
 
-def folded(df, *, prior_too):
-    parts = []
-    for k, inside in df.groupby("fold"):
-        rest = df[df["fold"] != k]
-        prior = (rest if prior_too else df)["clicked"].mean()
-        stats = rest.groupby("item")["clicked"].agg(["sum", "count"])
-        rates = (stats["sum"] + 5 * prior) / (stats["count"] + 5)
-        parts.append(inside["item"].map(rates).fillna(prior))
-    return df.assign(rate=pd.concat(parts), price2=df["price"] ** 2)
-
-
-def test_outer_fold_targets_in_a_functions_prior_are_named():
-    report = ff.check_leakage(lambda d: folded(d, prior_too=False), clicks(), "clicked", folds="fold")
-    assert ("rate", "outer fold") in kinds(report)
-    assert report.columns == ["rate"]
-    assert ff.check_leakage(lambda d: folded(d, prior_too=True), clicks(), "clicked", folds="fold").ok
-
-
 class LeakyPrior(ff.TargetEncode):
     """A target encoding whose prior is the mean over all rows, whichever are to be kept out."""
 

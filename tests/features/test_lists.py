@@ -202,8 +202,3 @@ def test_values_of_any_type(kind, rows, values, expected):
     feature = MultiHot("x", values=values)
     made = feature.fit_transform(frame(rows, kind))
     assert [list(r) for r in zip(*(made[n].to_pylist() for n in feature.outputs))] == expected
-
-
-def test_vectors_too_and_a_name():
-    made = MultiHot("x", max_size=2, name="v").fit_transform({"x": np.array([[1, 2], [2, 3], [2, 2]])})
-    assert np.stack(made["v_multihot"]).tolist() == [[1, 1], [1, 0], [1, 0]]

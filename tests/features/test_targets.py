@@ -95,6 +95,7 @@ def test_what_looks_strictly_before_a_row_does_not_find_it_in_the_history(featur
         ff.CumStat("y", by="user", stats="smaller"),
         ff.Lag("t", by="y"),
         ff.Lag("t", by="user", order="y"),
+        ff.RowFunction(lambda y: y, "y", "cheat"),
     ],
     ids=repr,
 )

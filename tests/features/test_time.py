@@ -204,11 +204,6 @@ def test_numbers_on_a_circle_of_any_length(numbers, period):
     check(made, f"x_{period:.15g}", [math.fmod(x, period) / period for x in numbers])
 
 
-def test_periods_that_differ_have_names_that_differ():
-    assert Cyclic("t", 365.2425).outputs != Cyclic("t", 365.24219).outputs
-    assert Cyclic("t", 24).outputs == Cyclic("t", 24.0).outputs == ["t_24_sin", "t_24_cos"]
-
-
 def test_hours_of_one_sine_have_its_bits():
     frame = pd.DataFrame({"t": pd.date_range("2026-01-01", periods=24, freq="h")})
     made = Cyclic("t", "hour").fit_transform(frame)

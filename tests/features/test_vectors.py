@@ -176,10 +176,3 @@ def test_transform_needs_the_row_keys_alone():
     assert feature.fit_only == ["user", "w"]
     assert SvdEncode("item", "user", scope="all").fit_only == []
     assert SvdEncode("item", "item").fit_only == []
-
-
-def test_keys_are_told_apart_to_64_bits_and_words_with_nul():
-    table = pa.table({"item": pa.array([2**53, 2**53 + 1]), "user": ["a", "a\x00"]})
-    made = SvdEncode("item", "user", dims=2).fit_transform(table)
-    rows = np.stack([made["svd0_item__user"].to_numpy(), made["svd1_item__user"].to_numpy()], 1)
-    np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-12)
