@@ -19,7 +19,7 @@ from fastrec.features._engine.folds import row_folds
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped
 from fastrec.features.columns import as_list
 from fastrec.table import Keys, Table
-from tests.features.examples import EXAMPLES, NOT_NUMBERS
+from tests.features.examples import EXAMPLES
 from tests.features.frames import MAKERS, columns, names_of, rows, tables, to_arrow, to_pandas, to_polars, to_table
 
 CLASSES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n), type) and issubclass(c, Feature)}
@@ -392,13 +392,29 @@ def test_a_missing_column_is_named(make):
         feature.fit(to_pandas(columns()).drop(columns=name), tables=tables())
 
 
-@pytest.mark.parametrize("feature", NOT_NUMBERS, ids=lambda f: type(f).__name__)
-def test_text_where_a_number_is_needed_names_generator_column_and_row(feature):
-    with pytest.raises(FastrecError) as caught:
-        feature.fit_transform(to_pandas(columns()))
-    assert type(feature).__name__ in str(caught.value)
-    assert (caught.value.column, caught.value.row) == ("other", 0)
-    assert caught.value.remedy
+NO_TEXT = {"price", "clicks", "views", "z", "when", "y", "time", "tags", "vec"}
+ANY_KIND = {"Categorify", "CountEncode", "Cross", "HashEncode", "NaNPattern", "NUnique", "RankByCount", "TextSvd"}
+
+
+def of_text(feature):
+    """``feature`` with a column of text in place of one of another kind, for each it reads."""
+    params = {n: v for n, v in feature.get_params().items() if not isinstance(v, dict)}
+    if not (feature.table_inputs or hasattr(feature, "function") or params.get("classes")):
+        for parameter, value in params.items():
+            for i in [i for i, c in enumerate(as_list(value)) if c in feature.sources and c in NO_TEXT]:
+                given = [*as_list(value)[:i], "other", *as_list(value)[i + 1 :]]
+                yield type(feature)(**params | {parameter: "other" if isinstance(value, str) else given})
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_text_in_place_of_other_values_names_generator_column_and_row(name):
+    made, found = [feature for make in EXAMPLES[name] for feature in of_text(make())], []
+    for feature in made:
+        try:
+            feature.fit_transform(to_pandas(columns()), key="row")
+        except FastrecError as error:
+            found.append((name in str(error), error.column, error.row, bool(error.remedy)))
+    assert set(found) == ({(True, "other", 0, True)} if made and name not in ANY_KIND else set())
 
 
 def ordered(feature):

@@ -130,21 +130,3 @@ ENCODERS = [
         ff.CountEncode(ff.Cross("item", "city")),
     ],
 ]
-
-NOT_NUMBERS = [
-    ff.Combine("price", "+", "other"),
-    ff.Cyclic("other", 7),
-    ff.Cyclic("other", "hour"),
-    ff.Diff("other"),
-    ff.GroupStats("other", by="city"),
-    ff.GroupRank("other", by="city"),
-    ff.GroupPick("price", by="city", order="other"),
-    ff.TargetEncode("city", "other"),
-    ff.BayesianRate("other", "views"),
-    ff.Bucketize("other", [1]),
-    ff.Where("price", "other"),
-    ff.CumStat("other", by="city"),
-    ff.History("user", order="other"),
-    ff.Lag("price", order="other"),
-    ff.LastKnown("price", by="user", order="other"),
-]

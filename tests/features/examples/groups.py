@@ -80,14 +80,3 @@ ENCODERS = [
     ],
     [ff.Collect(ff.TargetEncode("item", "y"), by="user", order="t")],
 ]
-
-NOT_NUMBERS = [
-    ff.GroupStats("other", by="city", stats=["nunique", "median"]),
-    ff.GroupStats("price", by="city", stats="first", order="other"),
-    ff.DeviationFromGroup("other", by="city"),
-    ff.Neighbours("other", by="city", what="diff_next"),
-    ff.Neighbours("other", by="city", what="above"),
-    ff.LastAction("user", order="other", action="city"),
-    ff.Collect("price", by="user", order="other"),
-    ff.CoVisit("item", by="user", order="other"),
-]

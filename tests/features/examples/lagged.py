@@ -53,14 +53,3 @@ ENCODERS = [
     [ff.Rolling(ff.TargetEncode("item", "y"), ["mean", "std"], by="user", order="t", window="3s")],
     [ff.Ewm(ff.TargetEncode("item", "y"), half_life=2, by="user", order="t")],
 ]
-
-NOT_NUMBERS = [
-    ff.Ewm("other", half_life=2),
-    ff.PctChange("other"),
-    ff.Rolling("other", window=2),
-    ff.TimeSince("other", order="when"),
-    ff.Lag("price", order="other", horizon=1),
-    ff.Rolling("price", order="other", window="1s"),
-    ff.Ewm("price", order="other", half_life="1s"),
-    ff.TimeSince(order="other"),
-]

@@ -70,13 +70,3 @@ ENCODERS = [
         )
     ],
 ]
-
-NOT_NUMBERS = [
-    ff.ListLength("other"),
-    ff.ListSlice("other", 1),
-    ff.MultiHot("other"),
-    ff.SvdEncode("item", "user", weight="other"),
-    ff.TfIdfSimilarity("tags", "other"),
-    ff.VectorColumns("other"),
-    ff.VectorColumns(["z", "other"], name="two"),
-]

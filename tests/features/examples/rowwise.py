@@ -99,17 +99,3 @@ ENCODERS = [
     [ff.RowStats([ff.TargetEncode("item", "y"), "price"], ["mean", "nunique"])],
     [ff.HashEncode(ff.TargetEncode("item", "y"), 50), ff.RoundTo(ff.TargetEncode("item", "y"), 0.25)],
 ]
-
-NOT_NUMBERS = [
-    ff.Bucketize("other", quantiles=3),
-    ff.Clip("other"),
-    ff.Clip("other", 0, 1),
-    ff.DatePart("other"),
-    ff.Digits("other"),
-    ff.FillMissing("other"),
-    ff.FillMissing("other", "constant"),
-    ff.Log1p("other"),
-    ff.Normalize("other"),
-    ff.RoundTo("other", 5),
-    ff.RowStats(["price", "other"]),
-]

@@ -65,12 +65,3 @@ ENCODERS = [
     [ff.TargetEncode("item", "y", classes=[0, 1], stats=["mean", "woe"])],
     [ff.BayesianRate(ff.TargetEncode("item", "y", stats="count"), "t", weight=None)],
 ]
-
-NOT_NUMBERS = [
-    ff.CumTarget("city", "other", order="when"),
-    ff.CumTarget("city", "y", order="other"),
-    ff.CumTarget("city", "y", order="when", weight="other"),
-    ff.CumCount("user", order="other"),
-    ff.BayesianRate("clicks", "other", weight=None),
-    ff.TargetEncode("city", "other", stats="woe"),
-]
