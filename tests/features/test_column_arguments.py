@@ -91,12 +91,6 @@ def test_the_remedy_for_two_encodings_of_one_column_can_be_had():
     assert [both["light"].tolist(), both["te_a__y"].tolist()] == alone
 
 
-def test_one_generator_that_makes_a_column_twice_is_not_called_two():
-    for feature, name in ((ff.CountEncode(["a", "a"]), "count_a"), (ff.Lag("a", n=[1, 1]), "lag1_a")):
-        with pytest.raises(DataError, match=f"{type(feature).__name__} makes the column '{name}' twice"):
-            ff.FeatureSet([feature])
-
-
 @pytest.mark.parametrize(("name", "i"), PLACES)
 def test_another_name_helps_wherever_it_is_advised(name, i):
     one, other = EXAMPLES[name][i](), EXAMPLES[name][i]()

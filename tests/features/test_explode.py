@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import Collect, Explode, FeatureSet, explode
+from fastrec.features import Collect, Explode, explode
 from fastrec.table import Column, Table
 from tests.features.frames import of_rows
 from tests.features.test_contract import column_of
@@ -124,27 +124,6 @@ def test_lists_of_unequal_length_are_named(other):
     assert (caught.value.file, caught.value.column, caught.value.row) == ("train.csv", "prices", 1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"columns": {"x": "id"}},
-        {"columns": "x", "position": "id"},
-        {"columns": "x", "row": "position"},
-        {"columns": {"x": "v", "y": "v"}},
-        {"columns": {"x": "v"}, "numbers": ["v"]},
-    ],
-)
-def test_names_that_collide_or_are_unknown_and_columns_without_lists(options):
-    with pytest.raises(FastrecError, match=r"name|list columns"):
-        explode({"id": [1], "x": ["a|b"], "y": ["c|d"]}, **options)
-    with pytest.raises(FastrecError) as caught:
-        explode({"x": [1, 2]}, "x", file="f.csv")
-    assert (caught.value.file, caught.value.column, caught.value.row) == ("f.csv", "x", 0)
-    for wanted, named in (("y", "'y'"), ([], "no list columns")):
-        with pytest.raises(FastrecError, match=named):
-            explode({"x": ["a"]}, wanted)
-
-
 ROWS = {"id": [7, 8, 9, 10], "items": [["a", None], [], None, ["b"]], "prices": [[1, 2], [], None, [3]]}
 EXPLODED = {"id": [7, 7, 10], "item": ["a", None, "b"], "prices": [1, 2, 3], "position": [1, 2, 1], "r": [0, 0, 3]}
 
@@ -197,20 +176,6 @@ def test_scikit_learns_manners():
     assert feature.get_feature_names_out(["a", "x"]) == ["a", "x", "place"]
     with pytest.raises(FastrecError, match="no_such"):
         feature.set_params(no_such=1)
-
-
-def test_it_is_no_generator_of_a_set_and_names_what_is_wrong():
-    with pytest.raises(FastrecError, match="Explode"):
-        FeatureSet([Explode("x")])
-    with pytest.raises(FastrecError, match="'y'"):
-        Explode("y").fit({"x": ["a"]})
-    with pytest.raises(FastrecError, match="'y'"):
-        Explode("y").transform({"x": ["a"]})
-    with pytest.raises(FastrecError, match="position"):
-        Explode("x").fit({"x": ["a"], "position": [1]})
-    with pytest.raises(FastrecError) as caught:
-        Explode(["x", "y"]).fit_transform(pa.table({"x": [["a"], ["b"]], "y": [["c"], []]}))
-    assert (caught.value.column, caught.value.row) == ("y", 1)
 
 
 rows = st.lists(

@@ -53,21 +53,6 @@ def test_text_arrives_as_text():
     assert made["loud"].astype(object).where(made["loud"].notna(), None).tolist() == ["A", None, "SS"]
 
 
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: RowFunction(lambda x: x[:1], "nights", "made"), "'made': .*1 values for 4 rows"),
-        (lambda: RowFunction(lambda x: 1.0, "nights", "made"), "'made': .*one value for 4 rows"),
-        (lambda: RowFunction(lambda x: (x,), "nights", ["a", "b"]), "1 columns for 2 outputs"),
-        (lambda: feature(inputs="nights", outputs="a", by="user")(lambda x: x[:1]), "1 values for a group of 2 rows"),
-        (lambda: feature(inputs="nights", outputs="a", order="user"), "order"),
-    ],
-)
-def test_a_wrong_number_of_values_or_columns_is_named(make, named):
-    with pytest.raises(DataError, match=named):
-        make().fit_transform(frame())
-
-
 def test_saving_keeps_the_name_of_the_function(tmp_path):
     FeatureSet([functions.total, functions.over_mean]).save(tmp_path / "f")
     again = FeatureSet.load(tmp_path / "f")

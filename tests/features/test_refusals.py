@@ -46,6 +46,15 @@ SAME_WORDS = ff.History("u", order="t", event="k", kinds=["a b", "a_b"], by_kind
 WIDE = pd.DataFrame(np.ones((1, 63))).add_prefix("c")
 TWO = ff.VectorColumns("x").fit(held([1.0, 2.0]))
 CLASSES = {"k": [1, 2, 3], "c": pd.Categorical([None, "no", "maybe"])}
+LISTS = {"id": [1], "x": ["a|b"], "y": ["c|d"]}
+COLLIDING = [{"columns": {"x": "id"}}, {"columns": "x", "position": "id"}, {"columns": "x", "row": "position"}]
+COLLIDING.append({"columns": {"x": "v", "y": "v"}})
+
+
+def found_by(function, outputs="made", **options):
+    return lambda: ff.feature(inputs="t", outputs=outputs, **options)(function).fit_transform(rows(k=["a", "a"]))
+
+
 CLASSES_NAMED = r"classes \('maybe', 'no'\).*classes=\['maybe', 'no'\].*0 and 1"
 # The call, the column and the row that its error names, and words of it.
 REFUSALS = [
@@ -106,6 +115,23 @@ REFUSALS = [
     (past({"log": {"u": [1, 1], "t": [1.0, None]}}), "t", 1, "an order value is missing in the log"),
     (lambda: ff.Pca("x", 1).fit(held([1.0, 2.0])).transform(held([1.0, 2.0, 3.0])), "x", 0, "Pca"),
     (lambda: ff.FeatureSet([SAME_WORDS]), "history_count_a_b", None, "twice"),
+    (lambda: ff.FeatureSet([ff.CountEncode(["x", "x"])]), "count_x", None, "CountEncode makes the column .* twice"),
+    (lambda: ff.FeatureSet([ff.Lag("x", n=[1, 1])]), "lag1_x", None, "Lag makes the column .* twice"),
+    (lambda: ff.FeatureSet([], keep="everything"), None, None, "keep 'everything'"),
+    (lambda: ff.FeatureSet([], keep=["nothing"]).fit_transform(held(1)), "nothing", None, "nothing"),
+    (found_by(lambda x: x[:1]), None, None, "'made': .*1 values for 2 rows"),
+    (found_by(lambda x: 1.0), None, None, "'made': .*one value for 2 rows"),
+    (found_by(lambda x: (x,), ["a", "b"]), None, None, "1 columns for 2 outputs"),
+    (found_by(lambda x: x[:1], by="k"), None, None, "1 values for a group of 2 rows"),
+    (found_by(lambda x: x, order="k"), None, None, "order"),
+    *((lambda given=given: ff.explode(LISTS, **given), None, None, "name") for given in COLLIDING),
+    (lambda: ff.explode(LISTS, {"x": "v"}, numbers=["v"]), None, None, "list columns"),
+    (lambda: ff.explode(LISTS, []), None, None, "no list columns"),
+    (lambda: ff.explode({"x": [1, 2]}, "x", file="f.csv"), "x", 0, "f.csv"),
+    *((lambda do=do: getattr(ff.Explode("y"), do)({"x": ["a"]}), "y", None, "'y'") for do in ("fit", "transform")),
+    (lambda: ff.Explode("x").fit({"x": ["a"], "position": [1]}), None, None, "position"),
+    (lambda: ff.Explode(["x", "y"]).fit_transform({"x": [["a"], ["b"]], "y": [["c"], []]}), "y", 1, "0 elements"),
+    (lambda: ff.FeatureSet([ff.Explode("x")]), None, None, "Explode"),
     (lambda: ff.NaNPattern(ff.matching("c")).fit_transform(WIDE), None, None, "NaNPattern"),
 ]
 
