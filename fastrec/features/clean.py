@@ -70,11 +70,10 @@ class Clip(LearnsColumns):
     Outputs are float64; if the given bounds are whole numbers, columns of integers give int64.
 
     Example:
-        >>> from fastrec.features import Clip
         >>> df = pd.DataFrame({"price": [1.0, 5.0, 999.0]})
-        >>> Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
+        >>> ff.Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
         [2.0, 5.0, 100.0]
-        >>> Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
+        >>> ff.Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
         [1.0, 5.0, 5.0]
     """
 
@@ -154,8 +153,7 @@ class FillMissing(LearnsColumns):
         add_col: add the masks.
 
     Example:
-        >>> from fastrec.features import FillMissing
-        >>> made = FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
+        >>> made = ff.FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
         >>> made[["filled_age", "age_na"]].values.tolist()
         [[20.0, False], [25.0, True], [30.0, False]]
     """
@@ -225,9 +223,8 @@ class Log1p(OfColumns, RowWise):
 
     Example:
         >>> import math
-        >>> from fastrec.features import Log1p
         >>> df = pd.DataFrame({"gain": [0.0, math.e - 1, 1 - math.e]})
-        >>> Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
+        >>> ff.Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
         [0.0, 1.0, -1.0]
     """
 
@@ -265,8 +262,7 @@ class Normalize(LearnsColumns):
     Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
     Example:
-        >>> from fastrec.features import Normalize
-        >>> Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
+        >>> ff.Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
         [-1.0, 1.0]
     """
 

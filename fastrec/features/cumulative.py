@@ -28,9 +28,8 @@ class CumStat(OfColumns, Grouped):
             ``smaller``: the number of earlier values below the row's (NaN if it is missing).
 
     Example:
-        >>> from fastrec.features import CumStat
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
-        >>> CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
+        >>> ff.CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
         [nan, 30.0, 10.0]
     """
 
@@ -125,9 +124,8 @@ class LastKnown(OfColumns, Grouped):
         ahead: take the next known value in later rows instead (the future, if rows are ordered by time).
 
     Example:
-        >>> from fastrec.features import LastKnown
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30.0, None, 20.0]})
-        >>> LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
+        >>> ff.LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
         [nan, 30.0, 30.0]
     """
 
@@ -172,9 +170,8 @@ class CumCount(Grouped):
         order: the columns that order a group's rows, ties by row number; None: the order of the frame.
 
     Example:
-        >>> from fastrec.features import CumCount
         >>> df = pd.DataFrame({"user": [1, 2, 1, 1], "day": [3, 1, 1, 2]})
-        >>> CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
+        >>> ff.CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
         [2, 0, 0, 1]
     """
 

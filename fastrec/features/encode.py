@@ -37,9 +37,8 @@ class Categorify(OfColumns, Fitted):
         unseen: give unseen values the code ``#unseen#`` instead of 0.
 
     Example:
-        >>> from fastrec.features import Categorify
         >>> df = pd.DataFrame({"tags": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
-        >>> codes = Categorify("tags", min_count=2)
+        >>> codes = ff.Categorify("tags", min_count=2)
         >>> [list(map(int, row)) for row in codes.fit_transform(df)["code_tags"]]
         [[2], [2, 1], [1, 3], [3]]
         >>> codes.vocabs["tags"].classes
@@ -235,8 +234,7 @@ class HashEncode(OfColumns, RowWise):
     Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
 
     Example:
-        >>> from fastrec.features import HashEncode
-        >>> HashEncode("city", 100).fit_transform(pd.DataFrame({"city": ["x", "y", "x", None]}))["hash_city"].tolist()
+        >>> ff.HashEncode("city", 100).fit_transform(pd.DataFrame({"city": [*"xyx", None]}))["hash_city"].tolist()
         [73, 5, 73, 0]
     """
 
@@ -318,9 +316,8 @@ class RankByCount(KeyCounts):
             by key (``ordinal``).
 
     Example:
-        >>> from fastrec.features import RankByCount
         >>> df = pd.DataFrame({"city": ["x", "y", "z", "z", None]})
-        >>> RankByCount("city").fit_transform(df)["countrank_city"].tolist()
+        >>> ff.RankByCount("city").fit_transform(df)["countrank_city"].tolist()
         [2, 2, 1, 1, 0]
     """
 
@@ -352,13 +349,12 @@ class CountEncode(KeyCounts):
         normalise: return ``count / rows``, with all rows (of the group), including those without a key.
 
     Example:
-        >>> from fastrec.features import CountEncode
         >>> df = pd.DataFrame({"city": ["x", "y", "x", None], "user": [1, 1, 1, 2]})
-        >>> CountEncode("city").fit_transform(df)["count_city"].tolist()
+        >>> ff.CountEncode("city").fit_transform(df)["count_city"].tolist()
         [2, 1, 2, 0]
-        >>> CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
+        >>> ff.CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
         [0.5, 0.25, 0.5, 0.0]
-        >>> CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
+        >>> ff.CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
         [2, 1, 2, 0]
     """
 
@@ -404,9 +400,8 @@ class NaNPattern(OfColumns, RowWise):
         name: the output's name.
 
     Example:
-        >>> from fastrec.features import NaNPattern
         >>> df = pd.DataFrame({"age": [None, 30.0, None], "city": [None, "x", "y"]})
-        >>> NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
+        >>> ff.NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
         [3, 0, 1]
     """
 

@@ -49,8 +49,7 @@ def explode(
         DataError: lists of a row differ in length, an element of ``numbers`` is no number, or a name is repeated.
 
     Example:
-        >>> from fastrec.features import explode
-        >>> rows = explode({"id": [7, 8], "items": ["a|b", "c"]}, {"items": "item"})
+        >>> rows = ff.explode({"id": [7, 8], "items": ["a|b", "c"]}, {"items": "item"})
         >>> rows.to_arrow().to_pydict()
         {'id': [7, 7, 8], 'item': ['a', 'b', 'c'], 'position': [1, 2, 1]}
     """
@@ -75,9 +74,8 @@ class Explode(Parameters):
         numbers: the columns (old names) whose elements are parsed as float64.
 
     Example:
-        >>> from fastrec.features import Explode
         >>> df = pd.DataFrame({"id": [7, 8], "items": ["a|b", "c"]})
-        >>> Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
+        >>> ff.Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
         [[7, 'a', 1], [7, 'b', 2], [8, 'c', 1]]
     """
 
@@ -227,9 +225,8 @@ class Collect(OfColumns, Grouped):
         max_len: the largest length of a list.
 
     Example:
-        >>> from fastrec.features import Collect
         >>> df = pd.DataFrame({"user": [1, 1, 2, 1], "t": [1, 2, 2, 3], "item": ["a", "b", "c", "d"]})
-        >>> [list(v) for v in Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]
+        >>> [list(v) for v in ff.Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]
         [[], ['a'], [], ['a', 'b']]
     """
 

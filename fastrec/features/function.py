@@ -28,8 +28,7 @@ class RowFunction(_Function, RowWise):
         columns: the name(s) of the outputs.
 
     Example:
-        >>> from fastrec.features import RowFunction
-        >>> double = RowFunction(lambda price: 2 * price, "price", "twice")
+        >>> double = ff.RowFunction(lambda price: 2 * price, "price", "twice")
         >>> double.fit_transform(pd.DataFrame({"price": [1, 2]}))["twice"].tolist()
         [2.0, 4.0]
     """
@@ -61,8 +60,7 @@ class GroupFunction(_Function, Grouped):
         uses_future: whether a row's value depends on later rows.
 
     Example:
-        >>> from fastrec.features import GroupFunction
-        >>> share = GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
+        >>> share = ff.GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
         >>> df = pd.DataFrame({"list": [1, 2, 1], "price": [1.0, 5.0, 3.0]})
         >>> share.fit_transform(df)["share"].tolist()
         [0.25, 1.0, 0.75]
@@ -133,11 +131,10 @@ def feature(
         A decorator that returns a ``RowFunction`` or a ``GroupFunction``.
 
     Example:
-        >>> from fastrec.features import FeatureSet, feature
-        >>> @feature(inputs=["price", "nights"], outputs="total")
+        >>> @ff.feature(inputs=["price", "nights"], outputs="total")
         ... def total(price, nights):
         ...     return price * nights
-        >>> FeatureSet([total]).fit_transform(pd.DataFrame({"price": [50.0], "nights": [3]}))["total"].tolist()
+        >>> ff.FeatureSet([total]).fit_transform(pd.DataFrame({"price": [50.0], "nights": [3]}))["total"].tolist()
         [150.0]
     """
     if by is None and order is not None:

@@ -54,10 +54,9 @@ class History(Grouped):
         sums: number columns to sum over the events.
 
     Example:
-        >>> from fastrec.features import History
         >>> log = pd.DataFrame({"user": [1, 1, 1], "item": ["a", "b", "a"], "t": [1, 2, 3]})
         >>> rows = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [3, 9]})
-        >>> h = History(["user", "item"], order="t", table="log", stats=["count", "since", "is_last"], name="seen")
+        >>> h = ff.History(["user", "item"], order="t", table="log", stats=["count", "since", "is_last"], name="seen")
         >>> h.fit_transform(rows, tables={"log": log})[["seen_count", "seen_since", "seen_is_last"]].values.tolist()
         [[1.0, 2.0, 0.0], [1.0, 7.0, 0.0]]
     """
@@ -201,9 +200,8 @@ class LastAction(Grouped):
         name: a prefix of the outputs' names.
 
     Example:
-        >>> from fastrec.features import LastAction
         >>> df = pd.DataFrame({"user": [1, 1, 1], "t": [1, 4, 9], "kind": ["search", "click", "buy"]})
-        >>> made = LastAction("user", order="t", action="kind").fit_transform(df)
+        >>> made = ff.LastAction("user", order="t", action="kind").fit_transform(df)
         >>> made[["last1_kind__user", "since_last1_kind__user"]].values.tolist()[1:]
         [['search', 3.0], ['click', 5.0]]
     """
@@ -262,11 +260,10 @@ class TimeSince(KeepsRows):
         first: take the first such row instead.
 
     Example:
-        >>> from fastrec.features import TimeSince
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "t": [10, 15, 22, 11], "bought": [True, False, False, True]})
-        >>> TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
+        >>> ff.TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
         [nan, 5.0, 12.0, nan]
-        >>> TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
+        >>> ff.TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
         [nan, 5.0, 7.0, nan]
     """
 
