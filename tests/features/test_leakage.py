@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -288,13 +289,6 @@ def pandas_pipeline(d):
     )
 
 
-def polars_pipeline(d):
-    pl = pytest.importorskip("polars")
-    return d.with_columns(
-        rate=pl.col("clicked").mean().over("item"), lag=pl.col("price").shift(1), up=pl.col("item").str.to_uppercase()
-    )
-
-
 def arrow_pipeline(d):
     return pa.Table.from_pandas(pandas_pipeline(d.to_pandas()), preserve_index=False)
 
@@ -305,7 +299,7 @@ def made_of(d):
 
 LIBRARIES = {
     "pandas": (pandas_pipeline, pd.DataFrame),
-    "polars": (polars_pipeline, lambda data: pytest.importorskip("polars").DataFrame(data)),
+    "polars": (lambda d: pl.from_pandas(pandas_pipeline(d.to_pandas())), pl.DataFrame),
     "pyarrow": (arrow_pipeline, pa.table),
     "batch": (arrow_pipeline, pa.RecordBatch.from_pydict),
     "dict": (lambda d: {**d, **made_of(d)}, lambda data: {n: np.array(v) for n, v in data.items()}),

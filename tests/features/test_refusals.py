@@ -42,6 +42,7 @@ def past(log, **options):
     return lambda: ff.History("u", order="t", table="log", **options).fit_transform({"u": [1], "t": [3.0]}, tables=log)
 
 
+UNLISTED = ff.Combine(ff.TargetEncode("k", "y"), "-", ff.TargetEncode("k", "y", smooth=1), name="both")
 SAME_WORDS = ff.History("u", order="t", event="k", kinds=["a b", "a_b"], by_kind=True)
 WIDE = pd.DataFrame(np.ones((1, 63))).add_prefix("c")
 TWO = ff.VectorColumns("x").fit(held([1.0, 2.0]))
@@ -118,6 +119,16 @@ REFUSALS = [
     (lambda: ff.FeatureSet([ff.CountEncode(["x", "x"])]), "count_x", None, "CountEncode makes the column .* twice"),
     (lambda: ff.FeatureSet([ff.Lag("x", n=[1, 1])]), "lag1_x", None, "Lag makes the column .* twice"),
     (lambda: ff.FeatureSet([], keep="everything"), None, None, "keep 'everything'"),
+    (lambda: ff.FeatureSet([]).set_params(no_such=1), None, None, "no_such"),
+    (lambda: ff.FeatureSet([], folds=1), None, None, "folds"),
+    (lambda: ff.FeatureSet([ff.CountEncode]), None, None, "CountEncode is not a generator"),
+    (lambda: ff.FeatureSet(["x"]), None, None, "'x' is not a generator"),
+    (lambda: ff.FeatureSet(5), None, None, "5 is not a generator"),
+    (lambda: ff.FeatureSet([ff.CountEncode("x"), ff.CountEncode(["x"])]), "count_x", None, "two generators make"),
+    (lambda: ff.FeatureSet([UNLISTED]), "te_k__y", None, "two generators make"),
+    (lambda: ff.FeatureSet([ff.CountEncode("x")]).fit("nothing-*.parquet"), None, None, "no such file"),
+    (lambda: ff.FeatureSet([], cache=3), None, None, "no cache"),
+    (lambda: ff.FeatureCache(max_bytes=-1), None, None, "max_bytes"),
     (lambda: ff.FeatureSet([], keep=["nothing"]).fit_transform(held(1)), "nothing", None, "nothing"),
     (found_by(lambda x: x[:1]), None, None, "'made': .*1 values for 2 rows"),
     (found_by(lambda x: 1.0), None, None, "'made': .*one value for 2 rows"),

@@ -244,12 +244,10 @@ def test_it_is_scikit_learns(train, new):
 def test_blocks_of_rows_change_nothing(pairs, size):
     feature = TfIdfSimilarity("a", "b").fit(tfidf_frame(pairs))
     expected = feature.transform(tfidf_frame(pairs))["tfidf_a__b"].to_numpy()
-    before, limits.TFIDF_ELEMENTS = limits.TFIDF_ELEMENTS, size
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "TFIDF_ELEMENTS", size)
         found = feature.transform(tfidf_frame(pairs))["tfidf_a__b"].to_numpy()
-        np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
-    finally:
-        limits.TFIDF_ELEMENTS = before
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
 
 
 def test_a_word_of_hidden_rows_alone_is_unseen():
