@@ -159,19 +159,17 @@ class CoVisit(Fitted):
         # Ties in the order are broken by item and weight, so that the result does not depend on the order of rows.
         kinds = [] if self.weights is None else [torch.unique(weight, return_inverse=True)[1]]
         groups = Groups.of(by[rows], *order, codes, *kinds)
+        since = order[0] - (order[0].min() if len(order[0]) else 0)
+        seconds = since.double() / UNITS_PER_SECOND[events[as_list(self.order)[0]].unit or "s"]
         pairs = near_pairs(
             groups, *(groups.sort(v) for v in (codes, cell, weight)),
-            groups.sort(self._seconds(events, order[0])) if self.half_life is not None else None, window=self.window,
+            None if self.half_life is None else groups.sort(seconds), window=self.window,
             half_life=self.half_life or 1.0, size=(len(items), count * self.folds),
         )  # fmt: skip
         return {"items": items, "own": own, "groups": torch.unique(group), **pairs}
 
     def _log(self) -> Table | None:
         return None if self.table is None else self.context.table(self.table, wanted_by="CoVisit")
-
-    def _seconds(self, events: Table, order: torch.Tensor) -> torch.Tensor:
-        first = order.min() if len(order) else 0
-        return (order - first).double() / UNITS_PER_SECOND[events[as_list(self.order)[0]].unit or "s"]
 
     def _weights(self, events: Table) -> torch.Tensor:
         if self.weights is None:
