@@ -121,7 +121,7 @@ class Feature(Parameters, ABC):
         if cls.__module__.startswith("fastrec.features."):
             GENERATORS[cls.__name__] = cls
             if "Args:" in (cls.__doc__ or ""):
-                cls.__doc__ = _with_shared_arguments(cls)
+                cls.__doc__ = with_shared_arguments(cls)
 
     @property
     def sources(self) -> list[Col]:
@@ -441,7 +441,8 @@ _SHARED = {
 }
 
 
-def _with_shared_arguments(cls: type[Feature]) -> str:
+def with_shared_arguments(cls: type[Feature]) -> str:
+    """Return a class's docstring with the arguments that many generators share, where it tells of none."""
     text = inspect.cleandoc(cls.__doc__) + "\n"
     at = text.index("Args:\n") + len("Args:\n")
     for name in declared_parameters(cls):
