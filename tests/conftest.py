@@ -20,7 +20,7 @@ if os.environ.get("FASTREC_DEVICE", "").startswith(standin.NAME):
 
 # The same examples in every run, so that a change is accepted or refused for what it changes;
 # HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second fails none.
-slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+slow = {"deadline": None, "max_examples": 50, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeat", derandomize=True, **slow)
 settings.register_profile("search", **slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -119,6 +120,8 @@ class Feature(Parameters, ABC):
         super().__init_subclass__(**options)
         if cls.__module__.startswith("fastrec.features."):
             GENERATORS[cls.__name__] = cls
+            if "Args:" in (cls.__doc__ or ""):
+                cls.__doc__ = with_shared_arguments(cls)
 
     @property
     def sources(self) -> list[Col]:
@@ -318,11 +321,7 @@ class Fitted(Feature):
     ) -> dict[str, Column]:
         """Return the output columns of training rows, each from the cells that its cell does not exclude.
 
-        Args:
-            table: training rows.
-            state: statistics by cell.
-            cells: the rows' cells.
-            excluded: bool ``[cells, cells]``, True if rows in the cell of that row must not see the cell of the column.
+        ``excluded``: bool ``[cells, cells]``, True if rows in the cell of that row must not see the cell of the column.
         """
         if not bool(excluded.any()):
             return self.compute_from(table, state)
@@ -429,6 +428,30 @@ def _choices(init: Callable[..., None]) -> dict[str, tuple[Any, ...]]:
         if parts and all(p is NoneType or get_origin(p) is Literal for p in parts):
             found[name] = tuple(dict.fromkeys(v for p in parts for v in (get_args(p) or [None])))
     return found
+
+
+# Arguments of many generators: docstrings that leave them out get these lines.
+_SHARED = {
+    "cols": "number columns, or generators.",
+    "by": "the columns of the group.",
+    "order": "the columns that order a group's rows, ties by row number; None: the order of the frame.",
+    "scope": "``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).",
+    "table": "the name of the log in ``tables``; None: the frame's rows are the events.",
+    "name": "the outputs' first word.",
+}
+
+
+def with_shared_arguments(cls: type[Feature]) -> str:
+    """Return a class's docstring with the arguments that many generators share, where it tells of none."""
+    text = inspect.cleandoc(cls.__doc__) + "\n"
+    at = text.index("Args:\n") + len("Args:\n")
+    for name in declared_parameters(cls):
+        said = re.search(rf"^    (?:\w+, )*{name}(?:, \w+)*: .*\n(?:     .*\n)*", text, re.MULTILINE)
+        if said is None and name in _SHARED:
+            text = f"{text[:at]}    {name}: {_SHARED[name]}\n{text[at:]}"
+            at = text.index("\n", at) + 1
+        at = at if said is None else said.end()
+    return text
 
 
 @cache

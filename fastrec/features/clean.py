@@ -63,21 +63,17 @@ class Clip(LearnsColumns):
     training values stays unchanged. If a bound is given, no fit is needed.
 
     Args:
-        cols: number columns, or generators.
         low: the lower bound, in the columns' unit (seconds since 1970 for times); None with ``high``: open.
         high: the upper bound; None with ``low``: open.
         quantiles: the shares of training values at the learned bounds.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Outputs are float64; if the given bounds are whole numbers, columns of integers give int64.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Clip
         >>> df = pd.DataFrame({"price": [1.0, 5.0, 999.0]})
-        >>> Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
+        >>> ff.Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
         [2.0, 5.0, 100.0]
-        >>> Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
+        >>> ff.Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
         [1.0, 5.0, 5.0]
     """
 
@@ -151,17 +147,13 @@ class FillMissing(LearnsColumns):
     its columns in place.
 
     Args:
-        cols: number columns, or generators.
         strategy: ``'median'`` (the mean of the middle two for an even number of values), ``'mean'`` (without infinite
             values), ``'mode'`` (the smallest if there are several) or ``'constant'``, all of the training rows.
         value: the constant, also for columns without training values: a number, or column → number (0 if not named).
         add_col: add the masks.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import FillMissing
-        >>> made = FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
+        >>> made = ff.FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
         >>> made[["filled_age", "age_na"]].values.tolist()
         [[20.0, False], [25.0, True], [30.0, False]]
     """
@@ -224,7 +216,6 @@ class Log1p(OfColumns, RowWise):
     A value of -1 or less raises an error that names its row, unless ``signed`` is set.
 
     Args:
-        cols: number columns, or generators.
         signed: return ``sign(x)·log(1 + |x|)``, which is defined everywhere and the same for ``x ≥ 0``.
 
     Source: the signed form is the "log-modulus" transformation of John and Draper 1980, "An alternative family of
@@ -232,10 +223,8 @@ class Log1p(OfColumns, RowWise):
 
     Example:
         >>> import math
-        >>> import pandas as pd
-        >>> from fastrec.features import Log1p
         >>> df = pd.DataFrame({"gain": [0.0, math.e - 1, 1 - math.e]})
-        >>> Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
+        >>> ff.Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
         [0.0, 1.0, -1.0]
     """
 
@@ -269,14 +258,11 @@ class Normalize(LearnsColumns):
 
     Args:
         cols: number columns, or generators; masks of ``FillMissing`` are not scaled.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Normalize
-        >>> Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
+        >>> ff.Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
         [-1.0, 1.0]
     """
 

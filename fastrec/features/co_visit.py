@@ -11,7 +11,7 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import add_spread, hash_keys, key_text, of_codes, sort_keys, sum_by_cell, union_keys
-from fastrec.features._engine.order import Aligned, earlier_events
+from fastrec.features._engine.order import earlier_events
 from fastrec.features.base import Cells, Context, Fitted, Grouped, Names, State, Tensors
 from fastrec.features.columns import as_list, order_keys
 from fastrec.segments import Groups, segment_max
@@ -91,16 +91,13 @@ class CoVisit(Fitted):
         weights: kind → weight, 0 or more; events of other kinds do not count. None: all weigh 1.
         stats: any of ``sum``, ``max`` and ``mean`` of the scores.
         folds: the number of folds of groups.
-        name: the outputs' first word.
 
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-based collaborative filtering recommendation algorithms", §3.1.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CoVisit
         >>> train = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": ["a", "b", "b", "a", "a", "c"]})
         >>> test = pd.DataFrame({"s": [9, 9, 9], "t": [1, 2, 3], "item": ["a", "b", "c"]})
-        >>> made = CoVisit("item", by="s", order="t").fit(train).transform(test)
+        >>> made = ff.CoVisit("item", by="s", order="t").fit(train).transform(test)
         >>> made["covisit_sum"].round(3).tolist()
         [nan, 0.816, 0.577]
     """
@@ -162,19 +159,17 @@ class CoVisit(Fitted):
         # Ties in the order are broken by item and weight, so that the result does not depend on the order of rows.
         kinds = [] if self.weights is None else [torch.unique(weight, return_inverse=True)[1]]
         groups = Groups.of(by[rows], *order, codes, *kinds)
+        since = order[0] - (order[0].min() if len(order[0]) else 0)
+        seconds = since.double() / UNITS_PER_SECOND[events[as_list(self.order)[0]].unit or "s"]
         pairs = near_pairs(
             groups, *(groups.sort(v) for v in (codes, cell, weight)),
-            groups.sort(self._seconds(events, order[0])) if self.half_life is not None else None, window=self.window,
+            None if self.half_life is None else groups.sort(seconds), window=self.window,
             half_life=self.half_life or 1.0, size=(len(items), count * self.folds),
         )  # fmt: skip
         return {"items": items, "own": own, "groups": torch.unique(group), **pairs}
 
     def _log(self) -> Table | None:
         return None if self.table is None else self.context.table(self.table, wanted_by="CoVisit")
-
-    def _seconds(self, events: Table, order: torch.Tensor) -> torch.Tensor:
-        first = order.min() if len(order) else 0
-        return (order - first).double() / UNITS_PER_SECOND[events[as_list(self.order)[0]].unit or "s"]
 
     def _weights(self, events: Table) -> torch.Tensor:
         if self.weights is None:
@@ -279,16 +274,13 @@ class JaccardToHistory(Grouped):
         table: the name of the log in ``tables``.
         items: the name of the item table in ``tables``; without it all values are missing. An item's last row counts.
         last: the number of events to look back.
-        name: the outputs' first word.
 
     Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import JaccardToHistory
         >>> log = pd.DataFrame({"user": [1], "item": ["a"], "t": [1]})
         >>> items = pd.DataFrame({"item": ["a", "b"], "tags": [["x", "y"], ["y", "z"]]})
-        >>> j = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+        >>> j = ff.JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
         >>> rows = pd.DataFrame({"user": [1], "item": ["b"], "t": [2]})
         >>> round(float(j.fit_transform(rows, tables={"log": log, "items": items})["jaccard_mean"][0]), 4)
         0.3333
@@ -331,9 +323,18 @@ class JaccardToHistory(Grouped):
         place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
         place[0] = 0
         mine = place[table[self.item].coded().recode(keys.keys)]
-        last, events = Aligned.of(table, log, as_list(self.by), as_list(self.order)).before()
-        touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
-        total, most, count = self._compare(sets, mine, last, events.start, touched)
+        touched = place[log[self.item].coded().recode(keys.keys)]
+        events = earlier_events(table, log, as_list(self.by), as_list(self.order))
+        total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
+        most, count = torch.zeros_like(total), torch.zeros_like(mine)
+        for back in range(1, self.last + 1) if len(log) else ():
+            event = events.back(back)
+            there = torch.where(event >= 0, touched[event.clamp_min(0)], 0)
+            rows = ((mine > 0) & (there > 0)).nonzero().squeeze(1)
+            like = sets.likeness(mine[rows], there[rows])
+            total[rows] += like
+            most[rows] = torch.maximum(most[rows], like)
+            count[rows] += 1
         found = (torch.where(count > 0, v, torch.nan) for v in (total / count.clamp_min(1), most))
         return {n: Column("number", v, name=n) for n, v in zip(self.outputs, found, strict=True)}
 
@@ -347,25 +348,6 @@ class JaccardToHistory(Grouped):
         codes = coded.codes[first : first + len(rows)]
         known = codes > 0  # missing properties do not count
         return _Sets.of(rows[known], codes[known], len(catalogue) + 1, coded.size)
-
-    def _compare(
-        self, sets: _Sets, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return sum, maximum (float64 ``[n]``) and number (int64 ``[n]``) of similarities."""
-        total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
-        most, count = torch.zeros_like(total), torch.zeros_like(mine)
-        if not len(touched):
-            return total, most, count
-        floor = start[last.clamp_min(0)]
-        for back in range(self.last):
-            place = last - back
-            there = touched[place.clamp_min(0)]
-            rows = ((last >= 0) & (place >= floor) & (mine > 0) & (there > 0)).nonzero().squeeze(1)
-            like = sets.likeness(mine[rows], there[rows])
-            total[rows] += like
-            most[rows] = torch.maximum(most[rows], like)
-            count[rows] += 1
-        return total, most, count
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,8 @@ class Selector:
     Combine selectors and names by ``|``, ``&`` and ``-``: ``number() - ['price']``.
     """
 
-    def __init__(self, **how: Any) -> None:
-        self.how = how
+    def __init__(self, *parts: Selector, **how: Any) -> None:
+        self.parts, self.how = parts, how
         self.names_: list[str] | None = None
 
     @property
@@ -46,6 +46,9 @@ class Selector:
 
     def choose(self, table: Table) -> set[str]:
         """Return the names of the matching columns."""
+        if self.parts:
+            a, b = (part.choose(table) for part in self.parts)
+            return {"|": a | b, "&": a & b, "-": a - b}[self.how["what"]]
         if self.how["what"] == "columns":
             return {n for n in self.how["listed"] if table[n] is not None}  # raises for an absent name
         return {n for n in table.names if self._fits(table, n)}
@@ -69,40 +72,26 @@ class Selector:
         return (low is None or count >= low) and (high is None or count <= high)
 
     def __or__(self, other: Selector | str | Sequence[str]) -> Selector:
-        return _Joined("|", self, _as_selector(other))
+        return Selector(self, _as_selector(other), what="|")
 
     def __and__(self, other: Selector | str | Sequence[str]) -> Selector:
-        return _Joined("&", self, _as_selector(other))
+        return Selector(self, _as_selector(other), what="&")
 
     def __sub__(self, other: Selector | str | Sequence[str]) -> Selector:
-        return _Joined("-", self, _as_selector(other))
+        return Selector(self, _as_selector(other), what="-")
 
     def config(self) -> dict[str, Any]:
         """Return the selector and its chosen names as JSON values."""
-        return {"how": self.how, "names": self.names_}
+        return {"how": self.how, "names": self.names_, "parts": [part.config() for part in self.parts]}
 
     def __repr__(self) -> str:
+        if self.parts:
+            return f"({self.parts[0]!r} {self.how['what']} {self.parts[1]!r})"
         if self.how["what"] == "columns":
             return repr(self.how["listed"])
         given = {n: v for n, v in self.how.items() if n != "what" and v not in (None, False)}
         shown = repr(given["pattern"]) if "pattern" in given else ", ".join(f"{n}={v!r}" for n, v in given.items())
         return f"{self.how['what']}({shown})"
-
-
-class _Joined(Selector):
-    def __init__(self, sign: str, first: Selector, second: Selector) -> None:
-        super().__init__(what="joined", sign=sign)
-        self.first, self.second = first, second
-
-    def choose(self, table: Table) -> set[str]:
-        a, b = self.first.choose(table), self.second.choose(table)
-        return {"|": a | b, "&": a & b, "-": a - b}[self.how["sign"]]
-
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "parts": [self.first.config(), self.second.config()]}
-
-    def __repr__(self) -> str:
-        return f"({self.first!r} {self.how['sign']} {self.second!r})"
 
 
 def category(*, min_card: int | None = None, max_card: int | None = None, integers: bool = False) -> Selector:
@@ -114,10 +103,8 @@ def category(*, min_card: int | None = None, max_card: int | None = None, intege
         integers: select columns of integers (ids and codes) too.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CountEncode, category
         >>> df = pd.DataFrame({"city": ["x", "y", "x"], "sex": ["f", "f", "f"], "age": [1.0, 2.0, 3.0]})
-        >>> CountEncode(category(min_card=2)).fit_transform(df).columns.tolist()
+        >>> ff.CountEncode(ff.category(min_card=2)).fit_transform(df).columns.tolist()
         ['city', 'sex', 'age', 'count_city']
     """
     return Selector(what="category", min_card=min_card, max_card=max_card, integers=integers)
@@ -127,10 +114,8 @@ def number() -> Selector:
     """Select columns of numbers, without booleans.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import GroupRank, number
         >>> df = pd.DataFrame({"list": ["a", "a"], "price": [3.0, 2.0], "age": [1, 2]})
-        >>> GroupRank(number(), by="list").fit_transform(df).columns.tolist()
+        >>> ff.GroupRank(ff.number(), by="list").fit_transform(df).columns.tolist()
         ['list', 'price', 'age', 'rank_price__list', 'rank_age__list']
     """
     return Selector(what="number")
@@ -140,10 +125,8 @@ def temporal() -> Selector:
     """Select columns of times.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Diff, temporal
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-02"]), "x": [1, 2]})
-        >>> Diff(temporal()).fit_transform(df)["diff1_t"].tolist()
+        >>> ff.Diff(ff.temporal()).fit_transform(df)["diff1_t"].tolist()
         [nan, 86400.0]
     """
     return Selector(what="temporal")
@@ -156,10 +139,8 @@ def matching(pattern: str) -> Selector:
         pattern: a pattern of ``re.search``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CountEncode, matching
         >>> df = pd.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "age": [3, 4]})
-        >>> CountEncode(matching("_id$")).fit_transform(df).columns.tolist()
+        >>> ff.CountEncode(ff.matching("_id$")).fit_transform(df).columns.tolist()
         ['user_id', 'item_id', 'age', 'count_user_id', 'count_item_id']
     """
     return Selector(what="matching", pattern=pattern)
@@ -167,11 +148,7 @@ def matching(pattern: str) -> Selector:
 
 def selector_from(config: dict[str, Any]) -> Selector:
     """Restore a selector from its ``config()``."""
-    how = config["how"]
-    if how["what"] == "joined":
-        selector: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
-    else:
-        selector = Selector(**how)
+    selector = Selector(*map(selector_from, config["parts"]), **config["how"])
     selector.names_ = config["names"]
     return selector
 

@@ -40,10 +40,8 @@ class Cross(OfColumns, SumsByKey):
         seed: the seed of the hash.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Cross
         >>> df = pd.DataFrame({"a": ["x", "x", "y"], "b": [1, 2, 1]})
-        >>> Cross("a", "b").fit_transform(df)["a_x_b"].tolist()
+        >>> ff.Cross("a", "b").fit_transform(df)["a_x_b"].tolist()
         [1, 2, 3]
     """
 
@@ -138,12 +136,7 @@ class CrossSearch:
         return [Cross(*(self.sources.get(n, n) for n in pair)) for pair in self.kept]
 
     def features(self, target: str | None = None, **options: Any) -> list[TargetEncode]:
-        """Return a target encoding of each pair in ``kept``.
-
-        Args:
-            target: the target column; None: the search's.
-            **options: options of ``TargetEncode``.
-        """
+        """Return a ``TargetEncode`` with these options of each pair in ``kept``; ``target`` None: the search's."""
         return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
 
     def table(self) -> Any:
@@ -211,11 +204,9 @@ def search_crosses(
             ``extend`` with columns not in ``cols``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import search_crosses
         >>> a, b, c = [0, 0, 1, 1] * 50, [0, 1, 0, 1] * 50, [0, 1] * 30 + [1, 0] * 70
         >>> df = pd.DataFrame({"a": a, "b": b, "c": c, "y": [int(i != j) for i, j in zip(a, b)]})
-        >>> search = search_crosses(df, ["a", "b", "c"], "y")
+        >>> search = ff.search_crosses(df, ["a", "b", "c"], "y")
         >>> search.kept, search.features()
         ([('a', 'b')], [TargetEncode(cols=Cross(cols=['a', 'b']), target='y')])
     """

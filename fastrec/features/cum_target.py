@@ -43,10 +43,8 @@ class CumTarget(KeySums):
         target statistics, here in the order of time.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CumTarget
         >>> df = pd.DataFrame({"item": ["a", "b", "a", "a"], "day": [1, 2, 3, 3], "clicked": [1, 0, 0, 1]})
-        >>> ct = CumTarget("item", "clicked", order="day", smooth=1)
+        >>> ct = ff.CumTarget("item", "clicked", order="day", smooth=1)
         >>> ct.fit_transform(df)["cumte_item__clicked"].tolist()
         [0.0, 1.0, 0.75, 0.75]
         >>> ct.transform(pd.DataFrame({"item": ["a", "new"]}))["cumte_item__clicked"].tolist()
@@ -221,14 +219,8 @@ class CumTarget(KeySums):
         return self.wrap(results)
 
     def compute_after(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
-        """Compute values of training rows that continue earlier tables.
-
-        Args:
-            table: training rows, including all rows at each of its values of the first order column.
-            state: the ``collect`` of all earlier rows.
-            cells: cells of ``table``, numbered as the state's.
-            excluded: bool ``[cells, cells]`` with equal rows: the cells that no row sees.
-        """
+        """Compute values of training rows after tables whose merged ``collect`` is ``state``."""
+        # table has all rows at each of its values of the first order column
         keep = ~excluded[0]
         return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))
 

@@ -24,17 +24,12 @@ class CumStat(OfColumns, Grouped):
     """Statistics of the values in earlier rows of the group; missing values do not count.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
         stats: any of ``count`` and ``sum`` (0 without an earlier value), ``mean``, ``min`` and ``max`` (NaN), and
             ``smaller``: the number of earlier values below the row's (NaN if it is missing).
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CumStat
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
-        >>> CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
+        >>> ff.CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
         [nan, 30.0, 10.0]
     """
 
@@ -126,15 +121,11 @@ class LastKnown(OfColumns, Grouped):
 
     Args:
         cols: columns, or generators.
-        by: the columns of the group.
-        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
         ahead: take the next known value in later rows instead (the future, if rows are ordered by time).
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import LastKnown
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30.0, None, 20.0]})
-        >>> LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
+        >>> ff.LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
         [nan, 30.0, 30.0]
     """
 
@@ -179,10 +170,8 @@ class CumCount(Grouped):
         order: the columns that order a group's rows, ties by row number; None: the order of the frame.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CumCount
         >>> df = pd.DataFrame({"user": [1, 2, 1, 1], "day": [3, 1, 1, 2]})
-        >>> CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
+        >>> ff.CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
         [2, 0, 0, 1]
     """
 

@@ -35,14 +35,10 @@ class Categorify(OfColumns, Fitted):
         buckets: hash rare and unseen values into this many codes (1 … buckets); other values follow.
         shared: use one vocabulary for all ``cols``; a text is its name in ``vocabs``.
         unseen: give unseen values the code ``#unseen#`` instead of 0.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        name: the outputs' first word.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Categorify
         >>> df = pd.DataFrame({"tags": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
-        >>> codes = Categorify("tags", min_count=2)
+        >>> codes = ff.Categorify("tags", min_count=2)
         >>> [list(map(int, row)) for row in codes.fit_transform(df)["code_tags"]]
         [[2], [2, 1], [1, 3], [3]]
         >>> codes.vocabs["tags"].classes
@@ -234,14 +230,11 @@ class HashEncode(OfColumns, RowWise):
         cols: key columns of any type, or generators.
         buckets: the number of codes besides 0.
         seed: the seed of the hash.
-        name: the outputs' first word.
 
     Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import HashEncode
-        >>> HashEncode("city", 100).fit_transform(pd.DataFrame({"city": ["x", "y", "x", None]}))["hash_city"].tolist()
+        >>> ff.HashEncode("city", 100).fit_transform(pd.DataFrame({"city": [*"xyx", None]}))["hash_city"].tolist()
         [73, 5, 73, 0]
     """
 
@@ -321,13 +314,10 @@ class RankByCount(KeyCounts):
         cols: key columns, or generators.
         method: keys with equal counts share the best rank (``min``), or a rank without gaps (``dense``), or are ranked
             by key (``ordinal``).
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import RankByCount
         >>> df = pd.DataFrame({"city": ["x", "y", "z", "z", None]})
-        >>> RankByCount("city").fit_transform(df)["countrank_city"].tolist()
+        >>> ff.RankByCount("city").fit_transform(df)["countrank_city"].tolist()
         [2, 2, 1, 1, 0]
     """
 
@@ -355,19 +345,16 @@ class CountEncode(KeyCounts):
     Args:
         cols: key columns, or generators.
         log: return ``log(1 + count)``.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         by: the columns of groups to count in; 0 if one is missing.
         normalise: return ``count / rows``, with all rows (of the group), including those without a key.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import CountEncode
         >>> df = pd.DataFrame({"city": ["x", "y", "x", None], "user": [1, 1, 1, 2]})
-        >>> CountEncode("city").fit_transform(df)["count_city"].tolist()
+        >>> ff.CountEncode("city").fit_transform(df)["count_city"].tolist()
         [2, 1, 2, 0]
-        >>> CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
+        >>> ff.CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
         [0.5, 0.25, 0.5, 0.0]
-        >>> CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
+        >>> ff.CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
         [2, 1, 2, 0]
     """
 
@@ -413,10 +400,8 @@ class NaNPattern(OfColumns, RowWise):
         name: the output's name.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import NaNPattern
         >>> df = pd.DataFrame({"age": [None, 30.0, None], "city": [None, "x", "y"]})
-        >>> NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
+        >>> ff.NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
         [3, 0, 1]
     """
 

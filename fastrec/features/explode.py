@@ -49,16 +49,14 @@ def explode(
         DataError: lists of a row differ in length, an element of ``numbers`` is no number, or a name is repeated.
 
     Example:
-        >>> from fastrec.features import explode
-        >>> rows = explode({"id": [7, 8], "items": ["a|b", "c"]}, {"items": "item"})
+        >>> rows = ff.explode({"id": [7, 8], "items": ["a|b", "c"]}, {"items": "item"})
         >>> rows.to_arrow().to_pydict()
         {'id': [7, 7, 8], 'item': ['a', 'b', 'c'], 'position': [1, 2, 1]}
     """
-    table = Table.read(source)
-    names = dict(columns) if isinstance(columns, Mapping) else {c: c for c in as_list(columns)}
-    _check_names(table.names, names, numbers, [n for n in (position, row) if n is not None])
-    origin, made = _elements(table, names, sep, numbers, file)
-    return table.drop(names).take(origin).with_columns(made | _places(origin, position, row))
+    try:
+        return Explode(columns, sep=sep, position=position, row=row, numbers=numbers).transform(Table.read(source))
+    except DataError as error:
+        raise error.of_file(file) from None
 
 
 class Explode(Parameters):
@@ -76,10 +74,8 @@ class Explode(Parameters):
         numbers: the columns (old names) whose elements are parsed as float64.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Explode
         >>> df = pd.DataFrame({"id": [7, 8], "items": ["a|b", "c"]})
-        >>> Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
+        >>> ff.Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
         [[7, 'a', 1], [7, 'b', 2], [8, 'c', 1]]
     """
 
@@ -108,7 +104,7 @@ class Explode(Parameters):
         """Return a frame of the same library with one row per element; fitting is not needed."""
         self.get_feature_names_out(column_names(df))
         names = self._names()
-        origin, made = _elements(Table.read(df, list(names)), names, self.sep, self.numbers, None)
+        origin, made = _elements(Table.read(df, list(names)), names, self.sep, self.numbers)
         made |= _places(origin, self.position, self.row)
         # A polars frame without columns has no rows, unless its columns were dropped.
         others = [n for n in column_names(df) if n not in names]
@@ -116,11 +112,7 @@ class Explode(Parameters):
         return attach(take_rows(frame, origin), made)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return the result's columns.
-
-        Args:
-            input_features: the frame's columns; None: those of ``fit``.
-        """
+        """Return the result's columns for a frame with these columns; None: those of ``fit``."""
         given = list(getattr(self, "feature_names_in_", []) if input_features is None else input_features)
         names = self._names()
         made = [n for n in (self.position, self.row) if n is not None]
@@ -133,10 +125,10 @@ class Explode(Parameters):
 
 
 def _elements(
-    table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
+    table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str]
 ) -> tuple[torch.Tensor, dict[str, Column]]:
     """Return each element's row number and the columns of elements."""
-    found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
+    found = run_parallel(lambda name: _as_list(table[name], sep), names, rows=len(table))
     lists = dict(zip(names, found, strict=True))
     first, *others = names
     lengths = lengths_of(lists[first].values)
@@ -147,13 +139,13 @@ def _elements(
             row = int(bad[0])
             problem = f"has {int(own[row])} elements where {first!r} has {int(lengths[row])}"
             remedy = "Give the row lists of equal length, or drop it"
-            raise DataError(problem, file=file, column=name, row=row, remedy=remedy)
+            raise DataError(problem, column=name, row=row, remedy=remedy)
     origin = torch.repeat_interleave(torch.arange(len(table), device=lengths.device), lengths)
     made = {}
     for name, column in lists.items():
         elements = column.elements
         if name in as_list(numbers):
-            elements = _as_number(elements, origin, name, file)
+            elements = _as_number(elements, origin, name)
         made[names[name]] = replace(elements, name=names[name])
     return origin, made
 
@@ -180,7 +172,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
         raise DataError("two columns of the result have this name", column=twice[0], remedy="Choose another name")
 
 
-def _as_list(column: Column, sep: str, file: str | None) -> Column:
+def _as_list(column: Column, sep: str) -> Column:
     """Return a column as lists, with text split and missing values as empty lists."""
     if column.kind == "list":
         return packed(column)
@@ -192,7 +184,7 @@ def _as_list(column: Column, sep: str, file: str | None) -> Column:
         return Column("list", offsets, name=column.name, elements=nothing.to(offsets.device))
     if column.kind != "category" or not pa.types.is_large_string(column.distinct.type):
         row, remedy = int((~column.is_missing()).nonzero()[0]), "Choose a column of lists or of separated text"
-        raise DataError("holds neither lists nor text", file=file, column=column.name, row=row, remedy=remedy)
+        raise DataError("holds neither lists nor text", column=column.name, row=row, remedy=remedy)
     # Each distinct text is split once: logs repeat lists.
     split = pc.split_pattern(column.distinct, sep)
     empty = pc.equal(column.distinct, "")
@@ -201,7 +193,7 @@ def _as_list(column: Column, sep: str, file: str | None) -> Column:
     return known.to(column.values.device).take(column.values.long())
 
 
-def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | None) -> Column:
+def _as_number(elements: Column, origin: torch.Tensor, name: str) -> Column:
     if elements.kind != "category" or not pa.types.is_large_string(elements.distinct.type):
         return Column("number", elements.number(), name=name)
     distinct = elements.distinct
@@ -216,7 +208,7 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
         at = int(bad[0])
         text = distinct[int(elements.values[at]) - 1].as_py()
         row, remedy = int(origin[at]), "Correct it or drop the row"
-        raise DataError(f"{text!r} is not a number", file=file, column=name, row=row, remedy=remedy)
+        raise DataError(f"{text!r} is not a number", column=name, row=row, remedy=remedy)
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)
 
 
@@ -231,14 +223,10 @@ class Collect(OfColumns, Grouped):
         by: the columns of the group, in rows and log.
         order: the order columns of events and rows; None (only without ``table``): the order of the frame.
         max_len: the largest length of a list.
-        table: the name of the log in ``tables``; None: the frame's rows are the events.
-        name: the outputs' first word.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Collect
         >>> df = pd.DataFrame({"user": [1, 1, 2, 1], "t": [1, 2, 2, 3], "item": ["a", "b", "c", "d"]})
-        >>> [list(v) for v in Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]
+        >>> [list(v) for v in ff.Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]
         [[], ['a'], [], ['a', 'b']]
     """
 

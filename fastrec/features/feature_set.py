@@ -303,11 +303,7 @@ class FeatureSet(Parameters):
         return Context(read, tuple(tables or {}))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return the names of the columns that ``transform`` returns.
-
-        Args:
-            input_features: the input columns, for ``keep='all'``; None: those of the last call.
-        """
+        """Return the columns that ``transform`` returns for these input columns; None: those of the last call."""
         if self.keep == "outputs":
             return self.outputs
         passed_on = as_list(self.keep) if self.keep != "all" else input_features
@@ -434,9 +430,9 @@ class _Job:
 
 def _on_dask() -> ModuleType:
     # Imported with the first Dask frame, as Dask is an extra.
-    from fastrec.features._dask import feature_set
+    from fastrec.features._dask import frames
 
-    return feature_set
+    return frames
 
 
 def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:

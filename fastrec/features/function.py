@@ -28,9 +28,7 @@ class RowFunction(_Function, RowWise):
         columns: the name(s) of the outputs.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import RowFunction
-        >>> double = RowFunction(lambda price: 2 * price, "price", "twice")
+        >>> double = ff.RowFunction(lambda price: 2 * price, "price", "twice")
         >>> double.fit_transform(pd.DataFrame({"price": [1, 2]}))["twice"].tolist()
         [2.0, 4.0]
     """
@@ -59,13 +57,10 @@ class GroupFunction(_Function, Grouped):
         cols: the columns, or generators, in the order of the arguments.
         columns: the name(s) of the outputs.
         by: the columns of the group. Rows without a group get missing values.
-        order: the columns that order a group's rows, ties by row number; None: the order of the frame.
         uses_future: whether a row's value depends on later rows.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import GroupFunction
-        >>> share = GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
+        >>> share = ff.GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
         >>> df = pd.DataFrame({"list": [1, 2, 1], "price": [1.0, 5.0, 3.0]})
         >>> share.fit_transform(df)["share"].tolist()
         [0.25, 1.0, 0.75]
@@ -136,12 +131,10 @@ def feature(
         A decorator that returns a ``RowFunction`` or a ``GroupFunction``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import FeatureSet, feature
-        >>> @feature(inputs=["price", "nights"], outputs="total")
+        >>> @ff.feature(inputs=["price", "nights"], outputs="total")
         ... def total(price, nights):
         ...     return price * nights
-        >>> FeatureSet([total]).fit_transform(pd.DataFrame({"price": [50.0], "nights": [3]}))["total"].tolist()
+        >>> ff.FeatureSet([total]).fit_transform(pd.DataFrame({"price": [50.0], "nights": [3]}))["total"].tolist()
         [150.0]
     """
     if by is None and order is not None:

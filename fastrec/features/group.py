@@ -38,7 +38,6 @@ class GroupStats(OfColumns, Fitted):
 
     Args:
         cols: number columns, or generators; of any type for ``count``, ``nunique``, ``first`` and ``last``.
-        by: the columns of the group.
         stats: any of ``mean``, ``std`` (sample), ``min``, ``max``, ``sum``, ``count``, ``median``, quantiles by their
             decimals (``q05``, ``q25``, ``q975``), ``skew`` (adjusted, from three values on), all as in pandas;
             ``nunique``; ``first`` and ``last`` in ``order``; ``histogram``: the shares ``hist0``, … of values in
@@ -48,17 +47,14 @@ class GroupStats(OfColumns, Fitted):
             None (only for ``over='group'``): the order of the frame.
         bins: the increasing edges of the histogram; a bin includes its lower edge, the last one both. Values outside
             are in no bin.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: a prefix of the outputs' names.
 
     Source: Chan, Golub, LeVeque 1979 and Pébay 2008 for merging moments; Hyndman, Fan 1996, definition 7, for
     quantiles; Joanes, Gill 1998, G1, for the skewness.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import GroupStats
         >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
-        >>> made = GroupStats("price", by="list", stats=["mean", "q25"], over="group").fit_transform(df)
+        >>> made = ff.GroupStats("price", by="list", stats=["mean", "q25"], over="group").fit_transform(df)
         >>> made[["mean_price__list", "q25_price__list"]].values.tolist()
         [[20.0, 15.0], [20.0, 15.0], [5.0, 5.0]]
     """
@@ -240,18 +236,14 @@ class GroupPick(OfColumns, Grouped):
     Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without such a row.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
         order: the column, or generator, that orders the rows.
         nth: the row's place in that order, from 1.
         last: count from the last row backwards.
         name: the first word of the outputs' names; None: ``first`` or ``last``, with ``nth`` above 1 appended.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import GroupPick
         >>> df = pd.DataFrame({"list": [1, 1, 1], "position": [1, 2, 3], "age": [None, 40.0, 7.0]})
-        >>> GroupPick("position", by="list", order="age").fit_transform(df)["first_position__list"].tolist()
+        >>> ff.GroupPick("position", by="list", order="age").fit_transform(df)["first_position__list"].tolist()
         [3.0, 3.0, 3.0]
     """
 
@@ -288,17 +280,13 @@ class GroupRank(OfColumns, Grouped):
     """Rank of the row's value in its group, smallest first; NaN if the value or the group is missing.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
         method: the rank of ties: ``min``, ``max``, ``average``, ``dense`` or ``ordinal`` (by row number).
         descending: rank the largest value first.
         normalise: return ``(rank - 1) / (values - 1)`` in [0, 1]; 0 for a single value.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import GroupRank
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
-        >>> GroupRank("price", by="list").fit_transform(df)["rank_price__list"].tolist()
+        >>> ff.GroupRank("price", by="list").fit_transform(df)["rank_price__list"].tolist()
         [3.0, 1.0, 2.0]
     """
 
@@ -339,8 +327,6 @@ class DeviationFromGroup(GroupStats):
     Missing if the value is missing, or if the group is missing, unseen or without values.
 
     Args:
-        cols: number columns, or generators.
-        by: the columns of the group.
         how: ``'diff'``: value - centre; ``'ratio'``: value / centre, missing if the centre is 0; ``'z'``: the
             difference in sample standard deviations of the group, 0 at the centre if that is 0 or missing.
         stat: the centre: ``'mean'`` or ``'median'``.
@@ -349,10 +335,8 @@ class DeviationFromGroup(GroupStats):
         name: the first word of the outputs' names; None: ``{how}{stat}``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import DeviationFromGroup
         >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
-        >>> DeviationFromGroup("price", by="list").fit_transform(df)["diffmean_price__list"].tolist()
+        >>> ff.DeviationFromGroup("price", by="list").fit_transform(df)["diffmean_price__list"].tolist()
         [-10.0, 10.0, 0.0]
     """
 
@@ -405,14 +389,10 @@ class NUnique(OfColumns, SumsByKey):
 
     Args:
         cols: key columns of any type, or generators.
-        by: the columns of the group.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import NUnique
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "item": ["a", "b", "a", None]})
-        >>> NUnique("item", by="user").fit_transform(df)["nunique_item__user"].tolist()
+        >>> ff.NUnique("item", by="user").fit_transform(df)["nunique_item__user"].tolist()
         [2, 2, 2, 0]
     """
 
@@ -464,10 +444,8 @@ class Neighbours(OfColumns, Grouped):
             smaller value in the list; ``n`` is ignored). Times differ in seconds.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Neighbours
         >>> df = pd.DataFrame({"list": [1, 1, 1], "place": [1, 2, 3], "price": [30.0, 10.0, 25.0]})
-        >>> made = Neighbours("price", by="list", order="place", what=["next", "above"]).fit_transform(df)
+        >>> made = ff.Neighbours("price", by="list", order="place", what=["next", "above"]).fit_transform(df)
         >>> made[["next1_price__list", "above_price__list"]].values.tolist()
         [[10.0, nan], [25.0, 15.0], [nan, 5.0]]
     """

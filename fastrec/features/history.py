@@ -33,7 +33,6 @@ from fastrec.segments import Groups
 from fastrec.segments.groups import running_sum
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
-from fastrec.table.keys import UNITS_PER_SECOND
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 
@@ -44,7 +43,6 @@ class History(Grouped):
     Args:
         by: the key columns, in rows and log, the widest first: ``['session_id', 'item_id']``.
         order: the order columns of events and rows: ``['timestamp', 'step']``.
-        table: the name of the log in ``tables``; None: the frame's rows are the events.
         event: the column of the events' kind.
         kinds: the kinds that count; None: all.
         stats: any of ``count``; ``since`` (difference to the last event in the first order column, in seconds for
@@ -54,14 +52,11 @@ class History(Grouped):
         by_kind: return ``count`` for each of ``kinds`` too.
         values: columns whose value at the last event is returned.
         sums: number columns to sum over the events.
-        name: the outputs' first word.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import History
         >>> log = pd.DataFrame({"user": [1, 1, 1], "item": ["a", "b", "a"], "t": [1, 2, 3]})
         >>> rows = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [3, 9]})
-        >>> h = History(["user", "item"], order="t", table="log", stats=["count", "since", "is_last"], name="seen")
+        >>> h = ff.History(["user", "item"], order="t", table="log", stats=["count", "since", "is_last"], name="seen")
         >>> h.fit_transform(rows, tables={"log": log})[["seen_count", "seen_since", "seen_is_last"]].values.tolist()
         [[1.0, 2.0, 0.0], [1.0, 7.0, 0.0]]
     """
@@ -106,8 +101,7 @@ class History(Grouped):
         log = table if self.table is None else context.table(self.table, wanted_by="History")
         log, kind, counted = self._counted(table, log)
         by, order = as_list(self.by), as_list(self.order)
-        both = Aligned.of(table, log, by, order)
-        last, events = both.before(counted)
+        last, events = Aligned.of(table, log, by, order).before(counted)
         found, place = last >= 0, last.clamp_min(0)
         first = events.start[place] if len(events.codes) else place
         at = place if events.order is None else _at(events.order, place)  # the last event's row in the log
@@ -118,10 +112,7 @@ class History(Grouped):
         for stat, i in (("since", 0), ("steps", -1), ("since_first", 0)):
             if stat in stats:
                 event = at if stat != "since_first" else first if events.order is None else _at(events.order, first)
-                gap = torch.full(event.shape, torch.nan, dtype=torch.float64, device=event.device)
-                if len(events.codes):
-                    gap = difference(both.here[i], both.there[i][event]) / UNITS_PER_SECOND[table[order[i]].unit or "s"]
-                result[stat] = torch.where(found, gap, torch.nan)
+                result[stat] = time_since(table, log, order[i], torch.where(found, event, -1))
         if "is_last" in stats:
             result["is_last"] = self._is_last(table, log, counted)
         made = {f"{self.name}_{s}": result[s] for s in stats}
@@ -163,11 +154,11 @@ class History(Grouped):
         by = as_list(self.by)
         known = ~log[by[-1]].is_missing().to(log.device)
         counted = known if counted is None else counted & known
-        last, events = Aligned.of(table, log, by[:-1], as_list(self.order)).before(counted)
+        last = earlier_events(table, log, by[:-1], as_list(self.order), counted=counted).back(1)
         item = table[by[-1]].coded()
-        if not len(events.codes):
+        if not len(log):
             return torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        touched = events.sort(log[by[-1]].coded().recode(item.keys))[last.clamp_min(0)]
+        touched = log[by[-1]].coded().recode(item.keys)[last.clamp_min(0)]
         return ((last >= 0) & (item.codes > 0) & (touched == item.codes)).long()
 
 
@@ -204,16 +195,13 @@ class LastAction(Grouped):
         order: the order columns of events and rows: ``['timestamp', 'step']``; None (only without ``table`` and
             ``since``): the order of the frame.
         action: the column of the events' kind: text, numbers or times.
-        table: the name of the log in ``tables``; None: the frame's rows are the events.
         n: 1 for the last event, 2 for the one before it, or several.
         since: return the time since the event in the first order column too, in seconds for times, else in its unit.
         name: a prefix of the outputs' names.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import LastAction
         >>> df = pd.DataFrame({"user": [1, 1, 1], "t": [1, 4, 9], "kind": ["search", "click", "buy"]})
-        >>> made = LastAction("user", order="t", action="kind").fit_transform(df)
+        >>> made = ff.LastAction("user", order="t", action="kind").fit_transform(df)
         >>> made[["last1_kind__user", "since_last1_kind__user"]].values.tolist()[1:]
         [['search', 3.0], ['click', 5.0]]
     """
@@ -272,12 +260,10 @@ class TimeSince(KeepsRows):
         first: take the first such row instead.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import TimeSince
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "t": [10, 15, 22, 11], "bought": [True, False, False, True]})
-        >>> TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
+        >>> ff.TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
         [nan, 5.0, 12.0, nan]
-        >>> TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
+        >>> ff.TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
         [nan, 5.0, 7.0, nan]
     """
 

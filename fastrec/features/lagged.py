@@ -86,13 +86,11 @@ class Lag(OfColumns, KeepsRows):
             unit of ``order`` (seconds for times; with a text, numbers are seconds too). None: from the preceding row.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Lag
         >>> df = pd.DataFrame({"user": [1, 2, 1], "day": [2, 1, 1], "price": [30, 20, 10]})
-        >>> Lag("price", by="user", order="day").fit_transform(df)["lag1_price__user"].tolist()
+        >>> ff.Lag("price", by="user", order="day").fit_transform(df)["lag1_price__user"].tolist()
         [10, <NA>, <NA>]
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-06", "2024-01-09"]), "sold": [5, 6, 7]})
-        >>> Lag("sold", order="t", horizon="7D").fit_transform(df)["lag1_7D_sold"].tolist()
+        >>> ff.Lag("sold", order="t", horizon="7D").fit_transform(df)["lag1_7D_sold"].tolist()
         [<NA>, <NA>, 5]
     """
 
@@ -173,10 +171,8 @@ class Diff(Lag):
     Differences of times are in seconds, regardless of the zone.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Diff
         >>> df = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "t": [1000, 1005, 1100, 2000, 2001, 3000]})
-        >>> Diff("t", by="user", order="t").fit_transform(df)["diff1_t__user"].tolist()
+        >>> ff.Diff("t", by="user", order="t").fit_transform(df)["diff1_t__user"].tolist()
         [nan, 5.0, 95.0, nan, 1.0, nan]
     """
 
@@ -204,10 +200,8 @@ class PctChange(Lag):
     Arguments as ``Lag``, but ``cols`` must be numbers.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import PctChange
         >>> df = pd.DataFrame({"item": [1, 1, 1, 2], "day": [1, 2, 3, 1], "price": [10.0, 15.0, 0.0, 8.0]})
-        >>> PctChange("price", by="item", order="day").fit_transform(df)["pct1_price__item"].tolist()
+        >>> ff.PctChange("price", by="item", order="day").fit_transform(df)["pct1_price__item"].tolist()
         [nan, 0.5, -1.0, nan]
     """
 
@@ -240,7 +234,6 @@ class Rolling(OfColumns, KeepsRows):
     values count and ``count`` is never missing. Each window is computed independently of the others.
 
     Args:
-        cols: number columns, or generators.
         stats: ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` or ``median`` (exact).
         by, order: as in ``Lag``.
         window: the length in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
@@ -250,10 +243,8 @@ class Rolling(OfColumns, KeepsRows):
         name: the prefix of the outputs' names; None: ``roll``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Rolling
         >>> df = pd.DataFrame({"shop": [1, 1, 1, 1], "day": [1, 2, 3, 4], "sold": [1.0, 3.0, None, 5.0]})
-        >>> Rolling("sold", by="shop", order="day", window=2).fit_transform(df)["rollmean2_sold__shop"].tolist()
+        >>> ff.Rolling("sold", by="shop", order="day", window=2).fit_transform(df)["rollmean2_sold__shop"].tolist()
         [nan, 1.0, 2.0, 3.0]
     """
 
@@ -360,15 +351,12 @@ class Ewm(OfColumns, LooksBack):
     group, one row later. A missing value has no weight but ages those before it (pandas' ``ignore_na=False``).
 
     Args:
-        cols: number columns, or generators.
         half_life: in rows, or a duration (``'7D'``, ``'90s'``; a numeric order is in seconds); or several.
         by, order: as in ``Lag``. If ``half_life`` is a duration, rows at the same time do not see each other.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Ewm
         >>> df = pd.DataFrame({"shop": [1, 1, 1], "day": [1, 2, 3], "sold": [3.0, 6.0, 0.0]})
-        >>> Ewm("sold", half_life=1, by="shop", order="day").fit_transform(df)["ewm1_sold__shop"].tolist()
+        >>> ff.Ewm("sold", half_life=1, by="shop", order="day").fit_transform(df)["ewm1_sold__shop"].tolist()
         [nan, 3.0, 5.0]
     """
 

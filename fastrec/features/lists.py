@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +18,7 @@ from fastrec.features.columns import as_columns, as_list, masked, name_of
 from fastrec.features.encode import SumsByKey
 from fastrec.table import Column, Keys, Table, as_column
 from fastrec.table.column import lengths_of, rows_of, runs
+from fastrec.table.table import concat_columns
 
 
 class ListLength(OfColumns, RowWise):
@@ -26,10 +28,8 @@ class ListLength(OfColumns, RowWise):
         cols: list or vector columns, or generators.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import ListLength
         >>> df = pd.DataFrame({"tags": [["a", "b"], [], None]})
-        >>> ListLength("tags").fit_transform(df)["length_tags"].tolist()
+        >>> ff.ListLength("tags").fit_transform(df)["length_tags"].tolist()
         [2, 0, <NA>]
     """
 
@@ -66,10 +66,8 @@ class ListSlice(RowWise):
         name: the output's name; None: ``slice_{start}_{end}_{col}``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import ListSlice
         >>> df = pd.DataFrame({"items": [[1, 2, 3], [4], None]})
-        >>> [x.tolist() for x in ListSlice("items", 0, 2, pad=0).fit_transform(df)["slice_0_2_items"]]
+        >>> [x.tolist() for x in ff.ListSlice("items", 0, 2, pad=0).fit_transform(df)["slice_0_2_items"]]
         [[1, 2], [4, 0], [0, 0]]
     """
 
@@ -136,55 +134,22 @@ class ListSlice(RowWise):
 
     def _with_pad(self, column: Column) -> Column:
         """Append ``pad`` to the elements, in their type if they have one."""
-        elements = column.elements
-        if elements.kind == "category":
-            return self._after_keys(column)
-        if elements.kind != "number":
-            raise self._refuse(column)
-        kind = elements.values.dtype
-        if isinstance(self.pad, str):
-            if not (kind.is_floating_point and bool(elements.is_missing().all())):
-                raise self._refuse(column)
-            only = as_column(pa.array([self.pad]), name=elements.name).to(elements.values.device)
-            missing = only.values.new_zeros(len(elements))
-            return replace(only, values=torch.cat([missing, only.values]))
-        pad = self._number(kind)
+        elements, pad = column.elements, None
+        kind = elements.distinct.type if elements.kind == "category" else elements.slice(0, 0).to_arrow().type
+        with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            if elements.kind == "category":
+                pad = pa.array([self.pad], kind)
+            elif elements.kind == "number" and isinstance(self.pad, str):  # lists without a value are of any type
+                pad = pa.array([self.pad]) if pa.types.is_floating(kind) and bool(elements.is_missing().all()) else None
+            elif elements.kind == "number":
+                pad = pa.array([self.pad]).cast(kind, safe=False)
+                pad = pad if pa.types.is_floating(kind) or pad[0].as_py() == self.pad else None
         if pad is None:
-            raise self._refuse(column)
-        missing = elements.missing
-        missing = None if missing is None else torch.cat([missing, missing.new_zeros(1)])
-        values = torch.cat([elements.values, pad.to(elements.values.device)])
-        return replace(elements, values=values, missing=missing)
-
-    def _number(self, kind: torch.dtype) -> torch.Tensor | None:
-        """Return ``pad`` as ``[1]`` of this type; None if the type cannot hold it."""
-        if kind.is_floating_point:
-            return torch.tensor([self.pad], dtype=kind)
-        if self.pad != self.pad or abs(self.pad) == float("inf") or int(self.pad) != self.pad:
-            return None
-        low, high = (0, 1) if kind == torch.bool else (torch.iinfo(kind).min, torch.iinfo(kind).max)
-        return torch.tensor([int(self.pad)]).to(kind) if low <= self.pad <= high else None
-
-    def _after_keys(self, column: Column) -> Column:
-        elements = column.elements
-        try:
-            pad = pa.array([self.pad], elements.distinct.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            raise self._refuse(column) from None
-        at = elements.distinct.index(pad[0]).as_py()
-        distinct = elements.distinct if at >= 0 else pa.concat_arrays([elements.distinct, pad])
-        code = elements.values.new_tensor([(at if at >= 0 else len(elements.distinct)) + 1])
-        return replace(elements, values=torch.cat([elements.values, code]), distinct=distinct)
-
-    def _refuse(self, column: Column) -> DataError:
-        elements = column.elements
-        what = {"category": elements.distinct, "number": elements.values}.get(elements.kind)
-        held = elements.kind if what is None else str(getattr(what, "dtype", getattr(what, "type", "")))
-        filled = lengths_of(column.values).nonzero()
-        row = int(filled[0]) if len(filled) else None
-        held = held.removeprefix("torch.").removeprefix("large_")
-        problem = f"ListSlice: pad={self.pad!r} is no value of lists of {held}"
-        return DataError(problem, column=column.name or None, row=row, remedy="Give a pad of that type, or none")
+            filled = lengths_of(column.values).nonzero()
+            problem = f"ListSlice: pad={self.pad!r} is no value of lists of {str(kind).removeprefix('large_')}"
+            row, remedy = int(filled[0]) if len(filled) else None, "Give a pad of that type, or none"
+            raise DataError(problem, column=column.name or None, row=row, remedy=remedy)
+        return concat_columns([elements, as_column(pad)], column.values.device)
 
 
 class MultiHot(SumsByKey):
@@ -199,16 +164,13 @@ class MultiHot(SumsByKey):
         values: text, numbers or booleans to look for; None: learn them.
         max_size: the maximal number of learned values.
         min_count: the minimal number of training lists with a value.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the prefix of the outputs' names; None: the column's name.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import MultiHot
         >>> df = pd.DataFrame({"tags": [["a", "b"], ["a"], None]})
-        >>> MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()
+        >>> ff.MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()
         [[1, 0], [1, 0], [0, 0]]
-        >>> [x.tolist() for x in MultiHot("tags", max_size=3).fit_transform(df)["tags_multihot"]]
+        >>> [x.tolist() for x in ff.MultiHot("tags", max_size=3).fit_transform(df)["tags_multihot"]]
         [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
 

@@ -34,10 +34,8 @@ class RowStats(OfColumns, RowWise):
         name: the prefix of the outputs' names: ``row_zeros``, ``row_mean``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import RowStats, number
         >>> df = pd.DataFrame({"a": [0.0, 1.0], "b": [4.0, None], "c": [2, 3]})
-        >>> RowStats(number(), ["zeros", "missing", "mean"]).fit_transform(df).iloc[:, 3:].values.tolist()
+        >>> ff.RowStats(ff.number(), ["zeros", "missing", "mean"]).fit_transform(df).iloc[:, 3:].values.tolist()
         [[1.0, 0.0, 2.0], [0.0, 1.0, 2.0]]
     """
 
@@ -138,9 +136,7 @@ class Combine(RowWise):
         name: the output's name; None: ``{a}_minus_{b}`` and so on.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Combine
-        >>> Combine("a", "/", "b").fit_transform(pd.DataFrame({"a": [1, 2], "b": [4, 0]}))["a_over_b"].tolist()
+        >>> ff.Combine("a", "/", "b").fit_transform(pd.DataFrame({"a": [1, 2], "b": [4, 0]}))["a_over_b"].tolist()
         [0.25, nan]
     """
 
@@ -173,10 +169,8 @@ class Where(RowWise):
         name: the output's name; None: ``{col}_where_{condition}``.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Where
         >>> df = pd.DataFrame({"position": [1, 2], "touched": [0, 3]})
-        >>> Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
+        >>> ff.Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
         [nan, 2.0]
     """
 
@@ -205,15 +199,12 @@ class Bucketize(LearnsColumns):
         quantiles: learn the edges from training rows instead. They are exact quantiles (linear, as numpy's) at
             ``1/k … (k-1)/k`` for an integer ``k``, or at the given shares. Equal edges are merged.
         name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
-        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Bucketize
         >>> df = pd.DataFrame({"gap": [3, 10, 99, 10]})
-        >>> Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
+        >>> ff.Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
         [0, 1, 2, 1]
-        >>> Bucketize("gap", quantiles=2).fit_transform(df)["gap_qbucket"].tolist()
+        >>> ff.Bucketize("gap", quantiles=2).fit_transform(df)["gap_qbucket"].tolist()
         [0, 1, 1, 1]
     """
 
@@ -283,17 +274,14 @@ class Digits(OfColumns, RowWise):
     ``last{digits}_{col}``, with decimals ``last{digits}dp{decimals}_{col}``.
 
     Args:
-        cols: number columns, or generators.
         digits: the number of digits, 1 to 18.
         decimals: the number of decimals, 0 to 9: 2 for prices with cents.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import Digits
         >>> df = pd.DataFrame({"price": [19.99, 149.0, 0.5]})
-        >>> Digits("price", 2, decimals=2).fit_transform(df)["last2dp2_price"].tolist()
+        >>> ff.Digits("price", 2, decimals=2).fit_transform(df)["last2dp2_price"].tolist()
         [99, 0, 50]
-        >>> Digits("price").fit_transform(df)["last1_price"].tolist()
+        >>> ff.Digits("price").fit_transform(df)["last1_price"].tolist()
         [9, 9, 0]
     """
 
@@ -344,16 +332,13 @@ class RoundTo(OfColumns, RowWise):
     ``isround{to}_{col}``.
 
     Args:
-        cols: number columns, or generators.
         to: the step, above 0, in the columns' unit; or several.
         stats: ``value`` (the nearest multiple: int64 for integers and an integer step, else float64; infinity stays),
             ``gap`` (number minus multiple, float64), ``is_round`` (boolean). The last two are missing for infinity.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import RoundTo
         >>> df = pd.DataFrame({"price": [99, 150]})
-        >>> made = RoundTo("price", 10, stats=["value", "gap", "is_round"]).fit_transform(df)
+        >>> made = ff.RoundTo("price", 10, stats=["value", "gap", "is_round"]).fit_transform(df)
         >>> made.drop(columns="price").values.tolist()
         [[100, -1.0, False], [150, 0.0, True]]
     """

@@ -6,18 +6,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
-from fastrec.errors import FastrecError
 from fastrec.features import Clip, FeatureSet, FillMissing, Log1p, Normalize, TargetEncode, number
 
 clipped = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
 @given(clipped, st.integers(-9, 0), st.integers(0, 9))
 def test_clips_given_bounds_equal_numpy(numbers, low, high):
     frame = pd.DataFrame({"x": numbers})
@@ -26,7 +24,6 @@ def test_clips_given_bounds_equal_numpy(numbers, low, high):
         np.testing.assert_array_equal(made.to_numpy(), frame["x"].clip(*bounds).to_numpy())
 
 
-@settings(max_examples=40, deadline=None)
 @given(clipped, clipped)
 def test_learned_bounds_are_training_quantiles(train, new):
     known = [v for v in train if not math.isnan(v)]
@@ -61,7 +58,6 @@ def test_clipped_whole_numbers_stay_exact_and_each_column_has_its_own_bounds():
 filled = st.lists(st.one_of(st.just(math.nan), st.integers(-5, 5).map(float), st.floats(-1e6, 1e6)), max_size=20)
 
 
-@settings(max_examples=50, deadline=None)
 @given(filled.filter(lambda v: any(x == x for x in v)), filled, st.sampled_from(["median", "mean", "mode"]))
 def test_filled_numbers_equal_scikit_learn(train, new, strategy):
     frames = [pd.DataFrame({"x": pd.Series(v, dtype="float64")}) for v in (train, new)]
@@ -99,27 +95,17 @@ def test_among_equally_frequent_values_the_smallest_whatever_the_order():
         assert FillMissing("x", "mode").fit_transform(pd.DataFrame({"x": order}))["filled_x"][4] == 1
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.one_of(st.floats(-0.999, 1e300), st.just(math.nan), st.just(math.inf)), min_size=1, max_size=20))
 def test_logarithms_equal_numpy(numbers):
     made = Log1p("x").fit_transform(pd.DataFrame({"x": numbers}))["log1p_x"].to_numpy()
     np.testing.assert_allclose(made, np.log1p(numbers), rtol=1e-14)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
 def test_the_signed_form_is_odd_and_keeps_the_order(numbers):
     made = Log1p(["x"], signed=True).fit_transform(pd.DataFrame({"x": numbers}))["signed_log1p_x"].to_numpy()
     for x, y in zip(numbers, made, strict=True):
         assert math.isnan(y) if math.isnan(x) else y == pytest.approx(math.copysign(math.log1p(abs(x)), x))
-
-
-@pytest.mark.parametrize("bad", [-1.0, -2.5, -math.inf])
-def test_a_value_without_a_logarithm_is_named(bad):
-    with pytest.raises(FastrecError, match="Log1p") as caught:
-        Log1p(["a", "x"]).fit_transform(pd.DataFrame({"a": [1, 2, 3], "x": [0.0, None, bad]}))
-    assert (caught.value.column, caught.value.row) == ("x", 2)
-    assert "signed=True" in caught.value.remedy
 
 
 @pytest.mark.parametrize("base", [1e8, 1.7e18, -1e15])

@@ -14,8 +14,8 @@ from fastrec.features.co_visit import _group_hash
 from fastrec.table import Table
 from tests.features.frames import of_rows
 
-some = settings(max_examples=15, deadline=None)
-few = settings(max_examples=8, deadline=None)
+some = settings(max_examples=15)
+few = settings(max_examples=8)
 item = st.one_of(st.none(), st.sampled_from("abcd"))
 events = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 7)), st.integers(0, 5), item, st.sampled_from(["see", "buy", "x"])),

@@ -19,7 +19,7 @@ from fastrec.features._engine.folds import row_folds
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped
 from fastrec.features.columns import as_list
 from fastrec.table import Keys, Table
-from tests.features.examples import EXAMPLES, NOT_NUMBERS
+from tests.features.examples import EXAMPLES
 from tests.features.frames import MAKERS, columns, names_of, rows, tables, to_arrow, to_pandas, to_polars, to_table
 
 CLASSES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n), type) and issubclass(c, Feature)}
@@ -343,20 +343,6 @@ def test_saved_and_loaded_it_gives_the_same_values(make, tmp_path):
     assert (tmp_path / "twice" / "features.json").read_text() == (tmp_path / "saved" / "features.json").read_text()
 
 
-@one_of_a_class
-def test_alone_it_saves_and_loads(make, tmp_path):
-    feature, new = make(), to_pandas(columns(seed=1))
-    feature.fit(to_pandas(columns()), key="row", tables=tables())
-    expected = feature.transform(new, tables=tables())
-    feature.save(tmp_path / "one")
-    again = type(feature).load(tmp_path / "one")
-    assert type(again) is type(feature)
-    found = again.transform(new, tables=tables())
-    assert_equal(outputs_of(found, feature.outputs), outputs_of(expected, feature.outputs))
-    one(make).save(tmp_path / "blank")
-    assert_unfitted(FeatureSet.load(tmp_path / "blank"))
-
-
 @every
 def test_unfitted_it_says_so(make):
     assert_unfitted(one(make))
@@ -406,13 +392,33 @@ def test_a_missing_column_is_named(make):
         feature.fit(to_pandas(columns()).drop(columns=name), tables=tables())
 
 
-@pytest.mark.parametrize("feature", NOT_NUMBERS, ids=lambda f: type(f).__name__)
-def test_text_where_a_number_is_needed_names_generator_column_and_row(feature):
-    with pytest.raises(FastrecError) as caught:
-        feature.fit_transform(to_pandas(columns()))
-    assert type(feature).__name__ in str(caught.value)
-    assert (caught.value.column, caught.value.row) == ("other", 0)
-    assert caught.value.remedy
+NO_TEXT = {"price", "clicks", "views", "z", "when", "y", "time", "tags", "vec"}
+ANY_KIND = {"Categorify.cols", "Collect.cols", "GroupStats.cols", "HashEncode.cols", "Lag.cols", "LastAction.action"}
+ANY_KIND |= {"LastKnown.cols", "NUnique.cols", "NaNPattern.cols", "Neighbours.cols", "SvdEncode.cols", "TextSvd.col"}
+
+
+def of_text(feature):
+    """Each parameter that names a column of no text, and ``feature`` with text there."""
+    params = {n: v for n, v in feature.get_params().items() if not isinstance(v, dict)}
+    if not (feature.table_inputs or hasattr(feature, "function") or params.get("classes")):
+        for parameter, value in params.items():
+            for i in [i for i, c in enumerate(as_list(value)) if c in feature.sources and c in NO_TEXT]:
+                given = [*as_list(value)[:i], "other", *as_list(value)[i + 1 :]]
+                changed = {parameter: "other" if isinstance(value, str) else given}
+                yield parameter, type(feature)(**params | changed)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_text_in_place_of_other_values_names_generator_column_and_row(name):
+    found = set()
+    for parameter, feature in (case for make in EXAMPLES[name] for case in of_text(make())):
+        try:
+            feature.fit_transform(to_pandas(columns()), key="row")
+        except FastrecError as error:
+            found.add((name in str(error), error.column, error.row, bool(error.remedy)))
+        else:
+            found.add(f"{name}.{parameter}")
+    assert found - {(True, "other", 0, True)} <= ANY_KIND
 
 
 def ordered(feature):

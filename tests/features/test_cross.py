@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
@@ -20,7 +20,6 @@ def frame_of(rows):
     return pd.DataFrame({"x": [r[0] for r in rows], "y": pd.array([r[1] for r in rows], dtype="Int64")})
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows, rows, st.integers(1, 3))
 def test_codes_equal_a_loop(train, new, min_count):
     cross = Cross("x", "y", min_count=min_count).fit(frame_of(train))
@@ -32,7 +31,6 @@ def test_codes_equal_a_loop(train, new, min_count):
         assert [None if pd.isna(v) else v for v in made] == expected
 
 
-@settings(max_examples=30, deadline=None)
 @given(rows, st.integers(1, 50), st.integers(0, 5))
 def test_buckets_equal_a_plain_hash_of_the_values_in_order(train, buckets, seed):
     made = Cross("x", "y", buckets=buckets, seed=seed).fit_transform(frame_of(train))["x_x_y"].astype("Int64")
@@ -64,12 +62,6 @@ def test_a_bucket_does_not_depend_on_the_type_that_holds_the_value_nor_a_name_on
     assert len({tuple(cross.fit_transform(f)["a_x_b"]) for f in frames}) == 1
     assert repr(Cross("a", "b")) == repr(Cross(["a", "b"])) == repr(Cross(("a", "b")))
     assert Cross("a", "b", "c").outputs == Cross(Cross("a", "b"), "c").outputs == ["a_x_b_x_c"]
-
-
-def test_many_buckets_and_wide_keys():
-    frame = pd.DataFrame({"a": np.arange(1000) * 2**40, "b": np.arange(1000) * 2**40 + 2**62, "y": 1.0})
-    made = FeatureSet([Cross("a", "b"), TargetEncode(Cross("a", "b"), "y")], key="a").fit_transform(frame)
-    assert made["a_x_b"].tolist() == list(range(1, 1001))
 
 
 NAMES = ["a", "b", "c", "d", "e", "f"]

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fastrec.features as ff
@@ -292,7 +292,6 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=40)
 @given(a=plain, b=plain)
 def test_plain_values_share_a_digest_only_if_they_are_the_same(a, b):
     def typed(v):

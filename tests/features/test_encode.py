@@ -9,12 +9,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fastrec.features as ff
 from fastrec.errors import FastrecError, NotFittedError
-from fastrec.features import category, matching
+from fastrec.features import category
 from fastrec.features._engine import chain as counting
 from fastrec.features._engine.chain import counted, step_by_step
 from fastrec.features.base import Cells
@@ -57,7 +57,6 @@ options = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(column, column, options)
 def test_codes_equal_a_plain_loop(train, new, how):
     code, classes = oracle(train, **how)
@@ -68,7 +67,6 @@ def test_codes_equal_a_plain_loop(train, new, how):
     assert feature.vocabs["k"].classes == classes
 
 
-@settings(max_examples=60, deadline=None)
 @given(listed, listed, options)
 def test_lists_equal_a_plain_loop(train, new, how):
     code, _ = oracle([v for row in train for v in row or ()], **how)
@@ -79,7 +77,6 @@ def test_lists_equal_a_plain_loop(train, new, how):
         assert made == [None if row is None else [code(v) for v in row] for row in rows]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(word, word), min_size=1, max_size=20), options)
 def test_a_shared_vocabulary_equals_a_plain_loop(rows, how):
     code, classes = oracle([v for pair in rows for v in pair], **how)
@@ -126,7 +123,6 @@ def test_missing_values_in_several_partitions_code_right():
         assert feature.transform(parts[0])["code_k"].to_pylist() == [[1], [2, 1]]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(word, st.integers(0, 2)), min_size=1, max_size=20), options)
 def test_cells_left_out_are_as_if_never_seen(rows, how):
     frame = pa.table({"k": pa.array([r[0] for r in rows], pa.string()), "l": [[r[0], r[0]] for r in rows]})
@@ -158,10 +154,6 @@ def test_types_that_differ_from_frame_to_frame():
     feature = ff.Categorify("k").fit(pd.DataFrame({"k": [2**53 + 1, 2, 10]}))
     assert feature.transform(pd.DataFrame({"k": [10.0, None, 2.5]}))["code_k"].tolist() == [2, 0, 0]
     assert feature.transform(pd.DataFrame({"k": [2**53]}))["code_k"].tolist() == [0]
-    with pytest.raises(FastrecError, match="Categorify"):
-        feature.transform(pd.DataFrame({"k": ["2"]}))
-    with pytest.raises(FastrecError, match="Categorify"):
-        ff.Categorify(["a", "b"], shared=True).fit(pd.DataFrame({"a": [1], "b": ["x"]}))
     with pytest.raises(NotFittedError, match="Categorify"):
         ff.Categorify("k").vocabs  # noqa: B018
 
@@ -178,7 +170,6 @@ def fnv(text, buckets, seed=0):
     return 1 + (state >> 1) % buckets
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=1), st.integers(1, 1000), st.integers(0, 5))
 def test_text_equals_a_plain_loop(texts, buckets, seed):
     frame = pa.table({"k": pa.array(texts, pa.large_string())})
@@ -214,7 +205,6 @@ key = st.one_of(st.none(), st.sampled_from(["a", "b", ""]))
 rows = st.lists(st.tuples(key, key), min_size=1, max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows, rows)
 def test_counts_shares_and_counts_in_groups_equal_a_loop(train, new):
     first, second = (pd.DataFrame(r, columns=["x", "y"], dtype=object) for r in (train, new))
@@ -243,19 +233,9 @@ def test_unlabeled_rows_of_a_generator_that_counts_another():
     assert fs.transform(train)["count_a_x_b"].tolist() == [3, 1]
 
 
-def test_keys_beyond_the_floats():
-    frame = pd.DataFrame({"k": pd.array([2**53, 2**53 + 1, 2**53 + 1, None], dtype="Int64")})
-    made = ff.CountEncode("k").fit_transform(frame)["count_k"]
-    assert (made.tolist(), made.dtype) == ([1, 2, 2, 0], "int64")
-    assert ff.RankByCount("k").fit_transform(frame)["countrank_k"].tolist() == [2, 1, 1, 0]
-    large = pd.DataFrame({"k": pd.Series([2**64 - 1, 2**64 - 1, 5], dtype="uint64")})
-    assert ff.CountEncode("k").fit_transform(large)["count_k"].tolist() == [2, 2, 1]
-
-
 keys = st.lists(st.one_of(st.none(), st.sampled_from("abcde")), min_size=1, max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
 @given(keys, keys)
 def test_it_equals_a_loop(train, new):
     first, second = (pd.DataFrame({"k": pd.Series(r, dtype=object)}) for r in (train, new))
@@ -281,7 +261,6 @@ cell = st.tuples(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(cell, min_size=1, max_size=12))
 def test_bits_equal_a_plain_loop(rows):
     kinds = ["float64", object, "boolean", "datetime64[ns]", object]
@@ -297,8 +276,6 @@ def test_the_widest_pattern_and_one_too_wide():
     for wrong in ([], [*names, "more"]):
         with pytest.raises(FastrecError, match="NaNPattern"):
             ff.NaNPattern(wrong)
-    with pytest.raises(FastrecError, match="NaNPattern"):
-        ff.NaNPattern(matching("c")).fit_transform(pd.DataFrame(1.0, index=[0], columns=[f"c{i}" for i in range(63)]))
 
 
 # How far a set of features has come: every step once, in one thread or several

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.features import FeatureSet, GroupRank, RowFunction, TargetEncode, feature
+from fastrec.features import FeatureSet, RowFunction, TargetEncode, feature
 from tests.features.examples import functions
 
 
@@ -32,13 +32,6 @@ def test_a_decorated_function_still_is_one():
     assert made[["plus1", "plus2"]].values.tolist() == [[2, 3], [3, 4], [4, 5], [5, 6]]
 
 
-def test_it_reads_and_is_read_by_generators():
-    doubled = RowFunction(lambda x: 2 * x, total, "doubled")
-    made = FeatureSet([doubled, GroupRank(doubled, by="user")]).fit_transform(frame())
-    assert made["doubled"].fillna(-1).tolist() == [2.0, -1.0, 18.0, 32.0]
-    assert made["rank_doubled__user"].fillna(-1).tolist() == [1, -1, 2, -1]
-
-
 @given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(-4, 4)), min_size=1, max_size=12))
 def test_groups_arrive_whole_and_in_order(rows):
     table = pd.DataFrame(rows, columns=["g", "t", "x"])
@@ -60,21 +53,6 @@ def test_text_arrives_as_text():
     assert made["loud"].astype(object).where(made["loud"].notna(), None).tolist() == ["A", None, "SS"]
 
 
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: RowFunction(lambda x: x[:1], "nights", "made"), "'made': .*1 values for 4 rows"),
-        (lambda: RowFunction(lambda x: 1.0, "nights", "made"), "'made': .*one value for 4 rows"),
-        (lambda: RowFunction(lambda x: (x,), "nights", ["a", "b"]), "1 columns for 2 outputs"),
-        (lambda: feature(inputs="nights", outputs="a", by="user")(lambda x: x[:1]), "1 values for a group of 2 rows"),
-        (lambda: feature(inputs="nights", outputs="a", order="user"), "order"),
-    ],
-)
-def test_a_wrong_number_of_values_or_columns_is_named(make, named):
-    with pytest.raises(DataError, match=named):
-        make().fit_transform(frame())
-
-
 def test_saving_keeps_the_name_of_the_function(tmp_path):
     FeatureSet([functions.total, functions.over_mean]).save(tmp_path / "f")
     again = FeatureSet.load(tmp_path / "f")
@@ -88,16 +66,6 @@ def test_saving_keeps_the_name_of_the_function(tmp_path):
     with pytest.raises(DataError, match="cannot be found again"):
         FeatureSet([RowFunction(lambda x: x, "a", "b")]).save(tmp_path / "g")
     assert not (tmp_path / "g").exists()
-
-
-def test_a_function_of_the_target_is_refused():
-    cheat = RowFunction(lambda y: y, "y", "cheat")
-    data = pd.DataFrame({"item": ["a", "b"], "y": [0, 1]})
-    with pytest.raises(DataError, match="RowFunction reads the target"):
-        FeatureSet([TargetEncode("item", "y"), cheat]).fit(data)
-    with pytest.raises(DataError, match="reads the target") as caught:
-        FeatureSet([cheat], target="y").fit(data)
-    assert caught.value.column == "y"
 
 
 def test_a_function_after_an_encoding_is_nested():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
@@ -16,7 +16,6 @@ from fastrec.table import Table
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "", "🎉"]))
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(key, st.integers(0, 2)), min_size=1, max_size=12),
     st.lists(st.tuples(key, st.integers(0, 2), st.integers(-9, 9)), max_size=12),
@@ -83,8 +82,6 @@ def test_types_of_the_key_may_differ_but_not_what_they_mean():
     assert [None if pd.isna(v) else v for v in made] == [None, "big", None]
     made = JoinTable("o", {"f": "id"}, "v").fit_transform(frame, tables={"o": other})["o_v"]
     assert [None if pd.isna(v) else v for v in made] == ["seven", None, None]
-    with pytest.raises(FastrecError, match="JoinTable"):
-        JoinTable("o", "id", "v").fit_transform(pd.DataFrame({"id": ["7"]}), tables={"o": other})
 
 
 def test_a_generator_as_key_and_what_is_joined_read_by_others():
@@ -99,19 +96,6 @@ def test_a_generator_as_key_and_what_is_joined_read_by_others():
     join = JoinTable("words", CountEncode("item"), "word")
     made = join.fit_transform(pd.DataFrame({"item": ["a", "b", "a"]}), tables={"words": counts})
     assert made["words_word"].tolist() == ["twice", "once", "twice"]
-
-
-def test_what_is_not_there_is_named():
-    rows, tables = pd.DataFrame({"id": [1]}), {"o": pd.DataFrame({"id": [1], "v": [2]})}
-    for call, words in (
-        (lambda: JoinTable("o", "id", "v").fit_transform(rows), "'o'"),
-        (lambda: JoinTable("o", "id", "w").fit_transform(rows, tables=tables), "'w'"),
-        (lambda: JoinTable("o", [], "v"), "JoinTable"),
-        (lambda: JoinTable("o", "id", []), "JoinTable"),
-        (lambda: JoinTable("o", "id", "v", duplicates="mean"), "JoinTable"),
-    ):
-        with pytest.raises(FastrecError, match=words):
-            call()
 
 
 def test_an_empty_table_joins_nothing():

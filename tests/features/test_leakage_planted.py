@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from fastrec.features import check_leakage
-from fastrec.features.leakage.report import REMEDIES
-from fastrec.features.leakage.rows import moved
+from fastrec.features.leakage.check import REMEDIES
+from fastrec.features.leakage.frames import moved
 from fastrec.table import Table
 from tests.features.leak_pipelines import CLEAN, GUILTY, PLANTED, frame
 

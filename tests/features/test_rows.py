@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fastrec.features as ff
@@ -40,7 +40,6 @@ def by_hand(row):
     return made | {"min": min(known, default=math.nan), "max": max(known, default=math.nan)}
 
 
-@settings(max_examples=80, deadline=None)
 @given(tables)
 @example([[None, None]])
 @example([[0.1] * 6, [1e8, 1e8 + 1, 1e8, None, 0.0, -0.0]])
@@ -101,16 +100,6 @@ def test_infinities_times_and_generators_are_numbers_and_equal_values_have_no_sp
     assert made["both_missing"].tolist() == [0, 1]
 
 
-def test_a_selector_chooses_once_and_takes_no_target(tmp_path):
-    df = pd.DataFrame({"a": [1.0, 3.0], "b": [2, 0], "s": ["x", "y"], "y": [0, 1]})
-    fs = ff.FeatureSet([ff.RowStats(ff.number(), ["sum"]), ff.TargetEncode("s", "y")], folds=2)
-    assert fs.fit_transform(df)["row_sum"].tolist() == [3, 3]
-    fs.save(tmp_path / "fs")
-    new = pd.DataFrame({"later": [100.0], "b": [5], "a": [None], "s": ["x"]})
-    for which in (fs, ff.FeatureSet.load(tmp_path / "fs")):
-        assert which.transform(new)["row_sum"].tolist() == [5]
-
-
 any_number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([math.inf, -math.inf, 1e300]))
 pairs = st.lists(st.tuples(any_number, any_number), max_size=12)
 WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
@@ -121,7 +110,6 @@ def frame_of(rows):
     return pd.DataFrame({n: pd.Series([r[i] for r in rows], dtype="float64") for i, n in enumerate("ab")})
 
 
-@settings(max_examples=80, deadline=None)
 @given(pairs, st.sampled_from(sorted(WORDS)))
 def test_combinations_and_conditions_equal_a_loop(rows, how):
     combined, chosen = [], []
@@ -138,7 +126,6 @@ finite = st.one_of(st.integers(-5, 5).map(float), st.floats(-1e9, 1e9))
 missing = st.just(math.nan)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.one_of(finite, missing, st.sampled_from([math.inf, -math.inf, 1e300])), max_size=30),
     st.sets(st.integers(-5, 5), min_size=1).map(sorted),
@@ -149,7 +136,6 @@ def test_given_edges_equal_bisect(values, edges):
         assert pd.isna(bucket) if math.isnan(value) else bucket == bisect.bisect_right(edges, value)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(finite, missing), min_size=1, max_size=40), st.integers(2, 6))
 def test_quantile_edges_equal_numpy(values, parts):
     frame = pd.DataFrame({"x": values})
@@ -180,15 +166,6 @@ def test_infinities_are_in_the_last_buckets_and_move_no_other_edge():
     assert ff.Bucketize("x", [0]).fit_transform(frame)["x_bucket"].tolist() == [0, 1, 1, 1, 1]
 
 
-def test_given_edges_of_an_encoding_are_row_wise_and_learned_ones_are_not():
-    from fastrec.features._engine.chain import mixing_steps
-
-    te = ff.TargetEncode("k", "y")
-    for feature, mixes in ((ff.Bucketize(te, [0.5]), False), (ff.Bucketize(te, quantiles=2), True)):
-        steps = ff.FeatureSet([feature, ff.GroupRank("t", by="k")]).steps
-        assert (feature in mixing_steps(steps, [], together=False)) == mixes
-
-
 cents = st.integers(-10_000_000, 10_000_000)
 
 
@@ -198,7 +175,6 @@ def last(text, digits, decimals):
     return int(f"{cut:f}".replace(".", "")[-digits:])
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(cents, min_size=1, max_size=20), st.integers(1, 5), st.integers(0, 3))
 def test_prices_read_as_they_are_written(prices, digits, decimals):
     written = [str(Decimal(p).scaleb(-2)) for p in prices]
@@ -209,7 +185,6 @@ def test_prices_read_as_they_are_written(prices, digits, decimals):
         assert made == [last(w, digits, decimals) for w in written]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.integers(1, 18), st.integers(0, 9))
 def test_integers_are_exact(numbers, digits, decimals):
     feature = ff.Digits("x", digits, decimals=decimals)
@@ -224,7 +199,6 @@ def test_what_has_no_digits_is_missing():
     assert made["last1_i"].tolist() == [pd.NA, 2, 4, 5]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20), st.integers(1, 10**6))
 def test_integers_round_exactly(numbers, to):
     feature = ff.RoundTo("x", to, stats=["value", "gap", "is_round"])
@@ -235,7 +209,6 @@ def test_integers_round_exactly(numbers, to):
     assert made[feature.outputs[0]].dtype == "int64"
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(cents, min_size=1, max_size=20), st.sampled_from(["0.01", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "10"])
 )

@@ -5,17 +5,15 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec._core.device import on_host, resolve_device
-from fastrec.errors import FastrecError
-from fastrec.features import BayesianRate, Cross, CumTarget, FeatureSet, TargetEncode
+from fastrec.features import BayesianRate, Cross, FeatureSet, TargetEncode
 from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
-from tests.features.frames import learned, of_rows, pieces
+from tests.features.frames import of_rows
 
-some = settings(max_examples=40, deadline=None)
 row = st.tuples(
     st.one_of(st.none(), st.sampled_from(["a", "b", "c", "🎉"])),
     st.one_of(st.none(), st.integers(-5, 5)),
@@ -49,7 +47,6 @@ STATS, NAMES = ["mean", "std", "count", "woe"], ["te_k__y", "te_std_k__y", "te_c
 
 
 @pytest.mark.parametrize("classes", [False, True], ids=["numbers", "zeros and ones"])
-@some
 @given(st.lists(row, min_size=1, max_size=15), st.sampled_from([0, 0.5, 1, 20.0]), st.booleans())
 def test_it_equals_a_loop_in_and_out_of_fold(classes, rows, smooth, weighted):
     if classes:
@@ -84,23 +81,10 @@ def test_a_deviation_needs_two_rows_whatever_they_weigh(scale):
     assert made["te_count_k__y"].tolist() == pytest.approx([3 * scale, 3 * scale, scale, 0])
 
 
-@pytest.mark.parametrize("parts", [1, 3, 6])
-def test_a_deviation_of_weighted_rows_does_not_depend_on_partitions(parts):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"k": rng.integers(0, 12, 30), "y": rng.normal(size=30), "w": rng.choice([0.0, 0.1, 0.4], 30)})
-    te = learned(TargetEncode("k", "y", stats="std", weight="w"), pieces(frame, parts))
-    expected = [loop(list(zip(frame["k"], frame["y"], frame["w"], strict=True)), k, 0)[1] for k in range(13)]
-    assert te.transform(pd.DataFrame({"k": range(13)}))["te_std_k__y"].tolist() == pytest.approx(expected)
-
-
 def test_a_fold_column_says_the_folds():
     frame = pd.DataFrame({"k": list("aaabbb"), "y": [0, 1, 2, 3, 4, 5.0], "f": ["p", "q", "r", "p", "q", "r"]})
     made = TargetEncode("k", "y", fold_column="f", smooth=0).fit_transform(frame)
     assert made["te_k__y"].tolist() == [1.5, 1.0, 0.5, 4.5, 4.0, 3.5]
-    frame.loc[2, "f"] = None
-    with pytest.raises(FastrecError, match="fold") as caught:
-        TargetEncode("k", "y", fold_column="f").fit_transform(frame)
-    assert (caught.value.column, caught.value.row) == ("f", 2)
 
 
 def test_several_columns_targets_and_combinations():
@@ -123,35 +107,21 @@ def test_the_target_may_be_given_apart():
         te.fit(frame, [1, 0, 1])
         assert te.transform(frame)["te_k__y"].tolist() == [0.5, 0.5, 1.0]
         assert list(te.fit_transform(frame, pd.Series([1, 0, 1])).columns) == ["k", "te_k__y"]
-    with pytest.raises(FastrecError, match="2 targets"):
-        TargetEncode("k", ["y", "z"]).fit(frame, [1, 0, 1])
-    with pytest.raises(FastrecError, match="unequal length"):
-        TargetEncode("k", "y").fit(frame, [1, 0])
 
 
-@pytest.mark.parametrize("bad", [2, -1, 0.5])
-def test_weight_of_evidence_is_for_zeros_and_ones(bad):
-    frame = pd.DataFrame({"k": ["a", "b", "a", "a"], "y": [None, 1.0, bad, 5]})
-    with pytest.raises(FastrecError, match="0 and 1") as caught:
-        TargetEncode("k", "y", stats=["mean", "woe"]).fit(frame)
-    assert (caught.value.column, caught.value.row) == ("y", 2)
-    frame["y"] = pd.array([None, True, False, True], dtype="boolean")
+def test_weight_of_evidence_of_a_boolean_target():
+    frame = pd.DataFrame({"k": list("abaa"), "y": pd.array([None, True, False, True], dtype="boolean")})
     made = TargetEncode("k", "y", stats="woe", smooth=1).fit(frame).transform(frame)["te_woe_k__y"]
     assert made.tolist() == pytest.approx([math.log(5 / 4 / 2)] * 1 + [math.log(5 / 2)] + [math.log(5 / 4 / 2)] * 2)
 
 
-def test_evidence_of_one_class_is_finite_and_large_targets_keep_their_digits():
+def test_evidence_of_one_class_is_finite():
     frame = pd.DataFrame({"k": ["a"] * 1000 + ["b"] * 1000, "y": [1] * 1000 + [0] * 1000})
     made = TargetEncode("k", "y", stats="woe", smooth=1e-6).fit(frame).transform(frame)["te_woe_k__y"]
     assert made[0] == -made[1999] == pytest.approx(math.log(1000 / 0.5e-6), rel=1e-9)
     for only in (0, 1):
         one_class = TargetEncode("k", "y", stats="woe").fit(frame.assign(y=only)).transform(frame)
         assert (one_class["te_woe_k__y"] == 0).all()
-    frame = pd.DataFrame({"k": ["a"] * 3000, "y": [1e8 - 1, 1e8, 1e8 + 1] * 1000})
-    te = TargetEncode("k", "y", stats=["mean", "std"], smooth=0).fit(frame)
-    made = te.transform(frame.head(1))
-    assert made["te_k__y"][0] == 1e8
-    assert made["te_std_k__y"][0] == pytest.approx(math.sqrt(2 / 3), rel=1e-9)
 
 
 def test_each_class_has_a_column_as_if_it_were_a_target_of_its_own():
@@ -174,54 +144,10 @@ def test_each_class_has_a_column_as_if_it_were_a_target_of_its_own():
         assert new[f"te_k__c_{c}"].tolist() == own.transform(frame[["k"]])["te_k__y"].tolist()
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        pd.Series([1, 2, 1, 3]),
-        pd.Series([1.0, 2.0, 1.0, 3.0]),
-        pd.Series([1, 2, 1, 3], dtype="uint64"),
-        pd.Series([1, 2, 1, 3]).astype("category"),
-    ],
-    ids=lambda s: str(s.dtype),
-)
-def test_classes_are_values_whatever_type_holds_them(target):
-    frame = pd.DataFrame({"k": ["a", "a", "b", "b"], "c": target})
-    made = TargetEncode("k", "c", classes=[1, 2], smooth=0).fit(frame).transform(frame)
-    assert made["te_k__c_1"].tolist() == [0.5] * 4
-    assert made["te_k__c_2"].tolist() == [0.5, 0.5, 0, 0]
-
-
-@pytest.mark.parametrize("kind", ["object", "category", "string"])
-@pytest.mark.parametrize("make", [TargetEncode, lambda *a: CumTarget(*a, order="k")], ids=["TargetEncode", "CumTarget"])
-def test_a_target_of_classes_is_named_with_the_classes_found(kind, make):
-    frame = pd.DataFrame({"k": [1, 2, 3], "c": pd.Series([None, "no", "maybe"], dtype=kind)})
-    with pytest.raises(FastrecError, match=r"classes \('maybe', 'no'\)") as caught:
-        make("k", "c").fit(frame)
-    assert (caught.value.column, caught.value.row) == ("c", 1)
-    assert "classes=['maybe', 'no']" in caught.value.remedy
-    assert "0 and 1" in caught.value.remedy
-
-
-def test_classes_of_another_kind_than_the_target_are_named():
-    frame = pd.DataFrame({"k": [1, 2], "c": ["x", "y"]})
-    with pytest.raises(FastrecError, match="different kinds") as caught:
-        TargetEncode("k", "c", classes=[1, 2]).fit(frame)
-    assert caught.value.column == "c"
-
-
 def test_a_column_that_is_key_and_target_both_is_no_target_alone():
     te = TargetEncode(["y", "k"], "y", weight="k")
     assert te.fit_only == []
     assert te.inputs == ["y", "k"]
-
-
-@pytest.mark.parametrize(("column", "value"), [("y", math.inf), ("y", -math.inf), ("w", math.inf), ("w", -1.0)])
-def test_values_that_would_spoil_every_statistic_are_named(column, value):
-    frame = pd.DataFrame({"k": ["a", "b"], "y": [0.0, 1.0], "w": [1.0, 1.0]})
-    frame.loc[1, column] = value
-    with pytest.raises(FastrecError) as caught:
-        TargetEncode("k", "y", weight="w").fit(frame)
-    assert (caught.value.column, caught.value.row) == (column, 1)
 
 
 def prior_of(frame, **options):
@@ -243,7 +169,6 @@ def by_moments(frame, prior=None):
     return r, 1 / min(max(share, 1 / (1 + total)), 1) - 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(2, 30), st.integers(0, 30)), min_size=2, max_size=12),
     st.one_of(st.none(), st.sampled_from([0.1, 0.5])),
@@ -295,7 +220,6 @@ def test_missing_and_infinite_numbers_touch_their_own_row_alone():
 count = st.one_of(st.none(), st.integers(0, 9).map(float))
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(count, count), min_size=1, max_size=12),
     st.one_of(st.sampled_from([1, 20.0]), st.floats(0.1, 50)),

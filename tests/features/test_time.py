@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError
 from fastrec.features import Cyclic, DateOf, DatePart, LastKnown
 
 FASTAI = ["Year", "Month", "Week", "Day", "Dayofweek", "Dayofyear", "Is_month_end", "Is_month_start"]
@@ -73,7 +72,6 @@ EDGES = [dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), dt.datetime(1900, 2, 28
 ZONES = ["Asia/Tokyo", "America/New_York", "Asia/Kathmandu", "UTC"]
 
 
-@settings(max_examples=90, deadline=None)
 @given(
     st.lists(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 30)), min_size=1, max_size=8),
     st.sampled_from(["s", "ms", "us"]),
@@ -136,7 +134,6 @@ def test_what_is_no_date_is_missing(month, day):
     assert not math.isnan(made[0])
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(st.datetimes(dt.datetime(1600, 1, 1), dt.datetime(2400, 12, 31)), min_size=1, max_size=20))
 def test_days_and_moments_equal_pythons(found):
     frame = pd.DataFrame({p: [getattr(d, p) for d in found] for p in ("year", "month", "day")})
@@ -174,7 +171,6 @@ def check(made, name, shares):
     assert found == pytest.approx(np.array(expected).reshape(-1, 2), abs=1e-9, nan_ok=True)
 
 
-@settings(max_examples=90, deadline=None)
 @given(
     st.lists(times, min_size=1, max_size=8),
     st.sampled_from(["hour", "weekday", "month", "dayofyear"]),
@@ -198,22 +194,14 @@ def test_the_last_nanosecond_of_a_day_is_in_that_day_and_numbers_are_seconds_sin
         Cyclic("t", name).fit_transform(days)[[f"t_{name}_sin", f"t_{name}_cos"]].to_numpy() for name in names
     )
     np.testing.assert_array_equal(one, other)
-    with pytest.raises(DataError, match=r"DatePart: holds text.*pd.to_datetime"):
-        DatePart("t", "hour").fit_transform(pd.DataFrame({"t": ["2024-01-01 10:00"]}))
     made = Cyclic("t", "weekday").fit_transform(pd.DataFrame({"t": [0, 86400.0 * 4, -1.0, math.nan, math.inf]}))
     check(made, "t_weekday", [3 / 7, 0, 2 / 7, math.nan, math.nan])
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8), st.sampled_from([7, 24.0, 365.2425]))
 def test_numbers_on_a_circle_of_any_length(numbers, period):
     made = Cyclic("x", period).fit_transform(pd.DataFrame({"x": numbers}))
     check(made, f"x_{period:.15g}", [math.fmod(x, period) / period for x in numbers])
-
-
-def test_periods_that_differ_have_names_that_differ():
-    assert Cyclic("t", 365.2425).outputs != Cyclic("t", 365.24219).outputs
-    assert Cyclic("t", 24).outputs == Cyclic("t", 24.0).outputs == ["t_24_sin", "t_24_cos"]
 
 
 def test_hours_of_one_sine_have_its_bits():

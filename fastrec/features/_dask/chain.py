@@ -16,8 +16,20 @@ import torch
 from fastrec.errors import DataError, DataWarning
 from fastrec.features._dask.blocks import OUTER, Blocks, CellRule, Folding, Hidden, task
 from fastrec.features._dask.files import Mapped, spill_folder
-from fastrec.features._dask.gathered import in_turn, is_causal, looks_back
-from fastrec.features._dask.plan import HERE, Group, Others, Place, in_time, learns, reads, rounds, stays
+from fastrec.features._dask.gathered import (
+    HERE,
+    Group,
+    Others,
+    Place,
+    in_time,
+    in_turn,
+    is_causal,
+    learns,
+    looks_back,
+    reads,
+    rounds,
+    stays,
+)
 from fastrec.features._dask.states import merge_all, share, tree
 from fastrec.features._engine.chain import Chain, by_fold, compute, masked, mixing_steps, naming, steps_behind
 from fastrec.features._engine.folds import given_fold_keys

@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -135,7 +136,14 @@ class PartFiles:
         return PartFiles(self.files, self.together, names)
 
     def to_delayed(self) -> list[Any]:
-        return [task(lambda f, names: pq.ParquetFile(f).read(columns=names), str(f), self.columns) for f in self.files]
+        return [task(_read, str(file), self.columns) for file in self.files]
+
+
+def _read(file: str, names: list[str]) -> pa.Table:
+    if not file.endswith(".arrow"):
+        return pq.ParquetFile(file).read(columns=names)
+    with pa.memory_map(file) as source:
+        return pa.ipc.open_file(source).read_all().select(names)
 
 
 class MadeParts:
@@ -203,42 +211,22 @@ class Shelf:
         return found
 
 
-class SplitTable:
-    """A table as a Dask frame of ``partitions`` in files of ``folder``; ``names``: the columns; None: all."""
+class SplitTable(PartFiles):
+    """A table as a Dask frame of ``partitions`` in files of ``folder``, written when they are first read."""
 
-    divisions = None
+    def __init__(self, table: Table, folder: Path, partitions: int) -> None:
+        self.table, self.together, self.columns = table, (), table.names
+        self._folder, self._partitions = folder, partitions
 
-    def __init__(self, table: Table, folder: Path, partitions: int, names: Sequence[str] | None = None) -> None:
-        self.table, self._folder, self._partitions = table, folder, partitions
-        self.columns = table.names if names is None else list(names)
-        self._files: list[Path] = []
-
-    def __getitem__(self, names: Sequence[str]) -> SplitTable:
-        self._write()
-        made = SplitTable(self.table, self._folder, self._partitions, names)
-        made._files = self._files
-        return made
-
-    def to_delayed(self) -> list[Any]:
-        self._write()
-        return [task(_read, str(file), self.columns) for file in self._files]
-
-    def _write(self) -> None:
-        if self._files:
-            return
-        size, name = max(-(-len(self.table) // self._partitions), 1), uuid4().hex
+    @cached_property
+    def files(self) -> list[Path]:  # type: ignore[override]
+        size, name, files = max(-(-len(self.table) // self._partitions), 1), uuid4().hex, []
         whole = self.table.to_arrow().combine_chunks()
-        for i, start in enumerate(range(0, max(len(whole), 1), size)):
-            file = self._folder / f"{name}-{i}.arrow"
-            part = whole.slice(start, size)
-            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, part.schema) as writer:
-                writer.write_table(part)
-            self._files.append(file)
-
-
-def _read(file: str, names: list[str]) -> pa.Table:
-    with pa.memory_map(file) as source:
-        return pa.ipc.open_file(source).read_all().select(names)
+        for start in range(0, max(len(whole), 1), size):
+            files.append(self._folder / f"{name}-{len(files)}.arrow")
+            with pa.OSFile(str(files[-1]), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+                writer.write_table(whole.slice(start, size))
+        return files
 
 
 def splitter(folder: Path, partitions: int) -> Callable[[Table | None], Any]:

@@ -1,8 +1,10 @@
-"""Dask frames as partitions of Tables, and result columns as Dask frames."""
+"""Dask frames as partitions of Tables, a FeatureSet's methods on them (``fs``), and result columns as Dask frames."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,12 +15,17 @@ import torch
 
 from fastrec._core import limits
 from fastrec._core.imports import is_dask, library_of
-from fastrec.errors import DataError
-from fastrec.features._dask.blocks import OUTER, ROW, Blocks, task
+from fastrec.errors import DataError, DataWarning
+from fastrec.features._dask.blocks import OUTER, ROW, Blocks, Hidden, task
+from fastrec.features._dask.chain import DaskChain
 from fastrec.features._dask.files import MadeParts, PartFiles, SplitTable
+from fastrec.features._dask.gathered import Others
 from fastrec.features._dask.states import quietly
+from fastrec.features._engine.chain import Chain
 from fastrec.features._engine.folds import fold_numbers
-from fastrec.features.columns import Selector
+from fastrec.features._engine.saving import selectors_of
+from fastrec.features.base import Context
+from fastrec.features.columns import Selector, as_list
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
 from fastrec.table.read import check_names
 
@@ -37,7 +44,7 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
         found = [n for n in some if n in there]
         return [task(_read, p, some, list(optional)) for p in partitions(frame, found or None)]
 
-    return Blocks(names, read(names), together, read if isinstance(frame, PartFiles) else None)
+    return Blocks(names, read(names), together, read if type(frame) is PartFiles else None)
 
 
 def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
@@ -171,10 +178,9 @@ class Profile:
         return self._columns[name]
 
 
-def _counts(selector: Any) -> bool:
-    parts = [p for p in (getattr(selector, "first", None), getattr(selector, "second", None)) if p is not None]
+def _counts(selector: Selector) -> bool:
     how = selector.how
-    return how.get("min_card") is not None or how.get("max_card") is not None or any(map(_counts, parts))
+    return how.get("min_card") is not None or how.get("max_card") is not None or any(map(_counts, selector.parts))
 
 
 def _profile(part: Any, counted: bool) -> dict[str, Column]:
@@ -193,3 +199,127 @@ def _distinct_rows(column: Column) -> Column:
     codes, rows = column.coded().codes, torch.arange(len(column), device=column.values.device)
     first = rows.new_full((column.coded().size,), len(rows)).scatter_reduce_(0, codes, rows, "amin")
     return column.take(first[first < len(rows)])
+
+
+# FeatureSet's methods on Dask frames.
+
+
+def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) -> Any:
+    """Transform rows with full statistics; ``history``: preceding rows that are not returned."""
+    _check_library(fs)
+    targets = fs.targets
+    work = as_blocks(df, fs.inputs, optional=targets)
+    past = 0
+    if history is not None:
+        before = as_blocks(history, fs.inputs, optional=targets)
+        past = len(before)
+        work = Blocks(fs.inputs, [*before.select(fs.inputs), *work.select(fs.inputs)])
+    made = _chain(fs).apply(work, _others(fs, tables)).from_task(past)
+    return _out(fs, df, made, _meta(fs, df, tables))
+
+
+class Job:
+    """Training rows on their way through a FeatureSet."""
+
+    def __init__(
+        self, fs: Any, df: Any, y: Any, tables: Mapping[str, Any] | None, unlabeled: Any, folds: Any = None
+    ) -> None:
+        _check_library(fs)
+        self.fs, self.df, self.unlabeled, self.folds = fs, df, unlabeled, folds
+        if isinstance(df, SplitTable):
+            fs._resolve(df.table)
+        elif selectors := selectors_of(fs.steps):
+            fs._choose(selectors, Profile(df, selectors))
+        self.chain = _chain(fs)
+        self.chain.check_targets()
+        self.work = self._blocks(y)
+        if not self.chain.key and self.chain.tainted:
+            self.work = with_row_numbers(self.work)
+        self.chain.look(self.work)
+        self.others = _others(fs, tables)
+        self.meta = _meta(fs, df, tables, y)
+        names = None if unlabeled is None else self.chain.unlabeled_columns()
+        self.extra = None if names is None else as_blocks(unlabeled, names)
+
+    def _blocks(self, y: Any) -> Blocks:
+        names = self.fs.fit_inputs or [str(n) for n in self.df.columns]
+        if y is None or not set(self.fs.targets) & set(names):
+            return as_blocks(self.df, names)
+        remedy = "Give y as a column of the frame"
+        if not is_dask(y):
+            raise DataError("y is not of Dask, and the rows are", remedy=remedy)
+        target, parts = self.fs._one_target(), partitions(y)
+        work = as_blocks(self.df, [n for n in names if n != target])
+        if len(parts) != len(work):
+            raise DataError(f"y has {len(parts)} partitions, and the rows have {len(work)}", remedy=remedy)
+        return work.with_layer(
+            [target], [task(lambda part, n: Table({n: as_column(part, name=n)}), part, target) for part in parts]
+        )
+
+    def learn(self, **_: Any) -> Blocks:
+        """Fit all steps; return the rows with their columns, which are computed where they are read."""
+        work = self.chain.run(self.work, self.others, self.extra)
+        self.fs.fitted_on_unlabeled = self.unlabeled is not None
+        return work
+
+    def clean(self) -> Blocks:
+        """Return the rows with the columns that do not depend on a target, without fitting."""
+        steps = [s for s in self.chain.steps if s not in self.chain.tainted]
+        return self.chain.run(self.work, self.others, self.extra, steps=steps, learn=False)
+
+    def nested(self, work: Blocks) -> Any:
+        """Return the user's frame with the outputs, mixing steps recomputed fold by fold."""
+        return self.out(self.chain.nest(work, self.others, None))
+
+    def outer_folds(self, work: Blocks, only: Collection[int] | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield both sides of each outer fold; ``work`` has the columns that do not depend on a target."""
+        work, present = with_outer_folds(work, self.df, self.folds)
+        for k in present:
+            if only is not None and k not in only:
+                continue
+            made = self.chain.run(work, self.others, steps=self.chain.tainted, hidden=Hidden(k), learn=False)
+            made = self.chain.nest(made, self.others, k)
+            yield self.out(made, (k, False)), self.out(made, (k, True))
+
+    def out(self, made: Blocks, fold: tuple[int, bool] | None = None) -> Any:
+        return _out(self.fs, self.df, made, self.meta, fold)
+
+
+def _chain(fs: Any) -> DaskChain:
+    if fs.cache is not None:
+        warnings.warn("a FeatureSet's cache is not used on Dask frames", DataWarning, stacklevel=4)
+    return DaskChain(fs.steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
+
+
+def _others(fs: Any, tables: Mapping[str, Any] | None) -> Others:
+    read = fs._read_tables(tables, lambda t, names: as_blocks(t, names) if is_dask(t) else Table.read(t, names))
+    return Others(read, tuple(tables or {}))
+
+
+def _meta(fs: Any, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
+    """Return the empty result frame by running the steps on no rows."""
+    if isinstance(df, PartFiles):  # the result is a Table or an Arrow table
+        return None
+    chain = Chain([copy.copy(s) for s in fs.steps], key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
+    there, given = set(column_names(df._meta)), {} if y is None else {fs._one_target(): y}
+    names = [n for n in fs.fit_inputs if n in there and n not in given]
+    read = fs._read_tables(tables, lambda t, names: no_rows(t, names) if is_dask(t) else Table.read(t, names))
+    empty = no_rows(df, names).with_columns({n: as_column(v._meta, name=n) for n, v in given.items()})
+    blank = [n for n in fs.fit_inputs if n not in empty]
+    nothing = torch.zeros(0, dtype=torch.float64)
+    empty = empty.with_columns({n: Column("number", nothing, name=n) for n in blank})
+    done = chain.run(empty, Context(read, tuple(tables or {})))
+    return declared(df, fs._kept(column_names(df._meta)), {n: done[n] for n in fs.outputs})
+
+
+def _out(fs: Any, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool] | None = None) -> Any:
+    kept = fs._kept([str(n) for n in df.columns])
+    if isinstance(df, SplitTable):
+        return as_table(df, made, fs.outputs, kept, fold=fold)
+    return as_frame(df, made, fs.outputs, kept, meta, fold=fold)
+
+
+def _check_library(fs: Any) -> None:
+    if fs._library not in (None, "pandas"):
+        problem = f"a Dask frame cannot come back as {fs._library}"
+        raise DataError(problem, remedy="Call set_output(transform='default')")

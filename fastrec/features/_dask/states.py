@@ -72,27 +72,15 @@ def _merged_at_once(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -
 
 def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
     """Merge as ``tree`` does, but in one process with one partition's states at a time."""
-    waiting: list[list[list[list[State]]]] = [[[]] for _ in batches]  # by batch and level of the tree
+    waiting: list[list[tuple[int, list[State]]]] = [[] for _ in batches]  # by batch: partitions merged, their states
     for i in range(max(len(parts) for _, parts in batches)):
         here = [b for b, (_, parts) in enumerate(batches) if i < len(parts)]
         for b, states in zip(here, dask.compute(*[batches[b][1][i] for b in here]), strict=True):
-            _put_in_tree(batches[b][0], waiting[b], states)
-    found = []
-    for (steps, _), levels in zip(batches, waiting, strict=True):
-        rest: list[list[State]] = []  # merged rest of the lower levels, last in its level
-        for level in levels:
-            rest = [merged(list(steps), *level, *rest)] if level or rest else []
-        found.append(rest[0])
-    return found
-
-
-def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], states: list[State]) -> None:
-    for at in range(len(levels)):
-        levels[at].append(states)
-        if len(levels[at]) < limits.FAN_IN:
-            return
-        states, levels[at] = merged(list(steps), *levels[at]), []
-    levels.append([states])
+            size = 1
+            while waiting[b] and waiting[b][-1][0] == size:  # equal halves, so that every key is sorted few times
+                states, size = merged(batches[b][0], waiting[b].pop()[1], states), 2 * size
+            waiting[b].append((size, states))
+    return [merged(steps, *(states for _, states in own)) for (steps, _), own in zip(batches, waiting, strict=True)]
 
 
 def tree(merge: Callable[..., Any], parts: Sequence[Any]) -> Any:
@@ -102,7 +90,7 @@ def tree(merge: Callable[..., Any], parts: Sequence[Any]) -> Any:
     return parts[0]
 
 
-def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
+def merged(steps: Sequence[Fitted], *parts: list[State]) -> list[State]:
     """Merge the states of several generators; ``parts``: a state for each, earlier partitions first."""
     return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
 

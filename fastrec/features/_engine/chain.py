@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 # Steps that depend on a target, and those through which it could return to its own row.
 
 
+@dataclass(frozen=True)
 class CachedStep:
     """Cache entry of one step on given rows; without cache or digest (``key``) everything is computed."""
 
-    def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
-        self.cache, self.key, self.device = cache, key, device
+    cache: FeatureCache | None = None
+    key: str | None = None
+    device: DeviceLike = None
 
     @classmethod
     def of(
@@ -66,29 +68,26 @@ class CachedStep:
         return cls(cache, found, work.device)
 
     def state(self, make: Callable[[], State]) -> State:
-        if self.cache is None or self.key is None:
+        if self.cache is None:
             return make()
         key = digest(self.key, "state")
         found = self.cache.get(key)
-        state = found["state"] if found is not None else make()
         if found is None:
-            self.cache.put(key, {"state": state})
-        return state
+            self.cache.put(key, found := {"state": make()})
+        return found["state"]
 
     def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
         """Return the step's columns, cached or computed; ``what`` names the variant for these rows."""
-        if self.cache is None or self.key is None:
+        if self.cache is None:
             return dict(make())
         key = digest(self.key, what)
         found = self.cache.get(key)
-        made = dict(make()) if found is None else found["columns"]
+        made = make() if found is None else found["columns"]
         # Columns in memory are not shared, as a user might change them in place.
         copies = {n: c.copy() for n, c in made.items()} if self.cache.folder is None else made
         if found is None:
             self.cache.put(key, {"columns": copies})
-        else:
-            made = copies
-        made = {n: c.to(self.device) for n, c in made.items()}
+        made = {n: c.to(self.device) for n, c in (made if found is None else copies).items()}
         for name, column in made.items():
             # Later steps digest these columns by origin instead of contents.
             remember(column, digest(key, name))
@@ -181,8 +180,6 @@ def naming(step: Feature) -> Iterator[None]:
     try:
         with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", FEWER_FEATURES):
             yield
-    except MissingColumnError:
-        raise
     except DataError as error:
         if name in error.problem:
             raise
@@ -290,9 +287,7 @@ def walk(
 ) -> tuple[Table, Table | None]:
     """Add every step's columns, computed by ``do``, to the rows and to the other (unlabeled) rows, if any.
 
-    Torch's number of threads bounds the number of steps that run at once; values do not depend on it. With over a
-    million rows, steps run one by one with all threads. ``release``: drop a column's codes and groups after its last
-    reader.
+    ``release``: drop a column's codes and groups after its last reader.
     """
     do = counted(do)
     if on_host(work) and len(work) >= limits.PARALLEL_STEPS_FROM:

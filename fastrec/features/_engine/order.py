@@ -126,12 +126,15 @@ class Aligned:
         key = ("aligned", ref(log), tuple(by), tuple(order))  # no id: it may be reused for another table
         return table.remember(key, [*by, *order], lambda: cls(table, log, by, order))
 
-    def before(self, counted: torch.Tensor | None = None) -> tuple[torch.Tensor, Groups]:
+    def before(
+        self, counted: torch.Tensor | None = None, tie: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Groups]:
         """Return ``as_of`` of these rows and events; ``counted``: bool ``[e]``, False skips an event."""
-        if self._merged is not None:
+        if tie is None and self._merged is not None:
             return self._merged.last(None if counted is None else counted.numpy())
         codes = self.codes if counted is None else torch.where(counted, self.codes, 0)
-        return as_of(self.rows, self.here, codes, self.there)
+        first = [] if tie is None else [torch.full_like(self.rows, torch.iinfo(torch.int64).min)]
+        return as_of(self.rows, [*self.here, *first], codes, [*self.there, *([] if tie is None else [tie])])
 
 
 def is_request(table: Table, log: Table) -> bool:
@@ -291,18 +294,11 @@ def earlier_events(
     """
     if log is None:
         return _among_rows(table, by, order, counted, tie)
-    both = Aligned(table, log, list(by), list(order))
-    rows, codes, order_here, order_log = both.rows, both.codes, both.here, both.there
-    kept = None if counted is None else counted.nonzero().squeeze(1)
-    if kept is not None:
-        codes, order_log = codes[kept], [o[kept] for o in order_log]
-    if tie is not None:
-        order_log = [*order_log, tie if kept is None else tie[kept]]
-        order_here = [*order_here, torch.full_like(rows, torch.iinfo(torch.int64).min)]
-    last, events = as_of(rows, order_here, codes, order_log)
-    numbers = torch.arange(len(codes), device=codes.device) if events.order is None else events.order
+    both = Aligned.of(table, log, list(by), list(order))
+    last, events = both.before(counted, tie)
+    numbers = torch.arange(len(both.codes), device=last.device) if events.order is None else events.order
     start = events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last)
-    return EarlierEvents(numbers if kept is None else kept[numbers], start, last)
+    return EarlierEvents(numbers, start, last)
 
 
 def _among_rows(

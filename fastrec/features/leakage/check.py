@@ -1,38 +1,101 @@
-"""``check_leakage``: the checks, and their run."""
+"""``check_leakage``: the checks, their run, and the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
 from fastrec._core import limits
-from fastrec.errors import DataError
+from fastrec.errors import DataError, LeakageError
 from fastrec.features._engine.folds import given_folds
 from fastrec.features.columns import as_list
-from fastrec.features.leakage import statistics
-from fastrec.features.leakage.report import Kind, Leak, LeakageReport
-from fastrec.features.leakage.rows import (
-    CheckedRows,
-    FunctionRunner,
-    Made,
-    Runner,
-    SetRunner,
-    as_features,
-    cut_places,
-    key_codes,
-    key_pairs,
-    moved,
-    paired,
-    probe_rows,
-    sample_rows,
-    shown,
-    typical,
-    with_rows_of,
-)
+from fastrec.features.leakage import frames, statistics
 from fastrec.table import Column, as_column, column_names, take_rows
+
+# Report: leaks by kind, their remedies, and notes.
+
+Kind = Literal["random", "copy", "own target", "leave-one-out", "outside", "row order", "future", "outer fold"]
+
+REMEDIES: dict[str, str] = {
+    "random": "Fix the seed: a column that differs from run to run cannot be checked or repeated for the test rows",
+    "copy": "Drop the column: it is the target, or maps one to one to it",
+    "own target": "Encode targets out of fold (TargetEncode in a FeatureSet, fit_transform), or from earlier rows only",
+    "leave-one-out": "Encode targets by folds of many rows: a key's total less its other rows is the row's own target",
+    "outside": "Compute it in the pipeline, out of fold (TargetEncode): beforehand it includes each row's own target",
+    "row order": "Drop the column, or number the rows by something that is known when they are scored",
+    "future": "Use only rows earlier than the row: lags, cumulative statistics and windows that end before it",
+    "outer fold": "Compute everything that a target is in, the prior too, from the other folds alone "
+    "(FeatureSet.cross_fit), and anew for every fold",
+}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Leaking column.
+
+    Args:
+        column: the column.
+        kind: the check that found it (see ``check_leakage``); ``random``: two runs differ.
+        row: the first affected row, from 0 in the given frame; None: all rows.
+        detail: the change, and its effect on the row's value.
+        generator: the generator that causes the leak, as written; None for a function.
+    """
+
+    column: str
+    kind: Kind
+    row: int | None
+    detail: str
+    generator: str | None = None
+
+    def __str__(self) -> str:
+        made = f" (made by {self.generator})" if self.generator else ""
+        where = "" if self.row is None else f"row {self.row}: "
+        return f"{self.column!r}, {self.kind}: {where}{self.detail}{made}"
+
+
+@dataclass(frozen=True)
+class LeakageReport:
+    """Result of ``check_leakage``; true if there are no leaks."""
+
+    leaks: list[Leak]  #: one for each column and kind
+    notes: list[str] = field(default_factory=list)  #: effects that alone are no leak
+    checked: list[str] = field(default_factory=list)  #: the checks, in words
+    outputs: list[str] = field(default_factory=list)  #: all columns checked
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no leak."""
+        return not self.leaks
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def columns(self) -> list[str]:
+        """The leaking columns, each once."""
+        return list(dict.fromkeys(leak.column for leak in self.leaks))
+
+    def raise_for_leaks(self) -> None:
+        """Raise LeakageError with the columns if there is a leak."""
+        if self.leaks:
+            first = self.leaks[0]
+            found = f"{len(self.columns)} of {len(self.outputs)} columns leak ({', '.join(self.columns)})"
+            problem = f"{found}; {first.kind}: {first.detail}"
+            raise LeakageError(problem, column=first.column, row=first.row, remedy=REMEDIES[first.kind])
+
+    def __str__(self) -> str:
+        count = len(self.columns)
+        head = "no leak found" if self.ok else f"{count} column{'s leak' if count > 1 else ' leaks'}"
+        lines = [f"{head} among {len(self.outputs)} ({'; '.join(self.checked)})"]
+        for kind, remedy in REMEDIES.items():
+            found = [leak for leak in self.leaks if leak.kind == kind]
+            lines += [f"  {leak}" for leak in found]
+            lines += [f"    → {remedy}."] if found else []
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
 
 # Checks that change a row, a time or a fold, and the record of leaks.
 
@@ -42,7 +105,7 @@ class Try:
     """Run with one row's target changed; ``targets``: all rows' targets as numbers float64 ``[n]``."""
 
     row: int
-    made: Made
+    made: frames.Made
     what: str
     targets: dict[str, torch.Tensor]
 
@@ -50,10 +113,12 @@ class Try:
 class LeakCheck:
     """Checks, one method each, on a ``frame``; ``rows``: int64, the rows' numbers in the user's frame."""
 
-    def __init__(self, runner: Runner, frame: Any, choice: CheckedRows, rows: torch.Tensor, strict: bool) -> None:
+    def __init__(
+        self, runner: frames.Runner, frame: Any, choice: frames.CheckedRows, rows: torch.Tensor, strict: bool
+    ) -> None:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
         self.base = runner.start(frame)
-        self.scale = {n: typical(c) for n, c in self.base.items()}
+        self.scale = {n: frames.typical(c) for n, c in self.base.items()}
         self.suspects = list(self.base)  # columns whose changes can be leaks
         self.unclear: set[str] = set()  # columns for which one row's change proves nothing
         self.held = {n: statistics.HeldTarget(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
@@ -83,15 +148,15 @@ class LeakCheck:
             column = self.choice.table[target]
             known = (~column.is_missing()).nonzero().squeeze(1)
             for name, values in {**self.base, **passed}.items():
-                if not bool(moved(column.take(known), values.to("cpu").take(known)).any()):
+                if not bool(frames.moved(column.take(known), values.to("cpu").take(known)).any()):
                     self.add(name, "copy", None, f"its values are those of {target!r}", {name})
                     self.suspects = [n for n in self.suspects if n != name]
 
     def own_targets(self, probes: int) -> None:
         """Change one row's target at a time."""
-        keys = key_codes(self.frame, self.choice).values()
+        keys = frames.key_codes(self.frame, self.choice).values()
         sizes = [torch.where(codes > 0, torch.bincount(codes)[codes], 0) for codes in keys]  # size of each row's key
-        tries = [self.try_one(row) for row in probe_rows(self.choice, sizes, probes)]
+        tries = [self.try_one(row) for row in frames.probe_rows(self.choice, sizes, probes)]
         self.checked.append(f"the own targets of {len(tries)}")
         odd = {
             n
@@ -100,7 +165,7 @@ class LeakCheck:
             if self._moved(n, t) and statistics.scattered(self.base[n], t.made[n])
         }
         if odd:
-            rows = probe_rows(self.choice, sizes, limits.LEAK_SIGNS)
+            rows = frames.probe_rows(self.choice, sizes, limits.LEAK_SIGNS)
             more = [row for row in rows if row not in {t.row for t in tries}]
             every = [*tries, *(self.try_one(row) for row in more[: limits.LEAK_SIGNS - len(tries)])]
             self.unclear = {n for n in odd if not self._one_sided(n, every)}
@@ -117,19 +182,22 @@ class LeakCheck:
         source, made, targets = self.change(torch.tensor([row]), f"with another target in row {int(self.rows[row])}")
         name, taken = next(iter(source.items()))
         column = self.choice.table[name]
-        what = f"{name!r} of this row alone went from {shown(column, row)} to {shown(column, int(taken[row]))}"
+        was, now = (frames.shown(column, r) for r in (row, int(taken[row])))
+        what = f"{name!r} of this row alone went from {was} to {now}"
         return Try(row, made, what, targets)
 
-    def change(self, rows: torch.Tensor, what: str) -> tuple[dict[str, torch.Tensor], Made, dict[str, torch.Tensor]]:
+    def change(
+        self, rows: torch.Tensor, what: str
+    ) -> tuple[dict[str, torch.Tensor], frames.Made, dict[str, torch.Tensor]]:
         """Change some rows' targets: return the rows they are taken from, the columns, and all rows' targets."""
         source = self.choice.other_targets(rows)
-        made = self.runner.run(with_rows_of(self.frame, source), what)
+        made = self.runner.run(frames.with_rows_of(self.frame, source), what)
         return source, made, {n: held.y[source[n]] for n, held in self.held.items()}
 
     def _moved(self, name: str, tried: Try) -> bool:
         at = torch.tensor([tried.row])
         made = tried.made.get(name)
-        return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
+        return made is not None and bool(frames.moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
 
     def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
         # A row's value follows its own target if it moves farther, or in the other direction, than most others. By
@@ -144,15 +212,15 @@ class LeakCheck:
 
     def future(self) -> None:
         """Drop, then shuffle, the rows at or after a time."""
-        cuts = cut_places(self.choice, self.frame)
+        cuts = frames.cut_places(self.choice, self.frame)
         self.checked.append(f"the future of {len(cuts)} times" if cuts else "no future, as there is one time only")
         fixed = self.runner.fixed(self.frame) if cuts else None
         fixed_base = fixed(self.frame) if fixed is not None else {}
         name = self.choice.order[0]
         for cut in cuts:
             before, after = (self.choice.rank < cut).nonzero().squeeze(1), (self.choice.rank == cut).nonzero()
-            when = f"the rows at or after {name} = {shown(self.choice.table[name], int(after[0]))}"
-            mixed = with_rows_of(self.frame, self.choice.mixed_future(cut, column_names(self.frame)))
+            when = f"the rows at or after {name} = {frames.shown(self.choice.table[name], int(after[0]))}"
+            mixed = frames.with_rows_of(self.frame, self.choice.mixed_future(cut, column_names(self.frame)))
             left = torch.arange(len(before))
             for what, frame, at_made in (
                 (f"{when} were dropped", take_rows(self.frame, before), left),
@@ -169,10 +237,10 @@ class LeakCheck:
         tried = present[:: max(len(present) // limits.LEAK_FOLDS, 1)][: limits.LEAK_FOLDS]
         self.checked.append(f"the targets of {len(tried)} outer fold{'s' if len(tried) > 1 else ''}")
         for k in tried:
-            changed = with_rows_of(self.frame, self.choice.one_target(folds == k))
+            changed = frames.with_rows_of(self.frame, self.choice.one_target(folds == k))
             what = f"the targets of fold {k} were changed"
             inside = (folds == k).nonzero().squeeze(1)
-            if not isinstance(self.runner, SetRunner):
+            if not isinstance(self.runner, frames.SetRunner):
                 self.compare("outer fold", self.base, self.runner.run(changed, f"when {what}"), what, inside)
                 continue
             sides = ((folds != k).nonzero().squeeze(1), inside)
@@ -183,8 +251,8 @@ class LeakCheck:
     def compare(
         self,
         kind: Kind,
-        base: Made,
-        made: Made,
+        base: frames.Made,
+        made: frames.Made,
         what: str,
         rows: torch.Tensor,
         *,
@@ -206,8 +274,8 @@ class LeakCheck:
             if name not in made:
                 self.notes[f"{name!r} could not be compared: it is not made when {what}"] = None
                 continue
-            scale = self.scale[name] if base is self.base else typical(base[name])
-            odd = moved(base[name].take(at), made[name].take(at_made), scale).nonzero()
+            scale = self.scale[name] if base is self.base else frames.typical(base[name])
+            odd = frames.moved(base[name].take(at), made[name].take(at_made), scale).nonzero()
             if len(odd):
                 first[name] = int(odd[0])
         for name, i in first.items():
@@ -215,7 +283,7 @@ class LeakCheck:
             if excused is not None:
                 self.excused.setdefault(name, excused)
                 continue
-            change = f"{shown(base[name], int(at[i]))} became {shown(made[name], int(at_made[i]))}"
+            change = f"{frames.shown(base[name], int(at[i]))} became {frames.shown(made[name], int(at_made[i]))}"
             self.add(name, kind, int(self.rows[rows[i]]), f"{change} when {what}", set(first))
         return set(first)
 
@@ -240,7 +308,7 @@ _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 class RandomRuns:
     """Runs with targets of all rows changed at random."""
 
-    made: list[Made]  # columns of each run
+    made: list[frames.Made]  # columns of each run
     targets: list[dict[str, torch.Tensor]]  # targets of each run by name, as float64 ``[n]``
     flips: torch.Tensor  # bool ``[runs, n]``, rows whose targets each run changed
     moves: dict[str, torch.Tensor]  # change of each column in all runs: float64 ``[runs, n]``
@@ -261,7 +329,7 @@ def draws(check: LeakCheck) -> RandomRuns:
     random = check.choice.generator()
     flips = statistics.patterns(known, random)
 
-    def flip(chosen: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
+    def flip(chosen: torch.Tensor) -> tuple[frames.Made, dict[str, torch.Tensor]]:
         return check.change(chosen.nonzero().squeeze(1), f"with other targets in {int(chosen.sum())} rows")[1:]
 
     runs, targets = zip(*map(flip, flips))
@@ -323,7 +391,7 @@ def _confirm(check: LeakCheck, name: str, found: statistics.Followers, few: torc
 
 def leave_one_out(check: LeakCheck, drawn: RandomRuns, df: Any) -> None:
     """Find values that reveal their row's target within a key of ``df``, whatever the targets are."""
-    keys = [torch.zeros(len(check.rows), dtype=torch.int64), *key_pairs(df, check.choice).values()]
+    keys = [torch.zeros(len(check.rows), dtype=torch.int64), *frames.key_pairs(df, check.choice).values()]
     if check.choice.keys:
         keys.append(check.choice.table.coded(check.choice.keys).codes)
     for name in check.suspects:
@@ -345,7 +413,7 @@ def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[tor
     for t in check.tries:
         if name not in t.made:
             continue
-        group = moved(check.base[name], t.made[name], check.scale[name]).to("cpu")
+        group = frames.moved(check.base[name], t.made[name], check.scale[name]).to("cpu")
         group[t.row] = True
         one = torch.zeros(int(group.sum()), dtype=torch.int64)
         for y, column in ((check.held[target].y, check.base[name]), (t.targets[target], t.made[name])):
@@ -354,20 +422,20 @@ def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[tor
 
 
 def made_beforehand(
-    check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: CheckedRows, fixed: Sequence[str]
+    check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: frames.CheckedRows, fixed: Sequence[str]
 ) -> None:
     """Compare columns that no target changes with statistics of the targets."""
     # given, whole: the user's full frame and its targets, order and key: means in a table are over all rows
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
     columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
     columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in check.leaks for k in _TOLD)}
-    keys = key_pairs(df, check.choice)
+    keys = frames.key_pairs(df, check.choice)
     check.checked.append("columns that no target moves, other tables' among them, held to the targets")
 
     def whole_key(names: tuple[str, ...]) -> torch.Tensor:
         if given is df:
             return keys[names]
-        return paired([as_column(given[n], name=n).to("cpu").coded().codes for n in names])
+        return frames.paired([as_column(given[n], name=n).to("cpu").coded().codes for n in names])
 
     for target in check.choice.targets:
         held = statistics.HeldTarget(target, check.choice.table[target], whole.table[target], check.rows)
@@ -425,7 +493,6 @@ def check_leakage(
 
     Random runs and copies are checked first. A column without a finding is not proved clean: means computed beforehand
     from other folds, or a noisy table of targets, pass. Effects that a very good column may show are notes, not leaks.
-    targets, pass. Effects that a very good column may show too are notes, not leaks.
 
     Args:
         pipeline: a FeatureSet, a generator, or a function from a frame to it with columns added (or only those), in
@@ -448,33 +515,33 @@ def check_leakage(
         DataError: nothing can be changed (one row, a constant target), or the pipeline fails or returns other rows.
 
     Example:
-        >>> import pandas as pd
-        >>> from fastrec.features import check_leakage
         >>> df = pd.DataFrame({"item": ["a", "a", "b", "b"], "clicked": [1, 0, 1, 1]})
         >>> def rates(df):
         ...     return df.assign(rate=df.groupby("item")["clicked"].transform("mean"))
-        >>> report = check_leakage(rates, df, "clicked")
+        >>> report = ff.check_leakage(rates, df, "clicked")
         >>> report.ok, report.columns, report.leaks[0].kind
         (False, ['rate'], 'own target')
     """
     if probes < 1 or max_rows < 2:
         problem = f"check_leakage: probes={probes}, max_rows={max_rows} leave nothing to try"
         raise DataError(problem, remedy="Use at least 1 probe and 2 rows")
-    features = as_features(pipeline, key)
+    features = frames.as_features(pipeline, key)
     if features is None and not callable(pipeline):
         problem = f"check_leakage: a {type(pipeline).__name__} is neither a FeatureSet nor a function"
         raise DataError(problem, remedy="Give a FeatureSet, a generator, or a function from frame to frame")
     targets, times = as_list(target), as_list(order)
     keys = as_list(key) or as_list(features.key if features is not None else None)
     fixed = list(dict.fromkeys([*keys, *times, *([folds] if isinstance(folds, str) else [])]))
-    choice = CheckedRows.of(df, targets, times, keys, seed)
+    choice = frames.CheckedRows.of(df, targets, times, keys, seed)
     outer = None if folds is None else given_folds(df, folds, choice.table).cpu()
-    rows, given, whole = sample_rows(choice, max_rows), df, choice
+    rows, given, whole = frames.sample_rows(choice, max_rows), df, choice
     if len(rows) < len(whole.table):
         df, choice = take_rows(df, rows), choice.take(rows)
         outer = None if outer is None else outer[rows]
-    runner: Runner = (
-        SetRunner(features, tables) if features is not None else FunctionRunner(pipeline, targets, [*fixed, *targets])
+    runner: frames.Runner = (
+        frames.SetRunner(features, tables)
+        if features is not None
+        else frames.FunctionRunner(pipeline, targets, [*fixed, *targets])
     )
     check = LeakCheck(runner, runner.prepare(df, [*targets, *fixed]), choice, rows, strict)
     check.twice()

@@ -11,7 +11,7 @@ import torch
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.features.leakage.rows import moved, typical
+from fastrec.features.leakage.frames import moved, typical
 from fastrec.segments import segment_max, segment_min
 from fastrec.table import Column
 

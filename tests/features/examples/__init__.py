@@ -3,8 +3,7 @@
 ``EXAMPLES`` (class name → makers) is for the contract: every class has at least one, and every option that changes the
 way it works has one of its own; they read the columns of ``tests/features/frames.py``. The others are for the leak
 tests and read the columns of ``test_leaks.frames``: ``ROW_WISE`` and ``CAUSAL`` list generators, ``ENCODERS`` lists of
-generators that a target passes through. ``NOT_NUMBERS`` lists generators that read the text column ``other`` where they
-need a number, or a time: the error must name generator, column and row.
+generators that a target passes through.
 """
 
 from __future__ import annotations
@@ -27,4 +26,3 @@ for _family in _FAMILIES:
     for _name, _makers in _family.EXAMPLES.items():
         EXAMPLES.setdefault(_name, []).extend(_makers)
 ROW_WISE, CAUSAL, ENCODERS = _all("ROW_WISE"), _all("CAUSAL"), _all("ENCODERS")
-NOT_NUMBERS = _all("NOT_NUMBERS")

@@ -2,78 +2,60 @@
 
 from __future__ import annotations
 
-from fastrec.features import (
-    BayesianRate,
-    Bucketize,
-    Combine,
-    CountEncode,
-    Cross,
-    CumStat,
-    Cyclic,
-    Diff,
-    GroupPick,
-    GroupRank,
-    GroupStats,
-    History,
-    JaccardToHistory,
-    Lag,
-    LastKnown,
-    TargetEncode,
-    Where,
-)
+import fastrec.features as ff
 
 EXAMPLES = {
     "BayesianRate": [
-        lambda: BayesianRate("clicks", "views", weight=3),
-        lambda: BayesianRate(CountEncode("city"), "views"),
+        lambda: ff.BayesianRate("clicks", "views", weight=3),
+        lambda: ff.BayesianRate(ff.CountEncode("city"), "views"),
     ],
     "Bucketize": [
-        lambda: Bucketize("price", [-1, 0.5, 3]),
-        lambda: Bucketize(Diff("price", by="user"), [0], name="up"),
+        lambda: ff.Bucketize("price", [-1, 0.5, 3]),
+        lambda: ff.Bucketize(ff.Diff("price", by="user"), [0], name="up"),
     ],
     "Combine": [
-        lambda: Combine("price", "-", "clicks"),
-        lambda: Combine("price", "/", "views", name="share"),
-        lambda: Combine(CountEncode("city"), "*", TargetEncode("city", "y")),
+        lambda: ff.Combine("price", "-", "clicks"),
+        lambda: ff.Combine("price", "/", "views", name="share"),
+        lambda: ff.Combine(ff.CountEncode("city"), "*", ff.TargetEncode("city", "y")),
     ],
     "CountEncode": [
-        lambda: CountEncode(["city", "item"]),
-        lambda: CountEncode("city", log=True),
-        lambda: CountEncode(Cross("city", "item"), scope="all"),
+        lambda: ff.CountEncode(["city", "item"]),
+        lambda: ff.CountEncode("city", log=True),
+        lambda: ff.CountEncode(ff.Cross("city", "item"), scope="all"),
     ],
     "Cross": [
-        lambda: Cross("city", "item"),
-        lambda: Cross(["city", "item", "flag"], min_count=2),
-        lambda: Cross("item", "city", buckets=7, seed=3),
+        lambda: ff.Cross("city", "item"),
+        lambda: ff.Cross(["city", "item", "flag"], min_count=2),
+        lambda: ff.Cross("item", "city", buckets=7, seed=3),
     ],
     "CumStat": [
-        lambda: CumStat("price", by="user", order="when", stats=["count", "sum", "mean", "min", "max"]),
-        lambda: CumStat(["price", "clicks"], by=["user", "city"]),
+        lambda: ff.CumStat("price", by="user", order="when", stats=["count", "sum", "mean", "min", "max"]),
+        lambda: ff.CumStat(["price", "clicks"], by=["user", "city"]),
     ],
     "Cyclic": [
-        lambda: Cyclic("time", "hour"),
-        lambda: Cyclic("time", "dayofyear"),
-        lambda: Cyclic("clicks", 7),
-        lambda: Cyclic("clicks", "weekday"),
+        lambda: ff.Cyclic("time", "hour"),
+        lambda: ff.Cyclic("time", "dayofyear"),
+        lambda: ff.Cyclic("clicks", 7),
+        lambda: ff.Cyclic("clicks", "weekday"),
     ],
-    "Diff": [lambda: Diff(["price", "clicks", "time"], by="user", order=["when"], n=[1, 2])],
+    "Diff": [lambda: ff.Diff(["price", "clicks", "time"], by="user", order=["when"], n=[1, 2])],
     "GroupPick": [
-        lambda: GroupPick("price", by="user", order="when"),
-        lambda: GroupPick(["price", "clicks"], by=["user", "city"], order="clicks", nth=2, last=True, name="late"),
+        lambda: ff.GroupPick("price", by="user", order="when"),
+        lambda: ff.GroupPick(["price", "clicks"], by=["user", "city"], order="clicks", nth=2, last=True, name="late"),
     ],
     "GroupRank": [
-        lambda: GroupRank(["price", "clicks", "time"], by="user"),
-        lambda: GroupRank("price", by=["user", "city"], method="dense", descending=True, normalise=True),
-        lambda: GroupRank(TargetEncode("item", "y"), by="user"),
+        lambda: ff.GroupRank(["price", "clicks", "time"], by="user"),
+        lambda: ff.GroupRank("price", by=["user", "city"], method="dense", descending=True, normalise=True),
+        lambda: ff.GroupRank(ff.TargetEncode("item", "y"), by="user"),
     ],
     "GroupStats": [
-        lambda: GroupStats("price", by="city", stats=["mean", "std", "min", "max", "sum", "count"]),
-        lambda: GroupStats(["price", "clicks"], by=["city", "item"], stats="mean", over="group"),
-        lambda: GroupStats(TargetEncode("item", "y"), by="city", scope="all"),
+        lambda: ff.GroupStats("price", by="city", stats=["mean", "std", "min", "max", "sum", "count"]),
+        lambda: ff.GroupStats(["price", "clicks"], by=["city", "item"], stats="mean", over="group"),
+        lambda: ff.GroupStats(ff.TargetEncode("item", "y"), by="city", scope="all"),
     ],
     "History": [
-        lambda: History(["user", "item"], order="when", stats=["count", "since", "steps", "since_first", "is_last"]),
-        lambda: History(
+        lambda: ff.History(["user", "item"], order="when", stats=["count", "since", "steps", "since_first", "is_last"]),
+        lambda: ff.History(
             ["user", "item"],
             order=["when"],
             table="log",
@@ -86,80 +68,65 @@ EXAMPLES = {
         ),
     ],
     "JaccardToHistory": [
-        lambda: JaccardToHistory(
+        lambda: ff.JaccardToHistory(
             "user", item="item", properties="tags", order="when", table="log", items="items", last=2
         )
     ],
     "Lag": [
-        lambda: Lag(["price", "clicks", "city", "time", "flag"], by="user", order="when", n=[1, -1]),
-        lambda: Lag("price"),
+        lambda: ff.Lag(["price", "clicks", "city", "time", "flag"], by="user", order="when", n=[1, -1]),
+        lambda: ff.Lag("price"),
     ],
     "LastKnown": [
-        lambda: LastKnown(["price", "city"], by="user", order="when"),
-        lambda: LastKnown("price", by="user", ahead=True),
+        lambda: ff.LastKnown(["price", "city"], by="user", order="when"),
+        lambda: ff.LastKnown("price", by="user", ahead=True),
     ],
     "TargetEncode": [
-        lambda: TargetEncode(["city", "item"], "y", stats=["mean", "std", "count"], smooth=2),
-        lambda: TargetEncode(Cross("city", "item"), ["y", "z"], folds=3, weight="views"),
-        lambda: TargetEncode("flag", "y", fold_column="fold"),
+        lambda: ff.TargetEncode(["city", "item"], "y", stats=["mean", "std", "count"], smooth=2),
+        lambda: ff.TargetEncode(ff.Cross("city", "item"), ["y", "z"], folds=3, weight="views"),
+        lambda: ff.TargetEncode("flag", "y", fold_column="fold"),
     ],
-    "Where": [lambda: Where("price", "clicks"), lambda: Where(TargetEncode("city", "y"), "price", name="sure")],
+    "Where": [
+        lambda: ff.Where("price", "clicks"),
+        lambda: ff.Where(ff.TargetEncode("city", "y"), "price", name="sure"),
+    ],
 }
 
 ROW_WISE = [
-    Combine("price", "-", "t"),
-    Combine("price", "/", "t"),
-    Cyclic("t", 7),
-    Cyclic("t", "month"),
-    Bucketize("price", [-1, 1]),
-    Where("price", "t"),
+    ff.Combine("price", "-", "t"),
+    ff.Combine("price", "/", "t"),
+    ff.Cyclic("t", 7),
+    ff.Cyclic("t", "month"),
+    ff.Bucketize("price", [-1, 1]),
+    ff.Where("price", "t"),
 ]
 
 CAUSAL = [
-    Lag(["price", "item"], by="user", order="t"),
-    Lag("price", by=["user", "city"], order="t", n=[1, 3]),
-    Lag("price", order="t"),
-    Diff(["price", "t"], by="user", order="t"),
-    CumStat("price", by="user", order="t", stats=["count", "sum", "mean", "min", "max"]),
-    LastKnown(["price", "city"], by="user", order="t"),
-    History(["user", "item"], order="t", stats=["count", "since", "steps", "since_first", "is_last"]),
-    History("user", order="t", event="item", kinds=["a", "b"], by_kind=True, values=["price"], sums=["price"]),
+    ff.Lag(["price", "item"], by="user", order="t"),
+    ff.Lag("price", by=["user", "city"], order="t", n=[1, 3]),
+    ff.Lag("price", order="t"),
+    ff.Diff(["price", "t"], by="user", order="t"),
+    ff.CumStat("price", by="user", order="t", stats=["count", "sum", "mean", "min", "max"]),
+    ff.LastKnown(["price", "city"], by="user", order="t"),
+    ff.History(["user", "item"], order="t", stats=["count", "since", "steps", "since_first", "is_last"]),
+    ff.History("user", order="t", event="item", kinds=["a", "b"], by_kind=True, values=["price"], sums=["price"]),
 ]
 
 ENCODERS = [
-    [TargetEncode("item", "y")],
-    [TargetEncode(["item", "city"], "y", smooth=1, stats=["mean", "std", "count"])],
-    [TargetEncode(Cross("item", "user"), "y", folds=3, smooth=0)],
-    [TargetEncode("item", "y"), Combine(TargetEncode("item", "y"), "-", TargetEncode("city", "y"))],
-    [GroupRank(TargetEncode("item", "y"), by="user")],
-    [GroupRank(TargetEncode("item", "y"), by="city")],
-    [GroupStats(TargetEncode("item", "y"), by="city", stats=["mean", "sum", "max"])],
-    [GroupStats(TargetEncode("item", "y"), by="user", over="group"), GroupStats("price", by="city")],
-    [Lag(TargetEncode("item", "y"), by="user", order="t"), Diff(TargetEncode("item", "y"))],
-    [CumStat(TargetEncode("item", "y"), by="city", stats=["mean", "max"])],
-    [GroupPick(TargetEncode("item", "y"), by="user", order="price"), CountEncode("item")],
-    [BayesianRate(TargetEncode("item", "y", stats="count"), "t")],
-    [Where(GroupRank(TargetEncode("item", "y"), by="city"), "t", name="deep")],
+    [ff.TargetEncode("item", "y")],
+    [ff.TargetEncode(["item", "city"], "y", smooth=1, stats=["mean", "std", "count"])],
+    [ff.TargetEncode(ff.Cross("item", "user"), "y", folds=3, smooth=0)],
+    [ff.TargetEncode("item", "y"), ff.Combine(ff.TargetEncode("item", "y"), "-", ff.TargetEncode("city", "y"))],
+    [ff.GroupRank(ff.TargetEncode("item", "y"), by="user")],
+    [ff.GroupRank(ff.TargetEncode("item", "y"), by="city")],
+    [ff.GroupStats(ff.TargetEncode("item", "y"), by="city", stats=["mean", "sum", "max"])],
+    [ff.GroupStats(ff.TargetEncode("item", "y"), by="user", over="group"), ff.GroupStats("price", by="city")],
+    [ff.Lag(ff.TargetEncode("item", "y"), by="user", order="t"), ff.Diff(ff.TargetEncode("item", "y"))],
+    [ff.CumStat(ff.TargetEncode("item", "y"), by="city", stats=["mean", "max"])],
+    [ff.GroupPick(ff.TargetEncode("item", "y"), by="user", order="price"), ff.CountEncode("item")],
+    [ff.BayesianRate(ff.TargetEncode("item", "y", stats="count"), "t")],
+    [ff.Where(ff.GroupRank(ff.TargetEncode("item", "y"), by="city"), "t", name="deep")],
     [
-        GroupRank(Combine(TargetEncode("item", "y"), "+", "price", name="sum"), by="city"),
-        CountEncode(Cross("item", "city")),
+        ff.GroupRank(ff.Combine(ff.TargetEncode("item", "y"), "+", "price", name="sum"), by="city"),
+        ff.CountEncode(ff.Cross("item", "city")),
     ],
-]
-
-NOT_NUMBERS = [
-    Combine("price", "+", "other"),
-    Cyclic("other", 7),
-    Cyclic("other", "hour"),
-    Diff("other"),
-    GroupStats("other", by="city"),
-    GroupRank("other", by="city"),
-    GroupPick("price", by="city", order="other"),
-    TargetEncode("city", "other"),
-    BayesianRate("other", "views"),
-    Bucketize("other", [1]),
-    Where("price", "other"),
-    CumStat("other", by="city"),
-    History("user", order="other"),
-    Lag("price", order="other"),
-    LastKnown("price", by="user", order="other"),
 ]

@@ -12,5 +12,3 @@ EXAMPLES = {
 }
 
 ENCODERS = [[Pca(VectorColumns([Bucketize(TargetEncode("item", "y"), [0.3, 0.6]), "t"], name="both"), 2)]]
-
-NOT_NUMBERS = [Pca("other", 1)]

@@ -2,86 +2,71 @@
 
 from __future__ import annotations
 
-from fastrec.features import (
-    Bucketize,
-    ListLength,
-    ListSlice,
-    MultiHot,
-    SvdEncode,
-    TargetEncode,
-    TextSvd,
-    TfIdfSimilarity,
-    Tokens,
-    VectorColumns,
-)
+import fastrec.features as ff
 
 EXAMPLES = {
-    "ListLength": [lambda: ListLength(["tags", "vec"]), lambda: ListLength(Tokens("text", "words"))],
+    "ListLength": [lambda: ff.ListLength(["tags", "vec"]), lambda: ff.ListLength(ff.Tokens("text", "words"))],
     "ListSlice": [
-        lambda: ListSlice("tags", 1),
-        lambda: ListSlice("tags", 0, 2, pad="none"),
-        lambda: ListSlice("vec", -4, pad=0, pad_side="left", name="last4"),
-        lambda: ListSlice(Tokens("text", "words"), -3, -1),
+        lambda: ff.ListSlice("tags", 1),
+        lambda: ff.ListSlice("tags", 0, 2, pad="none"),
+        lambda: ff.ListSlice("vec", -4, pad=0, pad_side="left", name="last4"),
+        lambda: ff.ListSlice(ff.Tokens("text", "words"), -3, -1),
     ],
     "MultiHot": [
-        lambda: MultiHot("tags", values=["x", "🎉", "never"]),
-        lambda: MultiHot("tags", max_size=4, min_count=2, scope="all"),
-        lambda: MultiHot("vec", max_size=2, name="parts"),
-        lambda: MultiHot("vec", values=[1, 2]),
-        lambda: MultiHot(Tokens("text", "words")),
+        lambda: ff.MultiHot("tags", values=["x", "🎉", "never"]),
+        lambda: ff.MultiHot("tags", max_size=4, min_count=2, scope="all"),
+        lambda: ff.MultiHot("vec", max_size=2, name="parts"),
+        lambda: ff.MultiHot("vec", values=[1, 2]),
+        lambda: ff.MultiHot(ff.Tokens("text", "words")),
     ],
     "SvdEncode": [
-        lambda: SvdEncode("item", "user", dims=3),
-        lambda: SvdEncode("user", "tags", dims=12, weight="views", log=True),
-        lambda: SvdEncode("city", Tokens("text", "words"), dims=2, scope="all", seed=4),
-        lambda: SvdEncode("user", Bucketize(TargetEncode("city", "y"), [0.4, 0.5]), dims=2),
+        lambda: ff.SvdEncode("item", "user", dims=3),
+        lambda: ff.SvdEncode("user", "tags", dims=12, weight="views", log=True),
+        lambda: ff.SvdEncode("city", ff.Tokens("text", "words"), dims=2, scope="all", seed=4),
+        lambda: ff.SvdEncode("user", ff.Bucketize(ff.TargetEncode("city", "y"), [0.4, 0.5]), dims=2),
     ],
     "TextSvd": [
-        lambda: TextSvd("text", 3),
-        lambda: TextSvd("city", 2, pattern=r"\w", min_count=1, max_words=3, scope="all"),
-        lambda: TextSvd(Tokens("text", "words"), 2, min_count=1),
-        lambda: TextSvd("tags", 9, min_count=1),
-        lambda: TextSvd(VectorColumns([Bucketize(TargetEncode("city", "y"), [0.4, 0.5]), "views"], name="two"), 2),
+        lambda: ff.TextSvd("text", 3),
+        lambda: ff.TextSvd("city", 2, pattern=r"\w", min_count=1, max_words=3, scope="all"),
+        lambda: ff.TextSvd(ff.Tokens("text", "words"), 2, min_count=1),
+        lambda: ff.TextSvd("tags", 9, min_count=1),
+        lambda: ff.TextSvd(
+            ff.VectorColumns([ff.Bucketize(ff.TargetEncode("city", "y"), [0.4, 0.5]), "views"], name="two"), 2
+        ),
     ],
     "TfIdfSimilarity": [
-        lambda: TfIdfSimilarity(Tokens("text", "words"), "tags"),
-        lambda: TfIdfSimilarity("tags", "tags", scope="all", name="self"),
-        lambda: TfIdfSimilarity(Tokens("text", "words", name="a"), Tokens("city", r"\w", name="b")),
+        lambda: ff.TfIdfSimilarity(ff.Tokens("text", "words"), "tags"),
+        lambda: ff.TfIdfSimilarity("tags", "tags", scope="all", name="self"),
+        lambda: ff.TfIdfSimilarity(ff.Tokens("text", "words", name="a"), ff.Tokens("city", r"\w", name="b")),
     ],
     "Tokens": [
-        lambda: Tokens("text"),
-        lambda: Tokens("text", "mentions", lower=False),
-        lambda: Tokens("city", r"[^\x00]", name="letters"),
+        lambda: ff.Tokens("text"),
+        lambda: ff.Tokens("text", "mentions", lower=False),
+        lambda: ff.Tokens("city", r"[^\x00]", name="letters"),
     ],
     "VectorColumns": [
-        lambda: VectorColumns("vec", dims=3),
-        lambda: VectorColumns(["price", "clicks", "flag"], name="three", normalise=False),
-        lambda: VectorColumns(["z", "views"], name="two"),
-        lambda: VectorColumns(SvdEncode("item", "user", dims=3), name="svd"),
+        lambda: ff.VectorColumns("vec", dims=3),
+        lambda: ff.VectorColumns(["price", "clicks", "flag"], name="three", normalise=False),
+        lambda: ff.VectorColumns(["z", "views"], name="two"),
+        lambda: ff.VectorColumns(ff.SvdEncode("item", "user", dims=3), name="svd"),
     ],
 }
 
 ROW_WISE = [
-    ListLength(["tags", "vec"]),
-    ListSlice("tags", 1, 2),
-    ListSlice("tags", -2, pad="p"),
-    Tokens("text", "words"),
-    ListLength(Tokens("text")),
+    ff.ListLength(["tags", "vec"]),
+    ff.ListSlice("tags", 1, 2),
+    ff.ListSlice("tags", -2, pad="p"),
+    ff.Tokens("text", "words"),
+    ff.ListLength(ff.Tokens("text")),
 ]
 
 ENCODERS = [
-    [SvdEncode("user", Bucketize(TargetEncode("item", "y"), [0.3, 0.6]), dims=2)],
-    [SvdEncode("item", "user", dims=2, weight=Bucketize(TargetEncode("city", "y"), [0, 0.5]))],
-    [VectorColumns([TargetEncode("item", "y"), "t"], name="both"), MultiHot("tags")],
-    [TextSvd(VectorColumns([Bucketize(TargetEncode("item", "y"), [0.3, 0.6]), "t"], name="both"), 2, min_count=1)],
-]
-
-NOT_NUMBERS = [
-    ListLength("other"),
-    ListSlice("other", 1),
-    MultiHot("other"),
-    SvdEncode("item", "user", weight="other"),
-    TfIdfSimilarity("tags", "other"),
-    VectorColumns("other"),
-    VectorColumns(["z", "other"], name="two"),
+    [ff.SvdEncode("user", ff.Bucketize(ff.TargetEncode("item", "y"), [0.3, 0.6]), dims=2)],
+    [ff.SvdEncode("item", "user", dims=2, weight=ff.Bucketize(ff.TargetEncode("city", "y"), [0, 0.5]))],
+    [ff.VectorColumns([ff.TargetEncode("item", "y"), "t"], name="both"), ff.MultiHot("tags")],
+    [
+        ff.TextSvd(
+            ff.VectorColumns([ff.Bucketize(ff.TargetEncode("item", "y"), [0.3, 0.6]), "t"], name="both"), 2, min_count=1
+        )
+    ],
 ]

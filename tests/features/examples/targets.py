@@ -2,84 +2,66 @@
 
 from __future__ import annotations
 
-from fastrec.features import (
-    BayesianRate,
-    Combine,
-    CountEncode,
-    Cross,
-    CumCount,
-    CumTarget,
-    GroupRank,
-    NUnique,
-    RankByCount,
-    TargetEncode,
-)
+import fastrec.features as ff
 
 EXAMPLES = {
     "BayesianRate": [
-        lambda: BayesianRate("clicks", "views", weight=None),
-        lambda: BayesianRate("views", CountEncode("city"), weight=None, prior=0.25, name="usual"),
+        lambda: ff.BayesianRate("clicks", "views", weight=None),
+        lambda: ff.BayesianRate("views", ff.CountEncode("city"), weight=None, prior=0.25, name="usual"),
     ],
     "CountEncode": [
-        lambda: CountEncode(["city", "item"], normalise=True),
-        lambda: CountEncode("city", by=["user", "flag"], normalise=True, scope="all"),
-        lambda: CountEncode("city", by="user", log=True),
+        lambda: ff.CountEncode(["city", "item"], normalise=True),
+        lambda: ff.CountEncode("city", by=["user", "flag"], normalise=True, scope="all"),
+        lambda: ff.CountEncode("city", by="user", log=True),
     ],
     "CumCount": [
-        lambda: CumCount("user", order="when"),
-        lambda: CumCount(["user", "city"], order=["fold", "when"]),
-        lambda: CumCount(by="city"),
+        lambda: ff.CumCount("user", order="when"),
+        lambda: ff.CumCount(["user", "city"], order=["fold", "when"]),
+        lambda: ff.CumCount(by="city"),
     ],
     "CumTarget": [
-        lambda: CumTarget(["city", "item"], "y", order="when", smooth=2),
-        lambda: CumTarget(Cross("city", "item"), ["y", "z"], order="when", half_life=7, weight="views"),
-        lambda: CumTarget("flag", "y", order=["user", "when"], smooth=0, name="sofar"),
-        lambda: CumTarget("city", "y", order="fold", half_life=0.5, smooth=0),
-        lambda: CumTarget("user", "y", order="when", of=["z", Combine("z", "*", "views")], smooth=1),
+        lambda: ff.CumTarget(["city", "item"], "y", order="when", smooth=2),
+        lambda: ff.CumTarget(ff.Cross("city", "item"), ["y", "z"], order="when", half_life=7, weight="views"),
+        lambda: ff.CumTarget("flag", "y", order=["user", "when"], smooth=0, name="sofar"),
+        lambda: ff.CumTarget("city", "y", order="fold", half_life=0.5, smooth=0),
+        lambda: ff.CumTarget("user", "y", order="when", of=["z", ff.Combine("z", "*", "views")], smooth=1),
     ],
     "NUnique": [
-        lambda: NUnique(["city", "clicks"], by="user"),
-        lambda: NUnique(Cross("city", "item"), by=["user", "flag"], scope="all"),
-        lambda: NUnique(["time", "price"], by="city"),
+        lambda: ff.NUnique(["city", "clicks"], by="user"),
+        lambda: ff.NUnique(ff.Cross("city", "item"), by=["user", "flag"], scope="all"),
+        lambda: ff.NUnique(["time", "price"], by="city"),
     ],
     "RankByCount": [
-        lambda: RankByCount(["city", "item"]),
-        lambda: RankByCount("city", method="dense", scope="all"),
-        lambda: RankByCount(Cross("city", "item"), method="ordinal"),
+        lambda: ff.RankByCount(["city", "item"]),
+        lambda: ff.RankByCount("city", method="dense", scope="all"),
+        lambda: ff.RankByCount(ff.Cross("city", "item"), method="ordinal"),
     ],
     "TargetEncode": [
-        lambda: TargetEncode(["city", "item"], "y", stats=["mean", "woe"], smooth=2, weight="views"),
-        lambda: TargetEncode("city", ["item", "text"], classes=["i0", "i2", ""], stats=["count", "mean", "std", "woe"]),
-        lambda: TargetEncode("city", "clicks", classes=[-1, 2], smooth=0),
+        lambda: ff.TargetEncode(["city", "item"], "y", stats=["mean", "std", "woe"], smooth=2, weight="views"),
+        lambda: ff.TargetEncode(
+            "city", ["item", "text"], classes=["i0", "i2", ""], stats=["count", "mean", "std", "woe"]
+        ),
+        lambda: ff.TargetEncode("city", "clicks", classes=[-1, 2], smooth=0),
     ],
 }
 
 CAUSAL = [
-    CumCount("user", order="t"),
-    CumCount(["user", "city"], order=["t", "id"]),
-    CumTarget(["item", "city"], "y", order="t", smooth=1),
-    CumTarget("user", "y", order="t", half_life=1.5),
-    CumTarget(Cross("item", "city"), "y", order=["t", "id"], smooth=0),
-    CumTarget("item", "y", order="t", smooth=0, half_life=0.001, weight="t"),
-    CumTarget("user", "y", order="t", of="id", smooth=1),
+    ff.CumCount("user", order="t"),
+    ff.CumCount(["user", "city"], order=["t", "id"]),
+    ff.CumTarget(["item", "city"], "y", order="t", smooth=1),
+    ff.CumTarget("user", "y", order="t", half_life=1.5),
+    ff.CumTarget(ff.Cross("item", "city"), "y", order=["t", "id"], smooth=0),
+    ff.CumTarget("item", "y", order="t", smooth=0, half_life=0.001, weight="t"),
+    ff.CumTarget("user", "y", order="t", of="id", smooth=1),
 ]
 
 ENCODERS = [
-    [CumTarget(["item", "city"], "y", order="t")],
-    [CumTarget("user", "y", order="t", half_life=2, smooth=1), CountEncode("item")],
-    [GroupRank(CumTarget("item", "y", order="t"), by="user")],
-    [Combine(CumTarget("item", "y", order="t"), "-", TargetEncode("item", "y"))],
-    [CountEncode(TargetEncode("item", "y"), normalise=True), RankByCount(TargetEncode("item", "y"))],
-    [NUnique(TargetEncode("item", "y"), by="user")],
-    [TargetEncode("item", "y", classes=[0, 1], stats=["mean", "woe"])],
-    [BayesianRate(TargetEncode("item", "y", stats="count"), "t", weight=None)],
-]
-
-NOT_NUMBERS = [
-    CumTarget("city", "other", order="when"),
-    CumTarget("city", "y", order="other"),
-    CumTarget("city", "y", order="when", weight="other"),
-    CumCount("user", order="other"),
-    BayesianRate("clicks", "other", weight=None),
-    TargetEncode("city", "other", stats="woe"),
+    [ff.CumTarget(["item", "city"], "y", order="t")],
+    [ff.CumTarget("user", "y", order="t", half_life=2, smooth=1), ff.CountEncode("item")],
+    [ff.GroupRank(ff.CumTarget("item", "y", order="t"), by="user")],
+    [ff.Combine(ff.CumTarget("item", "y", order="t"), "-", ff.TargetEncode("item", "y"))],
+    [ff.CountEncode(ff.TargetEncode("item", "y"), normalise=True), ff.RankByCount(ff.TargetEncode("item", "y"))],
+    [ff.NUnique(ff.TargetEncode("item", "y"), by="user")],
+    [ff.TargetEncode("item", "y", classes=[0, 1], stats=["mean", "woe"])],
+    [ff.BayesianRate(ff.TargetEncode("item", "y", stats="count"), "t", weight=None)],
 ]

@@ -20,7 +20,7 @@ from fastrec.features._engine.chain import steps_behind
 from fastrec.features._engine.order import TimeRanks
 from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
-from fastrec.features.columns import as_list, selector_from
+from fastrec.features.columns import Selector, as_list, selector_from
 from fastrec.features.feature_set import FeatureSet
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 from fastrec.table.column import lengths_of
@@ -245,7 +245,10 @@ class SetRunner:
         if selectors_of(chosen.steps):  # their columns are known only after fit
             chosen.fit(frame, tables=self.tables)
         # Selectors are replaced by the chosen columns: on changed rows they might choose others.
-        fix = lambda s: selector_from({"how": {"what": "columns", "listed": s.names}, "names": s.names})  # noqa: E731
+
+        def fix(s: Selector) -> Selector:
+            return selector_from({"how": {"what": "columns", "listed": s.names}, "names": s.names, "parts": []})
+
         self.listed, self.steps = chosen.outputs, clone_steps(chosen.steps, fix)
         return self.run(frame, "on the rows as they are")
 
