@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import sys
 import time
@@ -27,7 +26,7 @@ from fastrec._core.ranks import on_first_rank, world_size
 from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators._tree_model import Deadline
 from fastrec.models import EmbeddingTables, RealMLP, TabM, TabularNet, embedding_sizes
-from fastrec.models.fields import InputOptions
+from fastrec.models.fields import options_of
 from fastrec.models.real_mlp import RATES, UNDECAYED
 from fastrec.optim import adamw, scale_lr, scale_moms, split_embeddings
 from fastrec.table import load_state, save_state
@@ -356,7 +355,7 @@ class Architecture:
             remedy = f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first"
             raise DataError(f"{self.model!r} is no class of models that is known here", remedy=remedy)
         object.__setattr__(self, "model", found)  # the dataclass is frozen
-        accepted = _accepted(self.model)
+        accepted = options_of(self.model)
         for name, value in self.options.items():
             if name in _GIVEN or (accepted is not None and name not in accepted):
                 remedy = "Its options are " + ", ".join(sorted(set(accepted or ()) - set(_GIVEN)))
@@ -378,7 +377,7 @@ class Architecture:
     def build(self, plan: Mapping[str, Any]) -> nn.Module:
         """Build a net with initial weights."""
         options = dict(plan["options"])
-        accepted = _accepted(self.model)
+        accepted = options_of(self.model)
         if accepted is None or "cat_names" in accepted:
             options["cat_names"] = plan["cats"] or None
         net = self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
@@ -415,16 +414,6 @@ def name_of(model: type[nn.Module]) -> str:
     return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
 
 
-def _accepted(model: type[nn.Module]) -> list[str] | None:
-    """Return the names of a model's options; None: it takes any."""
-    parameters = inspect.signature(model).parameters
-    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    rest = next((n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
-    if rest is None:
-        return names
-    return [*names, *InputOptions.__annotations__] if rest == "inputs" else None
-
-
 def _class_name(value: Any) -> str | None:
     known = isinstance(value, type) and issubclass(value, nn.Module) and getattr(nn, value.__name__, None) is value
     return value.__name__ if known else None
@@ -436,10 +425,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | Tensor | np.generic)
-
-
-def load_weights(net: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Load exactly these weights into the net, and set it to evaluation mode."""
-    with torch.no_grad():
-        net.load_state_dict(dict(weights), strict=True)
-    return net.eval()

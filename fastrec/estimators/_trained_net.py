@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fastrec._core.memory import naming_out_of_memory
-from fastrec.estimators._net_training import Architecture, load_weights
+from fastrec.estimators._net_training import Architecture
 from fastrec.models import EmbeddingTables, EventNet
 from fastrec.models.real_mlp import OneHotTables
 from fastrec.table import Table, load_state, save_state
@@ -82,8 +82,8 @@ class TrainedNet:
             net.wrap_loss(loss)
         procs = [proc_from_state(state) for state in load_state(folder / "procs").values()]
         frame = TabularFrame(Table({}), procs, about["cats"], about["conts"], do_setup=False)
-        net = load_weights(net, load_file(folder / "model.safetensors"))
-        return cls(architecture, plan, net, frame, dict(about["flags"]))
+        net.load_state_dict(load_file(folder / "model.safetensors"))
+        return cls(architecture, plan, net.eval(), frame, dict(about["flags"]))
 
 
 def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:

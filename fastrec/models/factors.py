@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.losses.lists import PairScores
 from fastrec.models.embedding import EmbeddingTables, side_by_side
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash, training_rows
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp, squash, training_rows
 from fastrec.models.placement.plan import share_out
 
 
@@ -186,7 +186,7 @@ class TwoTower(FieldNet):
         options = {"ps": ps, "use_bn": use_bn, "act_cls": act_cls}
         for side, runs in (("query", self.query_runs), ("item", self.item_runs)):
             n_in = sum(stop - start for start, stop in runs)
-            setattr(self, f"{side}_tower", nn.Sequential(*mlp_blocks([n_in, *layers, dim], **options)))
+            setattr(self, f"{side}_tower", mlp([n_in, *layers, dim], **options))
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,23 +197,20 @@ class TwoTower(FieldNet):
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the query's vector of each row, ``[b, dim]``; the item's columns may hold any values."""
-        return self._vectors("query", self._inputs(x_cat, x_cont, extras))
+        return self._vectors("query", self.inputs(x_cat, x_cont, extras))
 
     def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the item's vector of each row, as ``query_vectors``."""
-        return self._vectors("item", self._inputs(x_cat, x_cont, extras))
+        return self._vectors("item", self.inputs(x_cat, x_cont, extras))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return dot products over the temperature ``[b, 1]``, as ``PairScores`` for ``InBatchSoftmax``."""
-        inputs = self._inputs(x_cat, x_cont, extras)
+        inputs = self.inputs(x_cat, x_cont, extras)
         queries, items = self._vectors("query", inputs) / self.temperature, self._vectors("item", inputs)
         if torch.compiler.is_compiling():  # a graph has plain tensors
             return (queries * items).sum(1, keepdim=True)
         ids = None if self.item_column is None else x_cat[:, self.item_column]
         return PairScores.of(queries, items, ids)
-
-    def _inputs(self, x_cat: Tensor | None, x_cont: Tensor | None, extras: Sequence[Tensor]) -> Tensor:
-        return side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
 
     def _vectors(self, side: str, inputs: Tensor) -> Tensor:
         taken = [inputs[:, start:stop] for start, stop in getattr(self, f"{side}_runs")]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp
 
 
 class EventBatch(NamedTuple):
@@ -72,7 +72,7 @@ class EventNet(FieldNet):
         self.step = _table(max_events, width)
         self.event_norm, self.candidate_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         sizes = [own + 2 * width, *layers, out_sz]
-        self.layers = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=False, act_cls=act_cls))
+        self.layers = mlp(sizes, ps=ps, use_bn=False, act_cls=act_cls)
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
         """Return the outputs ``[n, out_sz]`` of a batch of whole lists.
@@ -83,7 +83,7 @@ class EventNet(FieldNet):
             *events: the parts of an ``EventBatch``.
         """
         given = EventBatch(*events)
-        columns = torch.cat(self.embed_pieces(x_cat[:, :-1]) + self.dense_pieces(x_cont), 1)
+        columns = self.inputs(x_cat[:, :-1], x_cont)
         rows = self.row(columns)
         candidate = self.candidate_norm(rows + self._of(x_cat[:, -1].long()))
         there = given.steps >= 0

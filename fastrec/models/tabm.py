@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.losses import BCE
-from fastrec.models.embedding import side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, activation, dropouts, squash, training_rows
 
 By = Literal["quantile", "tree"]
@@ -287,8 +286,7 @@ class TabM(FieldNet):
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs of a batch, see ``FieldNet``: ``[b, k, out_sz]`` in training, else ``[b, out_sz]``."""
-        pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        out = self.members(side_by_side(pieces))
+        out = self.members(self.inputs(x_cat, x_cont, extras))
         return out if self.training else self._mean(out)
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:

@@ -18,6 +18,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, shared, steps, view
 from fastrec.errors import DataError
+from fastrec.models.placement.row_store import fade
 
 # Optimizer steps for row-sparse gradients: only the rows of the batch are read and written.
 #
@@ -104,11 +105,8 @@ class RowState:
         weights, square = self.weight.index_select(0, ids), state["exp_avg_sq"].index_select(0, ids)
         last = state["last"].index_select(0, ids)
         left_out = (step - 1 - last).unsqueeze(1)
-        square.mul_(_faded(betas[1], left_out))
-        if betas[0]:
-            mean = self.mean().index_select(0, ids).mul_(_faded(betas[0], left_out))
-        else:
-            mean = torch.zeros_like(weights)
+        mean = self.mean().index_select(0, ids) if betas[0] else torch.zeros_like(weights)
+        fade({"exp_avg": mean, "exp_avg_sq": square}, left_out, betas)
         if decays:
             since = state["decays"].index_select(0, last.long())
             weights.mul_((state["decays"][step] - since).exp_().unsqueeze(1))
@@ -133,9 +131,7 @@ class RowState:
         if state["decay"]:
             since = state["decays"].index_select(0, state["last"].long())
             self.weight.mul_((state["decays"][step] - since).exp_().unsqueeze(1).to(self.weight.dtype))
-        state["exp_avg_sq"].mul_(_faded(betas[1], left_out))
-        if "exp_avg" in state:
-            state["exp_avg"].mul_(_faded(betas[0], left_out))
+        fade(state, left_out, betas)
         state["last"].fill_(step)
 
     def mean(self) -> Tensor:
@@ -156,10 +152,6 @@ def cache_of(weight: Tensor) -> Any:
     """Return the cache that brings a parameter's rows to the device; None if all rows are there."""
     placed = getattr(weight, "placed", None)
     return None if placed is None or placed.sharded else placed
-
-
-def _faded(beta: float, steps: Tensor) -> Tensor:
-    return torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype)
 
 
 class RowOptimizer(torch.optim.Optimizer):

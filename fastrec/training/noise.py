@@ -243,9 +243,7 @@ class _Denoiser(nn.Module):
         self.back = nn.Linear(hidden, sum(sizes) + net.n_cont)
 
     def forward(self, x_cat: Tensor, x_cont: Tensor, *extras: Tensor) -> Tensor:
-        net = self.net
-        pieces = net.embed_pieces(x_cat, extras) + net.dense_pieces(x_cont, extras)
-        return self.back(net.layers[:-1](torch.cat(pieces, 1)))
+        return self.back(self.net.layers[:-1](self.net.inputs(x_cat, x_cont, extras)))
 
 
 class _Reconstruction(nn.Module):
