@@ -272,7 +272,6 @@ class QuickTrial:
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
             oof[inside] = said
-        assert oof is not None
         oof = oof[self.folds.scored]
         if self.problem.task == "ranking":
             # Metrics count equal scores as the worst order: whatever told rows apart would be a gain.

@@ -43,8 +43,7 @@ def epochs_in_time(
 ) -> int:  # fmt: skip
     """Return how many epochs fit into the time that is left; with several processes, the first one decides.
 
-    A copy of the net is timed on a few training batches and one scoring run, as after each epoch. ``report`` scores the
-    net; ``name`` is the estimator's name, for messages.
+    A copy of the net is timed on a few training batches and one run of ``report``, as after each epoch.
     """
 
     def judged() -> int:
@@ -111,13 +110,9 @@ Score = Callable[[Any], dict[str, float]]
 
 
 class KeepBest(Callback):
-    """Callback that scores the net after each epoch, stops training early and restores the best weights.
+    """Callback that records ``report(net)`` after each epoch, stops early and restores the weights of the best ``by``.
 
-    Args:
-        report: function of the net that returns the values to record for an epoch.
-        by: the name of the value to monitor; None: nothing is held out, and the last weights are kept.
-        greater_is_better: whether a higher value is better.
-        patience: stop after this many epochs without improvement; None: never.
+    ``by``: None: the last weights are kept; ``patience``: epochs without improvement before the end, None: all.
     """
 
     order = Recorder.order + 1
@@ -288,12 +283,12 @@ def train_real_mlp(
         learn.fit(epochs, lr, wd=wd, cbs=[schedule, ScheduledDropout(flat_cos), *cbs])
 
 
-def coslog(t: float, waves: int = 4) -> float:
-    """Return the rate as a share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
+def coslog(t: float) -> float:
+    """Return the rate as a share of its highest: four waves, each twice as long as the one before, from 0 to 0.
 
-    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3); ``t``: progress from 0 to 1.
+    ``½ (1 - cos(2π log₂(1 + 15 t)))`` (arXiv 2407.04491, section 3); ``t``: progress from 0 to 1.
     """
-    return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
+    return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + 15 * float(t))))
 
 
 def flat_cos(t: float) -> float:
@@ -335,9 +330,6 @@ class Architecture:
     """A model class (one of ``fastrec.models``, its name, or your own) and its options.
 
     Options are plain values, tensors, and classes of ``torch.nn``.
-
-    Raises:
-        DataError: there is no such model, or it has no such option.
     """
 
     model: type[nn.Module] | str

@@ -47,8 +47,6 @@ class EmbeddingTables(nn.Module):
             ``plan_embeddings``; None: on the device. A placement implies ``grads='rows'``.
 
     Raises:
-        DataError: a size is below 1, names repeat or are not as many as the sizes, a tie is to no table or to one of
-            another size, or the placement is unknown.
         DeviceMemoryError: tables exceed the limit of the placement.
     """
 

@@ -32,9 +32,6 @@ def embedding_sizes(
         names: the categorical columns, in the order of the batch.
         widths: column name to the width it must have; the other columns follow ``emb_sz_rule``.
         cap: the largest width the rule gives.
-
-    Raises:
-        MissingColumnError: ``widths`` names a column that is not among ``names``.
     """
     widths = dict(widths or {})
     if unknown := [n for n in widths if n not in names]:

@@ -34,9 +34,6 @@ class MatrixFactorization(FieldNet):
         y_range: ``(low, high)`` of a sigmoid on the score; None: no sigmoid.
         std: scale of the initial truncated normal.
         **inputs: options of the inputs, see ``FieldNet``; no lists or vectors.
-
-    Raises:
-        DataError: other than two categorical columns and one output, or ``mean`` outside ``y_range``.
     """
 
     def __init__(
@@ -139,10 +136,6 @@ class TwoTower(FieldNet):
         vector_names: names of the vector columns (likewise).
         emb_szs, n_cont, ps, use_bn, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: a tower without a column, more than one output, a temperature or width that is not above 0.
-        MissingColumnError: a named column is not there.
     """
 
     def __init__(
@@ -197,15 +190,15 @@ class TwoTower(FieldNet):
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the query's vector of each row, ``[b, dim]``; the item's columns may hold any values."""
-        return self._vectors("query", self.inputs(x_cat, x_cont, extras))
+        return self._vectors("query", self.all_inputs(x_cat, x_cont, extras))
 
     def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the item's vector of each row, as ``query_vectors``."""
-        return self._vectors("item", self.inputs(x_cat, x_cont, extras))
+        return self._vectors("item", self.all_inputs(x_cat, x_cont, extras))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return dot products over the temperature ``[b, 1]``, as ``PairScores`` for ``InBatchSoftmax``."""
-        inputs = self.inputs(x_cat, x_cont, extras)
+        inputs = self.all_inputs(x_cat, x_cont, extras)
         queries, items = self._vectors("query", inputs) / self.temperature, self._vectors("item", inputs)
         if torch.compiler.is_compiling():  # a graph has plain tensors
             return (queries * items).sum(1, keepdim=True)
@@ -235,15 +228,11 @@ def item_log_q(dls: Any, column: str, *, uniform: float = 0.0) -> Tensor:
     """Return the log share of each item in the training rows, for ``InBatchSoftmax(log_q=…)``.
 
     Args:
-        dls: dataloaders of the training rows.
         column: the categorical column that identifies items.
         uniform: share of a batch whose items are drawn uniformly (see ``MoreNegatives``).
 
     Returns:
         float32 ``[rows of the table]``; an item that never occurs counts as once.
-
-    Raises:
-        MissingColumnError: it is not a categorical column.
     """
     names = list(dls.cat_names)
     if column not in names:

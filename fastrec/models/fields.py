@@ -67,9 +67,6 @@ class FieldNet(nn.Module):
         bn_cont: batch norm on the continuous columns.
         **tables: ``list_names``, ``pool``, ``tie``, ``pad``, ``check_ids``, ``grads`` and ``placement`` of the tables,
             see ``EmbeddingTables``.
-
-    Raises:
-        DataError: there is no input column at all.
     """
 
     def __init__(
@@ -148,7 +145,7 @@ class FieldNet(nn.Module):
         """Return the numbers of a batch, then its vectors, of which there must be some: ``[b, n_dense]``."""
         return side_by_side(self.dense_pieces(x_cont, extras))
 
-    def inputs(self, x_cat: Tensor | None, x_cont: Tensor | None = None, extras: Sequence[Tensor] = ()) -> Tensor:
+    def all_inputs(self, x_cat: Tensor | None, x_cont: Tensor | None = None, extras: Sequence[Tensor] = ()) -> Tensor:
         """Return the embeddings of a batch, then its dense values: ``[b, n_emb + n_dense]``."""
         return side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
 
@@ -234,7 +231,7 @@ class LinearTerms(nn.Module):
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
 
-def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
+def training_rows(dls: Any, limit: int | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the training rows, or a sample of ``limit`` rows, as batches hold them.
 
     Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None: none).
@@ -255,7 +252,7 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
     else:  # a stream's frame holds no rows itself
         parts, n = [], 0
         whole = {"drop_last": False, "rank": 0, "world_size": 1}
-        for x_cat, x_cont, *rest in dls.train.new(shuffle=limit is not None, seed=seed, **whole):
+        for x_cat, x_cont, *rest in dls.train.new(shuffle=limit is not None, seed=0, **whole):
             parts.append(tuple(t.cpu() for t in (x_cat, x_cont, *rest[-1:])))
             n += len(x_cat)
             if limit is not None and n >= limit:
@@ -267,5 +264,5 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
         raise DataError("there are no training rows", remedy="Give files or splits that leave rows to train on")
     if limit is None or n <= limit:
         return found
-    rows = torch.from_numpy(np.sort(np.random.default_rng(seed).choice(n, limit, replace=False)))
+    rows = torch.from_numpy(np.sort(np.random.default_rng(0).choice(n, limit, replace=False)))
     return tuple(None if t is None else t[rows.to(t.device)] for t in found)

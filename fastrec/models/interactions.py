@@ -61,9 +61,6 @@ class DCNv2(FieldNet):
         low_rank: rank of the cross layers' weights; None: full rank.
         emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: another structure, a rank below 1, no input columns, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(
@@ -95,7 +92,7 @@ class DCNv2(FieldNet):
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
-        x0 = self.inputs(x_cat, x_cont, extras)
+        x0 = self.all_inputs(x_cat, x_cont, extras)
         crossed = self.cross(x0)
         return self.head(side_by_side([crossed, self.deep(x0)]) if self.parallel else self.deep(crossed))
 
@@ -188,10 +185,6 @@ class DLRM(FieldNet):
         use_bn: batch norm in both MLPs, and on the continuous columns unless ``bn_cont`` is given.
         n_cont, out_sz, y_range, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: ``bottom`` is empty or does not end with ``emb_dim``; there are no input columns or no pair of
-            fields; or ``ps`` is not as long as ``top``.
     """
 
     def __init__(

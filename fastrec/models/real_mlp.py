@@ -115,10 +115,6 @@ class RealMLP(FieldNet):
             columns; ``rec_learner`` computes them; None: equal shares.
         n_cont, out_sz, layers, ps, y_range: see ``TabularNet``; one hidden layer or more.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
-
-    Raises:
-        DataError: there are no input columns or hidden layers, another activation, or ``ps`` is not as long as
-            ``layers``.
     """
 
     def __init__(

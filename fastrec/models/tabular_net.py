@@ -29,9 +29,6 @@ class TabularNet(FieldNet):
         act_cls: activation: a module, or a class or function that makes one.
         lin_first: linear layer first in a block (else batch norm and dropout before it).
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: no input columns at all, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(
@@ -59,4 +56,4 @@ class TabularNet(FieldNet):
         if can_join(self.embeds, x_cat) and not (self.training and self.emb_drop.p):
             others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
             return self.layers(join(self.embeds, x_cat, others))
-        return self.layers(self.inputs(x_cat, x_cont, extras))
+        return self.layers(self.all_inputs(x_cat, x_cont, extras))

@@ -155,11 +155,7 @@ def cache_of(weight: Tensor) -> Any:
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """An optimizer that also takes row-sparse gradients: Adam's step with decoupled decay, for the batch's rows only.
-
-    When a row next occurs, the fading of its means and the decay of its weights are caught up. Only the movement by
-    momentum alone is omitted (see ``fastrec.optim.torch_optimizers``). ``settle`` decays all rows up to now.
-    """
+    """Adam's step with decoupled decay; with row-sparse gradients, for the batch's rows only."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -314,9 +310,6 @@ class Lamb(RowOptimizer):
         adapt_1d: False gives biases and norms (parameters of one dimension) a trust ratio of 1, which is Adam's step: a
             bias starts at zero, and a step in proportion to its norm hardly leaves zero.
         adapt_tables: False gives parameters with ``segments`` a trust ratio of 1, which is AdamW's step.
-
-    Raises:
-        DataError: a setting is out of range.
     """
 
     def __init__(
@@ -395,9 +388,7 @@ class Lamb(RowOptimizer):
     ) -> None:
         """Step by compiled loops on a CPU: one pass over each layer for the norms, one for the update.
 
-        Args:
-            held: weights, gradients, running means and mean squares, the same number of each.
-            layers: for each parameter, the result of ``_layers``.
+        ``held``: weights, gradients, running means and mean squares; ``layers``: ``_layers`` of each weight.
         """
         addresses, sizes, adapts = [], [], []
         for tensors, rows in zip(zip(*held, strict=True), layers, strict=True):

@@ -498,9 +498,7 @@ def rec_learner(
             (``amp='bf16'``, …); all others go to the model.
 
     Raises:
-        DataError: an argument is of another kind; the training loader yields no batch; an option is unknown, or came
-            with a built model; or the model takes no lists and vectors, but the frame has some.
-        MissingColumnError: ``emb_szs`` names a column that is not categorical.
+        DataError: the training loader yields no batch, or the model does not take the frame's lists and vectors.
     """
     _check_kinds(dls, model, loss_func, metrics)
     if not len(dls.train):

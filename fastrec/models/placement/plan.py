@@ -90,9 +90,6 @@ class Embeddings:
             device, or a twentieth of ``'cached'`` ones if that is more.
         folder: keep rows off the device in memory-mapped files here, which are removed with the model; None: in memory.
         tables: column → placement, if it is not ``placement``.
-
-    Raises:
-        DataError: another placement, or a limit below 1.
     """
 
     placement: Placement = "auto"
@@ -123,9 +120,9 @@ def as_embeddings(given: object) -> Embeddings | None:
     raise DataError(f"placement={given!r} is no placement", remedy="Give a name, Embeddings(…) or a plan")
 
 
-def bytes_per_row(width: int, *, trained: bool = True) -> int:
-    """Return the bytes of a row in float32; in training up to both running means of AdamW or LAMB and the step."""
-    return 4 * (3 * width + 1) if trained else 4 * width
+def bytes_per_row(width: int) -> int:
+    """Return the bytes of a row in training, in float32: the weights, both running means of AdamW or LAMB, the step."""
+    return 4 * (3 * width + 1)
 
 
 def limited(asked: Embeddings) -> Embeddings:
@@ -301,7 +298,6 @@ def plan_embeddings(
         The plan, for a model's ``placement=``.
 
     Raises:
-        DataError: a size below 1, a negative skew, or a column without a width.
         DeviceMemoryError: the limit cannot be kept.
     """
     wide = {n: widths.get(n, 0) if isinstance(widths, Mapping) else widths for n in cards}
