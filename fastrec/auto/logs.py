@@ -32,11 +32,7 @@ _KINDS = re.compile(r"kind|type|event|action|behaviou?r|activity|operation")
 
 
 def find_log(made: Problem, *, owner: str | None = None, time: str | None = None) -> LogColumns:
-    """Find the log's columns of owners, items, times and kinds; ``owner``, ``time``: as asked for, None: look for them.
-
-    Refuse a log without items or times, with other types or units than the candidates, without a common value, or
-    without an event before a list.
-    """
+    """Find the log's columns of owners, items, times and kinds; ``owner``, ``time``: as asked for; None: found."""
     files, rows = made.files, made.train
     name = _stem(files.log)
     log = files.side[name] = files.reading.convert(files.side[name], name)

@@ -159,10 +159,7 @@ class ShardedRows:
         self.weight, weight.placed = weight, self
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks; all ranks must call equally often.
-
-        The gradient of each rank's rows is row-sparse.
-        """
+        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks; all ranks must call equally often."""
         return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
 
     def owner(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,10 +250,7 @@ def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
 
 
 def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
-    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's own rows.
-
-    ``share``: this rank and the number of ranks.
-    """
+    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's own rows."""
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     # rows of one rank fit no other layout: only the same rank of as many can take them
     if codes is not None and (codes == KINDS.index("sharded")).any():
