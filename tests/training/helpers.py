@@ -10,12 +10,12 @@ from fastai.callback.core import Callback
 
 
 def clicks(n):
-    """Two columns of categories, two of numbers, what was clicked, and lists of a session's rows and of tags."""
+    """Two columns of categories, two of numbers, what was clicked, and sessions of five rows."""
     rng = np.random.default_rng(0)
     df = pd.DataFrame({"c": rng.integers(0, 20, n), "d": rng.integers(0, 9, n), "x": rng.normal(size=n)})
     df["z"] = rng.normal(size=n)
     df["y"] = (df.x + (df.c % 3) + rng.normal(size=n) > 1).astype(np.float32)
-    return df.assign(session=np.arange(n) // 5, tags=[list(map(str, range(i % 4))) for i in range(n)])
+    return df.assign(session=np.arange(n) // 5)
 
 
 def quiet_fit(learn, epochs=2, lr=1e-2, *, by="fit_one_cycle", **options):

@@ -28,7 +28,8 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def make(tmp_path, device="cpu", lists=(), train=TRAIN, **options):
     splits = (range(train), range(train, N))
-    to = TabularFrame(clicks(N), [Categorify, Normalize], ["c"], ["x", "z"], "y", splits=splits, list_names=[*lists])
+    df = clicks(N).assign(tags=[list(map(str, range(i % 4))) for i in range(N)])
+    to = TabularFrame(df, [Categorify, Normalize], ["c"], ["x", "z"], "y", splits=splits, list_names=[*lists])
     dls = to.dataloaders(bs=BS, path=tmp_path, device=device, seed=3, drop_last=False)
     set_seed(0)
     options["cbs"] = [Contiguous(), *options.get("cbs", [])]
