@@ -43,9 +43,6 @@ class Fit:
 
     ``folder`` holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``; with
     ``temporary`` it is removed with this object. ``run`` is the run directory, for ``fastrec predict`` and so on.
-
-    Raises:
-        MissingFileError: there is no fit in the folder.
     """
 
     def __init__(self, folder: str | Path, *, temporary: bool = False) -> None:
@@ -103,9 +100,6 @@ class Fit:
             An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. With
             ``form="ranks"`` int64 ``[n]``; with ``form="items"`` a DataFrame ``[groups, 2]``, groups in the order of
             their first rows: the group, and a list.
-
-        Raises:
-            DataError: an unknown form, one of a task that is no ranking, or a log where there was none.
         """
         target, decision = self._saved.target, self._saved.decision
         forms = (None, *_FORMS) if target is None else (None,)
@@ -167,11 +161,7 @@ class Fit:
         return pd.DataFrame(wide.numpy(), _index(df), target.classes.values.to_pylist())
 
     def save(self, folder: str | Path) -> Path:
-        """Copy recipe, data (the training rows) and run to a new folder, which ``fastrec.load`` opens; return its path.
-
-        Raises:
-            DataError: there is something in the folder already.
-        """
+        """Copy recipe, data (the training rows) and run to a new folder, for ``fastrec.load``; return its path."""
         folder = Path(folder)
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
             raise DataError("there is something in the folder already", file=folder, remedy="Choose another folder")

@@ -192,12 +192,7 @@ def _has_clock(problem: Problem, name: str) -> bool:
 
 
 def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[str], None] | None = None) -> Chosen:
-    """Choose features, in ``seconds``.
-
-    Dates are taken apart, lists and texts made into numbers, side tables joined: models need that. Counts, target
-    means, crosses, row statistics and deviations are tried one after the other on some of the training rows: a model
-    with and without them, cross-fitted, on the same folds.
-    """
+    """Choose features, in ``seconds``: those that models need, and ideas with which a trial's model is better."""
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
     if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:

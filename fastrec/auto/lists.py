@@ -197,7 +197,7 @@ def understand_groups(made: Problem, label: np.ndarray, *, item: str | None, why
         said += f"; {len(rows) - positive_groups:,} groups have no positive: they teach nothing and count 0"
     said += f"; {single:,} groups have one row" if single else ""
     said += "; rows of one group stand apart, and are brought together" if stretches > len(rows) else ""
-    made.decisions.append(AutoDecision("group", lists, f"{why}: {said}", sure=sure))
+    made.note("group", lists, f"{why}: {said}", sure=sure)
     _tell_of_order(made, codes, label > 0)
     _find_item(made, item)
     # The order in which a run lays the groups out.
@@ -219,7 +219,7 @@ def _tell_of_order(made: Problem, codes: np.ndarray, chosen: np.ndarray) -> None
             made.as_shown = False
             why = f"a positive is the {place} row of its group nearly always: the file was written so, and other rows "
             why += "come in another order. Rows are shuffled within groups; write as_shown = True if they were shown so"
-            made.decisions.append(AutoDecision("as_shown", False, why, sure=False))
+            made.note("as_shown", False, why, sure=False)
             return
 
 
@@ -242,7 +242,7 @@ def _find_item(made: Problem, asked: str | None) -> None:
     like = [] if asked is not None else _like_items(made.train, made.columns, str(made.lists))
     found = asked or max(like, default=(None, None))[1]
     if found is None:
-        made.decisions.append(AutoDecision("item", None, "no column names what the candidates are: rows are numbered"))
+        made.note("item", None, "no column names what the candidates are: rows are numbered")
         return
     made.item = found
     for role in (r for r in ("train", "test") if r in made.files.tables):
@@ -257,7 +257,7 @@ def _find_item(made: Problem, asked: str | None) -> None:
     c = next((c for c in made.columns if c.name == made.item), None)
     why = "as was asked for" if asked is not None else "it names the candidates: hardly one is twice in a group"
     distinct = f", {c.distinct:,} different ones" if c is not None else ""
-    made.decisions.append(AutoDecision("item", made.item, why + distinct))
+    made.note("item", made.item, why + distinct)
 
 
 def shared_in_groups(made: Problem) -> list[str]:

@@ -15,7 +15,7 @@ from fastrec._core import limits
 from fastrec._core.messages import nearest
 from fastrec.auto.columns import _TIME_NAME, _stem
 from fastrec.auto.lists import codes_of, named_as_groups, refuse_absent, words
-from fastrec.auto.problem import AutoDecision, LogColumns, Problem
+from fastrec.auto.problem import LogColumns, Problem
 from fastrec.auto.rankings import IDEAS, Idea, _numbers
 from fastrec.auto.trial import QuickTrial
 from fastrec.errors import DataError, MissingColumnError
@@ -32,13 +32,8 @@ _KINDS = re.compile(r"kind|type|event|action|behaviou?r|activity|operation")
 
 
 def find_log(made: Problem, *, owner: str | None = None, time: str | None = None) -> LogColumns:
-    """Find the log's columns of owners, items, times and kinds; ``owner``, ``time``: as asked for, None: look for them.
-
-    Refuse a log without items or times, with other types or units than the candidates, without a common value, or
-    without an event before a list.
-    """
+    """Find the log's columns of owners, items, times and kinds; ``owner``, ``time``: as asked for; None: found."""
     files, rows = made.files, made.train
-    assert files.log is not None
     name = _stem(files.log)
     log = files.side[name] = files.reading.convert(files.side[name], name)
     if made.item is None:
@@ -82,7 +77,7 @@ def find_log(made: Problem, *, owner: str | None = None, time: str | None = None
         found.kinds = [str(k) for k in counts.index if str(k) in named.values()][: limits.LOG_KINDS]
         found.of_items = [str(k) for k, n in counts["count"].items() if n and str(k) in found.kinds]
         said += f"; {found.kind} is {', '.join(found.kinds)}"
-    made.decisions.append(AutoDecision("log", [name, *owners], said))
+    made.note("log", [name, *owners], said)
     return found
 
 
@@ -181,7 +176,6 @@ def _past(log: LogColumns, by: str | list[str], stats: str | list[str], name: st
 
 def _touch(problem: Problem, owner: str, stat: str | None = None) -> History:
     """Return a statistic of the owner's events on the row's item; None: how long ago the last was."""
-    assert problem.log is not None
     if stat is None:
         stat = "steps" if len(problem.log.order) > 1 else "since"
     return _past(problem.log, [owner, str(problem.item)], stat, f"{owner}_{problem.item}")
@@ -194,7 +188,6 @@ def _last(problem: Problem, owner: str, col: str | Feature, n: int = 1) -> Group
 
 def _pairs(problem: Problem, trial: QuickTrial, owner: str) -> list[Feature]:
     log, name = problem.log, f"{owner}_{problem.item}"
-    assert log is not None
     stats = dict.fromkeys(["count", "since", "since_first", "is_last", *(["steps"] if len(log.order) > 1 else [])])
     made: list[Feature] = [_touch(problem, owner, s) for s in stats]
     made += [_past(log, [owner, str(problem.item)], ["count", "since"], f"{name}_{slug(k)}", k) for k in log.of_items]
@@ -235,7 +228,6 @@ _COMPARED: dict[Literal["-", "/"], str] = {"-": "minus", "/": "over"}
 
 def _owner(problem: Problem, trial: QuickTrial, owner: str) -> list[Feature]:
     log = problem.log
-    assert log is not None
     made: list[Feature] = [_past(log, owner, s, owner) for s in ("count", "since", "since_first")]
     made += [_past(log, owner, ["count", "since"], f"{owner}_{slug(k)}", k) for k in log.kinds]
     return [*made, Combine(f"{owner}_since_first", "/", f"{owner}_count", name=f"{owner}_pace")]
@@ -244,7 +236,6 @@ def _owner(problem: Problem, trial: QuickTrial, owner: str) -> list[Feature]:
 def _popular(problem: Problem, trial: QuickTrial) -> list[Feature]:
     """Return the events on the item so far: how many, their kinds' shares, and where the row stands by them."""
     log, item = problem.log, str(problem.item)
-    assert log is not None
     made: list[Feature] = []
     for kind in (None, *log.of_items):
         count = _past(log, item, "count", item if kind is None else f"{item}_{slug(kind)}", kind)

@@ -50,11 +50,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {  # size → library → its para
 def choose_trees(
     problem: Problem, chosen: Chosen, *, seconds: float, say: Callable[[str], None] | None = None
 ) -> Chosen:
-    """Try sizes of trees with the chosen features, each in the same time, and note the best.
-
-    A fifth of the rows is scored; while there is time, the best size is tried on other fifths. Another size than the
-    usual one is taken if it is better by more than chance.
-    """
+    """Try sizes of trees with the chosen features, each in the same time, and note one that is better beyond chance."""
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     outputs = len(problem.classes) if problem.task == "multiclass" else 1
     size = min(len(problem.train), limits.TREE_TRIAL_ROWS) * max(len(problem.learned), 1) * outputs
@@ -90,7 +86,6 @@ def _tried(trial: QuickTrial, ends: float) -> tuple[torch.Tensor, dict[str, torc
     said: dict[str, list[torch.Tensor]] = {n: [] for n in SIZES}
     for train, valid in trial.parts():
         began, label = time.monotonic(), valid.label
-        assert label is not None
         made: dict[str, torch.Tensor] = {}
         for i, name in enumerate(names):
             left = ends - time.monotonic()

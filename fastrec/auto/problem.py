@@ -133,6 +133,10 @@ class Problem:
         rarest = pc.min(known.value_counts().field("counts")).as_py() if self.classes else len(known)
         return enough and limits.TEN_FOLDS_FROM <= len(known) <= limits.TEN_FOLDS_ROWS and (rarest or 0) >= 10
 
+    def note(self, what: str, value: Any, why: str, *, sure: bool = True) -> None:
+        """Add a decision."""
+        self.decisions.append(AutoDecision(what, value, why, sure))
+
     def columns_of(self, role: str) -> list[str]:
         """Return the names of a table's columns; none if the table is not there."""
         return self.files.tables[role].column_names if role in self.files.tables else []

@@ -44,10 +44,7 @@ class Family:
 
 
 class QuickTrial:
-    """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features.
-
-    As in the run, models learn by the rows' weights, and scores count all rows alike.
-    """
+    """A quick model on some training rows, with and without features; scores count all rows alike, as the run's do."""
 
     def __init__(
         self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3
@@ -272,7 +269,6 @@ class QuickTrial:
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
             oof[inside] = said
-        assert oof is not None
         oof = oof[self.folds.scored]
         if self.problem.task == "ranking":
             # Metrics count equal scores as the worst order: whatever told rows apart would be a gain.

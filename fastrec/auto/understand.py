@@ -50,12 +50,7 @@ _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month firs
 
 
 def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem:
-    """Find out what is to be predicted, and all that the user has not ``asked`` for (``more``: its fields by name).
-
-    Raises:
-        DataError: there is no usable target, the groups of a ranking are not plain, or a setting does not fit the rows.
-        MissingColumnError: the training rows lack a column that was named.
-    """
+    """Find out what is to be predicted, and all that the user has not ``asked`` for (``more``: its fields by name)."""
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
     if asked.metric is not None:
@@ -129,7 +124,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
         if alike.any():
             told = ", ".join(repr(c) for c, twice in zip(made.classes, alike, strict=True) if twice)
             why = f"the classes {told} differ in nothing but case and spaces: write them alike if they are the same"
-            made.decisions.append(AutoDecision("classes", told, why, sure=False))
+            made.note("classes", told, why, sure=False)
     if asked.positive is not None:
         _positive(made, asked.positive)
     _names(made, known)
@@ -292,29 +287,27 @@ def _split_groups(made: Problem, asked: str | None) -> None:
         if odd := asked is not None and asked not in made.shared:
             said += f"; {asked} differs within groups, and a group's time is that of its first row"
         sure = len(notes) == 1 and not odd
-        made.decisions.append(AutoDecision("folds", "time" if asked else "random", said, sure=sure))
+        made.note("folds", "time" if asked else "random", said, sure=sure)
         return
     try:  # one row says all of a group
         first = (np.unique(codes_of(t[made.lists]), return_index=True)[1] for t in (made.train, test))
         rows = [Table.read(t.select(shared).take(at)) for t, at in zip((made.train, test), first, strict=True)]
         found = mirror(*rows, target=None, time=asked or AUTO, group=AUTO, folds=5)
     except FastrecError as error:
-        why = f"whole groups at random ({error.problem})"
-        made.decisions.append(AutoDecision("folds", "random", why, sure=False))
+        made.note("folds", "random", f"whole groups at random ({error.problem})", sure=False)
         return
     if found.by == "random" and (last := _last_groups(made, *rows)) is not None:
         made.last_of, made.time, share = last
         why = f"the groups to predict are the last ones of their {made.last_of}, by {made.time}, and of {share:.0%} of "
         why += "them earlier ones are known: folds score the last group of each"
-        made.decisions.append(AutoDecision("folds", "last", why))
+        made.note("folds", "last", why)
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
     made.group = found.column if found.by == "group" else None
     made.shared = [n for n in made.shared if n != made.group]
     at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
-    why = f"whole groups of {made.lists}, {at_random}"
-    made.decisions.append(AutoDecision("folds", found.by, why))
+    made.note("folds", found.by, f"whole groups of {made.lists}, {at_random}")
 
 
 def _last_groups(made: Problem, train: Table, test: Table) -> tuple[str, str, float] | None:
@@ -481,7 +474,7 @@ def _reading(made: Problem) -> None:
     dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
     if dates:
         why = "read day first; month first would fit too: if so, write '%m/%d/%Y' or the like in `reading`"
-        made.decisions.append(AutoDecision("dates", dates, why, sure=False))
+        made.note("dates", dates, why, sure=False)
 
 
 def _ids(made: Problem, known: pa.Table) -> None:
@@ -497,8 +490,7 @@ def _ids(made: Problem, known: pa.Table) -> None:
         found = []  # a candidate is named by its group and its item
     made.ids = list(dict.fromkeys([*submission, *found]))
     if made.ids:
-        says = "the sample submission's" if submission else "another value in every row"
-        made.decisions.append(AutoDecision("ids", made.ids, says))
+        made.note("ids", made.ids, "the sample submission's" if submission else "another value in every row")
 
 
 def _drop(made: Problem, known: pa.Table) -> None:
@@ -520,17 +512,17 @@ def _drop(made: Problem, known: pa.Table) -> None:
     if told and not made.learned:  # then they are all that there is
         made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
         why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
-        made.decisions.append(AutoDecision("columns", told, why, sure=False))
+        made.note("columns", told, why, sure=False)
     if lacking := [n for n, reason in made.drop.items() if reason == _LACKING]:
         why = f"{', '.join(lacking[:12])}: the test rows lack them, so they are not learned from"
-        made.decisions.append(AutoDecision("test columns", lacking, why, sure=False))
+        made.note("test columns", lacking, why, sure=False)
     told = [n for n in made.target if test is not None and n in test.column_names and test[n].null_count < len(test)]
     if told:
         why = f"the test rows have {', '.join(told)}, which is not used: compare their predictions with it"
-        made.decisions.append(AutoDecision("test target", told, why, sure=False))
+        made.note("test target", told, why, sure=False)
     if made.drop:
         why = "as was asked for, or " * bool(made.asked.ids) + "nothing can be learned from them, or they tell too much"
-        made.decisions.append(AutoDecision("drop", list(made.drop), why))
+        made.note("drop", list(made.drop), why)
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
@@ -574,7 +566,7 @@ def _tell_leaks(made: Problem) -> None:
     for n, reason in made.drop.items():
         if reason.startswith(ALONE) and n not in (made.group, made.time):
             why = f"{n} is left out: {reason}. If it is known when one predicts, remove it from the recipe's drop"
-            made.decisions.append(AutoDecision("leak", n, why, sure=False))
+            made.note("leak", n, why, sure=False)
 
 
 def _told_apart(x: pd.Series, y: pd.Series, made: Problem) -> float | None:
@@ -613,7 +605,7 @@ def _split(made: Problem, known: pa.Table) -> None:
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
     if found is None:
-        made.decisions.append(AutoDecision("folds", "random", f"rows at random ({wrong})", sure=False))
+        made.note("folds", "random", f"rows at random ({wrong})", sure=False)
         return
     made.mirror = found
     made.time = found.column if found.by == "time" else None
@@ -661,7 +653,7 @@ def _split_as_asked(made: Problem, known: pa.Table, found: Mirror | None) -> Non
     else:
         made.mirror, why = Mirror(by, name, why, folds), f"{why}, though the test looks cut otherwise: {found.why}"
     made.ids = [n for n in made.ids if n != made.time]
-    made.decisions.append(AutoDecision("folds", by, why, sure=sure))
+    made.note("folds", by, why, sure=sure)
 
 
 def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> AutoDecision:

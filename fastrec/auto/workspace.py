@@ -142,9 +142,6 @@ def new_competition(
         seconds: time for trying features.
         say: called with each finding.
         more: fields of ``asked`` by name, as arguments of ``fastrec.fit``.
-
-    Raises:
-        FastrecError: the files cannot be read, there is nothing to predict, or the folder holds something else.
     """
     folder, say = Path(folder), say or (lambda text: None)
     if (folder / "competition.py").is_file():
@@ -210,7 +207,7 @@ def _asked(problem: Problem, ask: Ask, asked: Asked) -> Problem:
             if said in columns:
                 setattr(problem, which, said)
                 problem.decisions = [d for d in problem.decisions if d.what != "folds"]
-                problem.decisions.append(AutoDecision("folds", which, f"by {said}, as was said"))
+                problem.note("folds", which, f"by {said}, as was said")
     return problem
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import sys
 import time
@@ -27,7 +26,7 @@ from fastrec._core.ranks import on_first_rank, world_size
 from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators._tree_model import Deadline
 from fastrec.models import EmbeddingTables, RealMLP, TabM, TabularNet, embedding_sizes
-from fastrec.models.fields import InputOptions
+from fastrec.models.fields import options_of
 from fastrec.models.real_mlp import RATES, UNDECAYED
 from fastrec.optim import adamw, scale_lr, scale_moms, split_embeddings
 from fastrec.table import load_state, save_state
@@ -44,8 +43,7 @@ def epochs_in_time(
 ) -> int:  # fmt: skip
     """Return how many epochs fit into the time that is left; with several processes, the first one decides.
 
-    A copy of the net is timed on a few training batches and one scoring run, as after each epoch. ``report`` scores the
-    net; ``name`` is the estimator's name, for messages.
+    A copy of the net is timed on a few training batches and one run of ``report``, as after each epoch.
     """
 
     def judged() -> int:
@@ -112,13 +110,9 @@ Score = Callable[[Any], dict[str, float]]
 
 
 class KeepBest(Callback):
-    """Callback that scores the net after each epoch, stops training early and restores the best weights.
+    """Callback that records ``report(net)`` after each epoch, stops early and restores the weights of the best ``by``.
 
-    Args:
-        report: function of the net that returns the values to record for an epoch.
-        by: the name of the value to monitor; None: nothing is held out, and the last weights are kept.
-        greater_is_better: whether a higher value is better.
-        patience: stop after this many epochs without improvement; None: never.
+    ``by``: None: the last weights are kept; ``patience``: epochs without improvement before the end, None: all.
     """
 
     order = Recorder.order + 1
@@ -289,12 +283,12 @@ def train_real_mlp(
         learn.fit(epochs, lr, wd=wd, cbs=[schedule, ScheduledDropout(flat_cos), *cbs])
 
 
-def coslog(t: float, waves: int = 4) -> float:
-    """Return the rate as a share of its highest: ``waves`` waves, each twice as long as the one before, from 0 to 0.
+def coslog(t: float) -> float:
+    """Return the rate as a share of its highest: four waves, each twice as long as the one before, from 0 to 0.
 
-    ``½ (1 - cos(2π log₂(1 + (2^waves - 1) t)))`` (arXiv 2407.04491, section 3); ``t``: progress from 0 to 1.
+    ``½ (1 - cos(2π log₂(1 + 15 t)))`` (arXiv 2407.04491, section 3); ``t``: progress from 0 to 1.
     """
-    return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + (2**waves - 1) * float(t))))
+    return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + 15 * float(t))))
 
 
 def flat_cos(t: float) -> float:
@@ -336,9 +330,6 @@ class Architecture:
     """A model class (one of ``fastrec.models``, its name, or your own) and its options.
 
     Options are plain values, tensors, and classes of ``torch.nn``.
-
-    Raises:
-        DataError: there is no such model, or it has no such option.
     """
 
     model: type[nn.Module] | str
@@ -356,7 +347,7 @@ class Architecture:
             remedy = f"Give one of fastrec.models ({', '.join(known)}), or import the module of your own first"
             raise DataError(f"{self.model!r} is no class of models that is known here", remedy=remedy)
         object.__setattr__(self, "model", found)  # the dataclass is frozen
-        accepted = _accepted(self.model)
+        accepted = options_of(self.model)
         for name, value in self.options.items():
             if name in _GIVEN or (accepted is not None and name not in accepted):
                 remedy = "Its options are " + ", ".join(sorted(set(accepted or ()) - set(_GIVEN)))
@@ -378,7 +369,7 @@ class Architecture:
     def build(self, plan: Mapping[str, Any]) -> nn.Module:
         """Build a net with initial weights."""
         options = dict(plan["options"])
-        accepted = _accepted(self.model)
+        accepted = options_of(self.model)
         if accepted is None or "cat_names" in accepted:
             options["cat_names"] = plan["cats"] or None
         net = self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
@@ -415,16 +406,6 @@ def name_of(model: type[nn.Module]) -> str:
     return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
 
 
-def _accepted(model: type[nn.Module]) -> list[str] | None:
-    """Return the names of a model's options; None: it takes any."""
-    parameters = inspect.signature(model).parameters
-    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    rest = next((n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
-    if rest is None:
-        return names
-    return [*names, *InputOptions.__annotations__] if rest == "inputs" else None
-
-
 def _class_name(value: Any) -> str | None:
     known = isinstance(value, type) and issubclass(value, nn.Module) and getattr(nn, value.__name__, None) is value
     return value.__name__ if known else None
@@ -436,10 +417,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | Tensor | np.generic)
-
-
-def load_weights(net: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Load exactly these weights into the net, and set it to evaluation mode."""
-    with torch.no_grad():
-        net.load_state_dict(dict(weights), strict=True)
-    return net.eval()

@@ -6,22 +6,25 @@ there. An error in one process ends all of them.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import os
 import pickle
 import signal
 import sys
 import tempfile
 import threading
+import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastrec._core import ranks
-from fastrec.errors import DataError, DeviceError, RankError
+from fastrec.errors import DataError, DeviceError, FastrecError, RankError
 from fastrec.validate import Rows
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ def _launch(count: int, folder: Path) -> None:
     end = {"max_restarts": 0, "signals_to_handle": "SIGTERM", "shutdown_timeout": 10}  # Ctrl-C keeps its meaning
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
     config = LaunchConfig(1, 1, nproc_per_node=count, run_id=uuid.uuid4().hex, logs_specs=logs, **meet, **end)
-    code = f"import sys; sys.path[:] = {sys.path!r}; from fastrec.estimators._rank_worker import main; main()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from fastrec.estimators._on_ranks import main; main()"
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # errors are raised below
     alone = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if alone else None  # the launcher replaces it by its own
@@ -125,6 +128,60 @@ def _launch(count: int, folder: Path) -> None:
     finally:
         if alone:
             signal.signal(signal.SIGTERM, before)
+
+
+# One of the processes.
+
+
+def main() -> None:
+    """Fit the estimator in the folder named on the command line; rank 0 writes the result back."""
+    folder, own = Path(sys.argv[-1]), os.environ["RANK"]
+    try:
+        _fit(folder)
+    except Exception as error:
+        (folder / f"error{own}.part").write_bytes(told(error))
+        (folder / f"error{own}.part").rename(folder / f"error{own}.pkl")
+        if not isinstance(error, FastrecError):
+            traceback.print_exc()
+        sys.exit(1)
+    # Skip the interpreter's shutdown: torch's threads may still run and abort a process whose work is done.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _fit(folder: Path) -> None:
+    from fastrec.training.ranks import join_ranks
+
+    about: dict[str, Any] = pickle.loads((folder / "about.pkl").read_bytes())
+    torch.set_num_threads(about["threads"])
+    on_gpu = about["device"] == "cuda"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    files = dict(about["modules"])
+    while True:
+        try:
+            given = torch.load(folder / "given.pt", weights_only=False, map_location="cpu")
+            break
+        except ModuleNotFoundError as error:
+            # Modules that no import statement finds, such as a competition's, are read from their files.
+            name = error.name or ""
+            found = [n for n in files if n == name or n.startswith(f"{name}.")]
+            if not found:
+                raise
+            for one in found:
+                spec = importlib.util.spec_from_file_location(one, files.pop(one))
+                if spec is not None and spec.loader is not None:
+                    sys.modules[one] = module = importlib.util.module_from_spec(spec)
+                    spec.loader.exec_module(module)
+        except AttributeError as error:
+            problem = f"a process that is to train cannot find what the estimator is made of ({error})"
+            remedy = "Define classes and functions of your own in a module, not in the script that is run"
+            raise DataError(problem, remedy=remedy) from error
+    # A long timeout, because the first rank scores held-out rows alone; the launcher notices at once if a process dies.
+    join_ranks(device, timeout=1_800.0)
+    fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
+    if ranks.is_first():
+        torch.save(fitted, folder / "fitted.pt")
 
 
 def told(error: Exception) -> bytes:

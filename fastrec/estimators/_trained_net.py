@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fastrec._core.memory import naming_out_of_memory
-from fastrec.estimators._net_training import Architecture, load_weights
+from fastrec.estimators._net_training import Architecture
 from fastrec.models import EmbeddingTables, EventNet
 from fastrec.models.real_mlp import OneHotTables
 from fastrec.table import Table, load_state, save_state
@@ -60,10 +60,7 @@ class TrainedNet:
         return frame
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write weights (``model.safetensors``), the arguments of the net (``net/``) and the preparation of columns.
-
-        Returns what else ``read`` needs, as JSON values.
-        """
+        """Write weights (``model.safetensors``), the arguments of the net (``net/``) and the preparation of columns."""
         save_file({n: w.contiguous() for n, w in self.net.state_dict().items()}, folder / "model.safetensors")
         self.architecture.save(folder / "net", self.plan)
         procs = {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")}
@@ -82,8 +79,8 @@ class TrainedNet:
             net.wrap_loss(loss)
         procs = [proc_from_state(state) for state in load_state(folder / "procs").values()]
         frame = TabularFrame(Table({}), procs, about["cats"], about["conts"], do_setup=False)
-        net = load_weights(net, load_file(folder / "model.safetensors"))
-        return cls(architecture, plan, net, frame, dict(about["flags"]))
+        net.load_state_dict(load_file(folder / "model.safetensors"))
+        return cls(architecture, plan, net.eval(), frame, dict(about["flags"]))
 
 
 def outputs_of(net: nn.Module, frame: TabularFrame, at_once: int) -> Tensor:

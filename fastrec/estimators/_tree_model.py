@@ -232,15 +232,6 @@ def seconds_for(n: int, fit: Callable[[int], Any], deadline: Deadline) -> float:
 
 
 @dataclass
-class Grown:
-    """The trees of one output up to the best round, the monitored value after each round, and feature → total gain."""
-
-    trees: Any
-    curve: Sequence[float]
-    gains: Mapping[str, float]
-
-
-@dataclass
 class TreeData:
     """Rows in the form that a tree library takes.
 
@@ -356,33 +347,29 @@ class TreeModel(Estimator):
         self._inputs = TreeInputs.fit(train if regrown else used, self.columns, self.keys)
         start, began = self._started(used, device)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
-        grown: list[Grown | float] = []
+        trace = Trace([], dict.fromkeys(self._inputs.names, 0.0), began)
         whole, outputs = None if self.time_limit is None else Deadline(self.time_limit), outputs_of(train)
         for i, label in enumerate(outputs):
             self._deadline = None if whole is None else whole.share(len(outputs) - i)
             # Libraries reject a constant target, or warn of it.
             if self.margin is None and bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
-                grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
-            else:
-                self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
-                self._rounds = self.rounds if self._before is None else math.ceil(self.rounds / 2)
-                with self._refusals_as_errors():
-                    trees, curve = self._stopped(parts, params, i)
-                    if regrown:
-                        if i + 1 == len(outputs):
-                            parts.clear()  # the columns of all rows take their place in memory
-                        trees, curve = self._regrown(train, params, i, trees, curve)
-                    gains = dict(zip(self._inputs.names, map(float, self._gains(trees)), strict=True))
-                    grown.append(Grown(trees, curve, gains))
-        self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
+                self._parts.append(constant_of(label, None if train.weight is None else train.weight.double()))
+                continue
+            self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
+            self._rounds = self.rounds if self._before is None else math.ceil(self.rounds / 2)
+            with self._refusals_as_errors():
+                trees, curve = self._stopped(parts, params, i)
+                if regrown:
+                    if i + 1 == len(outputs):
+                        parts.clear()  # the columns of all rows take their place in memory
+                    trees, curve = self._regrown(train, params, i, trees, curve)
+                for name, gain in zip(self._inputs.names, self._gains(trees), strict=True):
+                    trace.importance[name] += float(gain)
+            self._parts.append(trees)
+            which = {"output": i} if len(outputs) > 1 else {}
+            trace.curves += [{"round": number, "held_out": float(v), **which} for number, v in enumerate(curve)]
         self._task, self._n_outputs, self._deadline, self._before = train.task, train.n_outputs, None, None
-        several = len(grown) > 1
-        curves = [
-            {"round": number, "held_out": float(value), **({"output": i} if several else {})}
-            for i, g in enumerate(grown) if isinstance(g, Grown) for number, value in enumerate(g.curve)
-        ]  # fmt: skip
-        of_all = [g.gains for g in grown if isinstance(g, Grown)]
-        self.trace = Trace(curves, {n: sum(gains[n] for gains in of_all) for n in self._inputs.names}, began)
+        self.trace = trace
         return self
 
     def _stopped(self, parts: Sequence[tuple[Rows, Any]], params: Mapping[str, Any], output: int) -> Any:
@@ -475,7 +462,6 @@ class TreeModel(Estimator):
         weight = output_weight(rows, label, self.class_weight)
         groups = None
         if rows.task == "ranking":
-            assert rows.groups is not None
             groups = torch.unique_consecutive(rows.groups, return_inverse=True)[1].numpy()
         return TreeData(values, label.double().numpy(), None if weight is None else weight.numpy(), groups)
 

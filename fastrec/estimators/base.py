@@ -151,9 +151,6 @@ class Estimator(ABC):
 
         Returns:
             Further values that ``read`` needs, as JSON values.
-
-        Raises:
-            NotFittedError: an attribute of ``learned`` is None.
         """
         values = {n: getattr(self, n) for n in self.learned}
         if any(v is None for v in values.values()):
@@ -173,9 +170,6 @@ class Estimator(ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write settings and what was learned, without pickle; an earlier save at ``folder`` is replaced in one step.
-
-        Args:
-            folder: the target folder; it is created if needed.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -199,9 +193,6 @@ class Estimator(ABC):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what ``save`` wrote; the loaded estimator predicts as the saved one did.
-
-        Args:
-            folder: where it was saved.
 
         Returns:
             An estimator of the saved class: one of the library's, or one that is already defined. Nothing that a file
@@ -355,7 +346,6 @@ def check_whole(name: str, **given: object) -> None:
 
 def outputs_of(rows: Rows) -> list[torch.Tensor]:
     """Return the label ``[n]`` of each output: one per column if the label has columns, otherwise one."""
-    assert rows.label is not None
     return [rows.label] if rows.label.ndim == 1 else list(rows.label.unbind(1))
 
 
@@ -498,7 +488,6 @@ def _last(order: Tensor, share: float) -> Tensor:
 
 def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:
     """Choose whole groups: the last ones if there is an order, otherwise those of the lowest hashes."""
-    assert rows.groups is not None
     ids, codes, sizes = torch.unique(rows.groups, return_inverse=True, return_counts=True)
     if len(ids) < 2:
         return torch.zeros(len(codes), dtype=torch.bool)

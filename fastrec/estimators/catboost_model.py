@@ -22,11 +22,7 @@ _EXPONENTS = ("Poisson", "Tweedie")  # losses that model the logarithm of the ta
 
 
 def catboost() -> ModuleType:
-    """Import CatBoost.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import CatBoost."""
     return require("catboost", "CatBoost", "pip install fastrec-tabular[trees]")
 
 
@@ -38,16 +34,12 @@ class CatBoostModel(TreeModel):
     maximum.
 
     Args:
-        name: the model's name.
         rounds, early_stopping_rounds, columns, class_weight: as for ``XGBModel``, including ``eval_metric``.
         objective: CatBoost's loss function, suitable for the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
             ``RMSE``.
         keys: numbers to treat as categories, such as months and days. CatBoost combines categories, so that a day of a
             month gets its own statistic.
         **params: CatBoost's own parameters; they override the defaults. Constraints name columns, as for ``XGBModel``.
-
-    Raises:
-        DataError: a parameter is set by another argument here, or ``keys`` is a single text.
     """
 
     beside = False  # its loggers are shared by the whole process

@@ -21,11 +21,7 @@ from fastrec.validate import Rows
 
 
 def lightgbm() -> ModuleType:
-    """Import LightGBM.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import LightGBM."""
     return require("lightgbm", "LightGBM", "pip install fastrec-tabular[trees]")
 
 
@@ -36,16 +32,12 @@ class LGBMModel(TreeModel):
     LightGBM's usual packages lack CUDA. Ranking scores are margins; a relevance of 2 is a gain of 2.
 
     Args:
-        name: the model's name.
         rounds, early_stopping_rounds, columns, class_weight: as for ``XGBModel``; if ``metric`` is given, trees stop by
             the first one.
         objective: LightGBM's objective, suitable for the task; None: ``lambdarank``, ``binary``, ``multiclass``,
             ``regression`` (in a run, the one for its regression metric).
         native_cats: split categories by sets of values (LightGBM's own categorical splits); False: by code.
         **params: LightGBM's own parameters; they override the defaults. Constraints name columns, as for ``XGBModel``.
-
-    Raises:
-        DataError: a parameter is set by another argument here; in ``fit``: LightGBM has no such parameter.
     """
 
     suffix = ".txt"
@@ -111,7 +103,6 @@ class LGBMModel(TreeModel):
         if train.task == "multiclass":
             params["num_class"] = train.n_outputs
         if params["objective"] in ("lambdarank", "rank_xendcg"):
-            assert train.label is not None
             # its default gain is 2^relevance - 1; here the gain is the relevance itself
             params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
             # its default NDCG looks at the first place only, which stops trees after a few rounds

@@ -37,7 +37,6 @@ class NetRanker(Ranker):
     that are missing in the same rows).
 
     Args:
-        name: the ranker's name.
         model: a class of ``fastrec.models``, its name, or a class of your own with the same interface.
         options: the model's own options; they override the next three arguments and the defaults of a ``TabularNet``
             here (no batch norm in the hidden layers, SiLU).
@@ -49,10 +48,6 @@ class NetRanker(Ranker):
         lr: the schedule's highest rate for a batch of 3,000 candidates; it scales with the root of the batch size.
         bs: candidates in a batch, at most all of them. AdamW is the optimizer; from 32,768 candidates on, embeddings
             have no momentum, and the other momenta scale with the batch size.
-        wd: weight decay.
-
-    Raises:
-        DataError: there is no such model, or it has no such option.
     """
 
     def __init__(
@@ -168,7 +163,6 @@ class NetRanker(Ranker):
 
     def _scorer(self, data: Lists) -> Callable[[], Tensor]:
         """Prepare the columns of lists; the returned function scores them with the net's current weights."""
-        assert self._trained is not None
         trained = self._trained
         frame = trained.frame_of(data)
         return lambda: outputs_of(trained.net, frame, limits.RANKED_AT_ONCE).squeeze(1)

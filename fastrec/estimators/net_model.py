@@ -164,7 +164,6 @@ class NetModel(Estimator):
     If an option is None, the model's default is used; these defaults bound the rows seen by ``max_rows``.
 
     Args:
-        name: the estimator's name.
         model: a class of ``fastrec.models``, its name, or a class of your own with the same interface; ``'auto'``: the
             best one on tables of this kind.
         options: the model's own options.
@@ -172,7 +171,6 @@ class NetModel(Estimator):
         max_rows: limit epochs so that at most about this many rows are seen; at least one epoch.
         bs: rows in a batch.
         lr: the schedule's highest rate.
-        wd: weight decay.
         patience: stop after this many epochs without improvement; None: 30 for a TabM of at most 10,000 rows with its
             default epochs, otherwise never.
         seeds: the number of nets to train, each with another hold-out; predictions are their mean.
@@ -187,9 +185,6 @@ class NetModel(Estimator):
         logs: use logarithms (above the lowest value) of numbers with a long tail: their furthest value is more than
             eight quartile distances from the median. This helps with counts that are mostly 0. A net with logs and one
             without make different errors, so a stack gains from both.
-
-    Raises:
-        DataError: there is no such model or metric, or the model has no such option.
     """
 
     tasks = ("binary", "multiclass", "regression", "multilabel")

@@ -185,15 +185,11 @@ class SessionRanker(NetRanker):
     columns are added.
 
     Args:
-        name: the ranker's name.
         model: ``DIN``, ``BST``, or their names: a net of ``fastrec.models.EventNet``.
         most_events: the maximum of events per list; the last ones are used.
         options: the model's own options (``width``, ``heads``, …).
         **training: as for ``NetRanker`` (``layers``, ``epochs``, ``max_rows``, ``lr``, ``bs``, ``wd``, ``ps``,
             ``embed_p``).
-
-    Raises:
-        DataError: there is no such model, it reads no events, or it has no such option.
     """
 
     reads_events = True
@@ -233,8 +229,6 @@ class SessionRanker(NetRanker):
         return {n: values[n] for n in self._events.frame.cat_names}
 
     def _scorer(self, data: Lists) -> Callable[[], Tensor]:
-        assert self._trained is not None
-        assert self._events is not None
         trained = self._trained
         frame = trained.frame_of(with_items(data))
         events = self._events(data, _items(trained.frame))
@@ -261,7 +255,6 @@ class SessionRanker(NetRanker):
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the net like ``NetRanker``, and the preparation of events (``events/``)."""
         about = super().write(folder)
-        assert self._events is not None
         return {**about, **self._events.write(folder)}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:

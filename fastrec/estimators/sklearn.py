@@ -166,7 +166,6 @@ class SKModel(Estimator):
     show that training on all rows would take longer.
 
     Args:
-        name: the model's name.
         estimator: an untrained estimator; it is not changed.
         columns: the columns to use; None: all categories and numbers.
         class_weight: ``'balanced'``, or class number → weight; None: equal weights.
@@ -176,9 +175,6 @@ class SKModel(Estimator):
             sparse matrix, as for linear models of ids.
         prepare: replace missing numbers by the median, add a column that marks them, and standardise. False: the
             estimator (such as a pipeline) gets the raw columns in their order: NaN if missing, categories by code.
-
-    Raises:
-        DataError: this is not an untrained estimator.
     """
 
     keeps_time = True
@@ -421,9 +417,6 @@ class CuMLModel(SKModel):
         name: the model's name; None: the kind.
         columns, class_weight, cats: as for ``SKModel``.
         **settings: the kind's settings; defaults: ``C=1``; ``neighbors=50``; ``trees=200, depth=16, min_leaf=1``.
-
-    Raises:
-        DataError: there is no such kind, or it has no such setting.
     """
 
     def __init__(

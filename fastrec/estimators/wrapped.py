@@ -27,7 +27,6 @@ class ConstantModel(Estimator):
     Scores of a ranking are all 0.
 
     Args:
-        name: the model's name.
         metric: for regression, the metric that the constant optimises (the mean or one of 201 quantiles). None: mean.
     """
 
@@ -94,7 +93,6 @@ class ColumnRanker(Rule, Ranker):
     """A ranking by columns: ascending by the first column, ties by the next one; missing values come last.
 
     Args:
-        name: the ranker's name.
         columns: the columns, the most important first.
     """
 
@@ -131,9 +129,6 @@ class CentredModel(Wrapper):
         model: the estimator to train, whose name it takes. None: ``read`` sets it.
         column: the column that identifies the day, or another set of related rows.
         share: the share of these rows' mean to remove, above 0, at most 1.
-
-    Raises:
-        DataError: ``share`` is out of range, or the rows lack the column.
     """
 
     tasks = ("regression",)
@@ -153,7 +148,6 @@ class CentredModel(Wrapper):
 
     def _centred(self, train: Rows) -> torch.Tensor:
         """Subtract the share of their day's weighted mean from the labels; rows of weight 0 do not count."""
-        assert train.label is not None
         label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
         weight = torch.ones(len(train)) if train.weight is None else train.weight
         weight = weight.double()[:, None]
@@ -176,9 +170,6 @@ class OffsetModel(Wrapper):
     Args:
         model: the estimator that learns the correction, whose name it takes. None: ``read`` sets it.
         column: a number on the scale of the labels (for a target learned as its log, a log).
-
-    Raises:
-        DataError: the rows have several targets, or lack the column.
     """
 
     tasks = ("regression",)
@@ -242,9 +233,6 @@ class PseudoLabelled(Wrapper):
 
     Attributes:
         taken: how many rows were labelled in the last round.
-
-    Raises:
-        DataError: a setting is out of range.
     """
 
     wants_unlabeled = True
@@ -312,7 +300,6 @@ class PseudoLabelled(Wrapper):
         return predicted > 0.5, sure if task == "binary" else sure.all(1)
 
     def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
-        assert train.label is not None
         n, m, ours, theirs = len(train), len(more), train.table, more.table
         # the columns used for training, and others of the same kind in both tables
         names = list(train.names)

@@ -124,7 +124,6 @@ class XGBModel(TreeModel):
     values count as missing. With CuPy, columns of a GPU table stay on the GPU. Ranking scores are margins.
 
     Args:
-        name: the model's name.
         rounds: the maximum number of trees (multiclass: per class).
         early_stopping_rounds: stop after this many rounds without improvement on a hold-out, an eighth of the training
             rows: the last ones by ``order``, whole ``groups``, or rows sampled by class. The trees up to the best round
@@ -138,9 +137,6 @@ class XGBModel(TreeModel):
         native_cats: split categories by sets of values (XGBoost's own categorical splits) instead of by code.
         **params: XGBoost's own parameters, which override the defaults; constraints name columns:
             ``monotone_constraints={'price': -1}``.
-
-    Raises:
-        DataError: a parameter is set by another argument here; in ``fit``: XGBoost has no use for a parameter.
     """
 
     suffix = ".ubj"
@@ -241,7 +237,6 @@ class XGBModel(TreeModel):
 
     def _predicted(self, trees: xgb.Booster, values: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
         names, types = self._inputs.names, self._types()
-        assert self._task is not None
         values, start = values
         sums = predicted(trees, values, names, margin=True, start=start, types=types)
         if self._task == "ranking":
@@ -277,15 +272,11 @@ class XGBRanker(XGBModel, Ranker):
     ``XGBModel``. Names with ``[``, ``]`` or ``<``, which XGBoost refuses, are escaped (``%5B``, ``%5D``, ``%3C``).
 
     Args:
-        name: the ranker's name.
         objective: ``'rank:ndcg'``, ``'rank:pairwise'``, ``'rank:map'`` or ``'binary:logistic'``.
         rounds, columns, params: as for ``XGBModel``.
         margin: a column of initial scores, to which the trees learn corrections; None: they start from scratch.
         early_stopping_rounds: as for ``XGBModel``; the hold-out consists of whole lists, chosen by a hash of their
             number.
-
-    Raises:
-        DataError: a parameter is set by another argument here; in ``fit``: XGBoost has no use for a parameter.
     """
 
     defaults = {**XGBModel.defaults, "max_bin": 64, "eta": 0.1, "max_depth": 5, "colsample_bytree": 0.5}  # noqa: RUF012
@@ -313,18 +304,14 @@ class XGBRanker(XGBModel, Ranker):
         """Whether the objective ranks, rather than classifies."""
         return self._objective("ranking").startswith("rank:")
 
-    def params_in_full(self, seed: int, device: torch.device | None = None) -> dict[str, Any]:
+    def params_in_full(self, seed: int) -> dict[str, Any]:
         """Return XGBoost's parameters, defaults included."""
         given = {**(self.ranking if self.ranks else {}), **self._over_defaults(), "objective": self.objective}
-        return params_for_xgboost(given, seed, device)
+        return params_for_xgboost(given, seed, None)
 
     @property
     def reads(self) -> list[str]:
-        """The columns that prediction needs.
-
-        Raises:
-            NotFittedError: it has not been trained.
-        """
+        """The columns that prediction needs."""
         if self._task is None:
             raise self.not_fitted()
         return list(dict.fromkeys([*self._inputs.names, *([self.margin] if self.margin else [])]))

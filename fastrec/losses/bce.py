@@ -20,9 +20,6 @@ class BCE(nn.Module):
     Args:
         smoothing: ε, at least 0 and below 1.
         reduction: ``'mean'`` (weighted if weights are given), ``'sum'`` or ``'none'``.
-
-    Raises:
-        DataError: ``smoothing`` is out of range.
     """
 
     n_out = 1
@@ -40,9 +37,6 @@ class BCE(nn.Module):
             scores: logits ``[b]`` or ``[b, 1]``, float.
             targets: 0, 1 or probabilities, ``[b]`` or ``[b, 1]``, bool, integer or float.
             weights: weight of each row ``[b]`` or ``[b, 1]``, ≥ 0; all 1 by default.
-
-        Raises:
-            DataError: scores, targets and weights differ in length.
         """
         scores = _flat(scores, "scores")
         target = _same_length(targets, scores, "targets").to(scores.dtype)
@@ -56,11 +50,7 @@ class BCE(nn.Module):
         return _reduce(losses * weight, self.reduction)
 
     def check(self, learn: Any) -> None:
-        """Refuse targets in a learner's in-memory rows that this loss cannot take; ``RecLearner.fit`` calls it.
-
-        Raises:
-            DataError: there are several targets, more than two classes, or a target outside 0 to 1.
-        """
+        """Refuse several targets, or one outside 0 to 1, in a learner's in-memory rows; ``RecLearner.fit`` calls it."""
         for data in (dl.dataset for dl in learn.dls.loaders):
             y = getattr(data, "y", None)
             if not isinstance(y, Tensor) or y.ndim != 2 or not y.numel():

@@ -100,9 +100,6 @@ class ListwiseSoftmax(_RankingLoss):
             targets: relevance ≥ 0, ``[b]`` or ``[b, 1]``; or, without ``groups``, ``[b, 2]`` of integers or float64:
                 relevance and list id (as from a loader with two target columns).
             groups: id of each row's list, ``[b]`` or ``[b, 1]``, integers, in any order.
-
-        Raises:
-            DataError: list ids are missing or not exact, or lengths differ.
         """
         scores, target, lists = _in_lists(scores, targets, groups)
         target = target.to(scores.dtype)
@@ -209,9 +206,6 @@ class InBatchSoftmax(_RankingLoss):
             targets: weight of each row as a positive, ≥ 0, ``[b]`` or ``[b, 1]``; a row of 0 only serves as a negative
                 for others. None: all weights are 1.
             ids: each row's item, integers ``[b]``; None: those of ``TwoTower``, or else all differ.
-
-        Raises:
-            DataError: scores of another shape, targets or ids of another length, or ``log_q`` without ids.
         """
         matrix, ids = _all_scores(scores, ids)
         own = matrix.diagonal()

@@ -47,8 +47,6 @@ class EmbeddingTables(nn.Module):
             ``plan_embeddings``; None: on the device. A placement implies ``grads='rows'``.
 
     Raises:
-        DataError: a size is below 1, names repeat or are not as many as the sizes, a tie is to no table or to one of
-            another size, or the placement is unknown.
         DeviceMemoryError: tables exceed the limit of the placement.
     """
 
@@ -72,9 +70,9 @@ class EmbeddingTables(nn.Module):
         lists = [f"list{i}" for i in range(len(list_szs))] if list_names is None else list(list_names)
         check_sizes([*emb_szs, *list_szs], [*names, *lists])
         own = [(n, size) for n, size in zip(lists, list_szs, strict=True) if n not in (tie or {})]
-        self.check_ids, self.pool, self.n_columns = check_ids, pool, len(names)
+        self.check_ids, self.pool, self.n_columns, self.names = check_ids, pool, len(names), names
         tables = dict(zip([*names, *(n for n, _ in own)], [*emb_szs, *(z for _, z in own)], strict=True))
-        tables = {n: (rows, padded(width) if pad else width) for n, (rows, width) in tables.items()}
+        tables = {n: (rows, padded(width, pad=pad)) for n, (rows, width) in tables.items()}
         asked = as_embeddings(placement)
         grads = grads if asked is None else "rows"
         kinds = {} if asked is None else table_kinds(limited(asked), tables)
@@ -228,7 +226,7 @@ class EmbeddingTables(nn.Module):
             if low < 0 or high >= s.stop - s.start:
                 at = int(((values < 0) | (values >= s.stop - s.start)).nonzero()[0])
                 row = int((lists.offsets <= at).sum()) - 1
-                raise _out_of_range(name, int(values[at]), s, row)
+                raise _out_of_range(name, int(values[at]), s.stop - s.start, row)
         ids, weight = values.long() + s.start, self.weights[s.group]
         sparse = s.group.endswith("_rows") and self.pool != "max"  # torch has no row-sparse gradient of a maximum
         placed = self.placed.get(s.group)
@@ -292,15 +290,9 @@ class EmbeddingTables(nn.Module):
     def check(self, x_cat: Tensor) -> None:
         """Refuse ids out of range if they are to be checked (see ``check_ids``)."""
         if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
-            remedy = f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}"
+            remedy = f"Give one column of ids for each of {self.names}"
             raise DataError(f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}", remedy=remedy)
-        if not looks(self.check_ids, x_cat) or not len(x_cat):
-            return
-        low, high = torch.aminmax(x_cat, dim=0)
-        if ((low < 0) | (high >= self._rows)).any():
-            row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
-            s = self.slices[column]
-            raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
+        refuse_ids(x_cat, self._rows, self.names, self.check_ids)
 
     def _tag(self, *_: Any) -> None:
         for name, bounds in self.parameter_segments().items():
@@ -324,6 +316,16 @@ def looks(check_ids: CheckIds, ids: Tensor) -> bool:
     return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()  # a graph has no branches
 
 
+def refuse_ids(ids: Tensor, rows: Tensor, names: Sequence[str], check_ids: CheckIds) -> None:
+    """Refuse ids ``[b, columns]`` that are not below ``rows``, if they are to be checked (see ``EmbeddingTables``)."""
+    if not looks(check_ids, ids) or not len(ids):
+        return
+    low, high = torch.aminmax(ids, dim=0)
+    if ((low < 0) | (high >= rows)).any():
+        row, column = ((ids < 0) | (ids >= rows)).nonzero()[0].tolist()
+        raise _out_of_range(names[column], int(ids[row, column]), int(rows[column]), row)
+
+
 def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
     """Concatenate pieces ``[b, ·]``; a single one is not copied."""
     return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
@@ -340,8 +342,8 @@ def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
     return F.embedding(ids, weight, sparse=rows).flatten(1)
 
 
-def _out_of_range(name: str, found: int, s: TableSlice, row: int) -> DataError:
-    problem = f"id {found} is outside the embedding table's 0 to {s.stop - s.start - 1}"
+def _out_of_range(name: str, found: int, rows: int, row: int) -> DataError:
+    problem = f"id {found} is outside the table's 0 to {rows - 1}"
     remedy = "Encode rows with the vocabulary that the model was built from (the row is counted in the batch)"
     return DataError(problem, column=name, row=row, remedy=remedy)
 

@@ -32,9 +32,6 @@ def embedding_sizes(
         names: the categorical columns, in the order of the batch.
         widths: column name to the width it must have; the other columns follow ``emb_sz_rule``.
         cap: the largest width the rule gives.
-
-    Raises:
-        MissingColumnError: ``widths`` names a column that is not among ``names``.
     """
     widths = dict(widths or {})
     if unknown := [n for n in widths if n not in names]:
@@ -42,6 +39,11 @@ def embedding_sizes(
         raise MissingColumnError(problem, column=unknown[0], remedy=f"The categorical columns are {list(names)}")
     rows = [len(classes[n]) for n in names]
     return [(r, widths.get(n, emb_sz_rule(r, cap=cap))) for n, r in zip(names, rows, strict=True)]
+
+
+def kind_of(group: str) -> str | None:
+    """Return where a group of tables lies, one of ``KINDS``; None: on the device."""
+    return next((kind for kind in KINDS if group.endswith(f"_{kind}_rows")), None)
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> Non
             raise DataError(f"a table of {rows} rows and width {width}", column=name, remedy="Both must be ≥ 1")
 
 
-def padded(width: int) -> int:
-    """Round a width up to a multiple of 4 floats."""
-    return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN
+def padded(width: int, *, pad: bool = True) -> int:
+    """Return a table's stored width: with ``pad`` rounded up to a multiple of 4 floats."""
+    return -(-width // limits.ROW_ALIGN) * limits.ROW_ALIGN if pad else width
 
 
 def lay_out(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.losses.lists import PairScores
 from fastrec.models.embedding import EmbeddingTables, side_by_side
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash, training_rows
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp, squash, training_rows
 from fastrec.models.placement.plan import share_out
 
 
@@ -34,9 +34,6 @@ class MatrixFactorization(FieldNet):
         y_range: ``(low, high)`` of a sigmoid on the score; None: no sigmoid.
         std: scale of the initial truncated normal.
         **inputs: options of the inputs, see ``FieldNet``; no lists or vectors.
-
-    Raises:
-        DataError: other than two categorical columns and one output, or ``mean`` outside ``y_range``.
     """
 
     def __init__(
@@ -139,10 +136,6 @@ class TwoTower(FieldNet):
         vector_names: names of the vector columns (likewise).
         emb_szs, n_cont, ps, use_bn, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: a tower without a column, more than one output, a temperature or width that is not above 0.
-        MissingColumnError: a named column is not there.
     """
 
     def __init__(
@@ -186,7 +179,7 @@ class TwoTower(FieldNet):
         options = {"ps": ps, "use_bn": use_bn, "act_cls": act_cls}
         for side, runs in (("query", self.query_runs), ("item", self.item_runs)):
             n_in = sum(stop - start for start, stop in runs)
-            setattr(self, f"{side}_tower", nn.Sequential(*mlp_blocks([n_in, *layers, dim], **options)))
+            setattr(self, f"{side}_tower", mlp([n_in, *layers, dim], **options))
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,23 +190,20 @@ class TwoTower(FieldNet):
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the query's vector of each row, ``[b, dim]``; the item's columns may hold any values."""
-        return self._vectors("query", self._inputs(x_cat, x_cont, extras))
+        return self._vectors("query", self.all_inputs(x_cat, x_cont, extras))
 
     def item_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the item's vector of each row, as ``query_vectors``."""
-        return self._vectors("item", self._inputs(x_cat, x_cont, extras))
+        return self._vectors("item", self.all_inputs(x_cat, x_cont, extras))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return dot products over the temperature ``[b, 1]``, as ``PairScores`` for ``InBatchSoftmax``."""
-        inputs = self._inputs(x_cat, x_cont, extras)
+        inputs = self.all_inputs(x_cat, x_cont, extras)
         queries, items = self._vectors("query", inputs) / self.temperature, self._vectors("item", inputs)
         if torch.compiler.is_compiling():  # a graph has plain tensors
             return (queries * items).sum(1, keepdim=True)
         ids = None if self.item_column is None else x_cat[:, self.item_column]
         return PairScores.of(queries, items, ids)
-
-    def _inputs(self, x_cat: Tensor | None, x_cont: Tensor | None, extras: Sequence[Tensor]) -> Tensor:
-        return side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
 
     def _vectors(self, side: str, inputs: Tensor) -> Tensor:
         taken = [inputs[:, start:stop] for start, stop in getattr(self, f"{side}_runs")]
@@ -238,15 +228,11 @@ def item_log_q(dls: Any, column: str, *, uniform: float = 0.0) -> Tensor:
     """Return the log share of each item in the training rows, for ``InBatchSoftmax(log_q=…)``.
 
     Args:
-        dls: dataloaders of the training rows.
         column: the categorical column that identifies items.
         uniform: share of a batch whose items are drawn uniformly (see ``MoreNegatives``).
 
     Returns:
         float32 ``[rows of the table]``; an item that never occurs counts as once.
-
-    Raises:
-        MissingColumnError: it is not a categorical column.
     """
     names = list(dls.cat_names)
     if column not in names:

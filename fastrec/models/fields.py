@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from fastrec._core.device import on_host
 from fastrec.errors import DataError
 from fastrec.models.embedding import CheckIds, EmbeddingTables, Pool, side_by_side
-from fastrec.models.embedding_layout import Grads, padded
+from fastrec.models.embedding_layout import Grads
 from fastrec.models.placement.plan import Embeddings, Placement
 
 
@@ -39,6 +40,16 @@ class InputOptions(TableOptions, total=False):
     bn_cont: bool
 
 
+def options_of(model: Callable[..., nn.Module]) -> list[str] | None:
+    """Return the names of a model's arguments, with those of ``InputOptions`` if it takes them; None: it takes any."""
+    parameters = inspect.signature(model).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    rest = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    if rest is None:
+        return names
+    return [*names, *InputOptions.__annotations__] if InputOptions.__name__ in str(rest.annotation) else None
+
+
 class FieldNet(nn.Module):
     """The inputs of a net: categorical columns and lists as embeddings, numbers and vectors as dense values.
 
@@ -56,9 +67,6 @@ class FieldNet(nn.Module):
         bn_cont: batch norm on the continuous columns.
         **tables: ``list_names``, ``pool``, ``tie``, ``pad``, ``check_ids``, ``grads`` and ``placement`` of the tables,
             see ``EmbeddingTables``.
-
-    Raises:
-        DataError: there is no input column at all.
     """
 
     def __init__(
@@ -137,11 +145,15 @@ class FieldNet(nn.Module):
         """Return the numbers of a batch, then its vectors, of which there must be some: ``[b, n_dense]``."""
         return side_by_side(self.dense_pieces(x_cont, extras))
 
+    def all_inputs(self, x_cat: Tensor | None, x_cont: Tensor | None = None, extras: Sequence[Tensor] = ()) -> Tensor:
+        """Return the embeddings of a batch, then its dense values: ``[b, n_emb + n_dense]``."""
+        return side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
+
 
 Activation = nn.Module | Callable[[], nn.Module]
 
 
-def mlp_blocks(
+def mlp(
     sizes: Sequence[int],
     *,
     ps: float | Sequence[float] | None = None,
@@ -150,11 +162,11 @@ def mlp_blocks(
     bn_final: bool = False,
     act_cls: Activation = nn.ReLU,
     lin_first: bool = True,
-) -> list[nn.Module]:
-    """Make one block for each step from a width to the next.
+    y_range: tuple[float, float] | None = None,
+) -> nn.Sequential:
+    """Make a multi-layer perceptron: one block for each step from a width to the next; see ``TabularNet``.
 
-    ``ps``: dropout after hidden layers. An output block has no activation, no dropout, and batch norm only with
-    ``bn_final``.
+    An output block has no activation, no dropout, and batch norm only with ``bn_final``.
     """
     steps = len(sizes) - 1
     hidden = steps - int(last_is_output)
@@ -163,7 +175,7 @@ def mlp_blocks(
     for i, p in enumerate(drops):
         act, bn = activation(act_cls) if i < hidden else None, use_bn and (i < hidden or bn_final)
         blocks.append(LinBnDrop(sizes[i], sizes[i + 1], bn=bn, p=p, act=act, lin_first=lin_first))
-    return blocks
+    return nn.Sequential(*blocks, *([] if y_range is None else [squash(y_range)]))
 
 
 def dropouts(ps: float | Sequence[float] | None, n: int) -> list[float]:
@@ -181,11 +193,6 @@ def activation(act_cls: Activation) -> nn.Module:
     return nn.ReLU(inplace=True) if act_cls is nn.ReLU else act_cls()  # in place as in fastai's TabularModel
 
 
-def table_width(width: int, inputs: InputOptions) -> int:
-    """Return a table's stored width: with ``pad`` (the default) rounded up to a multiple of 4."""
-    return padded(width) if inputs.get("pad", True) else width
-
-
 def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, int]]:
     """Return the same numbers of rows, each with that width."""
     return [(rows, width) for rows, _ in sizes]
@@ -194,15 +201,6 @@ def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, in
 def squash(y_range: tuple[float, float] | None) -> nn.Module:
     """Squash outputs by a sigmoid onto ``y_range``, if there is one."""
     return nn.Identity() if y_range is None else SigmoidRange(*y_range)
-
-
-def hidden_layers(
-    n_in: int, layers: Sequence[int], *, ps: float | Sequence[float] | None, use_bn: bool, act_cls: Activation
-) -> tuple[nn.Sequential, int]:
-    """Return hidden layers without an output layer, and their last width."""
-    sizes = [n_in, *layers]
-    blocks = mlp_blocks(sizes, ps=ps, use_bn=use_bn, last_is_output=False, act_cls=act_cls)
-    return nn.Sequential(*blocks), sizes[-1]
 
 
 class LinearTerms(nn.Module):
@@ -233,7 +231,7 @@ class LinearTerms(nn.Module):
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
 
-def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
+def training_rows(dls: Any, limit: int | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the training rows, or a sample of ``limit`` rows, as batches hold them.
 
     Ids ``[n, categorical columns]``, numbers float32 ``[n, n_cont]`` and targets ``[n]`` or ``[n, k]`` (None: none).
@@ -254,7 +252,7 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
     else:  # a stream's frame holds no rows itself
         parts, n = [], 0
         whole = {"drop_last": False, "rank": 0, "world_size": 1}
-        for x_cat, x_cont, *rest in dls.train.new(shuffle=limit is not None, seed=seed, **whole):
+        for x_cat, x_cont, *rest in dls.train.new(shuffle=limit is not None, seed=0, **whole):
             parts.append(tuple(t.cpu() for t in (x_cat, x_cont, *rest[-1:])))
             n += len(x_cat)
             if limit is not None and n >= limit:
@@ -266,5 +264,5 @@ def training_rows(dls: Any, limit: int | None = None, *, seed: int = 0) -> tuple
         raise DataError("there are no training rows", remedy="Give files or splits that leave rows to train on")
     if limit is None or n <= limit:
         return found
-    rows = torch.from_numpy(np.sort(np.random.default_rng(seed).choice(n, limit, replace=False)))
+    rows = torch.from_numpy(np.sort(np.random.default_rng(0).choice(n, limit, replace=False)))
     return tuple(None if t is None else t[rows.to(t.device)] for t in found)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp
 
 
 class EventBatch(NamedTuple):
@@ -72,18 +72,12 @@ class EventNet(FieldNet):
         self.step = _table(max_events, width)
         self.event_norm, self.candidate_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         sizes = [own + 2 * width, *layers, out_sz]
-        self.layers = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=False, act_cls=act_cls))
+        self.layers = mlp(sizes, ps=ps, use_bn=False, act_cls=act_cls)
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
-        """Return the outputs ``[n, out_sz]`` of a batch of whole lists.
-
-        Args:
-            x_cat: codes ``[n, categorical columns]``, the item's last.
-            x_cont: numbers ``[n, n_cont]``.
-            *events: the parts of an ``EventBatch``.
-        """
+        """Return the outputs ``[n, out_sz]`` of whole lists; ``x_cat``: the item's codes last; see ``EventBatch``."""
         given = EventBatch(*events)
-        columns = torch.cat(self.embed_pieces(x_cat[:, :-1]) + self.dense_pieces(x_cont), 1)
+        columns = self.all_inputs(x_cat[:, :-1], x_cont)
         rows = self.row(columns)
         candidate = self.candidate_norm(rows + self._of(x_cat[:, -1].long()))
         there = given.steps >= 0
@@ -108,10 +102,7 @@ class EventNet(FieldNet):
     def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
         """Read the events ``[lists, T, width]`` before each list for its candidates ``[n, width]``: ``[n, width]``.
 
-        Args:
-            same: ``[n, T, 1]``: 1 where the event is about the candidate.
-            there: bool ``[lists, T]``: there is an event.
-            lists: int64 ``[n]``: each candidate's list.
+        ``same`` ``[n, T, 1]``: 1 where the event is about the candidate; ``there`` ``[lists, T]``: there is an event.
         """
         raise NotImplementedError
 
@@ -128,10 +119,9 @@ class BST(EventNet):
     Keys and values of events are computed once per list.
 
     Args:
-        emb_szs, n_cont, out_sz, layers: as for ``EventNet``.
+        *sizes, **options: see ``EventNet``.
         heads: attention heads; they must divide the width.
         drop: dropout on the outputs of attention and feed-forward net.
-        **options: see ``EventNet``.
 
     Source: Chen et al. 2019, "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", section 2.
     """
@@ -172,9 +162,8 @@ class DIN(EventNet):
     The weights do not sum to 1: many similar events count more than one.
 
     Args:
-        emb_szs, n_cont, out_sz, layers: as for ``EventNet``.
+        *sizes, **options: see ``EventNet``.
         hidden: width of the weighing net.
-        **options: see ``EventNet``.
 
     Source: Zhou et al. 2018, "Deep Interest Network for Click-Through Rate Prediction", section 4.3.
     """

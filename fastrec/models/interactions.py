@@ -11,17 +11,8 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError
 from fastrec.models.embedding import side_by_side
-from fastrec.models.fields import (
-    Activation,
-    FieldNet,
-    InputOptions,
-    LinearTerms,
-    hidden_layers,
-    mlp_blocks,
-    of_width,
-    squash,
-    table_width,
-)
+from fastrec.models.embedding_layout import padded
+from fastrec.models.fields import Activation, FieldNet, InputOptions, LinearTerms, mlp, of_width, squash
 from fastrec.models.placement.plan import share_out
 
 Structure = Literal["parallel", "stacked"]
@@ -70,9 +61,6 @@ class DCNv2(FieldNet):
         low_rank: rank of the cross layers' weights; None: full rank.
         emb_szs, n_cont, out_sz, ps, y_range, use_bn, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: another structure, a rank below 1, no input columns, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(
@@ -96,13 +84,15 @@ class DCNv2(FieldNet):
         super().__init__(emb_szs, n_cont, **inputs)
         n_in = self.n_emb + self.n_dense
         self.cross = CrossNet(n_in, cross_layers, low_rank=low_rank)
-        self.deep, n_deep = hidden_layers(n_in, layers, ps=ps, use_bn=use_bn, act_cls=act_cls)
+        sizes = [n_in, *layers]
+        self.deep = mlp(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls, last_is_output=False)
         self.parallel = structure == "parallel" and len(layers) > 0
-        self.head = nn.Sequential(nn.Linear(n_in + n_deep if self.parallel else n_deep, out_sz), squash(y_range))
+        n_out = n_in * self.parallel + sizes[-1]
+        self.head = nn.Sequential(nn.Linear(n_out, out_sz), squash(y_range))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
-        x0 = side_by_side(self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras))
+        x0 = self.all_inputs(x_cat, x_cont, extras)
         crossed = self.cross(x0)
         return self.head(side_by_side([crossed, self.deep(x0)]) if self.parallel else self.deep(crossed))
 
@@ -139,7 +129,7 @@ class DeepFM(FieldNet):
         act_cls: Activation = nn.ReLU,
         **inputs: Unpack[InputOptions],
     ) -> None:
-        width = table_width(emb_dim, inputs)
+        width = padded(emb_dim, pad=inputs.get("pad", True))
         inputs["list_szs"] = of_width(inputs.get("list_szs", ()), width)
         # the linear terms' tables have the same rows and share the limit of memory
         own, inputs["placement"] = share_out(inputs.get("placement"), [width, out_sz])
@@ -152,8 +142,7 @@ class DeepFM(FieldNet):
         self.vector_maps = nn.ModuleList([nn.Linear(d, width, bias=False) for d in vector_szs])
         signs = torch.randint(0, 2, (width, out_sz)) * 2.0 - 1  # of the published size, and not alike
         self.pair_weights = nn.Parameter(signs) if out_sz > 1 else None
-        sizes = [self.n_vectors * width, *layers, out_sz]
-        self.deep = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls))
+        self.deep = mlp([self.n_vectors * width, *layers, out_sz], ps=ps, use_bn=use_bn, act_cls=act_cls)
         self.squash = squash(y_range)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
@@ -196,10 +185,6 @@ class DLRM(FieldNet):
         use_bn: batch norm in both MLPs, and on the continuous columns unless ``bn_cont`` is given.
         n_cont, out_sz, y_range, act_cls: see ``TabularNet``.
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: ``bottom`` is empty or does not end with ``emb_dim``; there are no input columns or no pair of
-            fields; or ``ps`` is not as long as ``top``.
     """
 
     def __init__(
@@ -225,7 +210,7 @@ class DLRM(FieldNet):
             problem = f"a bottom of layers {widths} does not end with the width of the embeddings{wanted}"
             remedy = "The bottom's last layer is as wide as the embeddings: give bottom alone, or both alike"
             raise DataError(problem, remedy=remedy)
-        hidden, width = widths[:-1], table_width(widths[-1], inputs)
+        hidden, width = widths[:-1], padded(widths[-1], pad=inputs.get("pad", True))
         inputs["list_szs"] = of_width(inputs.get("list_szs", ()), width)
         super().__init__(of_width(emb_szs, width), n_cont, **inputs)
         self.emb_dim, self.n_vectors = width, self.n_fields + bool(self.n_dense)
@@ -234,11 +219,11 @@ class DLRM(FieldNet):
         self.register_buffer("_pairs", rows * self.n_vectors + columns, persistent=False)
         self.bottom = None
         if self.n_dense:
-            self.bottom, _ = hidden_layers(self.n_dense, [*hidden, width], ps=None, use_bn=use_bn, act_cls=act_cls)
+            self.bottom = mlp([self.n_dense, *hidden, width], use_bn=use_bn, act_cls=act_cls, last_is_output=False)
         elif not len(self._pairs):
             raise DataError("one field alone makes no pair", remedy="Give a second column, or self_interaction=True")
         sizes = [width * bool(self.n_dense) + len(self._pairs), *top, out_sz]
-        self.top = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls), squash(y_range))
+        self.top = mlp(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls, y_range=y_range)
         for s in self.embeds.slices if self.embeds is not None else ():
             bound = (s.stop - s.start) ** -0.5
             with self.embeds.writing(s.name, anew=True) as table:
@@ -292,8 +277,7 @@ class WideAndDeep(FieldNet):
         own, inputs["placement"] = share_out(inputs.get("placement"), [widest, out_sz])
         super().__init__(emb_szs, n_cont, **{**inputs, "placement": own})
         self.wide = LinearTerms(emb_szs, self.n_dense, out_sz, inputs)
-        sizes = [self.n_emb + self.n_dense, *layers, out_sz]
-        self.deep = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls))
+        self.deep = mlp([self.n_emb + self.n_dense, *layers, out_sz], ps=ps, use_bn=use_bn, act_cls=act_cls)
         self.squash = squash(y_range)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec.errors import DataError
-from fastrec.models.embedding import CheckIds, looks, side_by_side
+from fastrec.models.embedding import CheckIds, refuse_ids, side_by_side
 from fastrec.models.fields import FieldNet, InputOptions, dropouts, of_width, squash, training_rows
 
 
@@ -54,14 +54,7 @@ class OneHotTables(nn.Module):
             given = None if x_cat is None else list(x_cat.shape)
             raise DataError(f"ids of shape [b, {n_columns}] are needed, not {given}", remedy="Give every column of ids")
         ids = x_cat[:, self.columns].long()
-        if looks(self.check_ids, ids):
-            bad = (ids < 0) | (ids >= self._rows)
-            if bool(bad.any()):
-                row, column = bad.nonzero()[0].tolist()
-                found, last = int(ids[row, column]), int(self._rows[column]) - 1
-                problem = f"id {found} is outside the one-hot column's 0 to {last}"
-                remedy = "Encode rows with the model's own vocabulary (rows are counted in the batch)"
-                raise DataError(problem, column=self.names[column], row=row, remedy=remedy)
+        refuse_ids(ids, self._rows, self.names, self.check_ids)
         ids = ids + self._starts
         if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a bag becomes a loop in exported graphs
             return self.table[ids].sum(1)
@@ -122,10 +115,6 @@ class RealMLP(FieldNet):
             columns; ``rec_learner`` computes them; None: equal shares.
         n_cont, out_sz, layers, ps, y_range: see ``TabularNet``; one hidden layer or more.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
-
-    Raises:
-        DataError: there are no input columns or hidden layers, another activation, or ``ps`` is not as long as
-            ``layers``.
     """
 
     def __init__(

@@ -16,16 +16,7 @@ from fastrec.table.vocab import MISSING
 
 
 def table_frame(embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str) -> Any:
-    """Return a column's table as a pandas frame of vectors, with the categories as its index.
-
-    Args:
-        embeds: the tables.
-        classes: column → its categories (``dls.classes``).
-        name: the column.
-
-    Raises:
-        MissingColumnError: there is no such table.
-    """
+    """Return a column's table as a pandas frame of vectors, with the categories, of ``dls.classes``, as its index."""
     import pandas as pd
 
     weights = embeds.table(name).detach().float().cpu().numpy()
@@ -41,12 +32,9 @@ def save_tables(
     """Save tables with the categories that their rows belong to, as JSON and safetensors.
 
     Args:
-        embeds, classes: as for ``table_frame``.
+        classes: column → its categories (``dls.classes``).
         folder: the target folder; an earlier save is replaced in one step.
         names: the columns; None: all.
-
-    Raises:
-        MissingColumnError: there is no such table.
     """
     wanted = [s.name for s in embeds.slices] if names is None else list(names)
     state = {}
@@ -66,8 +54,7 @@ def load_tables(
     """Load what ``save_tables`` wrote, by the names of columns and categories.
 
     Args:
-        embeds, classes: as for ``table_frame``; rows of categories that were not saved stay as they are.
-        folder: the saved tables.
+        classes: column → its categories; rows of those that were not saved stay as they are.
         names: the columns; None: all saved ones that the model has.
 
     Returns:

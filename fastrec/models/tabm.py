@@ -8,19 +8,12 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fastai.losses import (
-    BaseLoss,
-    BCEWithLogitsLossFlat,
-    CrossEntropyLossFlat,
-    LabelSmoothingCrossEntropy,
-    LabelSmoothingCrossEntropyFlat,
-)
+from fastai import losses as fastai_losses
 from torch import Tensor, nn
 
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.losses import BCE
-from fastrec.models.embedding import side_by_side
 from fastrec.models.fields import Activation, FieldNet, InputOptions, activation, dropouts, squash, training_rows
 
 By = Literal["quantile", "tree"]
@@ -39,9 +32,6 @@ class PiecewiseLinear(nn.Module):
         d_embedding: width of each column's vector.
         activation: end with a ReLU.
         straight: add a linear function of the number.
-
-    Raises:
-        DataError: a column's edges are fewer than two, not finite or do not increase; or the width is below 1.
     """
 
     def __init__(
@@ -176,11 +166,12 @@ def _edges(x: np.ndarray, n_bins: int, *, target: np.ndarray | None, min_leaf: i
 
 Combine = Literal["mean", "sigmoid", "softmax"]
 
-_SOFTMAX = (CrossEntropyLossFlat, LabelSmoothingCrossEntropy, LabelSmoothingCrossEntropyFlat, nn.CrossEntropyLoss)
-_SIGMOID = (BCE, BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
+_SMOOTHED = (fastai_losses.LabelSmoothingCrossEntropy, fastai_losses.LabelSmoothingCrossEntropyFlat)
+_SOFTMAX = (fastai_losses.CrossEntropyLossFlat, *_SMOOTHED, nn.CrossEntropyLoss)
+_SIGMOID = (BCE, fastai_losses.BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
 _SIZES = ((16, 32, 8), (128, 256, 64), (4, 16, 4))  # members, layers, embedding: least, most, in steps of
 # means over rows: one call for all members at once gives the mean over the members as well
-_BY_ROW = (*_SOFTMAX, *_SIGMOID, BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+_BY_ROW = (*_SOFTMAX, *_SIGMOID, fastai_losses.BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
 
 class TabM(FieldNet):
@@ -206,10 +197,6 @@ class TabM(FieldNet):
         combine: average outputs (``'mean'``), or probabilities (``'sigmoid'``, ``'softmax'``); None: as the loss given
             to ``wrap_loss`` needs.
         **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
-
-    Raises:
-        DataError: there are no input columns or hidden layers, ``k`` is below 1, an option is unknown, bins are of
-            another number of columns, or ``ps`` is not as long as ``layers``.
     """
 
     def __init__(
@@ -287,8 +274,7 @@ class TabM(FieldNet):
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs of a batch, see ``FieldNet``: ``[b, k, out_sz]`` in training, else ``[b, out_sz]``."""
-        pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        out = self.members(side_by_side(pieces))
+        out = self.members(self.all_inputs(x_cat, x_cont, extras))
         return out if self.training else self._mean(out)
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:

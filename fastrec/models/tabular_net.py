@@ -7,8 +7,7 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from fastrec.models.embedding import side_by_side
-from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp_blocks, squash
+from fastrec.models.fields import Activation, FieldNet, InputOptions, mlp
 from fastrec.models.joined_lookup import can_join, join
 
 
@@ -30,9 +29,6 @@ class TabularNet(FieldNet):
         act_cls: activation: a module, or a class or function that makes one.
         lin_first: linear layer first in a block (else batch norm and dropout before it).
         **inputs: options of the inputs, see ``FieldNet``.
-
-    Raises:
-        DataError: no input columns at all, or ``ps`` not as long as ``layers``.
     """
 
     def __init__(
@@ -52,13 +48,12 @@ class TabularNet(FieldNet):
     ) -> None:
         super().__init__(emb_szs, n_cont, **inputs)
         sizes = [self.n_emb + self.n_dense, *layers, out_sz]
-        blocks = mlp_blocks(sizes, ps=ps, use_bn=use_bn, bn_final=bn_final, act_cls=act_cls, lin_first=lin_first)
-        self.layers = nn.Sequential(*blocks, *([] if y_range is None else [squash(y_range)]))
+        options = {"use_bn": use_bn, "bn_final": bn_final, "act_cls": act_cls, "lin_first": lin_first}
+        self.layers = mlp(sizes, ps=ps, y_range=y_range, **options)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
         if can_join(self.embeds, x_cat) and not (self.training and self.emb_drop.p):
             others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
             return self.layers(join(self.embeds, x_cat, others))
-        pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        return self.layers(side_by_side(pieces))
+        return self.layers(self.all_inputs(x_cat, x_cont, extras))

@@ -18,6 +18,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, shared, steps, view
 from fastrec.errors import DataError
+from fastrec.models.placement.row_store import fade
 
 # Optimizer steps for row-sparse gradients: only the rows of the batch are read and written.
 #
@@ -104,11 +105,8 @@ class RowState:
         weights, square = self.weight.index_select(0, ids), state["exp_avg_sq"].index_select(0, ids)
         last = state["last"].index_select(0, ids)
         left_out = (step - 1 - last).unsqueeze(1)
-        square.mul_(_faded(betas[1], left_out))
-        if betas[0]:
-            mean = self.mean().index_select(0, ids).mul_(_faded(betas[0], left_out))
-        else:
-            mean = torch.zeros_like(weights)
+        mean = self.mean().index_select(0, ids) if betas[0] else torch.zeros_like(weights)
+        fade({"exp_avg": mean, "exp_avg_sq": square}, left_out, betas)
         if decays:
             since = state["decays"].index_select(0, last.long())
             weights.mul_((state["decays"][step] - since).exp_().unsqueeze(1))
@@ -133,9 +131,7 @@ class RowState:
         if state["decay"]:
             since = state["decays"].index_select(0, state["last"].long())
             self.weight.mul_((state["decays"][step] - since).exp_().unsqueeze(1).to(self.weight.dtype))
-        state["exp_avg_sq"].mul_(_faded(betas[1], left_out))
-        if "exp_avg" in state:
-            state["exp_avg"].mul_(_faded(betas[0], left_out))
+        fade(state, left_out, betas)
         state["last"].fill_(step)
 
     def mean(self) -> Tensor:
@@ -158,16 +154,8 @@ def cache_of(weight: Tensor) -> Any:
     return None if placed is None or placed.sharded else placed
 
 
-def _faded(beta: float, steps: Tensor) -> Tensor:
-    return torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype)
-
-
 class RowOptimizer(torch.optim.Optimizer):
-    """An optimizer that also takes row-sparse gradients: Adam's step with decoupled decay, for the batch's rows only.
-
-    When a row next occurs, the fading of its means and the decay of its weights are caught up. Only the movement by
-    momentum alone is omitted (see ``fastrec.optim.torch_optimizers``). ``settle`` decays all rows up to now.
-    """
+    """Adam's step with decoupled decay; with row-sparse gradients, for the batch's rows only."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -322,9 +310,6 @@ class Lamb(RowOptimizer):
         adapt_1d: False gives biases and norms (parameters of one dimension) a trust ratio of 1, which is Adam's step: a
             bias starts at zero, and a step in proportion to its norm hardly leaves zero.
         adapt_tables: False gives parameters with ``segments`` a trust ratio of 1, which is AdamW's step.
-
-    Raises:
-        DataError: a setting is out of range.
     """
 
     def __init__(
@@ -403,9 +388,7 @@ class Lamb(RowOptimizer):
     ) -> None:
         """Step by compiled loops on a CPU: one pass over each layer for the norms, one for the update.
 
-        Args:
-            held: weights, gradients, running means and mean squares, the same number of each.
-            layers: for each parameter, the result of ``_layers``.
+        ``held``: weights, gradients, running means and mean squares; ``layers``: ``_layers`` of each weight.
         """
         addresses, sizes, adapts = [], [], []
         for tensors, rows in zip(zip(*held, strict=True), layers, strict=True):

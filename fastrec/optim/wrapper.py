@@ -197,9 +197,6 @@ def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
         x: a torch optimizer's class, a partial of one, or an existing one; or anything that fastai accepts
             (``fastai.optimizer.Adam``, ``lamb``, a partial, a wrapped optimizer), which is returned unchanged.
         model: if given, warn if a layer-wise optimizer without support for segments would train fused tables.
-
-    Raises:
-        DataError: it is none of these.
     """
     made_by = x.func if isinstance(x, partial) else x
     is_torch_class = isinstance(made_by, type) and issubclass(made_by, torch.optim.Optimizer)
@@ -236,9 +233,6 @@ def scale_lr(
     Returns:
         ``lr · (bs / base_bs) ** ½``, or to the power 1; for ``'cowclip'`` the rates of embeddings and of all else, for
         a Learner with ``splitter=split_embeddings``.
-
-    Raises:
-        DataError: a batch size is below 1, or the rule is unknown.
     """
     powers = {"sqrt": 0.5, "linear": 1.0, "cowclip": 0.5}
     if bs < 1 or base_bs < 1 or rule not in powers:

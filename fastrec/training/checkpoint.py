@@ -61,7 +61,7 @@ def random_state() -> dict[str, Any]:
 def set_random_state(state: dict[str, Any]) -> None:
     """Restore the generators from ``random_state``."""
     torch.set_rng_state(state["torch"])
-    random.setstate(_python_state(state["python"]))
+    set_python_random(random, state["python"])
     np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -83,21 +83,16 @@ def loader_state(loader: Any) -> list[Any] | None:
 def set_loader_state(loader: Any, state: list[Any] | None) -> None:
     """Restore a loader's random generator from ``loader_state``."""
     if state is not None:
-        loader.rng.setstate(_python_state(state))
+        set_python_random(loader.rng, state)
 
 
-def _python_state(state: list[Any]) -> tuple[Any, ...]:
-    version, words, gauss = state
-    return version, tuple(words), gauss
-
-
-def optimizer_state(opt: Any) -> dict[str, Any]:
-    """Return the state of fastai's optimizer, or of a torch optimizer in fastai's wrapper."""
-    return plain(opt.state_dict(), "the optimizer")
+def set_python_random(rng: Any, state: list[Any]) -> None:
+    """Restore one of Python's generators, or ``random`` itself."""
+    rng.setstate((state[0], tuple(state[1]), state[2]))
 
 
 def set_optimizer_state(opt: Any, state: dict[str, Any]) -> None:
-    """Restore an optimizer from ``optimizer_state``, on its parameters' devices."""
+    """Restore fastai's optimizer, or its wrapper of torch's, from a state of ``plain``, on its parameters' devices."""
     if not isinstance(opt, OptimWrapper):
         params = [p for group in opt.param_lists for p in group]
         kept = [_moved(s, p.device) for s, p in zip(state["state"], params, strict=True)]
@@ -183,12 +178,6 @@ def set_records(learn: Any, state: dict[str, Any]) -> None:
     recorder.smooth_loss.count, recorder.smooth_loss.val = smooth["count"], smooth["val"]
     if smooth["count"]:
         learn.smooth_loss = recorder.smooth_loss.value
-
-
-def set_metrics(learn: Any, state: dict[str, Any]) -> None:
-    """Restore the metrics of training batches, once the Recorder has reset them for the epoch."""
-    for metric, kept in zip(learn.metrics if state["metrics"] else [], state["metrics"], strict=True):
-        vars(metric).update(kept)
 
 
 def _plain_attributes(metric: Any) -> dict[str, Any]:
@@ -301,8 +290,7 @@ class Checkpoint(Callback):
         lower: whether lower is better; None: if the name contains loss, error, mse or mae.
 
     Raises:
-        DataError: ``every`` is below 1; the folder is of another training; there is no column ``keep_best``; or several
-            processes accumulate gradients.
+        DataError: the folder is of another training, or several processes accumulate gradients.
     """
 
     order = 95  # after all that changes a training's state
@@ -386,7 +374,9 @@ class Checkpoint(Callback):
             learn.dl = _Batches(learn.dl, self)
             return
         learn.pct_train, self._offset, self._begin = resumed["pct_train"], resumed["batch"], resumed["begin"]
-        set_metrics(learn, resumed["records"])
+        # of training batches, which the Recorder has reset for the epoch
+        for metric, kept in zip(learn.metrics, resumed["records"]["metrics"], strict=False):
+            vars(metric).update(kept)
         learn.dl = _Batches(learn.dl, self, resumed)
 
     def before_batch(self) -> None:
@@ -436,7 +426,7 @@ class Checkpoint(Callback):
         state = {
             "fingerprint": self._print, "epoch": epoch, "batch": batch, "done": done, "train_iter": learn.train_iter,
             "pct_train": float(learn.pct_train), "model": plain(learn.model.state_dict(), "the model"),
-            "loss": plain(loss, "the loss"), "optimizer": optimizer_state(learn.opt),
+            "loss": plain(loss, "the loss"), "optimizer": plain(learn.opt.state_dict(), "the optimizer"),
             "gradients": gradients(learn.model), "now": now, "begin": self._begin if batch else None,
             "records": records(learn), "callbacks": callback_states(learn), "best": self._best,
         }  # fmt: skip
@@ -505,8 +495,6 @@ def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) 
     """Load the weights that a ``Checkpoint`` saved into a model with the same parameters.
 
     Args:
-        folder: the checkpoint's folder.
-        model: the model.
         best: load the best epoch's weights; False: the last ones.
 
     Returns:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
-from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from fastrec._core.device import on_host
 from fastrec._core.memory import keeping_memory, naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models import EmbeddingTables, FieldNet, TabularNet, embedding_sizes, load_tables, save_tables, table_frame
-from fastrec.models.fields import InputOptions
+from fastrec.models.fields import options_of
 from fastrec.optim import adamw, as_opt_func
 from fastrec.tabular import TabularFrame
 from fastrec.training.acceleration import BF16Autocast, CompiledModel, CudaGraph, Precision, mixed_precision
@@ -47,12 +46,10 @@ from fastrec.training.stop_on_nan import StopOnNaN
 def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Module, known: Iterable[str]) -> None:
     """Refuse options that a model does not take."""
     built, known = isinstance(model, nn.Module), set(known)
-    parameters = list(inspect.signature(type(model) if built else model).parameters.values())
-    rest = _rest(parameters)
-    if rest is not None and not _is_typed(rest):  # it takes any
+    names = options_of(type(model) if built else model)
+    if names is None:
         return
-    own = {p.name for p in islice(parameters, 3, None) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    own |= set() if rest is None else set(InputOptions.__annotations__)
+    own = set(names[3:])
     # what a model that is there already would take, or others do, is another mistake
     unknown = [n for n in given if n not in own and not (built and n in known)]
     if not unknown:
@@ -80,12 +77,11 @@ def build_model(
     own = frame.extras.columns if isinstance(frame, TabularFrame) and frame.extras is not None else {}
     vectors = [own[n].shape[1] for n in own if n not in lists]
     inputs = {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
-    accepted = inspect.signature(model).parameters
+    accepted, taken = inspect.signature(model).parameters, options_of(model)
     made = _made_by(model)
-    rest = _rest(accepted.values())
-    is_field_net = isinstance(made, type) and issubclass(made, FieldNet)
-    takes_all = rest is not None and (is_field_net or _is_typed(rest))  # it passes them on to ``FieldNet``
-    defaults = {k: v for k, v in inputs.items() if k in accepted or takes_all}
+    # a subclass that takes any option passes these on to ``FieldNet``
+    taken = [*inputs] if taken is None and isinstance(made, type) and issubclass(made, FieldNet) else taken or []
+    defaults = {k: v for k, v in inputs.items() if k in accepted or k in taken}
     if "layers" in accepted and accepted["layers"].default is inspect.Parameter.empty:
         defaults["layers"] = [200, 100]
     learnt = getattr(made, "options_for", None)
@@ -120,14 +116,6 @@ def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[
 
 def _made_by(model: Callable[..., nn.Module]) -> Any:
     return getattr(model, "func", model)
-
-
-def _rest(parameters: Iterable[inspect.Parameter]) -> inspect.Parameter | None:
-    return next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
-
-
-def _is_typed(rest: inspect.Parameter) -> bool:
-    return InputOptions.__name__ in str(rest.annotation)
 
 
 def training_callbacks(
@@ -510,9 +498,7 @@ def rec_learner(
             (``amp='bf16'``, …); all others go to the model.
 
     Raises:
-        DataError: an argument is of another kind; the training loader yields no batch; an option is unknown, or came
-            with a built model; or the model takes no lists and vectors, but the frame has some.
-        MissingColumnError: ``emb_szs`` names a column that is not categorical.
+        DataError: the training loader yields no batch, or the model does not take the frame's lists and vectors.
     """
     _check_kinds(dls, model, loss_func, metrics)
     if not len(dls.train):

@@ -33,8 +33,7 @@ class MoreNegatives(Callback):
         every: batches after which item vectors are recomputed.
 
     Raises:
-        DataError: the model is no ``TwoTower`` with an item column, or reads lists or vectors; there are no targets; a
-            number or the column is invalid.
+        DataError: the model is no ``TwoTower`` with an item column, or reads lists or vectors; or there are no targets.
     """
 
     def __init__(
@@ -104,9 +103,6 @@ class SwapNoise(Callback):
     Args:
         share: share of the cells to replace.
 
-    Raises:
-        DataError: ``share`` is not from 0 up to 1.
-
     Source: M. Jahrer's first place in Porto Seguro's Safe Driver Prediction (Kaggle 2017).
     """
 
@@ -133,9 +129,6 @@ class RowMixUp(Callback):
 
     Args:
         alpha: both parameters of the beta distribution; ``w`` is the larger of the draw and 1 minus it.
-
-    Raises:
-        DataError: ``alpha`` is not above 0.
 
     Source: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization".
     """
@@ -194,16 +187,12 @@ def pretrain_denoising(
     and every number (squared error divided by its variance in the batch). Validation rows and targets are not used.
 
     Args:
-        dls: tabular dataloaders.
         net: a net with hidden layers; its weights are changed.
         epochs, lr, wd: as for ``fit_one_cycle``.
         share: share of the cells to swap, see ``SwapNoise``.
 
     Returns:
         The loss of each batch.
-
-    Raises:
-        DataError: the net is no ``TabularNet``, or it has no hidden layer.
 
     Source: Vincent et al. 2008, "Extracting and Composing Robust Features with Denoising Autoencoders"; swap noise
     after M. Jahrer (Kaggle 2017).
@@ -243,9 +232,7 @@ class _Denoiser(nn.Module):
         self.back = nn.Linear(hidden, sum(sizes) + net.n_cont)
 
     def forward(self, x_cat: Tensor, x_cont: Tensor, *extras: Tensor) -> Tensor:
-        net = self.net
-        pieces = net.embed_pieces(x_cat, extras) + net.dense_pieces(x_cont, extras)
-        return self.back(net.layers[:-1](torch.cat(pieces, 1)))
+        return self.back(self.net.layers[:-1](self.net.all_inputs(x_cat, x_cont, extras)))
 
 
 class _Reconstruction(nn.Module):

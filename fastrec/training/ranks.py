@@ -292,7 +292,6 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = 60.0) 
 
     Raises:
         RankError: another process has ended or does something else.
-        DataError: the loaders are not of this library.
     """
     place = getattr(learn.dls, "device", None) or next(learn.model.parameters(), torch.zeros(0)).device
     if join_ranks(place, timeout=timeout) == 1 or any(isinstance(cb, DataParallel) for cb in learn.cbs):

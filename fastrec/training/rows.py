@@ -129,9 +129,6 @@ class CowClip(Callback):
     Args:
         r: share of the vector's norm.
         zeta: the smallest norm to clip to (ζ).
-
-    Raises:
-        DataError: a setting below 0, or a model without ``EmbeddingTables``.
     """
 
     checkpointed = ("_ids",)

@@ -20,7 +20,7 @@ from fastrec.table import ListBatch
 class StopOnNaN(Callback):
     """Callback that stops training if the loss is NaN or infinite.
 
-    The error names epoch, batch, loss, learning rate and the cause: a target or an input, by column and row, or a
+    The ``TrainingError`` names epoch, batch, loss, rate and the cause: a target or an input, by column and row, or a
     weight. On a CPU each batch is checked before its backward pass. On other devices losses are checked together, so
     that nothing waits: the error comes up to ``every`` batches later and names the first bad batch.
 
@@ -29,9 +29,6 @@ class StopOnNaN(Callback):
     Args:
         every: batches between two checks; None: 1 on a CPU, else 50.
         targets: whether to check targets; False for losses that ignore missing ones.
-
-    Raises:
-        TrainingError: the loss, or a target, is no finite number.
     """
 
     order, run_valid = MixedPrecision.order + 1, False

@@ -138,15 +138,6 @@ def test_task_metric_and_class_say_what_the_group_is(tmp_path, asked, task):
     assert (made.task, made.group) == (task, None if task == "ranking" else "patient")
 
 
-def test_a_person_is_asked_about_a_doubtful_task(tmp_path):
-    def answer(question: str, usual: str) -> str:
-        return "binary" if question.startswith("Which task") else usual
-
-    data = folder(tmp_path, CASES["one at most"][0])
-    made = new_competition(tmp_path / "mine", data, target="again", group="patient", ask=answer, seconds=0)
-    assert (made.problem.task, made.problem.group) == ("binary", "patient")
-
-
 # Folds
 
 
@@ -364,15 +355,6 @@ def test_a_fit_is_opened_in_a_fresh_process(fitted, tmp_path):
         fit.save(kept)
     with pytest.raises(MissingFileError, match=r"nothing.: there is no fit in it. Give the folder that Fit.save"):
         fastrec.load(tmp_path / "nothing")
-
-
-def test_folds_forward_in_time_end_in_models_of_all_rows(tmp_path):
-    rows = CASES["one at most"][0].assign(at=np.arange(N) // 2)
-    fit = fastrec.fit(rows, "again", task="binary", time="at", minutes=0.1, folder=tmp_path / "table", quiet=True)
-    kept = [sorted(p.name for p in m.iterdir()) for m in (fit.run / "models").iterdir()]
-    assert kept
-    assert all(names == ["fold0"] for names in kept)
-    assert len(fit.predict(rows[["patient", "x", "at"]])) == N
 
 
 def test_the_command_line_asks_the_same(tmp_path):

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fastrec
 from fastrec.auto import Fit, logs, new_competition, rankings
 from fastrec.auto.columns import Files, look_at, read_files
 from fastrec.auto.features import asked_for
@@ -25,7 +24,6 @@ from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import XGBRanker
 from fastrec.features import FeatureSet, JoinTable
 from fastrec.table import Table
-from tests.files import write_csv
 
 C, KINDS = 5, ["view", "click", "filter"]
 
@@ -59,18 +57,14 @@ def world(sessions: int, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
 ROWS, LOG = world(24)
 
 
-def problem_of(rows: pd.DataFrame, log: pd.DataFrame, order: list[str]) -> Problem:
-    train, side = (pa.Table.from_pandas(t, preserve_index=False) for t in (rows, log))
+def features_of(order: list[str]) -> FeatureSet:
+    train, side = (pa.Table.from_pandas(t, preserve_index=False) for t in (ROWS, LOG))
     made = LogColumns("log", ["session_id", "user_id"], order, "kind", KINDS, KINDS[:2])
     shared = ["session_id", "user_id", "ts", "step"]
-    return Problem(
+    problem = Problem(
         Files(Path(), {}, {"train": train}, {"log": side}), look_at(train, ["clicked"]), ["clicked"], "ranking", "mrr",
         lists="list", item="item_id", shared=shared, log=made,
     )  # fmt: skip
-
-
-def features_of(order: list[str]) -> FeatureSet:
-    problem = problem_of(ROWS, LOG, order)
     trial = QuickTrial(problem, [], 60.0)
     own = [make for name, make in logs.ideas(problem) if (name, make) not in rankings.IDEAS]
     made = {repr(f): f for make in own for f in make(problem, trial)}
@@ -240,12 +234,6 @@ def test_events_are_never_joined_as_they_stand(tmp_path):
     assert [f for family in asked_for(problem) for f in family.features if isinstance(f, JoinTable)]
 
 
-def test_a_log_may_have_any_name(tmp_path):
-    write_csv(tmp_path, solution=MANY, resolution_log=MANY_LOG)
-    made = understand(read_files(tmp_path, "resolution_log.csv"), target="clicked", group="list", item="item_id")
-    assert made.log.table == "resolution_log"
-
-
 @pytest.mark.parametrize(
     ("change", "asked", "said"),
     [
@@ -360,10 +348,3 @@ def test_files_are_predicted_with_the_log_beside_them(whole, tmp_path):
     (tmp_path / "log.parquet").unlink()
     with pytest.raises(MissingFileError, match="the run reads a table 'log', which is not there"):
         predict_run(whole / "run", tmp_path, tmp_path / "out.csv")
-
-
-def test_fit_takes_a_frame_and_a_fit_without_a_log_refuses_one(tmp_path):
-    with pytest.raises(DataError, match="no event of a session_id is before"):
-        fastrec.fit(MANY, "clicked", group="list", log=MANY_LOG.assign(ts=9_999), minutes=0.1, quiet=True)
-    with pytest.raises(DataError, match="log= is of a ranking"):
-        fastrec.fit(MANY, "price", task="regression", log=MANY_LOG, minutes=0.1, quiet=True)

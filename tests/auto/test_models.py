@@ -13,10 +13,8 @@ from fastrec.auto.features import Chosen
 from fastrec.auto.models import SIZES, choose_models, choose_trees
 from fastrec.auto.problem import Problem
 from fastrec.auto.trial import Family
-from fastrec.auto.workspace import pages
 from fastrec.estimators import LGBMModel, SKModel, XGBModel
 from fastrec.estimators._net_training import default_model
-from fastrec.features import CountEncode
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -114,15 +112,6 @@ def test_the_models_without_features_come_first_where_the_trials_were_hurried():
     assert texts(1_000, families=left, hurried=True) == texts(1_000)
 
 
-def test_the_recipe_says_why_most_trees_learn_from_the_files_own_columns():
-    train = {"v": [0.5, 1.5, 2.5, 4.0], "y": [0, 1, 0, 1]}
-    found = problem_of(train, look_at(pa.table(train), skip=["y"]), classes=(0, 1))
-    for gain, hurried, there in ((0.04, True, True), (0.04, False, False), (0.06, True, False)):
-        families = [Family("counts of values", [CountEncode("v")], gain=gain, error=0.01, kept=True)]
-        recipe = pages(Path("mine"), found, Chosen(families, metric="auc", hurried=hurried))["competition.py"]
-        assert ("# Trials were hurried and no gain is 5 standard errors: most trees" in recipe) is there
-
-
 def test_what_is_text_in_the_files_is_a_category_of_catboost_though_it_became_a_number():
     pytest.importorskip("catboost")
     month = ColumnInfo("Month", "number", 12, 0.0, whole=True, key=True, numeric_text=True)
@@ -178,14 +167,6 @@ def checkered():
     return pa.table({"a": a, "b": b, "y": np.where(rng.random(1_600) < 0.5, "N", "Y")[square]})
 
 
-def noise():
-    """One of forty numbers tells a little."""
-    rng, n = np.random.default_rng(3), 4_000
-    x = rng.normal(size=(n, 40))
-    y = np.where(x[:, 0] + rng.normal(size=n) * 3 > 0, "Y", "N")
-    return pa.table({f"v{i}": x[:, i] for i in range(40)} | {"y": y})
-
-
 def test_what_hangs_on_several_columns_at_once_gets_very_large_trees():
     told = []
     found = problem(checkered())
@@ -199,7 +180,12 @@ def test_what_hangs_on_several_columns_at_once_gets_very_large_trees():
 
 
 def test_chance_among_few_rows_decides_nothing():
-    assert choose_trees(problem(noise()), Chosen(), seconds=300).trees == "usual"
+    """One of forty numbers tells a little."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(4_000, 40))
+    y = np.where(x[:, 0] + rng.normal(size=4_000) * 3 > 0, "Y", "N")
+    noise = pa.table({f"v{i}": x[:, i] for i in range(40)} | {"y": y})
+    assert choose_trees(problem(noise), Chosen(), seconds=300).trees == "usual"
 
 
 @pytest.mark.parametrize(

@@ -359,20 +359,14 @@ def test_trials_learn_and_score_distances_where_these_were_asked_for(tmp_path, m
 # Trials learn by the rows' weights, as the run does; their score counts all rows alike, as the run's does.
 
 
-def half_false(folder, **asked):
-    """Half of the rows have weight 0 and hang on b / c; the target of the others is noise."""
-    weights, kind = np.resize([0, 1], 3_000), np.random.default_rng(7).choice(["k", "l", "m"], 3_000)
-    false = {"w": weights, "kind": kind}
-    measured(folder, lambda f, rng: rng.normal(size=len(f)) + (f["w"] == 0) * (4 * (f["b"] > f["c"]) - 2), **false)
-    train = pd.read_parquet(folder / "train.parquet")[:2_000]
-    train.to_parquet(folder / "train.parquet")
-    return understand(read_files(folder), target="y", **asked), train
-
-
 @pytest.mark.parametrize("asked", [{"weight": "w"}, {"ids": ["w"]}])
 def test_an_idea_that_only_rows_of_weight_0_speak_for_is_left_out(tmp_path, asked):
-    problem, train = half_false(tmp_path, **asked)
-    trial = QuickTrial(problem, [], 600.0)
+    """Half of the rows have weight 0 and hang on b / c; the target of the others is noise."""
+    false = {"w": np.resize([0, 1], 3_000), "kind": np.random.default_rng(7).choice(["k", "l", "m"], 3_000)}
+    measured(tmp_path, lambda f, rng: rng.normal(size=len(f)) + (f["w"] == 0) * (4 * (f["b"] > f["c"]) - 2), **false)
+    train = pd.read_parquet(tmp_path / "train.parquet")[:2_000]
+    train.to_parquet(tmp_path / "train.parquet")
+    trial = QuickTrial(understand(read_files(tmp_path), target="y", **asked), [], 600.0)
     said, score = trial._base_score()
     assert trial.family("quotient", [Combine("b", "/", "c")]).kept is ("weight" not in asked)
     # the score is of all rows, whatever their weights

@@ -16,7 +16,7 @@ from fastrec.auto.problem import Problem, feature_key
 from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
 from fastrec.auto.workspace import _attributes
-from fastrec.features import FeatureSet, GroupRank, check_leakage
+from fastrec.features import FeatureSet, check_leakage
 from fastrec.metrics import get_metric
 
 pytest.importorskip("lightgbm")
@@ -214,13 +214,6 @@ def test_a_trial_takes_whole_lists_and_cuts_none():
             assert (ends["max"].to_numpy()[:-1] < ends["min"].to_numpy()[1:]).all()
         if more.get("group"):
             assert (fold.groupby(rows["user"]).nunique() == 1).all()
-
-
-def test_a_trial_of_few_lists_learns_from_them():
-    problem = problem_of(shop(24, signal=True))
-    trial = QuickTrial(problem, [], 60.0)
-    found = trial.family("ranks", [GroupRank("price", by="list")])
-    assert found.kept
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from fastrec.features import CumTarget, FeatureSet
 from fastrec.metrics import mrr
 from fastrec.monitor.retrain import _joined
 from fastrec.validate import Folds
-from tests import fresh
 from tests.files import write_csv
 
 C = 5  # candidates of a group
@@ -483,25 +482,3 @@ def test_fit_ranks_frames_and_warns_of_what_nobody_asked_for():
     said = " ".join(str(w.message) for w in told)
     assert "task: one row of each session_id is chosen" in said
     assert "as_shown: a positive is the first row of its group" in said
-
-
-def test_the_command_line_in_fresh_processes(tmp_path):
-    data = folder(tmp_path, TRAIN, TEST.drop(columns="clicked"))
-    TEST[["session_id", "item_id", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
-    script = "import sys; from fastrec.cli import app; [app(a.split(), standalone_mode=False) for a in sys.argv[1:]]"
-
-    def call(*commands: str) -> str:
-        return fresh.run(script, *commands, cwd=tmp_path)
-
-    new = f"new competitions/mine --data {data} --task ranking --label clicked --group session_id --item item_id"
-    said = call(
-        f"{new} --seconds 0 --yes",
-        f"run competitions/mine --data {data} --out run --minutes 0.1",
-        f"check run/submission.csv {data}/test.csv",
-        "score run/submission.csv truth.csv",
-    )
-    assert "recipe competitions/mine/competition.py" in said
-    assert "ok 200 rows" in said
-    assert said.splitlines()[-1].startswith("mrr 0.")
-    call(f"predict run --data {data}/test.csv --out again.csv")  # by what the run has kept alone
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again.csv"), pd.read_csv(tmp_path / "run" / "submission.csv"))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
@@ -35,7 +34,8 @@ from fastrec.estimators import (
 from fastrec.metrics import get_metric
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Table
-from fastrec.validate import Lists, Rows
+from fastrec.validate import Rows
+from tests.estimators.made import N_OUT, frame_of, rows_of
 from tests.fresh import run
 
 TREES = {"rounds": 40, "early_stopping_rounds": 5}
@@ -71,39 +71,6 @@ for _name, _make in MADE.items():
     _marks = [pytest.mark.skip(f"{NEEDS[_name]} is not installed")] if _missing else []
     CASES += [pytest.param(_name, t, id=f"{_name}-{t}", marks=_marks) for t in TASKS if t in _make().tasks]
 LEARN = [c for c in CASES if MADE[c.values[0]]().learns]
-N_OUT = {"multiclass": 3, "multilabel": 2}
-CITIES = ["bergen", "oslo", "rome"]
-
-
-def frame_of(seed: int, n: int = 320) -> pd.DataFrame:
-    """Rows with missing values; ``x`` and ``city`` say something of every target, ``z`` and ``item`` nothing."""
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({"x": rng.normal(size=n), "z[m]": rng.normal(size=n)})
-    frame["city"] = rng.choice(CITIES, n)
-    frame["item"] = rng.integers(0, 9, n)
-    frame["signal"] = 1.5 * frame.x + frame.city.map({"bergen": -1.0, "oslo": 0.0, "rome": 2.0})
-    frame["noise"] = rng.normal(size=n) / 2
-    frame.loc[rng.random(n) < 0.1, "x"] = np.nan
-    frame.loc[rng.random(n) < 0.1, "city"] = None
-    return frame
-
-
-def rows_of(frame: pd.DataFrame, task: str, **more) -> Rows:
-    table = Table.read(frame[["x", "z[m]", "city", "item"]])
-    value = torch.from_numpy((frame.signal + frame.noise).to_numpy(copy=True))
-    given = {"cats": ["city", "item"], "conts": ["x", "z[m]"], **more}
-    if task == "ranking":
-        lists = value.reshape(-1, 4)
-        label = (lists == lists.max(1, keepdim=True).values).double().reshape(-1)
-        groups = torch.arange(len(lists)).repeat_interleave(4)
-        return Lists(table, groups, **{"label": label, **given})
-    label = {
-        "binary": (value > 0).double(),
-        "multiclass": (value > -0.5).long() + (value > 1),
-        "regression": value,
-        "multilabel": torch.stack([value > 0, value < -1], 1).double(),
-    }[task]
-    return Rows(table, task, **{"label": label, "n_outputs": N_OUT.get(task, 1), **given})
 
 
 @cache
@@ -202,7 +169,7 @@ def test_rows_of_weight_zero_are_as_rows_left_out(name, task):
 def test_weights_move_predictions_to_the_rows_that_have_them(name, task):
     """Rows of the highest targets at a hundredth of the weight: what is predicted falls, for each of the outputs."""
     rows = train_of(task)
-    value = torch.from_numpy((frame_of(0).signal + frame_of(0).noise).to_numpy(copy=True))
+    value = torch.from_numpy(frame_of(0).value.to_numpy(copy=True))
     weighted = replace(rows, weight=torch.where(value > 0, 0.01, 1.0).double())
     if name in NO_WEIGHTS:
         with pytest.warns(DataWarning, match="takes no weights"):

@@ -17,7 +17,7 @@ from torch import nn
 import fastrec.models
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.estimators import ColumnRanker, Estimator, NetRanker, Ranker, XGBRanker
-from fastrec.models import DCNv2, TabM, TabularNet
+from fastrec.models import DCNv2, TabM
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.table import Table
 from fastrec.table.state import known_classes
@@ -49,7 +49,7 @@ MADE = {
     "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
     "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
 }
-CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
+CASES = {f"{name}-{i}": make for name, made in MADE.items() for i, make in enumerate(made)}
 
 
 def rows(seed: int, lists: int = 60, size: int = 4) -> pd.DataFrame:
@@ -76,16 +76,11 @@ def lists_of(frame: pd.DataFrame) -> Lists:
     return Lists(table, table["list"].integer(), cats=["city", "item"], conts=["x", "gap[m]"], label=label)
 
 
-def fitted(case: str) -> Ranker:
-    name, number = case.split("-")
-    return MADE[name][int(number)]().fit(lists_of(rows(0)), seed=3)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Every ranker, saved; and other rows."""
     folder = tmp_path_factory.mktemp("rankers")
-    rankers = {case: fitted(case) for case in CASES}
+    rankers = {case: make().fit(lists_of(rows(0)), seed=3) for case, make in CASES.items()}
     other = rows(1)
     other.loc[:3, "city"] = "unseen"
     for case, ranker in rankers.items():
@@ -187,14 +182,6 @@ def test_nothing_is_loaded_where_nothing_is_or_written_over_other_things(saved, 
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_an_earlier_save_is_replaced_whole(saved, tmp_path):
-    rule = ColumnRanker("rule", ["x"])
-    saved[1]["NetRanker-0"].save(tmp_path / "m")
-    rule.save(tmp_path / "m")
-    assert [p.name for p in (tmp_path / "m").iterdir()] == ["estimator.json"]
-    assert torch.equal(Estimator.load(tmp_path / "m").predict(saved[2]), rule.predict(saved[2]))
-
-
 # ----------------------------------------------------------------------------------------------------- of one's own
 
 
@@ -214,17 +201,10 @@ class Constant(Ranker):
         return torch.full((len(data),), self.mean, dtype=torch.float64)
 
 
-class Flat(TabularNet):
-    """A net of one's own."""
-
-
-def test_rankers_and_models_of_ones_own(saved, tmp_path):
-    data = saved[2]
-    for ranker in (Constant("x"), NetRanker("flat", model=Flat, options={"layers": [4]}, **SMALL)):
-        ranker.fit(lists_of(rows(0)), seed=1).save(tmp_path / ranker.name)
-        torch.testing.assert_close(Estimator.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
-    assert type(Estimator.load(tmp_path / "flat")._trained.net) is Flat
+def test_a_ranker_of_ones_own(tmp_path):
+    Constant("x").fit(lists_of(rows(0))).save(tmp_path / "x")
     mean = float(lists_of(rows(0)).table["x"].number().mean())
+    assert Estimator.load(tmp_path / "x").mean == mean
     # known by another module's name, a class is taken where it is the one that is asked
     renamed = rewritten(tmp_path / "x", tmp_path / "renamed", **{"class": "elsewhere:Constant"})
     assert Constant.load(renamed).mean == mean

@@ -22,7 +22,8 @@ from fastrec.metrics import mrr
 from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.optim import AdamW, adamw
 from fastrec.table import Table
-from fastrec.validate import Lists, Rows
+from fastrec.validate import Lists
+from tests.estimators.made import start_rows
 
 KINDS = ["gym", "pool", "spa"]
 
@@ -149,16 +150,6 @@ def test_features_may_have_any_name_and_list_ids_be_any_integers():
     assert all(torch.equal(plain, other) for other in others)
 
 
-def test_only_the_proportions_of_weights_count():
-    data = clicks()
-    weight = torch.where(data.groups % 20 == 0, 1.0, 0.25).double()
-    weights = (weight, 1e-9 * weight, torch.ones_like(weight), None)
-    a, b, c, without = (small().fit(replace(data, weight=w), seed=1).predict(data) for w in weights)
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
-    assert not torch.allclose(a, c, atol=1e-3)
-    assert torch.equal(c, without)
-
-
 def loss_by_loops(scores, label, groups, weight) -> float:
     top = bottom = 0.0
     for g in sorted(set(groups)):
@@ -196,41 +187,33 @@ def test_the_training_rows_are_not_kept(learners):
 
 # A net that begins with another's weights: embeddings by value, all else by name.
 
-OLD, GROWN = ["a", "b", "d"], ["a", "aa", "b", "c", "d"]
+OLD, GROWN = "abd", "aAbcd"
 PLAIN = {"model": "TabularNet", "options": {"layers": [8]}, "epochs": 2, "bs": 64, "keep_best": False}
-
-
-def rows(values, n=200, seed=0, ranking=False):
-    rng = np.random.default_rng(seed)
-    cat = rng.choice(values, n)
-    x = rng.normal(size=n)
-    y = (x + np.isin(cat, ["a", "d"]) + rng.normal(size=n) > 0.5).astype(np.float64)
-    table, given = Table({"cat": cat.tolist(), "x": x}), {"cats": ["cat"], "conts": ["x"], "label": torch.from_numpy(y)}
-    return Lists(table, torch.arange(n) // 5, **given) if ranking else Rows(table, "binary", **given)
 
 
 def embedding(net, values):
     """value → its row, of the one table of a trained net."""
     tables = next(m for m in net.net.modules() if isinstance(m, EmbeddingTables))
-    s = tables.slice_of("cat")
+    s = tables.slice_of("city")
     weight = tables.weights[s.group][s.start : s.stop].detach()
     return {v: weight[1 + i] for i, v in enumerate(sorted(values))}
 
 
-@pytest.mark.parametrize("ranking", [False, True])
-def test_known_values_keep_their_rows_and_new_ones_get_rows(ranking, monkeypatch):
+@pytest.mark.parametrize("task", ["binary", "ranking"])
+def test_known_values_keep_their_rows_and_new_ones_get_rows(task, monkeypatch):
+    ranking = task == "ranking"
     make = (lambda: NetRanker(layers=[8], epochs=2, bs=64)) if ranking else (lambda: NetModel(**PLAIN))
 
     def net_of(model):
         return model._trained if ranking else model._nets[0]
 
-    first = make().fit(rows(OLD, ranking=ranking))
+    first = make().fit(start_rows(OLD, task=task))
     second = make()
     assert second.start_from(first)
     # without a step of training what it begins with is seen
     module = "fastrec.estimators.net" if ranking else "fastrec.estimators.net_model"
     monkeypatch.setattr(f"{module}.train_one_cycle", lambda *a, **k: None)
-    second = second.fresh().fit(rows(GROWN, seed=1, ranking=ranking))
+    second = second.fresh().fit(start_rows(GROWN, seed=1, task=task))
     old, new = embedding(net_of(first), OLD), embedding(net_of(second), GROWN)
     for value in OLD:
         assert torch.equal(old[value], new[value])
@@ -241,31 +224,24 @@ def test_known_values_keep_their_rows_and_new_ones_get_rows(ranking, monkeypatch
 
 
 def test_training_goes_on_from_there_for_half_the_epochs():
-    data = rows(OLD, 400)
-    first = NetModel(**{**PLAIN, "epochs": 6}).fit(data)
-    cold = NetModel(**{**PLAIN, "epochs": 1}).fit(data)
-    warm = NetModel(**{**PLAIN, "epochs": 1})
+    data, longest = start_rows(OLD, 400), {**PLAIN, "epochs": 6}
+    first = NetModel(**longest).fit(data)
+    cold, warm = (NetModel(**{**PLAIN, "epochs": 1}) for _ in range(2))
     warm.start_from(first)
-    warm.fit(data)
-
-    def loss(model):
-        p = model.predict(data)
-        return float(torch.nn.functional.binary_cross_entropy(p, data.label))
-
-    assert loss(warm) < loss(cold)
+    losses = [nn.functional.binary_cross_entropy(m.fit(data).predict(data), data.label) for m in (warm, cold)]
+    assert losses[0] < losses[1]
     assert repr(warm._starts[0]) == repr(NetModel.fresh(warm)._starts[0])
-    again = NetModel(**PLAIN)
+    again, longer = NetModel(**PLAIN), NetModel(**longest)
     again.start_from(warm)
     assert repr(again._starts[0]) != repr(warm._starts[0])
-    longer = NetModel(**{**PLAIN, "epochs": 6})
     longer.start_from(first)
     assert longer._starts[0].epochs(6) == 3
 
 
 def test_another_number_of_columns_keeps_its_first_weights_where_shapes_differ():
-    first = NetModel(**PLAIN).fit(rows(OLD))
-    data = rows(OLD, seed=2)
-    wider = replace(data, table=data.table.with_columns({"more": torch.randn(200)}), conts=["x", "more"])
+    first = NetModel(**PLAIN).fit(start_rows(OLD))
+    data = start_rows(OLD, seed=2)
+    wider = replace(data, table=data.table.with_columns({"more": torch.randn(300)}), conts=["x", "z", "more"])
     model = NetModel(**PLAIN)
     model.start_from(first)
     assert model.fit(wider).predict(wider).isfinite().all()

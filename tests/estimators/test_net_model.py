@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +30,6 @@ SMALL = {
     "TabM": {"model": TabM, "options": {"layers": [8], "k": 3, "d_embedding": 4}, "lr": 2e-2},
     "RealMLP": {"model": "RealMLP", "options": {"layers": [16, 16], "frequencies": 4}},
 }
-SHAPES = {"binary": (), "multiclass": (3,), "regression": (), "multilabel": (2,)}
 BEST = {"binary": ("auc", 0.8), "multiclass": ("auc", 0.8), "regression": ("r2", 0.6), "multilabel": ("auc", 0.8)}
 
 
@@ -65,31 +63,15 @@ def unknown(data: Rows) -> Rows:
 
 @pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("task", TASKS)
-def test_learns_what_is_planted_and_predicts_in_the_tasks_shape(task, model):
+def test_learns_what_is_planted(task, model):
     train, test = table(task, 600), table(task, 300, seed=1)
     net = small(model, epochs=8).fit(train, seed=0)
     got = net.predict(unknown(test))
-    assert (got.dtype, got.device.type, got.shape) == (torch.float64, "cpu", (300, *SHAPES[task]))
     name, least = BEST[task]
     assert get_metric(name)(test.label, got) > least
     if task == "regression":
         assert got.min() >= train.label.min()
         assert got.max() <= train.label.max()
-    else:
-        assert ((got > 0) & (got < 1)).all()
-    if task == "multiclass":
-        torch.testing.assert_close(got.sum(1), torch.ones(300, dtype=torch.float64))
-    none = net.predict(unknown(test).take(torch.zeros(300, dtype=torch.bool)))
-    assert (none.dtype, none.shape) == (torch.float64, (0, *SHAPES[task]))
-
-
-def test_what_is_missing_tells_by_a_flag():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=400)
-    y = rng.random(400) < 0.5
-    x[y] = np.nan  # its fill, the middle, says nothing
-    data = Rows(Table({"x": x}), "binary", conts=["x"], label=torch.from_numpy(y.astype(float)))
-    assert get_metric("auc")(data.label, small(epochs=8).fit(data).predict(data)) > 0.99
 
 
 # How it learns -------------------------------------------------------------------------------------------------------
@@ -173,14 +155,6 @@ def test_a_bag_is_the_mean_of_its_nets_each_with_other_rows_held_out(monkeypatch
     single = [small().fit(data, seed=s).predict(data) for s in (5, 5 + limits.BAG_SEEDS)]
     torch.testing.assert_close(bag.predict(data), (single[0] + single[1]) / 2)
     assert [c["seed"] for c in bag.trace.curves] == [0, 0, 1, 1]
-
-
-def test_only_the_proportions_of_weights_matter():
-    data = table("binary")
-    weight = 1.0 + 4 * (torch.arange(len(data)) % 3 == 1)
-    many, few = (small().fit(replace(data, weight=w), seed=1).predict(data) for w in (weight, 1e-6 * weight))
-    torch.testing.assert_close(many, few, rtol=0, atol=1e-5)
-    assert not torch.allclose(many, small().fit(data, seed=1).predict(data), atol=1e-3)
 
 
 def test_balanced_classes_weigh_alike():
@@ -338,30 +312,16 @@ def test_the_default_is_a_model_for_the_tables_width():
 # Saving --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nets")
-    cases = [(t, m, {}) for t in TASKS for m in SMALL] + [("binary", "RealMLP", {"seeds": 2, "stop_by": "auc"})]
-    nets = {f"{t}-{m}-{len(o)}": small(m, **o).fit(table(t), seed=3) for t, m, o in cases}
-    for name, net in nets.items():
-        net.save(folder / "saved" / name)
-    return folder / "saved", nets
-
-
-def test_a_loaded_net_predicts_and_learns_the_same(saved):
-    folder, nets = saved
-    other = table("binary", 50, seed=2).table.with_columns({"kind": ["new", *"abcd", None] * 8 + ["a", "b"]})
-    for name, net in nets.items():
-        loaded, task = Estimator.load(folder / name), name.split("-")[0]
-        assert loaded.settings() == net.settings()
-        torch.testing.assert_close(loaded.predict(Rows(other, task)), net.predict(Rows(other, task)), rtol=0, atol=0)
-        if task == "binary":
-            again = loaded.fresh().fit(table(task), seed=3).predict(table(task))
-            torch.testing.assert_close(again, net.predict(table(task)), rtol=0, atol=1e-6)
-
-
-def test_a_damaged_net_is_named(saved, tmp_path):
-    copy = shutil.copytree(saved[0] / "binary-RealMLP-2", tmp_path / "copy")
+@pytest.mark.parametrize(("task", "model"), [("binary", "RealMLP"), ("multiclass", "TabM")])
+def test_a_loaded_bag_predicts_and_learns_the_same_and_a_damaged_one_is_named(task, model, tmp_path):
+    net, copy = small(model, seeds=2, stop_by="auc").fit(table(task), seed=3), tmp_path / "copy"
+    net.save(copy)
+    other = table(task, 50, seed=2).table.with_columns({"kind": ["new", *"abcd", None] * 8 + ["a", "b"]})
+    loaded = Estimator.load(copy)
+    assert loaded.settings() == net.settings()
+    assert torch.equal(loaded.predict(Rows(other, task)), net.predict(Rows(other, task)))
+    again = loaded.fresh().fit(table(task), seed=3).predict(table(task))
+    torch.testing.assert_close(again, net.predict(table(task)), rtol=0, atol=1e-6)
     about = json.loads((copy / "estimator.json").read_text())
     (copy / "estimator.json").write_text(json.dumps({**about, "own_options": ["ghost"]}))
     with pytest.raises(UnreadableFileError):

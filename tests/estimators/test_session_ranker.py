@@ -208,29 +208,3 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     assert torch.equal(old["look"], new["look"])
     assert not any(torch.equal(new["like"], w) for w in old.values())
     assert torch.equal(first._trained.net.row.weight, second._trained.net.row.weight)
-
-
-def test_ranks_are_given_the_item_that_is_no_feature(monkeypatch):
-    """What ranks are given is what one process fits from: without starting them."""
-    from fastrec.estimators import _on_ranks
-
-    def here(count, folder):
-        given = torch.load(folder / "given.pt", weights_only=False)
-        torch.save(given["estimator"].fit(given["train"], given["valid"], seed=1), folder / "fitted.pt")
-
-    monkeypatch.setattr(_on_ranks, "_launch", here)
-    train, test = planted(0, 40), planted(1, 10)
-    assert "item" not in train.names
-    one = SessionRanker("din", **{**SMALL, "epochs": 1})
-    other = one.fresh()
-    _on_ranks.fit_on_ranks(one, train, test, seed=1, device=None)
-    assert torch.equal(one.predict(test), other.fit(train, test, seed=1).predict(test))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_export_is_refused_by_name(kind):
-    """It is a NetRanker, whose form in a graph lacks the events: never scored without them."""
-    from fastrec.serve.graph.estimators import prediction
-
-    with pytest.raises(DataError, match=rf"{kind} \(SessionRanker, {kind}\) reads the events before a list"):
-        prediction(fitted(kind), None)

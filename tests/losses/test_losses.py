@@ -32,72 +32,6 @@ def loop_listwise(scores, targets, groups):
     return shares, lists
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    rows=st.lists(st.tuples(floats, st.integers(0, 1), st.floats(0.25, 4)), min_size=1, max_size=12),
-    smoothing=st.sampled_from([0.0, 0.1]),
-    column=st.booleans(),
-    weighted=st.booleans(),
-)
-def test_bce_equals_a_loop(rows, smoothing, column, weighted):
-    scores, targets, weights = map(list, zip(*rows, strict=True))
-    shape = (-1, 1) if column else (-1,)
-    s, y = tensor(scores, dtype=torch.double).view(shape), tensor(targets, dtype=torch.int8).view(shape)
-    w = [tensor(weights, dtype=torch.double).view(shape)] if weighted else []
-    smoothed, p = np.array(targets) * (1 - smoothing) + smoothing / 2, 1 / (1 + np.exp(-np.array(scores)))
-    wanted = -(smoothed * np.log(p) + (1 - smoothed) * np.log(1 - p)) * (weights if weighted else 1.0)
-    total = sum(weights) if weighted else len(rows)
-    assert BCE(smoothing=smoothing, reduction="none")(s, y, *w).tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-    assert BCE(smoothing=smoothing, reduction="sum")(s, y, *w).item() == pytest.approx(sum(wanted), rel=1e-6)
-    assert BCE(smoothing=smoothing)(s, y, *w).item() == pytest.approx(sum(wanted) / total, rel=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64, torch.float32, torch.float64])
-def test_bce_takes_targets_of_any_dtype(dtype):
-    loss = BCE()(tensor([[0.0], [0.0]]), tensor([1, 0]).to(dtype))
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(math.log(2))
-
-
-def test_bce_decides_at_one_half_and_sure_scores_have_finite_losses():
-    p = BCE().activation(tensor([[-1.0], [0.0], [3.0]]))
-    assert p.shape == (3, 1)
-    assert BCE().decodes(p).tolist() == [0, 1, 1]
-    assert BCE()(tensor([1e4, -1e4]), tensor([0, 1])).item() == pytest.approx(1e4)
-    assert BPR()(tensor([-1e4, 1e4]), tensor([1, 0]), zeros(2)).item() == pytest.approx(2e4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=st.lists(st.tuples(floats, st.integers(0, 2), st.integers(-3, 4)), min_size=1, max_size=15))
-def test_listwise_equals_a_loop(rows):
-    scores, targets, groups = map(list, zip(*rows, strict=True))
-    s, y, g = tensor(scores, dtype=torch.double), tensor(targets), tensor(groups)
-    shares, lists = loop_listwise(scores, targets, groups)
-    assert ListwiseSoftmax(reduction="none")(s, y, g).tolist() == pytest.approx(shares, rel=1e-6, abs=1e-9)
-    assert ListwiseSoftmax(reduction="sum")(s, y, g).item() == pytest.approx(sum(shares), rel=1e-6, abs=1e-9)
-    mean = ListwiseSoftmax()
-    wanted = sum(shares) / max(lists, 1)
-    assert mean(s[:, None], y[:, None], g[:, None]).item() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-    assert mean(s, torch.stack([y, g], 1)).item() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("scores", "targets", "groups", "wanted", "gradient"),
-    [  # stable and moved by no constant; masked candidates; no positive at all
-        ([1e4, 1e4 + 2, -1e4, -1e4 - 2], [1, 0, 0, 1], [0, 0, 1, 1], 2 + math.log1p(math.exp(-2)), None),
-        ([0.0, -math.inf, 0.0], [1, 0, 0], [0, 0, 0], math.log(2), [-0.5, 0, 0.5]),
-        ([0.5, -1.0, 2.0, 0.0], [0, 0, 0, 0], [0, 0, 1, 1], 0, [0, 0, 0, 0]),
-    ],
-)
-def test_listwise_has_finite_losses_and_gradients(scores, targets, groups, wanted, gradient):
-    s = tensor(scores, requires_grad=True)
-    loss = ListwiseSoftmax()(s, tensor(targets), tensor(groups))
-    loss.backward()
-    assert loss.item() == pytest.approx(wanted, rel=1e-4)
-    assert s.grad.isfinite().all()
-    assert gradient is None or s.grad.tolist() == pytest.approx(gradient)
-
-
 def loop_pairs(scores, targets, groups):
     """Each row's sum over the rows of its list that are less relevant, and how many pairs there are."""
     shares, pairs = [0.0] * len(scores), 0
@@ -109,31 +43,67 @@ def loop_pairs(scores, targets, groups):
     return shares, pairs
 
 
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.lists(st.tuples(floats, st.integers(0, 1), st.floats(0.25, 4)), min_size=1, max_size=12),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    column=st.booleans(),
+    weighted=st.booleans(),
+    dtype=st.sampled_from([torch.bool, torch.int8, torch.int64, torch.float32, torch.float64]),
+)
+def test_bce_equals_a_loop(rows, smoothing, column, weighted, dtype):
+    scores, targets, weights = map(list, zip(*rows, strict=True))
+    shape = (-1, 1) if column else (-1,)
+    s, y = tensor(scores, dtype=torch.double).view(shape), tensor(targets, dtype=dtype).view(shape)
+    w = [tensor(weights, dtype=torch.double).view(shape)] if weighted else []
+    smoothed, p = np.array(targets) * (1 - smoothing) + smoothing / 2, 1 / (1 + np.exp(-np.array(scores)))
+    wanted = -(smoothed * np.log(p) + (1 - smoothed) * np.log(1 - p)) * (weights if weighted else 1.0)
+    total = sum(weights) if weighted else len(rows)
+    assert BCE(smoothing=smoothing, reduction="none")(s, y, *w).tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert BCE(smoothing=smoothing, reduction="sum")(s, y, *w).item() == pytest.approx(sum(wanted), rel=1e-6)
+    assert BCE(smoothing=smoothing)(s, y, *w).item() == pytest.approx(sum(wanted) / total, rel=1e-6)
+    assert BCE()(s.float(), y).dtype == torch.float32
+
+
+def test_bce_decides_at_one_half_and_sure_scores_have_finite_losses():
+    p = BCE().activation(tensor([[-1.0], [0.0], [3.0]]))
+    assert p.shape == (3, 1)
+    assert BCE().decodes(p).tolist() == [0, 1, 1]
+    assert BCE()(tensor([1e4, -1e4]), tensor([0, 1])).item() == pytest.approx(1e4)
+    assert BPR()(tensor([-1e4, 1e4]), tensor([1, 0]), zeros(2)).item() == pytest.approx(2e4)
+
+
+@pytest.mark.parametrize(("kind", "loop"), [(ListwiseSoftmax, loop_listwise), (BPR, loop_pairs)])
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(floats, st.integers(0, 2), st.integers(-3, 4)), min_size=1, max_size=15))
-def test_pairs_of_lists_equal_a_loop(rows):
+def test_losses_of_lists_equal_a_loop(kind, loop, rows):
     scores, targets, groups = map(list, zip(*rows, strict=True))
     s, y, g = tensor(scores, dtype=torch.double), tensor(targets), tensor(groups)
-    shares, pairs = loop_pairs(scores, targets, groups)
-    assert BPR(reduction="none")(s, y, g).tolist() == pytest.approx(shares, rel=1e-6, abs=1e-9)
-    assert BPR(reduction="sum")(s, y, g).item() == pytest.approx(sum(shares), rel=1e-6, abs=1e-9)
-    wanted = pytest.approx(sum(shares) / max(pairs, 1), rel=1e-6, abs=1e-9)
-    assert BPR()(s[:, None], y[:, None], g[:, None]).item() == wanted
-    assert BPR()(s, torch.stack([y, g], 1)).item() == wanted
+    shares, parts = loop(scores, targets, groups)
+    assert kind(reduction="none")(s, y, g).tolist() == pytest.approx(shares, rel=1e-6, abs=1e-9)
+    assert kind(reduction="sum")(s, y, g).item() == pytest.approx(sum(shares), rel=1e-6, abs=1e-9)
+    wanted = pytest.approx(sum(shares) / max(parts, 1), rel=1e-6, abs=1e-9)
+    assert kind()(s[:, None], y[:, None], g[:, None]).item() == wanted
+    assert kind()(s, torch.stack([y, g], 1)).item() == wanted
 
 
-def test_pairs_without_any_and_masked_rows():
-    s = tensor([0.0, float("-inf"), 2.0], requires_grad=True)
-    empty = BPR()(s, zeros(3), zeros(3, dtype=torch.long))
-    empty.backward()
-    assert empty.item() == 0
-    assert s.grad.tolist() == [0, 0, 0]
-    s.grad = None
-    found = BPR()(s, tensor([1, 0, 0]), zeros(3, dtype=torch.long))
-    found.backward()
-    assert found.item() == pytest.approx(math.log(1 + math.exp(2.0)) / 2)
+@pytest.mark.parametrize(
+    ("kind", "scores", "targets", "groups", "wanted", "gradient"),
+    [  # stable and moved by no constant; masked candidates; no positive at all
+        (ListwiseSoftmax, [1e4, 1e4 + 2, -1e4, -1e4 - 2], [1, 0, 0, 1], [0, 0, 1, 1], math.log(1 + math.e**2), None),
+        (ListwiseSoftmax, [0.0, -math.inf, 0.0], [1, 0, 0], [0, 0, 0], math.log(2), [-0.5, 0, 0.5]),
+        (ListwiseSoftmax, [0.5, -1.0, 2.0, 0.0], [0, 0, 0, 0], [0, 0, 1, 1], 0, [0, 0, 0, 0]),
+        (BPR, [0.0, -math.inf, 2.0], [1, 0, 0], [0, 0, 0], math.log1p(math.exp(2.0)) / 2, None),
+        (BPR, [0.0, -math.inf, 2.0], [0, 0, 0], [0, 0, 0], 0, [0, 0, 0]),
+    ],
+)
+def test_lists_have_finite_losses_and_gradients(kind, scores, targets, groups, wanted, gradient):
+    s = tensor(scores, requires_grad=True)
+    loss = kind()(s, tensor(targets), tensor(groups))
+    loss.backward()
+    assert loss.item() == pytest.approx(wanted, rel=1e-4)
     assert s.grad.isfinite().all()
-    s.grad = None
+    assert gradient is None or s.grad.tolist() == pytest.approx(gradient)
 
 
 # ---- the items of a batch

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrec._core.device import on_host
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.models import EmbeddingTables, FieldNet, TabularNet, emb_sz_rule, embedding_sizes
 from fastrec.table import ListBatch
@@ -88,6 +87,8 @@ def test_the_check_can_be_switched_off_and_another_number_of_columns_is_refused(
     assert torch.equal(neighbours, fused.table("1")[1])
     with pytest.raises(DataError, match=r"\[b, 5\] are needed, not \[2, 4\]"):
         EmbeddingTables(SIZES)(torch.zeros(2, 4, dtype=torch.long))
+    with pytest.raises(DataError, match=r"0 list columns were given, 1 are needed"):
+        EmbeddingTables([], list_szs=[(9, 8)])(None)
 
 
 @pytest.mark.parametrize(
@@ -171,15 +172,6 @@ def test_lists_are_pooled_as_a_loop_does(lists, pool, dtype, tied, grads):
     hoped = torch.autograd.grad((plain * weight).sum(), list(net.parameters()))
     for a, b in zip(found, hoped, strict=True):
         torch.testing.assert_close(a.to_dense() if a.is_sparse else a, b)
-
-
-def test_ids_of_lists_out_of_range_are_named():
-    options = {"names": ["city"], "list_szs": [(9, 8)], "list_names": ["seen"]}
-    net = EmbeddingTables([(5, 4)], check_ids="auto" if on_host(DEVICE) else "always", **options).to(DEVICE)
-    with pytest.raises(DataError, match=r"column 'seen', row 2.*id 9 .*0 to 8"):
-        net(torch.zeros(3, 1, dtype=torch.int64, device=DEVICE), ListBatch.of([[1], [], [3, 9]]).to(DEVICE))
-    with pytest.raises(DataError, match=r"0 list columns were given, 1 are needed"):
-        net(torch.zeros(3, 1, dtype=torch.int64, device=DEVICE))
 
 
 @pytest.mark.parametrize("tie", [{"seen": "nowhere"}, {"city": "item"}, {"seen": "city"}])

@@ -89,34 +89,6 @@ def test_scores_are_those_worked_event_by_event(kind):
 
 
 @pytest.mark.parametrize("kind", NETS)
-def test_padding_and_other_lists_never_matter(kind):
-    made = net(kind)
-    got = made(CATS, CONTS, *EVENTS)
-    alone = EventBatch(
-        torch.zeros(2, dtype=torch.int64, device=DEVICE),
-        EVENTS.items[1:, :1],
-        EVENTS.cats[1:, :1],
-        EVENTS.conts[1:, :1],
-        torch.tensor([[0]], device=DEVICE),
-        EVENTS.steps[1:, :1],
-    )
-    torch.testing.assert_close(made(CATS[3:], CONTS[3:], *alone), got[3:])
-    filled = EVENTS._replace(conts=EVENTS.conts.clone(), items=EVENTS.items.clone(), cats=EVENTS.cats.clone())
-    filled.conts[1, 1:], filled.items[1, 1:], filled.cats[1, 1:] = 9.0, 5, 1
-    assert torch.equal(made(CATS, CONTS, *filled), got)
-
-
-@pytest.mark.parametrize("kind", NETS)
-def test_lists_without_events_are_scored(kind):
-    made = net(kind)
-    none = EventBatch(*(x[:, :0] if x.ndim > 1 else x for x in EVENTS))
-    padded = EVENTS._replace(steps=torch.full_like(EVENTS.steps, -1), listed=torch.full_like(EVENTS.listed, -1))
-    got = made(CATS, CONTS, *none)
-    assert got.isfinite().all()
-    torch.testing.assert_close(made(CATS, CONTS, *padded), got)
-
-
-@pytest.mark.parametrize("kind", NETS)
 def test_gradients_are_those_of_small_steps(kind):
     made = net(kind, width=4, **({"heads": 2} if kind is BST else {})).double()
     events = EVENTS._replace(conts=EVENTS.conts.double())

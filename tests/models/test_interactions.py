@@ -25,7 +25,6 @@ from tests.models.plain import (
     numbers,
     run,
     spread,
-    to_device,
     vectors_of,
 )
 
@@ -303,14 +302,3 @@ def test_same_numbers_as_fastai(options):
     if options.get("sizes") == []:
         cats = torch.empty(16, 0, dtype=torch.long, device=DEVICE)
     assert_same_training_step(*twins(**options), cats, None if options.get("n_cont") == 0 else conts.float())
-
-
-def test_the_share_and_scale_of_dropped_embeddings():
-    net = TabularNet([(4, 8)], 1, 1, [4], embed_p=0.25, use_bn=False, bn_cont=False)
-    net.embeds.load_table("0", torch.ones(4, 8))
-    net.layers = nn.Sequential(nn.Sequential(nn.Identity()))
-    out = net.to(DEVICE)(*to_device(torch.zeros(20_000, 1, dtype=torch.int64), torch.full((20_000, 1), 5.0)))
-    kept = out[:, :8]
-    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.75])
-    assert float((kept == 0).double().mean()) == pytest.approx(0.25, abs=0.005)  # sd .001
-    assert (out[:, 8] == 5).all()

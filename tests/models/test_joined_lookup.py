@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import kernels, limits
-from fastrec._core.kernels import compiled, without_compiled
+from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
-from fastrec.models import EmbeddingTables, TabularNet
+from fastrec.models import EmbeddingTables
 from fastrec.models.embedding import side_by_side
 from fastrec.models.joined_lookup import can_join, join
 
@@ -83,20 +83,3 @@ def test_it_is_for_narrow_tables_on_the_host_in_float32():
     assert not can_join(EmbeddingTables([(5, 4)]).to("meta"), ids)
     with torch.autocast("cpu", torch.bfloat16):
         assert not can_join(tables, ids)
-
-
-def test_a_net_trains_alike_with_and_without_loops():
-    torch.manual_seed(0)
-    net = TabularNet([(9, 4), (7, 8), (20, 4)], 2, 1, [16], ps=0.1)
-    ids, x = torch.stack([torch.randint(0, n, (64,)) for n in (9, 7, 20)], 1), torch.randn(64, 2)
-
-    def grads():
-        torch.manual_seed(1)  # of the dropout
-        return torch.autograd.grad(net(ids, x).square().sum(), list(net.parameters()))
-
-    assert can_join(net.embeds, ids)
-    with without_compiled():
-        assert not can_join(net.embeds, ids)
-        plain = grads()
-    for a, b in zip(grads(), plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)

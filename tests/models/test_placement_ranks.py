@@ -131,14 +131,6 @@ def test_weights_come_from_a_plain_net_and_from_the_same_rank():
         plain.load_state_dict(one.state_dict())
 
 
-def test_another_ranks_rows_are_refused():
-    one, other = make("row-sharded"), make("row-sharded")
-    state = one.state_dict()
-    state["embeds.share"] = torch.tensor([0, 2])  # as the first of two ranks saves them
-    with pytest.raises(DataError, match="one rank's rows"):
-        other.load_state_dict(state)
-
-
 @pytest.mark.parametrize("rows", [1, 7, 100, 1_640_531_527 // 1000])
 def test_every_row_has_one_place(rows):
     seen = []

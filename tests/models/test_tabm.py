@@ -12,11 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
-from fastai.metrics import accuracy
-from fastai.tabular.core import Categorify, Normalize, TabularPandas
-from fastai.torch_core import set_seed
+from fastai.tabular.core import Categorify, TabularPandas
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier
@@ -24,12 +21,11 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.losses import BCE, ListwiseSoftmax
-from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, TabularNet, bins_of
+from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, bins_of
 from fastrec.models.tabm import EnsembleLinear
 from fastrec.tabular import ParquetFrame, TabularFrame
 from fastrec.training import rec_learner
 from tests.models.plain import DEVICE, assert_gradients, stirred, to_device
-from tests.training.helpers import quiet_fit
 
 SIZES = [(6, 4), (9, 8)]
 BINS = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0]), torch.tensor([0.0, 0.3, 0.6, 0.9])]
@@ -150,66 +146,6 @@ def test_the_wrapped_loss_acts_as_its_own():
     wrapped.reduction = "none"
     assert wrapped.loss.reduction == "none"
     assert not hasattr(MeanOverMembers(nn.functional.mse_loss), "reduction")
-
-
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(0)
-    n = 800
-    df = pd.DataFrame({"city": rng.choice(list("abcdef"), n), "x": rng.normal(size=n), "z": rng.normal(size=n)})
-    df["rating"] = df.city.isin(["a", "b"]) * 2.0 + np.sin(3 * df.x) + 0.2 * rng.normal(size=n)
-    df["kind"] = pd.cut(df.rating, [-9, 0, 1.5, 9], labels=["low", "mid", "high"]).astype(str)
-    df["click"] = (df.rating > 1).astype(int)
-    return df
-
-
-def loaders(df, tmp_path, target, block):
-    splits = (range(640), range(640, 800))
-    to = TabularFrame(df, [Categorify, Normalize], ["city"], ["x", "z"], target, y_block=block(), splits=splits)
-    return to.dataloaders(bs=64, path=tmp_path)
-
-
-def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
-    set_seed(0)
-    dls = loaders(data, tmp_path, "kind", CategoryBlock)
-    learn = rec_learner(dls, TabM, layers=[32], k=8, metrics=accuracy)
-    net = learn.model
-    edges = bins_of(dls)
-    assert torch.equal(net.numbers.left[0].cpu(), edges[0][:-1].cpu())
-    assert net.bn_cont is None
-    assert net.combine == "softmax"
-    quiet_fit(learn, 5)
-    with learn.no_bar():
-        loss, acc = learn.validate()
-        preds, targets = learn.get_preds()
-        _, _, losses = learn.get_preds(with_loss=True)
-    assert acc > 0.7
-    assert preds.sum(1).tolist() == pytest.approx([1.0] * 160, abs=1e-5)
-    assert nn.functional.nll_loss(preds.log(), targets.flatten()).item() == pytest.approx(loss, rel=1e-4)
-    assert losses.mean().item() == pytest.approx(loss, rel=1e-4)
-    net.train()
-    for m in net.modules():
-        if isinstance(m, nn.Dropout):
-            m.p = 0
-    with torch.no_grad():
-        members = [net(x_cat, x_cont).softmax(-1).mean(1) for x_cat, x_cont, _ in dls.valid]
-    assert torch.allclose(torch.cat(members).cpu(), preds, atol=1e-6)
-
-
-def test_other_targets_losses_and_options(data, tmp_path):
-    set_seed(0)
-    click = loaders(data, tmp_path, "click", RegressionBlock)
-    learn = quiet_fit(rec_learner(click, partial(TabM, k=4), layers=[16], loss_func=BCE()), 1)
-    assert learn.model.k == 4
-    assert learn.model.combine == "sigmoid"
-    with learn.no_bar():
-        assert 0 <= learn.get_preds()[0].min() <= learn.get_preds()[0].max() <= 1
-    rating = loaders(data, tmp_path, "rating", RegressionBlock)
-    plain = rec_learner(rating, TabM, bins=None)
-    assert plain.model.numbers is None
-    made = PiecewiseLinear(bins_of(rating, 4), 3, activation=True)
-    assert rec_learner(rating, TabM, bins=made).model.numbers is made
-    assert rec_learner(rating, TabularNet).model.layers[0][0].out_features == 200
 
 
 NUMBERS = torch.randn(10, 1)

@@ -1,6 +1,5 @@
 """Optimizers as a Learner has them, and their hyper-parameters by fastai's names."""
 
-import copy
 import warnings
 from functools import partial
 
@@ -18,32 +17,6 @@ from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, sca
 from fastrec.optim.wrapper import GroupHypers
 
 DEVICE = resolve_device()
-
-
-@pytest.mark.parametrize("fused_are_told", [True, False])
-def test_fused_tables_train_as_separate_ones(fused_are_told):
-    torch.manual_seed(0)
-    sizes = [(9, 4), (30, 4), (6, 8), (12, 4)]
-    fused = EmbeddingTables(sizes).to(DEVICE)
-    for i, (scale, size) in enumerate(zip([1, 10, 3, 0.1], sizes, strict=True)):
-        fused.load_table(str(i), torch.randn(size) * scale)
-    tables = [fused.table(str(i)) for i in range(4)]
-    separate = nn.ModuleList(nn.Embedding.from_pretrained(t.detach().clone(), False) for t in tables)
-    separate.forward = lambda ids: torch.cat([t(ids[:, i]) for i, t in enumerate(separate)], 1)
-    head = nn.Linear(20, 1, device=DEVICE)
-    if not fused_are_told:
-        for p in fused.parameters():
-            del p.segments
-    nets = [nn.Sequential(fused, head), nn.Sequential(separate, copy.deepcopy(head))]
-    opts = [Lamb(net.parameters(), lr=0.05, weight_decay=0.1) for net in nets]
-    for _ in range(8):
-        ids = torch.stack([torch.randint(0, n, (64,), device=DEVICE) for n, _ in sizes], 1)
-        for net, opt in zip(nets, opts, strict=True):
-            opt.zero_grad()
-            ((net(ids) - 1) ** 2).mean().backward()
-            opt.step()
-    same = [torch.allclose(fused.table(str(i)), e.weight, rtol=1e-5, atol=1e-6) for i, e in enumerate(separate)]
-    assert all(same) == fused_are_told
 
 
 def small_net():
@@ -68,18 +41,14 @@ def marked(net, opt):
     return opt
 
 
-def scheduled(opt, k):
-    opt.set_hyper("lr", np.array([0.01 * (k + 1)]))  # as fit_one_cycle does
-    opt.set_hyper("mom", 0.95 - 0.02 * k)
-
-
 def test_adamw_takes_the_steps_of_fastais_adam():
     nets = [small_net(), small_net()]
     makers = [partial(fastai_optim.Adam, wd=0.3), partial(adamw, wd=0.3)]
     opts = [marked(net, make(list(net.parameters()), lr=0.01)) for net, make in zip(nets, makers, strict=True)]
     for k in range(6):
         for net, opt in zip(nets, opts, strict=True):
-            scheduled(opt, k)
+            opt.set_hyper("lr", np.array([0.01 * (k + 1)]))  # as fit_one_cycle does
+            opt.set_hyper("mom", 0.95 - 0.02 * k)
             train(net, opt, 1, seed=k)
     for (name, a), b in zip(nets[0].named_parameters(), nets[1].parameters(), strict=True):
         if name != "0.bias":  # before a batch norm its gradient is rounding noise, which Adam blows up
@@ -196,32 +165,6 @@ def test_learning_rates_and_momentum_scale_with_the_batch():
     assert scale_moms(0.9, 512, 1024) == pytest.approx(0.95)
     with pytest.raises(DataError, match="batch sizes 0 and 4"):
         scale_moms(0.9, 0, 4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_adamw_steps_as_torchs_and_either_goes_on_from_the_others_state(frozen, dtype):
-    torch.manual_seed(0)
-    shapes = [(5, 3), (4,), (2, 2, 2)]
-    start = [torch.randn(s, dtype=dtype) for s in shapes]
-    ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
-    settings = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2}
-    a, b = AdamW(ours, **settings), torch.optim.AdamW(theirs, fused=True, **settings)
-    for step in range(6):
-        if step == 3:  # exchange their states
-            states = a.state_dict(), b.state_dict()
-            a, b = AdamW(ours, **settings), torch.optim.AdamW(theirs, fused=True, **settings)
-            a.load_state_dict(states[1])
-            b.load_state_dict(states[0])
-        for p, q in zip(ours, theirs, strict=True):
-            p.grad = torch.randn_like(p)
-            q.grad = p.grad.clone()
-        if frozen:
-            ours[1].grad = theirs[1].grad = None
-        a.step()
-        b.step()
-    for p, q in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
 
 
 # ---- hyper-parameters by fastai's names write through to the torch optimizer

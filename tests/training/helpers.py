@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import fastai.callback.progress
 import fastai.callback.schedule  # noqa: F401  (both give Learner its no_bar and fit_one_cycle)
+import numpy as np
+import pandas as pd
 from fastai.callback.core import Callback
+
+
+def clicks(n):
+    """Two columns of categories, two of numbers, what was clicked, and sessions of five rows."""
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"c": rng.integers(0, 20, n), "d": rng.integers(0, 9, n), "x": rng.normal(size=n)})
+    df["z"] = rng.normal(size=n)
+    df["y"] = (df.x + (df.c % 3) + rng.normal(size=n) > 1).astype(np.float32)
+    return df.assign(session=np.arange(n) // 5)
 
 
 def quiet_fit(learn, epochs=2, lr=1e-2, *, by="fit_one_cycle", **options):

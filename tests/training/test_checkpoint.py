@@ -1,13 +1,9 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from fastai.callback.core import Callback
@@ -21,26 +17,21 @@ from fastai.tabular.core import TabularPandas
 from fastai.tabular.learner import tabular_learner
 from fastai.torch_core import set_seed
 from torch import nn
+from torch.optim import SGD, RMSprop
 
-from fastrec.errors import DataError, DataWarning, MissingFileError
+from fastrec.errors import DataError, MissingFileError
 from fastrec.losses import BCE
 from fastrec.models import TabularNet
 from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, TabularFrame, TabularLoader
 from fastrec.training import Checkpoint, load_checkpoint, rec_learner
-from tests.fresh import start
-from tests.training.helpers import Kill, Killed, quiet_fit
+from tests.training.helpers import Kill, Killed, clicks, quiet_fit
 
 ROWS, TRAIN, BS, EPOCHS = 420, 330, 50, 3
 BATCHES = TRAIN // BS  # 6 in an epoch; the last, smaller one is dropped
 
 
-def frame():
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame({"c": rng.integers(0, 20, ROWS), "d": rng.integers(0, 9, ROWS), "x": rng.normal(size=ROWS)})
-    df["y"] = (df.x + (df.c % 3) + rng.normal(size=ROWS) > 1).astype(np.float32)
-    df["session"] = np.arange(ROWS) // 4
-    return df
+frame = partial(clicks, ROWS)
 
 
 def learner(tmp_path, opt_func=adamw, df=None, bs=BS, model=TabularNet, layers=(12,), ps=0.3, grouped=False, **options):
@@ -113,10 +104,24 @@ def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, place):
     check_resumes(partial(learner, tmp_path), tmp_path / "ck", [Kill(*place)])
 
 
+class Counting(SGD):
+    """Its state has whole numbers that float32 does not hold."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    begin = torch.full((len(p),), 2**24, dtype=torch.int64, device=p.device)
+                    seen = self.state[p].setdefault("seen", begin)
+                    seen += 1
+                    p.data += 1e-3 * (seen % 5).view(-1, *[1] * (p.ndim - 1))
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     "opt_func",
-    [lamb, Adam, ranger, partial(OptimWrapper, opt=torch.optim.SGD), torch.optim.RMSprop, partial(adamw, wd=0.1)],
-    ids=["lamb", "fastai Adam", "ranger", "wrapped SGD", "RMSprop", "adamw"],
+    [lamb, Adam, ranger, partial(OptimWrapper, opt=SGD), RMSprop, partial(adamw, wd=0.1), Counting],
+    ids=["lamb", "fastai Adam", "ranger", "wrapped SGD", "RMSprop", "adamw", "whole numbers"],
 )
 def test_with_every_kind_of_optimizer(tmp_path, opt_func):
     make = partial(learner, tmp_path, opt_func)
@@ -211,22 +216,6 @@ def test_a_stream_of_other_rows_or_settings_is_refused(tmp_path):
     resumed = state(fit(streamed(tmp_path / "elsewhere"), [Checkpoint(folder, every=1)]))  # the same file, elsewhere
     set_seed(1)
     assert_same(resumed, state(fit(streamed(tmp_path / "whole"))))
-
-
-def test_a_cached_stream_goes_on_and_another_configuration_is_refused(tmp_path):
-    folder, cache = tmp_path / "ck", tmp_path / "cache"
-    set_seed(1)
-    with pytest.raises(Killed):
-        fit(streamed(tmp_path / "a", cache=cache), [Checkpoint(folder, every=1), Kill(4)])
-    with pytest.warns(DataWarning, match="caches of other"):
-        other = streamed(tmp_path / "a", cache=cache, procs=(Categorify,))
-    with pytest.raises(DataError, match="data: procs was"):
-        fit(other, [Checkpoint(folder, every=1)])
-    with pytest.warns(DataWarning, match="caches of other"):  # the file was written again
-        resumed = streamed(tmp_path / "a", cache=cache)
-    resumed = state(fit(resumed, [Checkpoint(folder, every=1)]))
-    set_seed(1)
-    assert_same(resumed, state(fit(streamed(tmp_path / "b", cache=tmp_path / "another cache"))))
 
 
 def test_skipped_batches_are_not_gathered(tmp_path, monkeypatch):
@@ -339,24 +328,6 @@ def test_neither_prediction_nor_a_search_of_rates_touches_it(tmp_path):
         assert torch.equal(learn.get_preds()[0], wanted)
 
 
-class Counting(torch.optim.SGD):
-    """Its state has whole numbers that float32 does not hold."""
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    begin = torch.full((len(p),), 2**24, dtype=torch.int64, device=p.device)
-                    seen = self.state[p].setdefault("seen", begin)
-                    seen += 1
-                    p.data += 1e-3 * (seen % 5).view(-1, *[1] * (p.ndim - 1))
-        return super().step(closure)
-
-
-def test_whole_numbers_in_an_optimizers_state(tmp_path):
-    check_resumes(partial(learner, tmp_path, Counting), tmp_path / "ck", [Kill(5)], epochs=2)
-
-
 def test_a_callback_of_ones_own_names_what_changes(tmp_path):
     class Drift(Callback):
         checkpointed = ("total",)
@@ -369,42 +340,3 @@ def test_a_callback_of_ones_own_names_what_changes(tmp_path):
             self.learn.loss_grad = self.learn.loss_grad * (1 + self.total)
 
     check_resumes(partial(learner, tmp_path), tmp_path / "ck", [Kill(5)], cbs=lambda: [Drift()])
-
-
-CHILD = """
-import sys, time
-from pathlib import Path
-import tests.conftest  # the device of FASTREC_DEVICE, where that is the stand-in
-sys.path.insert(0, sys.argv[1])
-from fastai.callback.core import Callback
-from fastai.torch_core import set_seed
-from test_checkpoint import BS, Checkpoint, fit, learner
-
-class Slow(Callback):
-    def after_batch(self):
-        time.sleep(0.02)
-
-set_seed(1)
-fit(learner(Path(sys.argv[2])), [Checkpoint(sys.argv[3], every=1), Slow()])
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
-def test_a_process_that_is_killed_outright(tmp_path, set_threads):
-    set_threads(1)  # as the child has: another number of threads adds up in another order
-    folder, here = tmp_path / "ck", Path(__file__).parent
-    with start(CHILD, here, tmp_path, folder) as child:
-        try:
-            end = time.monotonic() + 120
-            while not (folder / "last-000009").exists():
-                assert child.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.01)
-        finally:
-            child.kill()
-    set_seed(1)
-    whole = state(fit(learner(tmp_path)))
-    set_seed(77)
-    assert not any(p.name == "last-000020" for p in folder.iterdir())
-    assert_same(whole, state(fit(learner(tmp_path), [Checkpoint(folder, every=1)])))
-    assert len(list(folder.iterdir())) == 1  # what was half written is gone

@@ -5,13 +5,11 @@ import subprocess
 import sys
 from functools import partial
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
-from fastai.learner import Learner, load_learner
+from fastai.learner import Learner
 from fastai.torch_core import set_seed
 from torch import nn
 
@@ -22,7 +20,7 @@ from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import BF16Autocast, rec_learner
 from fastrec.training import acceleration as amp
 from fastrec.training.acceleration import mixed_precision
-from tests.training.helpers import Kill, Killed, quiet_fit
+from tests.training.helpers import Kill, Killed, clicks, quiet_fit
 
 N = 900
 
@@ -33,18 +31,11 @@ def allowed(monkeypatch):
     monkeypatch.setattr(amp, "_cpu_is_fast", lambda: True)
 
 
-def loaders(folder):
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame({"c": rng.integers(0, 30, N), "x": rng.normal(size=N), "z": rng.normal(size=N)})
-    df["y"] = (df.x + (df.c % 3 == 0) + 0.3 * rng.normal(size=N) > 0.5).astype(np.float32)
-    splits = (range(700), range(700, N))
-    to = TabularFrame(df, [Categorify, Normalize], ["c"], ["x", "z"], "y", splits=splits)
-    return to.dataloaders(bs=64, path=folder, seed=3)
-
-
 @pytest.fixture
 def dls(tmp_path):
-    return loaders(tmp_path)
+    splits = (range(700), range(700, N))
+    to = TabularFrame(clicks(N), [Categorify, Normalize], ["c"], ["x", "z"], "y", splits=splits)
+    return to.dataloaders(bs=64, path=tmp_path, seed=3)
 
 
 def make(dls, seed=0, **options):
@@ -128,16 +119,6 @@ def test_autocast_is_off_after_an_interruption(dls, event):
     with pytest.raises((Killed, RuntimeError)):
         fit(learn)
     assert not torch.is_autocast_enabled(dls.device.type)
-
-
-def test_export_and_load(dls, tmp_path):
-    learn = fit(make(dls, amp="bf16"))
-    with learn.no_bar():
-        wanted = learn.get_preds()[0]
-    learn.export()
-    loaded = load_learner(tmp_path / "export.pkl", cpu=dls.device.type == "cpu")
-    with loaded.no_bar():
-        assert torch.equal(loaded.get_preds(dl=dls.valid)[0], wanted)
 
 
 def test_kinds_and_devices():

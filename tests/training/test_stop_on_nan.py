@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from fastai.callback.core import Callback
-from fastai.callback.training import GradientAccumulation
 from fastai.data.block import RegressionBlock
 from fastai.tabular.core import TabularPandas
 from fastai.tabular.learner import tabular_learner
@@ -20,33 +19,25 @@ from torch import nn
 from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.models import DeepFM, TabularNet, embedding_sizes
-from fastrec.optim import adamw, lamb
 from fastrec.tabular import Categorify, Normalize, TabularFrame
 from fastrec.training import Checkpoint, RowMixUp, StopOnNaN, SwapNoise, pretrain_denoising, rec_learner
 from fastrec.training.noise import swapped
+from tests.training.helpers import clicks
 from tests.training.helpers import quiet_fit as fit
 
 N, TRAIN, BS = 300, 240, 40
 BATCHES = TRAIN // BS
 
 
-def frame():
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame({"c": rng.integers(0, 9, N), "x": rng.normal(size=N), "z": rng.normal(size=N)})
-    df["y"] = (df.x > 0).astype(np.float32)
-    df["session"] = np.arange(N) // 5
-    return df
-
-
-def loaders(df, tmp_path, y="y", **options):
-    splits = (range(N - TRAIN, N), range(N - TRAIN))  # so that a row's number here is not its number there
-    to = TabularFrame(df, [Categorify], ["c"], ["x", "z"], y, splits=splits, y_block=RegressionBlock(), **options)
-    return to.dataloaders(bs=BS, path=tmp_path, seed=1)
+frame = partial(clicks, N)
 
 
 def make(df, tmp_path, y="y", loss=None, **options):
     set_seed(0)
-    return rec_learner(loaders(df, tmp_path, y), layers=[8], loss_func=loss or BCE(), n_out=1, bn_cont=False, **options)
+    splits = (range(N - TRAIN, N), range(N - TRAIN))  # so that a row's number here is not its number there
+    to = TabularFrame(df, [Categorify], ["c"], ["x", "z"], y, splits=splits, y_block=RegressionBlock())
+    dls = to.dataloaders(bs=BS, path=tmp_path, seed=1)
+    return rec_learner(dls, layers=[8], loss_func=loss or BCE(), n_out=1, bn_cont=False, **options)
 
 
 class At(Callback):
@@ -344,42 +335,3 @@ def test_settings_and_nets_that_cannot_be_are_refused():
     ):
         with pytest.raises(DataError, match=match):
             call()
-
-
-# fastai's GradientAccumulation over this library's loader, optimizers and losses
-
-
-CUT, BIG = 480, 120
-ROWS = CUT + 40
-
-
-def accumulation_trained(tmp_path, bs, opt_func, cbs=(), shuffle=True, amp=None, **options):
-    rng = np.random.default_rng(0)
-    df = pd.DataFrame({"c": rng.integers(0, 40, ROWS), "x": rng.normal(size=ROWS)})
-    df["y"] = (df.x + df.c % 2 > 0.5).astype(np.float32)
-    to = TabularFrame(df, [Categorify], ["c"], ["x"], "y", splits=(range(CUT), range(CUT, ROWS)))
-    dls = to.dataloaders(bs=bs, path=tmp_path, seed=5, shuffle=shuffle)
-    set_seed(0)
-    net = {"layers": [8], "use_bn": False, "bn_cont": False}
-    learn = rec_learner(dls, opt_func=opt_func, loss_func=BCE(), cbs=[*cbs], amp=amp, **net, **options)
-    return fit(learn, 3, 1e-2, by="fit")
-
-
-@pytest.mark.parametrize(
-    ("parts", "opt_func", "options"),
-    [
-        (2, adamw, {}),
-        (8, adamw, {}),
-        (3, partial(adamw, wd=0.1), {}),
-        (3, lamb, {}),
-        (3, adamw, {"grads": "rows", "emb_szs": [(20_000, 4)]}),
-    ],
-    ids=["halves", "eighths", "decay", "lamb", "rows"],
-)
-def test_small_batches_added_up_are_the_large_batch(tmp_path, parts, opt_func, options):
-    one = accumulation_trained(tmp_path, BIG, opt_func, **options)
-    many = accumulation_trained(tmp_path, BIG // parts, opt_func, [GradientAccumulation(BIG)], **options)
-    alone = accumulation_trained(tmp_path, BIG // parts, opt_func, **options)
-    for name, weight in one.model.state_dict().items():
-        assert torch.allclose(many.model.state_dict()[name], weight, atol=1e-6, rtol=1e-5), name
-    assert any(not torch.allclose(alone.model.state_dict()[k], v, atol=1e-3) for k, v in one.model.state_dict().items())

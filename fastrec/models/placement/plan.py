@@ -18,7 +18,7 @@ from fastrec._core import limits
 from fastrec._core.device import resolve_device
 from fastrec._core.memory import shown_bytes
 from fastrec.errors import DataError, DeviceMemoryError
-from fastrec.models.embedding_layout import KINDS, TableSlice, check_sizes, lay_out, padded
+from fastrec.models.embedding_layout import TableSlice, check_sizes, kind_of, lay_out, padded
 from fastrec.models.placement.row_cache import RowCache
 from fastrec.models.placement.row_store import RowStore, ShardedRows
 
@@ -90,9 +90,6 @@ class Embeddings:
             device, or a twentieth of ``'cached'`` ones if that is more.
         folder: keep rows off the device in memory-mapped files here, which are removed with the model; None: in memory.
         tables: column → placement, if it is not ``placement``.
-
-    Raises:
-        DataError: another placement, or a limit below 1.
     """
 
     placement: Placement = "auto"
@@ -123,9 +120,9 @@ def as_embeddings(given: object) -> Embeddings | None:
     raise DataError(f"placement={given!r} is no placement", remedy="Give a name, Embeddings(…) or a plan")
 
 
-def bytes_per_row(width: int, *, trained: bool = True) -> int:
-    """Return the bytes of a row in float32; in training up to both running means of AdamW or LAMB and the step."""
-    return 4 * (3 * width + 1) if trained else 4 * width
+def bytes_per_row(width: int) -> int:
+    """Return the bytes of a row in training, in float32: the weights, both running means of AdamW or LAMB, the step."""
+    return 4 * (3 * width + 1)
 
 
 def limited(asked: Embeddings) -> Embeddings:
@@ -301,7 +298,6 @@ def plan_embeddings(
         The plan, for a model's ``placement=``.
 
     Raises:
-        DataError: a size below 1, a negative skew, or a column without a width.
         DeviceMemoryError: the limit cannot be kept.
     """
     wide = {n: widths.get(n, 0) if isinstance(widths, Mapping) else widths for n in cards}
@@ -309,7 +305,7 @@ def plan_embeddings(
     if skew < 0 or batch_size < 1 or not cards:
         raise DataError(f"a plan of {len(cards)} tables, skew {skew}, batches of {batch_size}", remedy="Give skew ≥ 0")
     asked = limited(Embeddings(placement, device_bytes, folder))
-    sizes = {n: (rows, padded(wide[n]) if pad else wide[n]) for n, rows in cards.items()}
+    sizes = {n: (rows, padded(wide[n], pad=pad)) for n, rows in cards.items()}
     kinds = table_kinds(asked, sizes)
     groups: dict[str, list[str]] = {}
     for s in lay_out([*sizes.values()], [*sizes], grads="rows", kinds=kinds):
@@ -366,7 +362,7 @@ def _bandwidth(width: int, folder: str | Path | None) -> float:
 
 def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[str, RowCache | ShardedRows]:
     """Make the holders of each group of tables that is not on the device."""
-    groups = {s.group: (_kind(s.group), s.stop, s.width) for s in slices if _kind(s.group)}  # the last slice ends it
+    groups = {s.group: (kind, s.stop, s.width) for s in slices if (kind := kind_of(s.group))}  # the last slice ends it
     if not groups:
         return {}
     off = {g: group for g, group in groups.items() if group[0] != "sharded"}
@@ -379,7 +375,3 @@ def make_placed(asked: Embeddings | None, slices: Sequence[TableSlice]) -> dict[
         g: ShardedRows(rows, width) if g not in off else RowCache(RowStore(rows, width, asked.folder), slots[g])
         for g, (_, rows, width) in groups.items()
     }
-
-
-def _kind(group: str) -> str | None:
-    return next((kind for kind in KINDS if group.endswith(f"_{kind}_rows")), None)

@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from fastrec._core import limits
 from fastrec._core.memory import naming_out_of_memory, shown_bytes
 from fastrec.errors import DataError, MissingFileError, WriteError
-from fastrec.models.embedding_layout import KINDS, TableSlice, lay_out
+from fastrec.models.embedding_layout import KINDS, TableSlice, kind_of, lay_out
+
+
+def fade(values: Mapping[str, Tensor], steps: Tensor, betas: tuple[float, float]) -> None:
+    """Let the running means of rows fade in place by β for each of ``steps`` ``[n, 1]`` without a gradient."""
+    for name, beta in zip(("exp_avg", "exp_avg_sq"), betas, strict=True):
+        if name in values:
+            values[name].mul_(torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype))
 
 
 class RowStore:
@@ -79,9 +86,7 @@ class RowStore:
             if float(self.decays[step]):
                 since = self.decays.index_select(0, last.clamp(max=step).long())
                 values["weight"].mul_((self.decays[step] - since).exp_().unsqueeze_(1))
-            for name, beta in (("exp_avg_sq", betas[1]), ("exp_avg", betas[0])):
-                if name in values:
-                    values[name].mul_(torch.pow(beta, left_out) if beta else (left_out == 0).float())
+            fade(values, left_out, betas)
             last.clamp_(min=step)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,10 +159,7 @@ class ShardedRows:
         self.weight, weight.placed = weight, self
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks; all ranks must call equally often.
-
-        The gradient of each rank's rows is row-sparse.
-        """
+        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks; all ranks must call equally often."""
         return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
 
     def owner(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,18 +245,15 @@ def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None)
 
 def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
     """Return the places of tables, as saved beside weights: uint8 ``[tables]``."""
-    found = [next((i for i, kind in enumerate(KINDS) if s.group.endswith(f"_{kind}_rows")), 255) for s in slices]
-    return torch.tensor(found, dtype=torch.uint8)
+    kinds = [kind_of(s.group) for s in slices]
+    return torch.tensor([255 if k is None else KINDS.index(k) for k in kinds], dtype=torch.uint8)
 
 
 def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
-    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's own rows.
-
-    ``share``: this rank and the number of ranks.
-    """
+    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's own rows."""
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     # rows of one rank fit no other layout: only the same rank of as many can take them
-    if codes is not None and (codes == _SHARDED).any():
+    if codes is not None and (codes == KINDS.index("sharded")).any():
         same = share is not None and was is not None and torch.equal(was.cpu(), share)
         if not same or not torch.equal(codes.cpu(), kind_codes(slices)):
             remedy = "Make the model with the same placement, or save what embeds.table(name) gives on all ranks"
@@ -282,6 +281,3 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
             tables = [t.cpu() for t in tables]
         saved[f"{prefix}weights.{group}"] = tables[0] if len(tables) == 1 else torch.cat(tables)
     return False
-
-
-_SHARDED = KINDS.index("sharded")
