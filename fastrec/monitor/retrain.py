@@ -52,16 +52,12 @@ class Newest:
 
 @dataclass
 class Past:
-    """All rows, before a window cuts them, and which of them are known when a period begins.
-
-    ``codes`` (int64 ``[n]``) number the periods. Rows are known if more than ``gap``, in ``ticks``, before the period's
-    first.
-    """
+    """All rows, before a window cuts them, and which of them are known when a period begins."""
 
     rows: Table
-    codes: np.ndarray
-    ticks: np.ndarray | None = None
-    gap: float = 0
+    codes: np.ndarray  # numbers of the periods, int64 ``[n]``
+    ticks: np.ndarray | None = None  # times of the rows
+    gap: float = 0  # rows are known if they are more than this, in ticks, before the period's first
 
     def before(self, period: int) -> Table:
         """Return the rows known when a period begins."""
@@ -90,10 +86,7 @@ def together(
     window: int | None,
     device: DeviceLike = "auto",
 ) -> Newest:
-    """Read new rows, append them to the run's, and cut the folds, with arguments of ``retrain``.
-
-    A folder's ``test`` is predicted.
-    """
+    """Read new rows, append them to the run's, and cut the folds; a folder's ``test`` is predicted."""
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
     file, train, tables, test = _read(saved, data, where)
@@ -327,8 +320,7 @@ def retrain(
     with stages.stage("gate"):
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     began = _began(out, recipe) if warm else {}
-    about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
-    write_json(out / "gate.json", about)
+    write_json(out / "gate.json", {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began})
     events = {**newest.found.tables, "train": newest.past.rows}
     version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust, events)
     return Retrained(out, verdict, version, began)
@@ -457,8 +449,7 @@ def _enter(
         registry.keep(why=f"{out.name}: {other}", about=about)
         remedy = "Retrain the registry itself, or promote the new run (fastrec promote)"
         raise DataError(f"{other}: it was compared with {serving.name}", file=registry.folder, remedy=remedy)
-    wanted = (current is not None and current.export is not None) if export is None else export
-    if not wanted:
+    if not ((current is not None and current.export is not None) if export is None else export):
         return registry.promote(out, why=why, about=about).number
     from fastrec.serve.export import export_run
 

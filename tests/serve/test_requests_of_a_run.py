@@ -159,6 +159,7 @@ def body_of(app, path):
 
 
 def test_the_page_and_openapi_say_which_columns_there_are(app):
+    assert {r.path for r in app.routes} >= get(app, "/openapi.json").json()["paths"].keys()
     for path in ("/v1/score", "/v1/rank"):
         row = body_of(app, path)["schema"]["properties"]["rows"]["items"]["properties"]
         assert {n: s["type"] for n, s in row.items() if "type" in s} == TYPES

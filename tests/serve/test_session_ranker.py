@@ -161,7 +161,7 @@ def test_a_server_takes_lists_of_events(folder):
     pytest.importorskip("starlette")
     pytest.importorskip("orjson")
     from fastrec.serve import Scorer, make_app
-    from fastrec.serve.server.bodies import columns_of_lists, columns_of_table
+    from fastrec.serve.server.bodies import Body
     from tests.serve.server.calls import post
     from tests.serve.server.test_v1 import ARROW, stream
 
@@ -188,12 +188,9 @@ def test_a_server_takes_lists_of_events(folder):
         assert ranked.json()["positions"] == np.argsort(-wanted[one.to_numpy()], kind="stable").tolist()
     finally:
         app.state.service.close()
-    for read, others in (
-        (columns_of_table, pa.table(sent).slice(7)),
-        (columns_of_lists, {n: v[7:] for n, v in sent.items()}),
-    ):
-        first = columns_of_lists(scorer.spec, {n: v[:7] for n, v in sent.items()}, max_rows=99)
-        both = scorer.score_all([first, read(scorer.spec, others, max_rows=99)])
+    first = Body("columns", {n: v[:7] for n, v in sent.items()}, {})
+    for rest in (Body("table", pa.table(sent).slice(7), {}), Body("columns", {n: v[7:] for n, v in sent.items()}, {})):
+        both = scorer.score_all([body.columns(scorer.spec, 99) for body in (first, rest)])
         np.testing.assert_allclose(np.concatenate([b[0] for b in both]), wanted, atol=1e-5)
 
 

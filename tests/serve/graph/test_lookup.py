@@ -78,7 +78,7 @@ def test_count_below(right, sizes):
     rows = np.r_[rows, np.repeat([[np.nan], [np.inf], [-np.inf]], len(sizes), 1)]
     graph = Graph()
     columns = [graph.input(f"x{i}", np.float64) for i in range(len(sizes))]
-    given = torch.stack([GraphTensor(graph, c, torch.empty(N, dtype=torch.float64, device="meta")) for c in columns], 1)
+    given = torch.stack([GraphTensor.of(graph, c, torch.float64) for c in columns], 1)
     counts = count_below(given, [torch.tensor(e) for e in edges], right=right)
     graph.output("counts", value_of(graph, counts, torch.int64), np.int64, len(sizes))
     session = ort.InferenceSession(graph.model().SerializeToString())
@@ -120,7 +120,7 @@ def test_composed_functions_are_torchs(name, dtype):
     values = torch.tensor(FRACTIONS if dtype.is_floating_point else WHOLE, dtype=dtype)
     wanted, graph = FUNCTIONS[name](values), Graph()
     given = graph.input("x", values.numpy().dtype)
-    made = FUNCTIONS[name](GraphTensor(graph, given, torch.empty(N, dtype=dtype, device="meta")))
+    made = FUNCTIONS[name](GraphTensor.of(graph, given, dtype))
     assert made.dtype == wanted.dtype
     graph.output("y", value_of(graph, made, torch.float64), np.float64)
     (found,) = ort.InferenceSession(graph.model().SerializeToString()).run(None, {"x": values.numpy()})

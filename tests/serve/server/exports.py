@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
+from fastrec.features import FeatureSet, History
+from fastrec.serve import write_online_state
 from fastrec.serve.graph.features import GraphGroups
-from fastrec.serve.onnx_builder import Graph, GraphTensor, N
+from fastrec.serve.onnx_builder import Graph, GraphTensor
 
 DTYPES = {"string": object, "int64": np.int64, "float64": np.float64, "float32": np.float32, "bool": bool}
 INT_MISSING = -(2**63)
@@ -128,7 +131,7 @@ def toy(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str)
     names = {i["name"]: graph.input(i["name"], DTYPES[i["type"]]) for i in inputs}
 
     def tensor(value: str, dtype: torch.dtype) -> Any:
-        return GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta"))
+        return GraphTensor.of(graph, value, dtype)
 
     def looked_up(name: str, known: dict[Any, float], dtype: Any) -> Any:
         codes = np.array([*known.values()], np.int64)
@@ -159,3 +162,24 @@ def toy(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str)
     score = torch.stack([1 - score, score], 1) if task == "multiclass" else score
     graph.output("score", score.value, np.float64, 2 if task == "multiclass" else None)
     return graph
+
+
+COUNT = "seen_count"
+
+
+def with_events(folder: Path, *, weights: int = 0) -> Path:
+    """The toy whose score has a thousandth of the number of a user's earlier events more."""
+    at = {"unit": "us", "zone": None}
+    log = {"user": {"type": "int64"}, "at": {"type": "int64", "time": at}}
+    tables = {"tables": {"log": {"columns": log}}, "history": False}
+    write_export(folder, weights=weights, extra=[COUNT], made=COUNT, events=tables)
+    events = pd.DataFrame({"user": [7, 7, 2**53 + 1], "at": pd.to_datetime(["2026-01-01"] * 3).astype("M8[us]")})
+    features = FeatureSet([History("user", order="at", table="log", stats="count", name="seen")])
+    features.fit(events, tables={"log": events})
+    features.save(folder / "features")
+    write_online_state(folder / "events", features, {"log": events})
+    return folder
+
+
+def event(user: int) -> dict[str, Any]:
+    return {"user": user, "at": "2026-01-02T00:00:00"}

@@ -24,7 +24,7 @@ from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.registry import Registry
 from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity
-from fastrec.sequences import CoVisitation, GoalNet, NextItemNet, PopularItems, SessionFrame, prefixes
+from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame, prefixes
 from fastrec.serve import Canary, Limits, NextItemGraph, export_next_items, make_app
 from fastrec.serve.server.recommend import open_model
 from fastrec.stacking import Stack
@@ -32,6 +32,7 @@ from fastrec.table import Table
 from tests.serve.server.calls import get, post, post_soon, refused, serve
 from tests.serve.server.test_fuzz import TREES, fuzz, held
 from tests.serve.server.test_v1 import ARROW, stream
+from tests.serve.test_next_items import kinds  # noqa: F401 - a fixture
 
 # some sessions hold no item that the model knows
 pytestmark = pytest.mark.filterwarnings("ignore:no item of")
@@ -129,64 +130,45 @@ def test_a_run_and_its_export_answer_as_they_do_in_python(served, folders):
         assert asked(served[kind_], {"items": [float(2**40)]})["ids"] == asked(served[kind_], {"items": []})["ids"]
 
 
-class Kinds(NextItemCompetition):
-    """Events with their times, kinds and prices."""
-
-    name, k, minutes, items, session, order = "Kinds", 4, 2.0, "item", "s", ("at",)
-
-    def models(self, *, bs):
-        return {"net": GoalNet(["click", "buy"], width=8, epochs=1, max_len=6, options={"bias": "time"})}
-
-    def read(self, data, rows):
-        train, test = (pd.read_parquet(data / f"{n}.parquet") for n in ("train", "test"))
-        train = SessionFrame(train, item="item", session="s", order=["at"], features=["type", "price"])
-        return train, train.new(test)
-
-
-def test_a_net_with_times_and_kinds_is_served_with_them(tmp_path):
-    log = pd.DataFrame(
-        [(s, i, n) for s, own in enumerate(walks(60)) for n, i in enumerate(own)], columns=["s", "item", "n"]
-    )
-    log["type"], log["price"] = np.where(log["n"] % 2, "buy", "click"), log["s"] / 9
-    log["at"] = 1.7e9 + 7.0 ** (log["s"] % 9) * log.pop("n")
-    for name in ("train", "test"):
-        log.to_parquet(tmp_path / f"{name}.parquet")
-    run = run_competition(Kinds(), tmp_path, tmp_path / "run")
-    saved = SavedNextItems(run)
-    net = saved.blend.models["net"].model
+def test_a_net_with_times_and_kinds_is_served_with_them(kinds, tmp_path):  # noqa: F811
+    saved = SavedNextItems(kinds)
     with torch.no_grad():  # after one epoch they are next to nothing
-        torch.nn.init.normal_(net.input.readers[0].weight[1:])
-        torch.nn.init.normal_(net.bias.tables["time"].weight)
-    saved.blend.save(run / "models" / "blend")
-    frame = saved.read(tmp_path / "test.parquet")
-    items, scores = saved.recommend(frame)
-    names = {"item": "items", "at": "times", "type": "type", "price": "price"}
+        for model in saved.blend.models.values():
+            torch.nn.init.normal_(model.model.input.readers[0].weight[1:])
+            torch.nn.init.normal_(model.model.bias.tables["time"].weight)
+    saved.blend.save(kinds / "models" / "blend")
+    frame, log = saved.read(kinds.parent / "test.parquet"), pd.read_parquet(kinds.parent / "test.parquet")
+    log["at"] = (log["at"] - pd.Timestamp(0)) / pd.Timedelta("1s")
+    names = {"item": "items", "at": "times", "type": "type", "shop": "shop", "price": "price"}
     own = [{to: s[n].tolist() for n, to in names.items()} for _, s in log.groupby("s", sort=False)]
-    table = pa.table({n: [s[n] for s in own] for n in own[0]})
-    for folder in (run, export_next_items(run, tmp_path / "net").folder):
+    at = max(range(len(own)), key=lambda i: len(own[i]["items"]))
+    table, long = pa.table({n: [s[n] for s in own] for n in own[0]}), own[at]
+    export = export_next_items(kinds, tmp_path / "net", model="clicks").folder
+    alone = saved.blend.models["clicks"].recommend(frame, 7)
+    for folder, (items, scores) in ((kinds, saved.recommend(frame)), (export, alone)):
         app = serve(folder)
         said = asked(app, {"sessions": own})["sessions"]
         assert [s["ids"] for s in said] == [frame.decode(row).to_pylist() for row in items]
         np.testing.assert_allclose([s["scores"] for s in said], scores.numpy(), atol=1e-5)
         assert asked(app, stream(table), headers=ARROW)["sessions"] == said
-        np.testing.assert_allclose(asked(app, own[5])["scores"], said[5]["scores"], atol=1e-5)
-        one = {**own[5], "type": [None] * len(own[5]["items"])}
-        none, slow = asked(app, one), asked(app, {**own[5], "times": [30 * t for t in own[5]["times"]]})
+        np.testing.assert_allclose(asked(app, long)["scores"], said[at]["scores"], atol=1e-5)
+        one = {**long, "type": [None] * len(long["items"])}
+        none, slow = asked(app, one), asked(app, {**long, "times": [30 * t for t in long["times"]]})
         assert none == asked(app, {**one, "type": ["no"] * len(one["items"])})
         for other in (none, slow):
-            assert np.abs(np.subtract(other["scores"], said[5]["scores"])).max() > 1e-3
-        assert len(asked(app, {name: [] for name in own[5]})["ids"]) == 4
+            assert np.abs(np.subtract(other["scores"], said[at]["scores"])).max() > 1e-3
+        assert len(asked(app, {name: [] for name in long})["ids"]) == 7
         schema = get(app, "/openapi.json").json()["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]
         assert set(schema["schema"]["oneOf"][0]["required"]) == set(names.values())
         assert post(app, PATH, schema["example"]).status == 200
-        short = {n: v[:1] for n, v in own[5].items()}
+        short = {n: v[:1] for n, v in long.items()}
         for body, says, where in (
             ({n: v for n, v in short.items() if n != "times"}, "1 items and 0 times", {"column": "times"}),
             ({**short, "times": [2, 3]}, "1 items and 2 times", {}),
             ({**short, "times": ["now"]}, "", {"row": 0}),
             ({"sessions": [], "times": []}, "times stands beside", {}),
             ({n: v for n, v in short.items() if n != "type"}, "1 items and 0 values", {"column": "type"}),
-            ({**own[5], "price": [1.0]}, "1 values", {"column": "price"}),
+            ({**long, "price": [1.0]}, "1 values", {"column": "price"}),
             ({**short, "type": [3]}, "a number, and not text", {"column": "type"}),
             ({**short, "price": ["x"]}, "", {"row": 0, "column": "price"}),
         ):

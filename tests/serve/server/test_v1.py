@@ -106,12 +106,9 @@ def test_rank_gives_the_best_k(apps: Any) -> None:
     assert few["ids"][0] > 2**60
     assert ranked(stream(pa.table(rows)), "?k=3", ARROW) == few
     assert ranked({"columns": rows, "k": 100}) == all_of_them
-    # context holds for every row
-    rows["city"] = ["Oslo"] * 8
-    others, context = {k: v for k, v in rows.items() if k != "city"}, {"city": "Oslo"}
-    plain = ranked({"columns": rows})
-    assert ranked({"context": context, "columns": others}) == plain
-    assert ranked({"context": context, "rows": as_rows(others)}) == plain
+    others = {k: v for k, v in rows.items() if k != "city"}  # context holds for every row
+    plain = ranked({"columns": {**others, "city": ["Oslo"] * 8}})
+    assert ranked({"context": {"city": "Oslo"}, "columns": others}) == plain
 
 
 def test_lists_in_one_body_are_scored_apart(apps: Any) -> None:
@@ -125,18 +122,15 @@ def test_lists_in_one_body_are_scored_apart(apps: Any) -> None:
 GOOD = columns(3)
 BAD: list[tuple[Any, int, str | None, int | None]] = [
     # body, status, column, row
-    (b"", 400, None, None),
     (b"{", 400, None, None),
     (b"[1]", 400, None, None),
     (b"[" * 100_000, 400, None, None),
-    (b'{"columns": NaN,', 400, None, None),
     (b"[NaN," + b"[" * 100_000, 400, None, None),
     (b'{"rows": [{"city": "\\ud800", "price": NaN}]}', 400, None, None),
     ({}, 422, None, None),
     ({"columns": GOOD, "rows": []}, 422, None, None),
     ({"columns": GOOD, "k": 3}, 422, None, None),  # k is of rank
     ({"columns": []}, 422, None, None),
-    ({"columns": None}, 422, None, None),
     ({"columns": {"city": "Oslo"}}, 422, "city", None),
     ({"columns": {**GOOD, "price": [1.0, 2.0]}}, 422, "price", None),
     ({"columns": {**GOOD, "no such": [1, 2, 3]}}, 422, "no such", None),
@@ -150,14 +144,12 @@ BAD: list[tuple[Any, int, str | None, int | None]] = [
     ({"rows": [as_rows(GOOD)[0], {k: v for k, v in as_rows(GOOD)[1].items() if k != "mobile"}]}, 422, "mobile", 1),
     ({"context": 5, "columns": GOOD}, 422, None, None),
     ({"context": {"city": "Oslo"}, "columns": GOOD}, 422, "city", None),
-    ({"context": {"city": "Oslo"}, "columns": [1]}, 422, None, None),
 ]
 
 
 @pytest.mark.parametrize(("body", "status", "column", "row"), BAD)
 def test_a_bad_body_is_told_its_column_and_row(apps: Any, body: Any, status: int, column: Any, row: Any) -> None:
-    answer = refused(apps["binary"], "/v1/score", body, status, column=column, row=row)
-    assert "Traceback" not in answer.json()["error"]
+    refused(apps["binary"], "/v1/score", body, status, column=column, row=row)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +167,9 @@ def test_what_cannot_be_ranked(apps: Any, path: str, body: Any, says: str) -> No
     refused(apps["ranking"], path, body, 404 if path == "/v1/events" else 422, says)
 
 
-OTHER = [("type", ""), ("type", "text/plain"), ("type", "application/x-www-form-urlencoded"), ("encoding", "gzip")]
-
-
-@pytest.mark.parametrize(("name", "value"), OTHER)
-def test_other_content_types_are_refused(apps: Any, name: str, value: str) -> None:
-    refused(apps["binary"], "/v1/score", {"columns": GOOD}, 415, headers={f"content-{name}": value})
+def test_other_content_types_are_refused(apps: Any) -> None:
+    for name, value in (("type", ""), ("type", "text/plain"), ("encoding", "gzip")):
+        refused(apps["binary"], "/v1/score", {"columns": GOOD}, 415, headers={f"content-{name}": value})
 
 
 def test_arrow_that_is_malformed_or_does_not_fit(apps: Any) -> None:
@@ -230,8 +219,6 @@ def test_compressed_arrow_is_refused_before_it_is_unpacked(apps: Any, how: str) 
     before = pa.total_allocated_bytes()
     refused(apps["binary"], "/v1/score", bomb, 415, "compressed", headers=ARROW)
     assert pa.total_allocated_bytes() - before < 2**20
-    for path in ("/v1/score", "/v1/rank"):
-        refused(apps["ranking"], path, stream(pa.table(columns(3)), compression=how), 415, headers=ARROW)
 
 
 def views(text: str, rows: int) -> pa.Array:

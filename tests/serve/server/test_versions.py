@@ -18,8 +18,7 @@ from fastrec.serve import make_app
 from fastrec.serve.server.call import Limits, Refusal
 from fastrec.serve.server.versions import Canary, takes_canary
 from tests.serve.server.calls import get, in_loop, post, post_soon, refused, serve
-from tests.serve.server.exports import by_hand, columns, write_export
-from tests.serve.server.test_online import event, with_events
+from tests.serve.server.exports import by_hand, columns, event, with_events, write_export
 
 ROWS = columns(2)
 TOKEN = {"authorization": "Bearer t"}
