@@ -72,10 +72,8 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
         was = old[name].kind
         if name in drop:
             sides.left_out[name] = "as asked for"
-        elif (
-            was == "datetime" or name == time or (name == "until" and "vector" in old)
-        ):  # a recipe's time may be a number
-            sides.left_out[name] = "times: they go on"
+        elif was == "datetime" or name == time or (name == "until" and "vector" in old):
+            sides.left_out[name] = "times: they go on"  # a recipe's time may be a number
         elif was not in ("number", "category"):
             sides.left_out[name] = f"a {was}"
         elif name not in now:

@@ -408,15 +408,12 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
     if not saved.config["history"]:
         return saved.predict_rows(saved.rows(shown, tables))
     # Features of earlier rows use all rows known when a row's period begins.
-    made = None
+    places, parts = [], []
     for period in np.unique(codes):
-        mine = torch.from_numpy(codes == period)
-        rows = saved.rows(shown.take(mine.to(shown.device)), tables, newest.past.before(period))
-        said = saved.predict_rows(rows)
-        made = said.new_empty((len(codes), *said.shape[1:])) if made is None else made
-        made[mine] = said
-    assert made is not None
-    return made
+        places.append(torch.from_numpy(np.flatnonzero(codes == period)))
+        rows = saved.rows(shown.take(places[-1].to(shown.device)), tables, newest.past.before(period))
+        parts.append(saved.predict_rows(rows))
+    return torch.cat(parts)[torch.cat(places).argsort()]
 
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:

@@ -35,7 +35,6 @@ COLOURS = ["red", "green", "blue", "grey", "black"]
 
 
 def week(rows=3000, seed=0):
-    """A week of rows of which nothing changes."""
     rng = np.random.default_rng(seed)
     city = rng.zipf(1.4, rows) % 4000
     frame = pd.DataFrame(
@@ -181,15 +180,11 @@ def test_only_the_same_metric_is_compared_with_the_runs(reference, monkeypatch):
         return sides
 
     monkeypatch.setattr(monitor_rows, "read_sides", of_a_run)
-    rng, y = np.random.default_rng(0), np.tile([0.0, 1.0], 500)
-    table = metric_over_time("auc", y, y + rng.normal(0, 1, 1000), np.zeros(1000))
-    found = monitor(reference, week(seed=1), over_time=table, adversarial=False)
-    assert found.ok, str(found)
-    assert found.reference_metric is None
-    same = metric_over_time("logloss", y, np.clip(0.5 + (0.5 - y) * 0.8, 0, 1), np.zeros(1000))
-    found = monitor(reference, week(seed=1), over_time=same, adversarial=False)
-    assert [f.kind for f in found.findings] == ["metric"]
-    assert found.reference_metric == 0.45
+    y = np.tile([0.0, 1.0], 500)
+    for metric, known, kinds in (("auc", None, []), ("logloss", 0.45, ["metric"])):
+        table = metric_over_time(metric, y, np.clip(0.5 + (0.5 - y) * 0.8, 0, 1), np.zeros(1000))
+        found = monitor(reference, week(seed=1), over_time=table, adversarial=False)
+        assert ([f.kind for f in found.findings], found.reference_metric) == (kinds, known)
     # the threshold is a share of the run's: of 900 a loss of 9 is 1 %
     table = pd.DataFrame({"period": ["a", "b"], "rows": 9, "value": 909.0, "low": [908.0, 870.0], "high": 910.0})
     for value, greater, worse in ((900.0, False, []), (880.0, False, ["a"]), (950.0, True, ["a", "b"])):
@@ -221,6 +216,8 @@ def test_the_page_and_the_figures(reference, tmp_path):
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
     assert found.adversarial.columns[0].name in ("rating", "twin")
     assert str(found).startswith("3,000 rows beside 6,000")
+    calm = monitor(reference, week(seed=1), adversarial=False).save_html(tmp_path / "b.html").read_text()
+    assert "Columns that moved" not in calm
     # pictures name the periods, and bars are shares of the whole
     chart = text[text.index("By period") :]
     names = re.findall(r'text-anchor="middle">(\w+)<', chart[: chart.index("</svg>")])
@@ -246,9 +243,6 @@ def test_what_cannot_be_compared_is_said(reference):
     assert found.left_out == {"at": "times: they go on", "tags": "a list"}
     absent = reference.assign(colour=None)
     assert ("colour", "missing") in {(f.about, f.kind) for f in monitor(reference, absent, adversarial=False).findings}
-
-
-# Statistics
 
 
 values = st.lists(st.integers(-4, 4).map(float) | st.floats(-3, 3), min_size=1, max_size=40)
@@ -338,12 +332,7 @@ def test_values_outside_the_range_are_as_rare_as_it_says(seed):
     assert outside_test(0, 30, 50).p == 1
 
 
-# New rows beside a run: read as its recipe reads files
-
-
 class Flats(Competition):
-    """Prices as text, semicolons, no header."""
-
     name, task, target, metric = "flats", "regression", "rent", "rmse"
     reading = Reading(header=["price", "place", "rent"], delimiter=";", numbers=["price", "rent"])
     categories = ("place",)
@@ -415,9 +404,6 @@ def test_classes_and_what_predict_has_written_and_a_time_that_is_not_compared(tm
     auc = roc_auc_score(rows.bought[400:], pd.read_csv(scores).bought)
     assert f"1970-01-01   300 {auc:.4f}" in done.output
     assert "at" in monitor(run, rows[400:], adversarial=False).left_out
-
-
-# Event metrics
 
 
 def log(requests=400, seed=0):
@@ -502,9 +488,6 @@ def test_what_is_missing_is_said():
     ):
         with pytest.raises(error, match=says):
             event_metrics(lists, clicked, **options)
-
-
-# The commands
 
 
 def call(*words, code=0):

@@ -62,7 +62,6 @@ class Clicks(Competition):
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory) -> Path:
-    """A run of eight days."""
     folder = tmp_path_factory.mktemp("serving")
     (folder / "data").mkdir()
     days(0, 8).to_csv(folder / "data" / "train.csv", index=False)
@@ -72,7 +71,6 @@ def serving(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def changed(serving, tmp_path_factory):
-    """Retrained when people want the contrary, with a registry."""
     folder = tmp_path_factory.mktemp("changed")
     registry = Registry(folder / "registry")
     registry.promote(serving)
@@ -224,7 +222,6 @@ def test_corrupted_labels_are_refused_and_written_down(serving, tmp_path):
 
 
 def test_a_version_that_it_was_not_compared_with_is_not_replaced(changed, serving, tmp_path):
-    """Somebody promoted another one, while it was trained."""
     made, _, _ = changed
     registry = Registry(tmp_path / "registry")
     registry.promote(serving)
@@ -299,8 +296,6 @@ def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
 
 
 class Slow(Clicks):
-    """More rounds than the time lets trees grow."""
-
     def models(self, *, bs):
         return [XGBModel("xgb", **{**TREES, "rounds": 200_000})]
 
@@ -352,8 +347,6 @@ def test_classes_that_join_are_learned_and_judged_by_the_others(tmp_path):
 
 
 class Sales(Competition):
-    """Amounts that are near those of the day before."""
-
     name, task, target, metric, time, time_gap = "sales", "regression", "amount", "rmse", "day", 0.5
     history, categories, plain = True, (), ()
 
@@ -365,10 +358,7 @@ class Sales(Competition):
 
 
 def sales(folder: Path, *, moved: bool = False) -> tuple[pd.DataFrame, Path, Path]:
-    """Amounts of sixty shops, each of which drifts from day to day: all, a run of six days, the file of the others.
-
-    ``moved``: shop 7 has the number 61 from the fourth day on.
-    """
+    """Drifting amounts of sixty shops, a run of six days, the file of the others; ``moved``: shop 7 becomes 61."""
     amounts = np.random.default_rng(0).normal(size=(8, 60)).cumsum(0) * 3
     rows = pd.DataFrame({"day": np.arange(8).repeat(60), "shop": np.tile(np.arange(60), 8), "amount": amounts.ravel()})
     if moved:
@@ -411,8 +401,6 @@ def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(
     last = [rows.loc[rows["shop"] == shop, "amount"].iloc[-1] for shop in (0, 7, 61)]
     assert said == {"lag1_amount__shop": [*last, None]}
 
-
-# The gate alone -------------------------------------------------------------------------------------------------------
 
 verdict = partial(judge, repeats=100)  # intervals are wide enough for what is asserted of them
 

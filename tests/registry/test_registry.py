@@ -12,7 +12,6 @@ from tests.fresh import start
 
 
 def make_run(folder, text):
-    """What the registry takes for a run."""
     (folder / "models").mkdir(parents=True)
     (folder / "decision.json").write_text("{}")
     (folder / "models" / "a.bin").write_text(text)
@@ -156,9 +155,6 @@ def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
         before = len(registry.versions)
         assert registry.promote(tmp_path / "run1").number > before - 1
         assert registry.current.number == registry.versions[-1].number
-
-
-# The commands -------------------------------------------------------------------------------------------------------
 
 
 def test_promote_roll_back_and_list(tmp_path):

@@ -138,8 +138,6 @@ def test_requests_do_not_scan_the_events_of_others() -> None:
 
 
 class Odd(Grouped):
-    """A generator that does not say where its events are."""
-
     sources, outputs, within = ("user",), ("odd",), None
 
     def __init__(self) -> None: ...
@@ -282,11 +280,7 @@ def test_a_table_that_features_do_without_may_lack():
     assert np.isnan(features.transform(rows, tables={"log": log})["jaccard_mean"]).all()
 
 
-# Stores: what was acknowledged is there after a crash, a torn end is cut off, damage is refused
-
-
 def kept(folder: Path, *keys: bytes) -> list[bytes | None]:
-    """What a store of this folder says when it is opened again."""
     store = MemoryStore(folder)
     values = store.get(keys)
     store.close()

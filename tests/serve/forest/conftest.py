@@ -22,7 +22,6 @@ def classes(amounts: np.ndarray) -> np.ndarray:
 
 
 def model_of(forest: Any) -> Any:
-    """An ONNX model of trees alone."""
     graph = Graph()
     x = graph.input("x", np.float64 if forest.wide else np.float32, (ROWS, forest.columns))
     graph.output("margin", forest.margins(x, graph), np.float64, forest.targets)
@@ -45,8 +44,6 @@ def run() -> Callable[..., np.ndarray]:
 
 @pytest.fixture(scope="session")
 def margins(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Margins that the exported model of a forest says of rows."""
-
     def margins(forest: Any, rows: np.ndarray) -> np.ndarray:
         return run(model_of(forest), x=rows.astype(np.float64 if forest.wide else np.float32))
 
@@ -82,8 +79,6 @@ def amounts(rows: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def linked(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """What the nodes of a forest's link make of margins."""
-
     def linked(forest: Any, values: np.ndarray) -> np.ndarray:
         graph = Graph()
         given = graph.input("m", np.float64, (ROWS, forest.targets))

@@ -76,12 +76,15 @@ def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
         np.testing.assert_allclose(linked(forest, own_margins(model, rows)), expected[:, -forest.targets :], rtol=1e-12)
 
 
-@pytest.mark.parametrize("more", [{}, {"nan_mode": "Max"}, {"min_data_in_leaf": 1000, "grow_policy": "Depthwise"}])
+LEAVES = {"min_data_in_leaf": 1000, "grow_policy": "Depthwise"}, {"max_leaves": 9, "grow_policy": "Lossguide"}
+
+
+@pytest.mark.parametrize("more", [{}, {"nan_mode": "Max"}, *LEAVES], ids=str)
 def test_symmetric_trees_are_tables_and_trees_of_one_leaf(more, rows, odd_rows, amounts, margins):
     model = trained(rows, amounts, **more)
     forest = forest_of_catboost(model)
     same_margins(margins, model, forest, 0, odd_rows, tolerance=1e-13)
-    assert ("TreeEnsemble" in {n.op_type for n in model_of(forest).graph.node}) == ("grow_policy" in more)
+    assert ("TreeEnsemble" in {n.op_type for n in model_of(forest).graph.node}) == ("max_leaves" in more)
 
 
 def test_trees_of_several_depths_are_tables(margins):
@@ -108,9 +111,6 @@ def test_what_cannot_be_exported_is_named():
         forest_of_catboost(model)
 
 
-# Statistics of categories in exported trees against CatBoost's own ``predict``, on models of any kind
-
-
 CTR_LOSSES = ["Logloss", "MultiClass", "MultiClassOneVsAll", "RMSE", "Poisson", "YetiRank", "QueryRMSE"]
 
 
@@ -125,7 +125,6 @@ def frame_of(seed: int, cats: int, conts: int, n: int, unseen: int = 0) -> pd.Da
 
 
 def label_of(frame: pd.DataFrame, cats: int, loss: str, seed: int) -> np.ndarray:
-    """What categories, a pair of them and numbers decide."""
     rng = np.random.default_rng(seed + 1)
     value = rng.normal(size=len(frame)) * 0.3
     for i, name in enumerate(frame):
@@ -223,21 +222,6 @@ def test_statistics_of_models_trained_on_a_gpu(loss, margins, tmp_path):
     forest = forest_of_catboost(model, codes_of(3))
     assert statistics_in(forest)
     same_margins(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
-
-
-def test_codes_with_the_same_hash(margins):
-    """CatBoost does not tell such categories apart; some pairs of 200,000 codes are alike."""
-    hashes = code_hashes(200_000)
-    order = np.argsort(hashes, kind="stable")
-    place = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[0]
-    one, other = order[place], order[place + 1]
-    codes = np.array([one, 1, 2] * 40, np.int32)
-    model = trained(pd.DataFrame({"0": codes}), codes == one, 1, iterations=5)
-    frame = pd.DataFrame({"0": np.array([one, other, 1, 3], np.int32)})
-    expected = own_margins(model, frame, 1)
-    assert expected[1] == expected[0] != expected[2]
-    forest = forest_of_catboost(model, {0: 200_000})
-    np.testing.assert_allclose(margins(forest, matrix_of(frame, 1)), expected, rtol=1e-12)
 
 
 def test_hashes_are_those_that_catboost_writes(tmp_path):

@@ -221,8 +221,6 @@ def test_any_table(margins, library, seed, columns, n_cats, missing, depth, how)
         same_margins(margins, booster, forest, cats, probes)
 
 
-# scikit-learn's trees against its own predictions
-
 SMALL = {
     "RandomForest": {"n_estimators": 9},
     "ExtraTrees": {"n_estimators": 9},

@@ -44,7 +44,6 @@ SPLIT = 40.0  # of the tree, on price
 
 
 def columns(rows: int, seed: int = 0) -> dict[str, list[Any]]:
-    """Rows that JSON can hold; some values are missing, some unseen."""
     rng = np.random.default_rng(seed)
     return {
         "city": rng.choice(np.array([*CITIES, "unseen", None], object), rows).tolist(),
@@ -94,16 +93,10 @@ def weights_of(seed: int) -> np.ndarray:
 def write_export(
     folder: Path, *, weights: int = 0, task: str = "binary", extra: Sequence[str] = (), made: str = "", **changes: Any
 ) -> Path:
-    """An export in ``folder``.
+    """An export; ``weights``: seed of the MLP; ``made``: the input made from events; ``changes``: to serving.json.
 
-    Args:
-        folder: made if it is not there.
-        weights: seed of the MLP: another seed is another model.
-        task: ``binary``; ``ranking``: ``list_id`` tells lists apart, and a score is 100 · the rows of its list more;
-            ``multiclass``: the score and 1 - score.
-        extra: more float64 inputs, of which the score has a thousandth of the sum.
-        made: the input that is made from events.
-        changes: other fields of serving.json.
+    A score of ``ranking`` is 100 · the rows of its list more, ``multiclass`` has 1 - score too. ``extra`` are float64
+    inputs, of which the score has a thousandth of the sum.
     """
     folder.mkdir(parents=True, exist_ok=True)
     inputs = [*INPUTS, *(_input(name, "float64") for name in extra)]
@@ -126,7 +119,6 @@ def write_export(
 
 
 def toy(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str) -> Graph:
-    """Columns → vocabularies, missing values → MLP + tree → sigmoid."""
     graph = Graph()
     names = {i["name"]: graph.input(i["name"], DTYPES[i["type"]]) for i in inputs}
 

@@ -92,8 +92,10 @@ def samples(text: str) -> dict[str, float]:
 
 def test_what_is_counted(tmp_path: Path) -> None:
     app = serve(write_export(tmp_path / "export", name='A "name" \\ with\nall'))
+    version = app.state.service.scorer.spec.version
     for rows in (1, 3, 300):
-        assert post(app, "/v1/score", {"columns": columns(rows)}).status == 200
+        answer = post(app, "/v1/score", {"columns": columns(rows)})
+        assert (answer.status, answer.headers["x-model-version"]) == (200, version[:12])
     assert post(app, "/v1/score", b"{").status == 400
     answer = get(app, "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -106,7 +108,6 @@ def test_what_is_counted(tmp_path: Path) -> None:
     buckets = {b: found[f'fastrec_batch_rows_bucket{{le="{b}"}}'] for b in ("1", "4", "256", "1024", "+Inf")}
     assert list(buckets.values()) == [1, 2, 2, 3, 3]
     assert found["fastrec_queue_rows"] == found["fastrec_queue_requests"] == 0
-    version = app.state.service.scorer.spec.version
     assert found[f'fastrec_model_info{{name="A \\"name\\" \\\\ with\\nall",version="{version}"}}'] == 1
 
 

@@ -19,7 +19,7 @@ from fastrec.serve.server.batcher import Batcher, Job
 from fastrec.serve.server.bodies import Body
 from fastrec.serve.server.call import Refusal
 from fastrec.serve.server.columns import RequestColumns
-from tests.serve.server.calls import CLOSE, in_loop, post_soon, serve
+from tests.serve.server.calls import CLOSE, in_loop, post_soon, serve, until
 from tests.serve.server.exports import by_hand, columns
 
 
@@ -57,16 +57,7 @@ async def submit(made: Batcher, scorer: Scorer, rows: int, seed: int = 0, timeou
     return (await made.submit(Job(scorer, checked(scorer, columns(rows, seed)), timeout)))[0]
 
 
-async def until(ready: Any) -> None:
-    for _ in range(24_000):
-        if ready():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it never came")
-
-
 async def together(app: Any, bodies: list[Any]) -> list[Any]:
-    """What ``/v1/score`` answers to bodies that come at once."""
     answers = await asyncio.gather(*[post_soon(app, "/v1/score", b) for b in bodies])
     return [a.json()["scores"] for a in answers]
 
@@ -161,7 +152,6 @@ async def test_requests_to_two_exports_do_not_mix(exports: dict[str, Path], gate
 
 
 def test_lists_of_several_requests_stay_apart(exports: dict[str, Path]) -> None:
-    """In this export a score has 100 more for each row of its list."""
     app = serve(exports["ranking"], limits=Limits(workers=1))
     bodies = [{**columns(n, n)} for n in (2, 3, 4)]
     bodies[1]["list_id"] = [7, 8, 7]
@@ -211,9 +201,6 @@ async def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: 
     gate.open.set()
     assert [a.status for a in await asyncio.gather(*waiting)] == [200] * 8
     assert (await post_soon(app, "/v1/score", body)).status == 200
-
-
-# An export that is loaded, and scores as it was written down by hand
 
 
 def test_arrays_of_another_shape_are_refused(exports: dict[str, Path]) -> None:

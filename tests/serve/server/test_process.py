@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,12 @@ from fastrec.cli import app
 from fastrec.serve import Limits, make_app
 from fastrec.serve.server.protocols import bounded
 from tests import fresh
+from tests.bench.load_server import measure
 from tests.serve.server.exports import by_hand, columns, event, with_events, write_export
 
 
 @dataclass
 class Served:
-    """A server in a process of its own."""
-
     process: Any
     url: str
     folder: Path
@@ -58,7 +56,6 @@ class Served:
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., Served]]:
-    """Starts servers, and stops what is left of them."""
     running = []
 
     def begin(folder: Path, *options: str, token: str | None = None) -> Served:
@@ -91,33 +88,14 @@ def test_it_answers_at_the_loopback_address_and_wants_its_token(served: Served) 
     error.value.close()
 
 
-def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> None:
-    try:
-        import tritonclient.http as triton
-    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
-        pytest.skip(f"tritonclient[http] is not installed: {error}")
-    from tests.serve.server.test_v2 import in_json, scores_of, tensor_rows
-
-    rows = tensor_rows(6)
-    client = triton.InferenceServerClient(served.url.removeprefix("http://"))
-    headers = {"Authorization": "Bearer s3cret"}
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("Toy", headers=headers)
-    assert client.get_model_metadata("Toy", headers=headers)["platform"] == "onnxruntime_onnx"
-    kinds = {"INT64": np.int64, "FP64": np.float64, "FP32": np.float32, "BYTES": object, "BOOL": bool}
-    for binary in (True, False):
-        inputs = []
-        for one in in_json(rows):
-            made = triton.InferInput(one["name"], one["shape"], one["datatype"])
-            made.set_data_from_numpy(np.array(one["data"], kinds[one["datatype"]]), binary_data=binary)
-            inputs.append(made)
-        for outputs in (None, [triton.InferRequestedOutput("score", binary_data=binary)]):
-            # a copy: the client writes a header of its own into what it is given
-            result = client.infer("Toy", inputs, outputs=outputs, request_id="7", headers=dict(headers))
-            np.testing.assert_allclose(result.as_numpy("score"), scores_of(rows), atol=1e-6)
-            assert result.get_response()["id"] == "7"
-    client.close()
+def test_load_is_sent_as_asked_for(served: Served) -> None:
+    options = {"token": "s3cret", "seconds": 0.25}
+    rounds = measure(served.url, rates=[40, 80], rows=3, **options)
+    assert [(r["rate"], r["requests"], r["failed"]) for r in rounds] == [(40, 10, 0), (80, 20, 0)]
+    for one in rounds:
+        assert 0 < one["p50"] <= one["p90"] <= one["p99"] <= one["slowest"]
+    with pytest.raises(SystemExit, match="load is sent to no other"):
+        measure("http://10.0.0.1:80", rates=[1], **options)
 
 
 def until(ready: Callable[[], Any], times: int = 6000) -> None:
@@ -128,31 +106,16 @@ def until(ready: Callable[[], Any], times: int = 6000) -> None:
     raise AssertionError("it never came")
 
 
-def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
-    rows, done = columns(2), threading.Event()
-    known = [by_hand(rows, weights=w) for w in (0, 1)]
-    answers: list[list[float]] = []
-
-    def ask() -> None:
-        while not done.is_set():
-            answers.append(served.ask("/v1/score", {"columns": rows})["scores"])
-
-    with ThreadPoolExecutor(3) as pool:
-        asking = [pool.submit(ask) for _ in range(3)]
-        try:
-            write_export(served.folder, weights=1)
-            served.process.send_signal(signal.SIGHUP)
-            until(lambda: answers and answers[-1] == pytest.approx(known[1], abs=1e-6))
-        finally:
-            done.set()
-        for one in asking:
-            one.result()  # raises what a request raised
-    assert served.ask("/v1/score", {"columns": rows})["scores"] == pytest.approx(known[1], abs=1e-6)
-    assert all(any(a == pytest.approx(k, abs=1e-6) for k in known) for a in answers)
+def test_sighup_reloads(served: Served) -> None:
+    rows = columns(2)
+    wanted = pytest.approx(by_hand(rows, weights=1), abs=1e-6)
+    write_export(served.folder, weights=1)
+    served.process.send_signal(signal.SIGHUP)
+    until(lambda: served.ask("/v1/score", {"columns": rows})["scores"] == wanted)
     (served.folder / "model.onnx").write_bytes(b"half a file")
     served.process.send_signal(signal.SIGHUP)  # cannot be loaded: the old one goes on
     until(lambda: 'fastrec_reloads_total{outcome="failed"} 1' in served.metrics())
-    assert served.ask("/v1/score", {"columns": rows})["scores"] == pytest.approx(known[1], abs=1e-6)
+    assert served.ask("/v1/score", {"columns": rows})["scores"] == wanted
 
 
 def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_path: Path) -> None:
@@ -179,7 +142,6 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
     ("export", "token", "says"),
     [
         ("nowhere", None, "there is no such file"),
-        ("nowhere", "nothing", "there is no such file"),
         ("binary", "nothing", "cannot be read"),
         ("binary", "empty", "no token"),
         ("binary", "lines", "no token"),
@@ -196,7 +158,6 @@ def test_errors_are_one_line(exports: dict[str, Path], tmp_path: Path, export: s
 
 
 def counts(served: Served, users: list[int | None]) -> list[float]:
-    """How many events of each user the scores tell of."""
     rows = {k: v * len(users) for k, v in columns(1).items()}
     rows |= {"user": users, "at": ["2026-02-01T00:00:00"] * len(users)}
     scores = served.ask("/v1/score", {"columns": rows})["scores"]
@@ -231,14 +192,10 @@ def test_what_was_acknowledged_is_there_after_a_kill(start: Callable[..., Served
     assert acknowledged <= found[2] <= acknowledged + 1  # the last may have been kept without being acknowledged
 
 
-SECONDS = 0.5
-
-
 @pytest.fixture(scope="module")
 def url(exports: dict[str, Path]) -> Iterator[str]:
-    """A server in a thread of its own."""
-    app = make_app(exports["binary"], limits=Limits(timeout=SECONDS))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", ws="none", http=bounded(SECONDS)))
+    app = make_app(exports["binary"], limits=Limits(timeout=0.5))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", ws="none", http=bounded(0.5)))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
