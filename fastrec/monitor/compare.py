@@ -39,10 +39,7 @@ def psi(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
-    """Compute the Jensen-Shannon distance, base 2, of cells' counts ``[k]`` (Endres, Schindelin 2003).
-
-    0 = equal shares, 1 = disjoint.
-    """
+    """Compute the Jensen-Shannon distance (0 to 1, base 2) of cells' counts ``[k]`` (Endres, Schindelin 2003)."""
     from scipy.special import rel_entr
 
     a, b = (c / max(c.sum(), 1) for c in (reference, new))
@@ -52,10 +49,7 @@ def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run the two-sided two-sample Kolmogorov-Smirnov test of ascending values, by the limiting distribution.
-
-    With repeated values the p-value is too large (conservative).
-    """
+    """Run the two-sided Kolmogorov-Smirnov test of ascending values; with repeated ones p is too large."""
     from scipy.stats import kstwo
 
     n, m = len(reference), len(new)
@@ -76,10 +70,7 @@ def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``.
-
-    Rare cells are merged; two cells are compared by ``shares_test``.
-    """
+    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``; rare cells are merged."""
     from scipy.stats import chi2_contingency
 
     n, m = float(reference.sum()), float(new.sum())
@@ -322,8 +313,7 @@ class Monitored:
         """Return everything as JSON values."""
         trees = self.adversarial
         told = None if trees is None else {"auc": list(trees.auc), "columns": trees.columns}
-        about = {n: v for n, v in vars(self).items() if n != "compared"}
-        return plain({"ok": self.ok, **about, "adversarial": told})
+        return plain({"ok": self.ok, **{n: v for n, v in vars(self).items() if n != "compared"}, "adversarial": told})
 
     def save_json(self, path: str | Path) -> Path:
         """Write ``to_dict`` as JSON."""

@@ -152,13 +152,11 @@ def _verdict(
     serving, candidate = (values.get(n, float("nan")) for n in ("serving", "candidate"))
     allowed = margin * abs(serving)
     reasons = [_FAILED.get(name, f"there are not {name}") for name, holds in checks.items() if not holds]
-    unknown = np.isnan(gain.low)
-    if gain.low <= -allowed or (unknown and not reasons):
+    if gain.low <= -allowed or (np.isnan(gain.low) and not reasons):
         reasons.append(f"it may be worse by more than {allowed:.5f} (the interval's low end is {gain.low:+.5f})")
     promote = not reasons
     if promote:
-        better = "it is better" if gain.low > 0 else f"it is no worse by more than {allowed:.5f}"
-        reasons = [better, "all checks hold"]
+        reasons = ["it is better" if gain.low > 0 else f"it is no worse by more than {allowed:.5f}", "all checks hold"]
     return Verdict(promote, reasons, metric.name, serving, candidate, gain, margin, checks, by_period, rows)
 
 

@@ -72,10 +72,8 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
         was = old[name].kind
         if name in drop:
             sides.left_out[name] = "as asked for"
-        elif (
-            was == "datetime" or name == time or (name == "until" and "vector" in old)
-        ):  # a recipe's time may be a number
-            sides.left_out[name] = "times: they go on"
+        elif was == "datetime" or name == time or (name == "until" and "vector" in old):
+            sides.left_out[name] = "times: they go on"  # a recipe's time may be a number
         elif was not in ("number", "category"):
             sides.left_out[name] = f"a {was}"
         elif name not in now:
@@ -159,8 +157,7 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
         # The run's submission, and predictions in its form
         old, new = ({n: table[n] for n in names} for table in (_as_table(path), _as_table(scores)))
     elif saved is not None:
-        files = [Path(reference) / s / "stack.parquet" for s in ("test", "oof")]
-        own = next((p for p in files if p.is_file()), None)
+        own = next((p for p in [Path(reference) / s / "stack.parquet" for s in ("test", "oof")] if p.is_file()), None)
         if own is None:
             raise MissingFileError("the run holds no predictions", file=reference, remedy="Run the recipe again")
         old, new = prediction_columns(own), prediction_columns(scores)
@@ -287,10 +284,20 @@ def monitor(
     # Another metric is not comparable.
     metric = sides.metric if sides.metric is None or own in (None, sides.metric[2]) else None
     found += _of_metric(over_time, metric, thresholds)
+    columns = [
+        {
+            "column": c.name, "kind": "prediction" if c.name in sides.scores else c.kind,
+            "finding": ", ".join(f.kind for f in by_column[c.name]), "psi": c.psi, "js": c.js, "test": c.test,
+            "statistic": c.shape.statistic, "p": shape, "missing_reference": c.missing[0], "missing_new": c.missing[1],
+            "p_missing": missing, "unseen": c.unseen, "unseen_usual": c.unseen_usual, "p_unseen": unseen,
+            "values_reference": c.values[0], "values_new": c.values[1], "values_grown": c.grown,
+        }
+        for c, (shape, missing, unseen) in zip(compared, adjusted, strict=True)
+    ]  # fmt: skip
     return Monitored(
-        _as_frame(compared, adjusted, by_column, sides.scores), found, trees, over_time,
-        None if metric is None else metric[0], (len(sides.tables[0]), len(sides.tables[1])), sides.names, sides.added,
-        sides.left_out, thresholds, overlap, compared,
+        pd.DataFrame(columns), found, trees, over_time, None if metric is None else metric[0],
+        (len(sides.tables[0]), len(sides.tables[1])), sides.names, sides.added, sides.left_out, thresholds, overlap,
+        compared,
     )  # fmt: skip
 
 
@@ -324,22 +331,3 @@ def _of_metric(
         if worse > thresholds.metric * abs(value):
             said = f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}], the run's out of fold is {value:.4f}"
             yield Finding(str(row.period), "metric", said)
-
-
-def _as_frame(
-    compared: Sequence[Compared],
-    adjusted: Sequence[tuple[float, float, float]],
-    findings: dict[str, list[Finding]],
-    scores: dict[str, Any],
-) -> pd.DataFrame:
-    rows = [
-        {
-            "column": c.name, "kind": "prediction" if c.name in scores else c.kind,
-            "finding": ", ".join(f.kind for f in findings[c.name]), "psi": c.psi, "js": c.js, "test": c.test,
-            "statistic": c.shape.statistic, "p": shape, "missing_reference": c.missing[0], "missing_new": c.missing[1],
-            "p_missing": missing, "unseen": c.unseen, "unseen_usual": c.unseen_usual, "p_unseen": unseen,
-            "values_reference": c.values[0], "values_new": c.values[1], "values_grown": c.grown,
-        }
-        for c, (shape, missing, unseen) in zip(compared, adjusted, strict=True)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)

@@ -94,8 +94,7 @@ def _adversarial(found: Any) -> Section:
     if report is None:
         return Section(title, absent="Trees were not asked.")
     top = [c for c in report.columns if c.gain > 0][:12]
-    texts = [f"{c.gain:.0%}" for c in top]
-    chart = charts.bar_list({c.name: c.gain for c in top}, texts, whole=1.0)
+    chart = charts.bar_list({c.name: c.gain for c in top}, [f"{c.gain:.0%}" for c in top], whole=1.0)
     note = f"Trees, out of fold: AUC {report.auc}; 0.5 = they are alike. Below: each column's share of the gain."
     return Section(title, "seconds.html", {"chart": chart}, note)
 

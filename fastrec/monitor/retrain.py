@@ -52,16 +52,12 @@ class Newest:
 
 @dataclass
 class Past:
-    """All rows, before a window cuts them, and which of them are known when a period begins.
-
-    ``codes`` (int64 ``[n]``) number the periods. Rows are known if more than ``gap``, in ``ticks``, before the period's
-    first.
-    """
+    """All rows, before a window cuts them, and which of them are known when a period begins."""
 
     rows: Table
-    codes: np.ndarray
-    ticks: np.ndarray | None = None
-    gap: float = 0
+    codes: np.ndarray  # numbers of the periods, int64 ``[n]``
+    ticks: np.ndarray | None = None  # times of the rows
+    gap: float = 0  # rows are known if they are more than this, in ticks, before the period's first
 
     def before(self, period: int) -> Table:
         """Return the rows known when a period begins."""
@@ -90,10 +86,7 @@ def together(
     window: int | None,
     device: DeviceLike = "auto",
 ) -> Newest:
-    """Read new rows, append them to the run's, and cut the folds, with arguments of ``retrain``.
-
-    A folder's ``test`` is predicted.
-    """
+    """Read new rows, append them to the run's, and cut the folds; a folder's ``test`` is predicted."""
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
     file, train, tables, test = _read(saved, data, where)
@@ -327,8 +320,7 @@ def retrain(
     with stages.stage("gate"):
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     began = _began(out, recipe) if warm else {}
-    about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
-    write_json(out / "gate.json", about)
+    write_json(out / "gate.json", {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began})
     events = {**newest.found.tables, "train": newest.past.rows}
     version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust, events)
     return Retrained(out, verdict, version, began)
@@ -416,15 +408,12 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
     if not saved.config["history"]:
         return saved.predict_rows(saved.rows(shown, tables))
     # Features of earlier rows use all rows known when a row's period begins.
-    made = None
+    places, parts = [], []
     for period in np.unique(codes):
-        mine = torch.from_numpy(codes == period)
-        rows = saved.rows(shown.take(mine.to(shown.device)), tables, newest.past.before(period))
-        said = saved.predict_rows(rows)
-        made = said.new_empty((len(codes), *said.shape[1:])) if made is None else made
-        made[mine] = said
-    assert made is not None
-    return made
+        places.append(torch.from_numpy(np.flatnonzero(codes == period)))
+        rows = saved.rows(shown.take(places[-1].to(shown.device)), tables, newest.past.before(period))
+        parts.append(saved.predict_rows(rows))
+    return torch.cat(parts)[torch.cat(places).argsort()]
 
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
@@ -457,8 +446,7 @@ def _enter(
         registry.keep(why=f"{out.name}: {other}", about=about)
         remedy = "Retrain the registry itself, or promote the new run (fastrec promote)"
         raise DataError(f"{other}: it was compared with {serving.name}", file=registry.folder, remedy=remedy)
-    wanted = (current is not None and current.export is not None) if export is None else export
-    if not wanted:
+    if not ((current is not None and current.export is not None) if export is None else export):
         return registry.promote(out, why=why, about=about).number
     from fastrec.serve.export import export_run
 

@@ -160,8 +160,7 @@ class Registry:
                 _copy(folder, part / name)
         observed = self.folder / OBSERVED
         seen = observed.stat().st_size if observed.is_file() else 0
-        about = {"added": now(), "source": str(source.resolve()), "why": why, "events_from": seen}
-        state.versions[str(number)] = about
+        state.versions[str(number)] = {"added": now(), "source": str(source.resolve()), "why": why, "events_from": seen}
         return number
 
     @contextmanager

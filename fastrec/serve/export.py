@@ -165,11 +165,7 @@ def export_run(
 def with_events(
     part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path | Mapping[str, Table]
 ) -> None:
-    """Write the features that are made outside of a graph and the events so far, and add them to ``about``.
-
-    ``data`` has the tables of events (see ``predict_run``), or these by name, ``train`` or ``history`` among them where
-    features look back to the rows. Refuse a feature that cannot be made from events, or reads what requests lack.
-    """
+    """Write the features made outside of a graph and the events so far; refuse one that these cannot make."""
     made = [i["name"] for i in about["inputs"] if i["made"]]
     assert saved.features is not None
     saved.features.save(part / "features")
@@ -185,9 +181,8 @@ def with_events(
         file = None if isinstance(data, Mapping) else data
         why = f"the table of events {lacking[0]!r} is not there"
         raise DataError(why, file=file, remedy="fastrec layout writes it")
-    columns = {t: {n: described(n, types[t][n]) for n in own} for t, own in online.tables.items() if t in types}
-    tables = {t: {"columns": c} for t, c in columns.items()}
-    about["events"] = {"tables": tables, "history": history is not None}
+    own = {t: {n: described(n, types[t][n]) for n in names} for t, names in online.tables.items() if t in types}
+    about["events"] = {"tables": {t: {"columns": c} for t, c in own.items()}, "history": history is not None}
     known = {i["name"] for i in about["inputs"]} | {about["list"]}
     for name in online.inputs:
         if name not in known and name in sample:
@@ -218,10 +213,7 @@ def sample_events(saved: SavedRun, sample: Table, name: str = SAMPLE) -> ListEve
 def make_graph(
     saved: SavedRun, sample: Table, *, fold: int | None = None, compress: Compress | None = None
 ) -> tuple[Graph, dict[str, Any], Served]:
-    """Build a run's graph, its ``serving.json``, and the list of its features.
-
-    ``sample`` has some of its rows, with all columns; ``fold`` and ``compress`` are those of ``export_run``.
-    """
+    """Build a run's graph, its ``serving.json`` and the list of its features; ``sample`` has rows with all columns."""
     graph = Graph()
     if compress is not None:
         graph.compress = partial(compressed, how=compress)
@@ -362,10 +354,7 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
 
 
 def event_feeds(about: dict[str, Any], groups: torch.Tensor, events: ListEvents) -> dict[str, np.ndarray]:
-    """Build a matrix ``[rows, events]`` for each column of events, and int64 ``[rows]``, the number of events.
-
-    ``groups``: int64 ``[rows]``, the list of each row; lists stand whole.
-    """
+    """Build ``[rows, events]`` for each column of events and int64 ``[rows]``, their number; ``groups`` are whole."""
     columns = [i for i in about["inputs"] if "events" in i]
     ids, of_list = torch.unique_consecutive(groups, return_inverse=True)
     at = events.of(ids)

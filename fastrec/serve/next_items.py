@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from fastrec._core import limits
-from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
+from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.progress import Stages
 from fastrec._version import __version__
 from fastrec.competition.next_items import SavedNextItems
-from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.errors import DataError, MissingFileError, NotFittedError
 from fastrec.sequences import NextItemNet, SessionFrame
 from fastrec.sequences.reading import has_virtual
 from fastrec.sequences.session_learner import item_keys
 from fastrec.serve.export import Exported
 from fastrec.serve.graph.nets import exported
 from fastrec.serve.onnx_builder import ROWS, Graph
-from fastrec.serve.session import FILE, check_hash, open_session, read_about, write_about
+from fastrec.serve.session import FILE, cannot, of_an_export, open_session, read_export, write_about
 from fastrec.serve.verify import Verified
 from fastrec.table import Vocab
 from fastrec.table.column import offsets_of
@@ -152,10 +152,7 @@ class SessionScores(nn.Module):
 
 
 def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
-    """Describe the columns of events beside the items, for ``serving.json``: side features, then times.
-
-    A side feature that cannot be an input, by its type or its name, is refused.
-    """
+    """Describe the columns of events beside the items for ``serving.json``; refuse a feature that cannot be one."""
     found: list[dict[str, Any]] = []
     for name, coding in form.codings.items():
         if coding.kind == "vector" or name in ("items", "k", "times", "sessions", "context", "ids", "scores"):
@@ -258,20 +255,19 @@ class NextItemGraph:
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
-        self.folder = Path(folder)
-        self.about = read_next_items(folder)
-        self.type: str = self.about["inputs"][0]["type"]
-        self.missing = self.about["inputs"][0]["missing"]
-        self.columns = {i["name"]: i for i in self.about["inputs"] if i["name"] not in ("items", "k")}
+        self.folder, self.about = Path(folder), read_export(folder)
+        with of_an_export(folder):
+            kinds = [i["type"] for i in self.about["inputs"]]
+            if self.about["task"] != TASK or kinds[0] not in ("int64", "string"):
+                raise ValueError(f"task {self.about['task']!r}, inputs {kinds}")
+            self.type: str = kinds[0]
+            self.missing = self.about["inputs"][0]["missing"]
+            self.columns = {i["name"]: i for i in self.about["inputs"] if i["name"] not in ("items", "k")}
         self.goals = list(self.about.get("goals") or ())
         path = self.folder / self.about["model"]["file"]
         self._session = open_session(path, threads=threads, device=device)
-        try:
-            # a first call: a damaged graph fails here and not at the first request
+        with cannot("onnxruntime cannot use it", path):  # a damaged graph fails here and not at the first request
             self.recommend([[]], 1, sides={n: [[]] for n in self.columns})
-        except Exception as error:  # onnxruntime's errors have no common class
-            why = f"onnxruntime cannot use it ({' '.join(str(error).split())[:300]})"
-            raise UnreadableFileError(why, file=path, remedy="Export the run anew") from error
 
     def recommend(
         self, sessions: Lists, k: int, times: Lists | None = None, *, sides: Mapping[str, Lists] | None = None
@@ -331,22 +327,6 @@ class NextItemGraph:
             feeds[name] = np.full(shape, missing, _DTYPES[said["type"]])
             feeds[name][there] = flat.fill_null(missing).to_numpy(zero_copy_only=False)
         return self._session.run([o["name"] for o in self.about["outputs"]], feeds)
-
-
-def read_next_items(folder: str | Path) -> dict[str, Any]:
-    """Read ``serving.json`` of an export for next items, and check that the graph is the one that it describes."""
-    about = read_about(folder)
-    try:
-        kinds = [i["type"] for i in about["inputs"]]
-        name, sha = about["model"]["file"], about["model"]["sha256"]
-        known = about["format"] == 1 and about["task"] == TASK and kinds[0] in ("int64", "string")
-        if not (known and is_plain_name(name) and "missing" in about["inputs"][0]):
-            raise ValueError(f"format {about['format']!r}, task {about['task']!r}, inputs {kinds}")
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        why = f"its form is not that of an export ({error})"
-        raise UnreadableFileError(why, file=Path(folder) / FILE, remedy="Export the run anew") from error
-    check_hash(Path(folder) / name, sha)
-    return about
 
 
 def verify_next_items(

@@ -25,17 +25,13 @@ ROWS = "rows"  # name of the first dimension of inputs and outputs
 
 @dataclass
 class GraphCut:
-    """A value of a graph at which it may be cut into parts.
-
-    ``dtype`` is its type between the parts, ``inner`` that in the graph (None: the same), ``width`` that of
-    ``[rows, width]`` (None: ``[rows]``).
-    """
+    """A value of a graph at which it may be cut into parts."""
 
     name: str
     value: str
-    dtype: str
-    width: int | None
-    inner: str | None = None
+    dtype: str  # between the parts
+    width: int | None  # of ``[rows, width]``; None: ``[rows]``
+    inner: str | None = None  # the dtype in the graph; None: the same
 
 
 @dataclass
@@ -101,6 +97,10 @@ class Graph:
             self._constants[self._named[key]] = array
         return self._named[key]
 
+    def whole(self, *values: int) -> str:
+        """Add a constant of int64 ``[values]``, such as a shape or axes."""
+        return self.constant(values, np.int64)
+
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", shared: bool = True, **attributes: Any):
         """Add a node, unless an equal one exists and ``shared``; return its result's name, or a tuple of names.
 
@@ -133,10 +133,7 @@ class Graph:
         return self.op("LabelEncoder", value, domain="ai.onnx.ml", **tensors)
 
     def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
-        """Add the nodes of another model (an ``onnx.ModelProto`` of this opset); return the names of its outputs here.
-
-        ``feeds`` has one value for each of its inputs; its names begin with ``prefix`` and a number.
-        """
+        """Add the nodes of another model, whose inputs are ``feeds``; return the names of its outputs here."""
         # the copied nodes would call functions that this model lacks
         if model.functions:
             raise DataError("a net's graph has functions of its own", remedy="Inline them first")
@@ -275,6 +272,9 @@ N = 1009  # a prime that no other dimension is likely to be
 class NotInGraphError(DataError):
     """An operation that has no form in a graph."""
 
+    def __init__(self, problem: str, *, remedy: str = "Compute this column outside of the graph", **where: Any) -> None:
+        super().__init__(problem, remedy=remedy, **where)
+
 
 def registrar(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
     """Create a decorator ``@register(*names)`` that puts functions into a table."""
@@ -301,6 +301,11 @@ class GraphTensor:
         self.graph, self.value, self.meta = graph, value, meta
         self.some = False  # whether it was made by ``any``
 
+    @classmethod
+    def of(cls, graph: Graph, value: str, dtype: torch.dtype, *width: int) -> GraphTensor:
+        """Wrap a value ``[rows]``, or ``[rows, width]``."""
+        return cls(graph, value, torch.empty((N, *width), dtype=dtype, device="meta"))
+
     # what torch itself tells of the meta tensor
     dtype, shape, ndim, size, dim, is_floating_point = (
         property(attrgetter(f"meta.{n}")) for n in ("dtype", "shape", "ndim", "size", "dim", "is_floating_point")
@@ -326,7 +331,7 @@ class GraphTensor:
     def __bool__(self) -> bool:
         if self.some:
             return True  # some of the later rows may be so: take the branch that handles them too
-        raise NotInGraphError("something depends on rows that are not known yet", remedy="Compute it outside")
+        raise NotInGraphError("something depends on rows that are not known yet")
 
     def __iter__(self) -> Any:
         return iter(self.unbind(0))
@@ -339,7 +344,7 @@ class GraphTensor:
         plain = name[:-1] if in_place else name
         found = getattr(torch.Tensor, plain, None)
         if not callable(found):
-            raise NotInGraphError(f"a graph has no tensor's {name!r}", remedy="Compute it outside of the graph")
+            raise NotInGraphError(f"a graph has no tensor's {name!r}")
 
         def method(*args: Any, **kwargs: Any) -> Any:
             made = call(found, (self, *args), kwargs)
@@ -351,7 +356,7 @@ class GraphTensor:
         return method
 
     def __index__(self) -> int:
-        raise NotInGraphError("a number of the rows is read before the rows are known", remedy="Compute it outside")
+        raise NotInGraphError("a number of the rows is read before the rows are known")
 
     __int__ = __float__ = __index__
 
@@ -393,13 +398,12 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(getattr(func, "__self__", None), "__name__", name)
     graph = next(a.graph for a in _flat((args, kwargs)) if isinstance(a, GraphTensor))
     if name not in HANDLERS:
-        raise NotInGraphError(f"torch.{name} has no form in a graph", remedy="Compute this column outside of the graph")
+        raise NotInGraphError(f"torch.{name} has no form in a graph")
     try:
         # torch itself computes dtype and shape of the result: no second set of rules that could differ
         metas = func(*_meta(args), **_meta(kwargs))
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        why = f"torch.{name} cannot be written as nodes ({error})"
-        raise NotInGraphError(why, remedy="Compute this column outside of the graph") from error
+        raise NotInGraphError(f"torch.{name} cannot be written as nodes ({error})") from error
     made = HANDLERS[name](graph, metas, *args, **kwargs)
     if isinstance(made, GraphTensor | torch.Tensor):
         return made
@@ -407,8 +411,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return GraphTensor(graph, made, metas)
     parts = [GraphTensor(graph, v, m) for v, m in zip(made, metas, strict=True)]
     # results such as torch.return_types.sort are named tuples, which code reads by name
-    fields = getattr(type(metas), "__name__", "") not in ("list", "tuple")
-    return type(metas)(parts) if fields else parts
+    return type(metas)(parts) if getattr(type(metas), "__name__", "") not in ("list", "tuple") else parts
 
 
 def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = None) -> str:
@@ -417,7 +420,7 @@ def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = Non
     # a constant of N rows is broadcast from one, as the graph's rows are not N
     if values.ndim and values.shape[0] == N:
         if not bool((values == values[:1]).all() | values[:1].isnan().all()):
-            raise NotInGraphError("a constant differs from row to row", remedy="Compute this column outside")
+            raise NotInGraphError("a constant differs from row to row")
         values = values[:1]
     values = values if dtype is None else values.to(dtype)
     return graph.constant(values.numpy())

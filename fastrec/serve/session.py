@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.atomic import file_digest
+from fastrec._core.atomic import file_digest, is_plain_name
 from fastrec._core.imports import require
-from fastrec.errors import DataError, DeviceError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, DeviceError, FastrecError, MissingFileError, UnreadableFileError
 
 FILE = "serving.json"
 _PROVIDERS = {
@@ -35,15 +37,46 @@ def write_about(folder: Path, about: dict[str, Any]) -> None:
     (folder / FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def check_hash(graph: Path, sha: str) -> None:
-    """Check that a graph is the one that ``serving.json`` was written for."""
+@contextmanager
+def of_an_export(folder: str | Path) -> Iterator[None]:
+    """Say that ``serving.json`` has another form where it is read in the block."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        why = f"its form is not that of an export ({type(error).__name__}: {error})"
+        raise UnreadableFileError(why, file=Path(folder) / FILE, remedy="Export the run anew") from error
+
+
+def read_export(folder: str | Path) -> dict[str, Any]:
+    """Read ``serving.json``, and check that the graph beside it is the one that it was written for."""
+    about = read_about(folder)
+    with of_an_export(folder):
+        file, sha = about["model"]["file"], about["model"]["sha256"]
+        if about["format"] != 1:
+            raise ValueError(f"format is {about['format']!r}, this fastrec reads 1")
+        if not is_plain_name(file):
+            raise ValueError(f"model.file {file!r} is no plain name")
+    graph = Path(folder) / file
     try:
         actual = file_digest(graph)
     except OSError as error:
         raise MissingFileError(f"the graph cannot be read ({error})", file=graph, remedy="Export anew") from error
     if actual != sha:
-        why = f"its SHA-256 is {actual[:12]}…, {FILE} says {sha[:12]}…"
+        why = f"its SHA-256 is {actual[:12]}…, {FILE} says {str(sha)[:12]}…"
         raise UnreadableFileError(why, file=graph, remedy="The two are not of one export: export the run anew")
+    return about
+
+
+@contextmanager
+def cannot(what: str, file: str | Path, remedy: str = "Export the run anew") -> Iterator[None]:
+    """Name the file where a library fails in the block: onnxruntime's errors have no common class."""
+    try:
+        yield
+    except FastrecError:
+        raise
+    except Exception as error:
+        why = f"{what} ({' '.join(str(error).split())[:300]})"
+        raise UnreadableFileError(why, file=file, remedy=remedy) from error
 
 
 def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> Any:
@@ -62,11 +95,8 @@ def open_session(path: str | Path, *, threads: int = 1, device: str = "cpu") -> 
     options.log_severity_level = 3  # warnings about nodes on the CPU are nothing that a reader could act on
     # A thread that spins while it waits for work takes the core that an event loop needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
+    with cannot("onnxruntime cannot load it", path):
         session = runtime.InferenceSession(str(path), options, providers=[*wanted, "CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors have no common class
-        why = f"onnxruntime cannot load it ({' '.join(str(error).split())[:300]})"
-        raise UnreadableFileError(why, file=path, remedy="Export the run anew") from error
     if not set(wanted) <= set(session.get_providers()):  # it goes to the CPU without a word that a program could read
         raise _not_there(device, f"onnxruntime could not load {wanted[0]}")
     return session

@@ -102,8 +102,7 @@ def write_triton(
     about = _read(export_dir)
     batching = {"preferred_batch_size": list(preferred_sizes) or None, "max_queue_delay_microseconds": max_delay_us}
     how = _TritonOptions(max_batch_size, dynamic, batching, instances, device, about.get("list"))
-    model = {"kind": "onnx", **about["model"], "inputs": about["inputs"], "outputs": about["outputs"]}
-    models = {name: model}
+    models = {name: {"kind": "onnx", **about["model"], "inputs": about["inputs"], "outputs": about["outputs"]}}
     parts = about.get("parts") or []
     models |= {f"{name}_{part['name']}": part for part in parts}
     configs = {n: _config(n, one, how) for n, one in models.items()}

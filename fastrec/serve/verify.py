@@ -17,7 +17,7 @@ from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError
 from fastrec.serve.export import LABELLED, SAMPLE, SCORE, event_feeds, export_run, feeds_of, read_sample, sample_events
-from fastrec.serve.session import check_hash, open_session, read_about
+from fastrec.serve.session import open_session, read_about, read_export
 from fastrec.table import Table
 from fastrec.validate import ListEvents, Lists, Rows
 
@@ -58,9 +58,7 @@ def verify_export(
     """
     stages, folder = stages or Stages(quiet=True), Path(folder)
     # Before the features, which take minutes.
-    model = read_about(folder)["model"]
-    check_hash(folder / model["file"], model["sha256"])
-    absent = next((folder / n for n in model["files"] if not (folder / n).is_file()), None)
+    absent = next((folder / n for n in read_export(folder)["model"]["files"] if not (folder / n).is_file()), None)
     if absent is not None:
         raise MissingFileError("the export lacks it", file=absent, remedy="Export the run anew")
     saved = SavedRun(run, trust=trust)

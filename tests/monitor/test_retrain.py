@@ -62,7 +62,6 @@ class Clicks(Competition):
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory) -> Path:
-    """A run of eight days."""
     folder = tmp_path_factory.mktemp("serving")
     (folder / "data").mkdir()
     days(0, 8).to_csv(folder / "data" / "train.csv", index=False)
@@ -72,7 +71,6 @@ def serving(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def changed(serving, tmp_path_factory):
-    """Retrained when people want the contrary, with a registry."""
     folder = tmp_path_factory.mktemp("changed")
     registry = Registry(folder / "registry")
     registry.promote(serving)
@@ -87,12 +85,10 @@ def test_after_a_change_the_new_run_is_better_and_promoted(changed):
     made, registry, _ = changed
     assert made.verdict.promote, str(made.verdict)
     assert made.verdict.gain.low > 0.2
-    assert made.version == 2 == registry.current.number
-    assert registry.previous.number == 1
+    assert (made.version, registry.current.number, registry.previous.number) == (2, 2, 1)
     assert made.began == {"xgb": "grown anew: city has new values (e)", "net": "began with the weights that were there"}
     said = json.loads((made.run / "gate.json").read_text())
-    assert said["promote"] is True
-    assert said["warm"] == made.began
+    assert (said["promote"], said["warm"]) == (True, made.began)
     assert registry.history[-1]["about"]["gain"] == said["gain"]
 
 
@@ -112,12 +108,9 @@ def test_each_period_is_scored_by_what_came_before_it(changed, serving):
     by_period = made.verdict.by_period.set_index("period")
     for day in (9, 10):
         some = (new["day"] == day).to_numpy()
-        assert by_period.loc[str(day), "candidate"] == pytest.approx(
-            roc_auc_score(truth[some], oof["prediction"][some])
-        )
-        assert by_period.loc[str(day), "serving"] == pytest.approx(roc_auc_score(truth[some], served[some]))
-    folds = pq.read_table(made.run / "folds.parquet")
-    assert folds.num_rows == 750
+        wanted = [roc_auc_score(truth[some], p[some]) for p in (oof["prediction"], served)]
+        assert by_period.loc[str(day), ["candidate", "serving"]].tolist() == pytest.approx(wanted)
+    assert pq.read_table(made.run / "folds.parquet").num_rows == 750
 
 
 def test_folds_train_on_what_came_before_and_score_new_rows():
@@ -191,12 +184,9 @@ def test_nothing_that_scores_a_period_has_seen_labels_of_then_or_later(serving, 
     """Other labels on the last day, and no prediction of a judged row changes: of no model, encoding, stop or blend."""
     new = days(8, 3)
     oof = {}
-    for name, labels in (
-        ("right", new["clicked"]),
-        ("other", new["clicked"].where(new["day"] < 10, 1 - new["clicked"])),
-    ):
-        new.assign(clicked=labels).to_parquet(tmp_path / f"{name}.parquet")
-        options = {"every": "value", "scored": 2, "warm": True, "competition": Stopping()}
+    options = {"every": "value", "scored": 2, "warm": True, "competition": Stopping()}
+    for name, wrong in (("right", new["day"] < 0), ("other", new["day"] == 10)):
+        new.assign(clicked=new["clicked"] ^ wrong).to_parquet(tmp_path / f"{name}.parquet")
         made = retrain(serving, tmp_path / f"{name}.parquet", tmp_path / name, **options)
         files = sorted((made.run / "oof").glob("*.parquet"))
         oof[name] = {f.stem: pq.read_table(f).to_pandas()[["fold", "prediction"]] for f in files}
@@ -212,35 +202,26 @@ def test_nothing_that_scores_a_period_has_seen_labels_of_then_or_later(serving, 
 def test_a_warm_start_is_cold_on_rows_that_the_run_has_learned_from(serving, tmp_path):
     """From the day before the judged ones the second level learns: warm models would know it by heart."""
     days(8, 3).to_parquet(tmp_path / "new.parquet")
-    options = {"time": "day", "every": "value"}
-    saved = SavedRun(serving)
-    cold = [
-        together(saved, tmp_path / "new.parquet", **options, scored=scored, window=window).cold_folds
-        for scored, window in ((3, None), (2, None), (2, 3), (1, 3))
-    ]
+    read = partial(together, SavedRun(serving), tmp_path / "new.parquet", time="day", every="value")
+    cold = [read(scored=scored, window=window).cold_folds for scored, window in ((3, None), (2, None), (2, 3), (1, 3))]
     assert cold == [(0,), (), (), ()]
 
 
 def test_corrupted_labels_are_refused_and_written_down(serving, tmp_path):
     """Wrong labels on two days; the third, by which both are judged, has right ones."""
     new = days(8, 3)
-    wrong = new["day"] < 10
-    new.loc[wrong, "clicked"] = 1 - new.loc[wrong, "clicked"]
-    new.to_parquet(tmp_path / "new.parquet")
+    new.assign(clicked=new["clicked"] ^ (new["day"] < 10)).to_parquet(tmp_path / "new.parquet")
     registry = Registry(tmp_path / "registry")
     registry.promote(serving)
     options = {"registry": registry.folder, "every": "value", "scored": 1, "window": 3}
     made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", **options)
-    assert not made.verdict.promote
-    assert made.version is None
+    assert (made.verdict.promote, made.version, registry.current.number) == (False, None, 1)
     assert "may be worse" in made.verdict.reasons[-1]
-    assert registry.current.number == 1
     assert registry.history[-1]["what"] == "kept"
     assert "may be worse" in registry.history[-1]["why"]
 
 
 def test_a_version_that_it_was_not_compared_with_is_not_replaced(changed, serving, tmp_path):
-    """Somebody promoted another one, while it was trained."""
     made, _, _ = changed
     registry = Registry(tmp_path / "registry")
     registry.promote(serving)
@@ -257,15 +238,14 @@ def test_labels_that_say_nothing_are_refused(serving, tmp_path):
     new["clicked"] = np.random.default_rng(0).permutation(new["clicked"])
     new.to_parquet(tmp_path / "new.parquet")
     made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", every="value", margin=0.5)
-    assert not made.verdict.promote
-    assert made.verdict.reasons == ["its predictions say no more than chance"]
+    assert (made.verdict.promote, made.verdict.reasons) == (False, ["its predictions say no more than chance"])
     with pytest.raises(DataError, match=r"gate\.json holds how run compares"):
         compare_runs(serving, made.run)
     # Of one class the metric is undefined: the run is there, and what serves is kept.
     days(8, 1).assign(clicked=1).to_parquet(tmp_path / "new.parquet")
     made = retrain(serving, tmp_path / "new.parquet", tmp_path / "one", every="value")
-    assert not made.verdict.promote
-    assert made.verdict.reasons == ["the metric is undefined on the newest rows, as where all are of one class"]
+    undefined = ["the metric is undefined on the newest rows, as where all are of one class"]
+    assert (made.verdict.promote, made.verdict.reasons) == (False, undefined)
     assert json.loads((made.run / "gate.json").read_text())["by_period"] == []
 
 
@@ -287,46 +267,35 @@ def test_wrong_new_rows_are_named_by_their_own_file_and_row(serving, tmp_path):
 
 
 def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
-    new = days(8, 1)
-    path = tmp_path / "new.parquet"
+    new, path, registry = days(8, 1), tmp_path / "new.parquet", changed[1]
+    few, gone = days(8, 2).groupby("day").head(20), registry.version(1).folder / "run"
+    for run, rows, options, error, says in (
+        (serving, new.drop(columns="x"), {}, MissingColumnError, "the new rows lack it"),
+        (serving, new.assign(clicked=None), {}, DataError, "no new row with a label"),
+        # rows that the run has learned from: the misspelt column comes first
+        (serving, days(0, 1), {"time": "nope"}, MissingColumnError, "'nope'"),
+        (serving, new.assign(day=-1), {}, DataError, "nothing is older"),
+        (serving, few, {"scored": 1}, DataError, r"20 new rows would be scored .*the gate needs 50.*--scored"),
+        (serving, new, {"registry": registry.folder}, DataError, r"version \d is current, .* Retrain the registry"),
+        (gone, new, {}, MissingFileError, "keeps no rows"),
+    ):
+        rows.to_parquet(path)
+        with pytest.raises(error, match=says):
+            retrain(run, path, tmp_path / "run", **{"every": "value", **options})
     with pytest.raises(DataError, match="this is the run that serves"):
         retrain(serving, path, serving)
-    new.drop(columns="x").to_parquet(path)
-    with pytest.raises(MissingColumnError, match="the new rows lack it"):
-        retrain(serving, path, tmp_path / "run")
-    new.assign(clicked=None).to_parquet(path)
-    with pytest.raises(DataError, match="no new row with a label"):
-        retrain(serving, path, tmp_path / "run")
     with pytest.raises(MissingFileError):
         retrain(serving, tmp_path / "nothing.parquet", tmp_path / "run")
-    old = days(0, 1)  # rows that the run has learned from: the misspelt column comes first
-    old.to_parquet(path)
-    with pytest.raises(MissingColumnError, match="'nope'"):
-        retrain(serving, path, tmp_path / "run", time="nope")
-    new.assign(day=-1).to_parquet(path)
-    with pytest.raises(DataError, match="nothing is older"):
-        retrain(serving, path, tmp_path / "run", every="value")
     (tmp_path / "data").mkdir()  # with a test, where no check of a submission's ids would look at them
     days(7, 2).iloc[249:].to_csv(tmp_path / "data" / "train.csv", index=False)
     days(9, 1).drop(columns="clicked").to_csv(tmp_path / "data" / "test.csv", index=False)
     with pytest.raises(DataError, match="has learned from this row already: id 7-249 \\(1 such") as error:
         retrain(serving, tmp_path / "data", tmp_path / "run", every="value")
     assert (Path(error.value.file).name, error.value.column, error.value.row) == ("train.csv", "id", 0)
-    days(8, 2).groupby("day").head(20).to_parquet(path)
-    with pytest.raises(DataError, match=r"20 new rows would be scored .*the gate needs 50.*--scored"):
-        retrain(serving, path, tmp_path / "run", every="value", scored=1)
-    _, registry, folder = changed
-    with pytest.raises(DataError, match=r"version \d is current, with which .* Retrain the registry"):
-        retrain(serving, folder / "new.parquet", tmp_path / "run", registry=registry.folder, every="value")
-    gone = registry.version(1).folder / "run"
-    with pytest.raises(MissingFileError, match="keeps no rows"):
-        retrain(gone, path, tmp_path / "run", every="value")
     assert not (tmp_path / "run").exists()
 
 
 class Slow(Clicks):
-    """More rounds than the time lets trees grow."""
-
     def models(self, *, bs):
         return [XGBModel("xgb", **{**TREES, "rounds": 200_000})]
 
@@ -378,8 +347,6 @@ def test_classes_that_join_are_learned_and_judged_by_the_others(tmp_path):
 
 
 class Sales(Competition):
-    """Amounts that are near those of the day before."""
-
     name, task, target, metric, time, time_gap = "sales", "regression", "amount", "rmse", "day", 0.5
     history, categories, plain = True, (), ()
 
@@ -391,10 +358,7 @@ class Sales(Competition):
 
 
 def sales(folder: Path, *, moved: bool = False) -> tuple[pd.DataFrame, Path, Path]:
-    """Amounts of sixty shops, each of which drifts from day to day: all, a run of six days, the file of the others.
-
-    ``moved``: shop 7 has the number 61 from the fourth day on.
-    """
+    """Drifting amounts of sixty shops, a run of six days, the file of the others; ``moved``: shop 7 becomes 61."""
     amounts = np.random.default_rng(0).normal(size=(8, 60)).cumsum(0) * 3
     rows = pd.DataFrame({"day": np.arange(8).repeat(60), "shop": np.tile(np.arange(60), 8), "amount": amounts.ravel()})
     if moved:
@@ -437,8 +401,6 @@ def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(
     last = [rows.loc[rows["shop"] == shop, "amount"].iloc[-1] for shop in (0, 7, 61)]
     assert said == {"lag1_amount__shop": [*last, None]}
 
-
-# The gate alone -------------------------------------------------------------------------------------------------------
 
 verdict = partial(judge, repeats=100)  # intervals are wide enough for what is asserted of them
 

@@ -7,12 +7,11 @@ import pytest
 
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.registry import Registry, is_registry
-from tests.cli.test_cli import invoke, refused
+from tests.cli.test_cli import invoke
 from tests.fresh import start
 
 
 def make_run(folder, text):
-    """What the registry takes for a run."""
     (folder / "models").mkdir(parents=True)
     (folder / "decision.json").write_text("{}")
     (folder / "models" / "a.bin").write_text(text)
@@ -70,42 +69,30 @@ def test_refusals(registry, tmp_path):
     empty, other = Registry(tmp_path / "empty"), Registry(tmp_path / "other")
     other.folder.mkdir()
     (other.folder / "thesis.txt").write_text("mine")
+    run, file = tmp_path / "run1", tmp_path / "run2" / "decision.json"
+    piped = make_run(tmp_path / "piped", "x")
+    os.mkfifo(piped / "pipe")
     for call, error, says in (
-        (lambda: registry.promote(tmp_path), DataError, "neither a run directory nor an export"),
-        (lambda: registry.promote(7), DataError, "no version 7"),
-        (lambda: registry.promote(tmp_path / "run1", export=tmp_path / "run2"), DataError, "no export"),
-        (empty.rollback, DataError, "no version to go back to"),
-        (lambda: other.promote(tmp_path / "run1"), WriteError, "not a registry"),
+        (lambda: empty.promote(tmp_path), DataError, "neither a run directory nor an export"),
+        (lambda: empty.promote(7), DataError, "no version 7"),
+        (lambda: registry.promote(run, export=tmp_path / "run2"), DataError, "no export"),
+        (lambda: other.promote(run), WriteError, "not a registry"),
+        (lambda: Registry(file).promote(run), WriteError, "could not be written"),
+        (lambda: registry.promote(piped), WriteError, "could not be copied"),
     ):
         with pytest.raises(error, match=says):
             call()
+    assert not empty.folder.exists()  # no folder is made for what is not there
     assert empty.current is None
+    with pytest.raises(DataError, match="no version to go back to"):
+        empty.rollback()
     assert registry.current.number == 2
-    assert [v.number for v in registry.versions] == [1, 2]
-    assert is_registry(registry.folder)
-    assert not is_registry(tmp_path)
+    assert sorted(p.name for p in (registry.folder / "versions").iterdir()) == ["0001", "0002"]
+    assert (is_registry(registry.folder), is_registry(tmp_path)) == (True, False)
     for text, says in (('{"format": 9}', "not a registry's"), ("{", None)):
         (registry.folder / "registry.json").write_text(text)
         with pytest.raises(UnreadableFileError, match=says):
             _ = registry.current
-
-
-def test_what_the_file_system_refuses_is_said(registry, tmp_path):
-    file = tmp_path / "run1" / "decision.json"
-    os.mkfifo(tmp_path / "run1" / "models" / "pipe")
-    for call, error, says in (
-        (lambda: Registry(file).promote(tmp_path / "run2"), WriteError, "could not be written"),
-        (lambda: Registry(file / "r").keep(why="x"), WriteError, "could not be written"),
-        (lambda: registry.promote(tmp_path / "run1"), WriteError, "could not be copied"),
-        # no folder is made for what is not there
-        (lambda: Registry(tmp_path / "fresh").promote(tmp_path / "nothing"), DataError, "neither a run"),
-        (lambda: Registry(tmp_path / "fresh").promote(7), DataError, "no version 7"),
-    ):
-        with pytest.raises(error, match=says):
-            call()
-    assert [v.number for v in registry.versions] == [1, 2]
-    assert sorted(p.name for p in (registry.folder / "versions").iterdir()) == ["0001", "0002"]
-    assert not (tmp_path / "fresh").exists()
 
 
 @pytest.mark.parametrize("inside", ["run", "export"])
@@ -170,36 +157,22 @@ def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
         assert registry.current.number == registry.versions[-1].number
 
 
-# The commands -------------------------------------------------------------------------------------------------------
-
-
-def call(*words, code=0):
-    found, out, err = invoke(*words)
-    assert found == code, err
-    return out + err
-
-
 def test_promote_roll_back_and_list(tmp_path):
-    where = ("--registry", tmp_path / "registry")
-    assert "version 1 is current" in call("promote", make_export(tmp_path / "a"), *where, "--why", "the first")
-    call("promote", make_run(tmp_path / "b", "x"), *where, "--no-export")
-    assert Registry(where[1]).current.number == 2
-    call("rollback", *where)
-    assert Registry(where[1]).current.number == 1
-    call("promote", "2", *where)
-    assert call("promote", "2", *where).startswith("version 2 serves already")
-    made = json.loads(call("versions", *where, "--json"))
+    def call(*words, code=0):
+        found, out, err = invoke(*words, "--registry", tmp_path / "registry")
+        assert found == code, err
+        return out + err
+
+    assert "there is no registry" in call("rollback", code=1)
+    assert "neither a run" in call("promote", tmp_path, code=1)
+    assert "version 1 is current" in call("promote", make_export(tmp_path / "a"), "--why", "the first")
+    for words in (["promote", make_run(tmp_path / "b", "x"), "--no-export"], ["rollback"], ["promote", "2"]):
+        call(*words)
+    assert call("promote", "2").startswith("version 2 serves already")
+    made = json.loads(call("versions", "--json"))
     assert (made["current"]["number"], made["previous"]["number"]) == (2, 1)
-    assert (len(made["versions"]), len(made["history"])) == (2, 4)
-    shutil.rmtree(Registry(where[1]).version(1).folder)  # to save space: the others are listed still
-    said = call("versions", *where)
-    assert "files are gone" in call("rollback", *where, code=1)
-    assert "the first" in said
-    assert "gone" in said
-    assert "rolled back" in said
-
-
-def test_wrong_input_is_one_line(tmp_path):
-    for words in (["rollback", "--registry", tmp_path], ["promote", tmp_path, "--registry", tmp_path / "r"]):
-        refused(words, "")
-    assert not (tmp_path / "r" / "registry.json").exists()
+    assert [h["what"] for h in made["history"]] == ["promoted", "promoted", "rolled back", "promoted"]
+    shutil.rmtree(Registry(tmp_path / "registry").version(1).folder)  # to save space: the others are listed still
+    said = call("versions")
+    assert all(words in said for words in ("the first", "gone", "rolled back"))
+    assert "files are gone" in call("rollback", code=1)

@@ -40,7 +40,6 @@ ITEMS = pa.table({"item": ["a", "b", "c"], "tags": [["x", "y"], ["y"], ["z", "x"
 
 
 def from_log() -> list[Feature]:
-    """Generators that look at a log."""
     stats, kinds = ["count", "since", "steps", "since_first"], {"event": "kind", "kinds": ["click", "view"]}
     more = {"stats": stats, "values": ["kind", "x"], "sums": ["x"], "name": "of_item"}
     return [
@@ -58,7 +57,6 @@ def from_log() -> list[Feature]:
 
 
 def from_rows() -> list[Feature]:
-    """Generators that look at the frame's own rows."""
     return [
         CumCount("user", order="t"),
         CumCount("item"),
@@ -123,14 +121,12 @@ def random_rows(rng: np.random.Generator, n: int, times: tuple[int, int]) -> pa.
 
 
 def fitted(features: list[Feature], seed: int = 0) -> FeatureSet:
-    """A FeatureSet that has learned from random rows and a random log."""
     rng = np.random.default_rng(seed)
     frame, log = random_rows(rng, 30, (0, 10)), random_rows(rng, 60, (0, 10))
     return FeatureSet(features, keep="outputs").fit(frame, tables={"log": log, "items": ITEMS})
 
 
 def batch(fs: FeatureSet, asked: pa.Table, log: pa.Table, past: pa.Table | None) -> pa.Table:
-    """What the features are when all is given at once."""
     history = past if past is not None and len(past) else None
     made = fs.transform(asked, tables={"log": log, "items": ITEMS}, history=history)
     return made if isinstance(made, pa.Table) else pa.table(made)

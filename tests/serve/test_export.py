@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-import xgboost as xgb
 from typer.testing import CliRunner
 
 from fastrec.cli import app
@@ -33,14 +32,13 @@ from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
+from tests.serve.test_triton import by_ensemble, parse  # noqa: F401 - a fixture
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
 class Sales(Competition):
-    """Amounts, of which the earlier ones of a shop are known."""
-
     name, task, target, metric, n_folds = "Sales", "regression", "amount", "rmse", 3
     history, categories = True, ["city", "code"]
 
@@ -72,8 +70,6 @@ def shop_sales(n, seed):
 
 
 class Clicks(Competition):
-    """Lists of items, one of which is clicked."""
-
     name, task, n_folds = "Clicks", "ranking", 3
     fold_key, plain, categories = "list_id", ("price", "place"), ("city",)
 
@@ -122,7 +118,6 @@ def clicks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(sales, clicks):
-    """Both runs as files, sales with its events."""
     export_run(sales / "run", sales / "out", data=sales / "data")
     return export_run(clicks / "run", clicks / "out")
 
@@ -156,28 +151,13 @@ def test_what_is_said_of_the_inputs(sales, exported):
     assert json.loads((exported.folder / "serving.json").read_text()) == exported.about
 
 
-def by_parts(folder, values):
-    """The score that an export's parts give one after the other."""
-    for part in json.loads((folder / "serving.json").read_text())["parts"]:
-        path, names = folder / part["file"], [o["name"] for o in part["outputs"]]
-        if part["kind"] == "onnx":
-            feeds = {i["name"]: values[i["name"]] for i in part["inputs"]}
-            said = ort.InferenceSession(str(path)).run(names, feeds)
-        else:
-            matrix = values[part["inputs"][0]["name"]]
-            said = [xgb.Booster(model_file=path).inplace_predict(matrix, validate_features=False)[:, None]]
-        values = {**values, **dict(zip(names, said, strict=True))}
-    return values["score"]
-
-
-def test_parts_say_together_what_the_file_says(clicks, tmp_path):
+def test_parts_say_together_what_the_file_says(clicks, tmp_path, parse):  # noqa: F811
     made = export_run(clicks / "run", tmp_path / "out", fold=0, parts=True)
     table = Table.read(clicks / "run/sample.parquet")
     assert {part["kind"] for part in made.about["parts"]} == {"onnx", "xgboost"}
-    score = by_parts(tmp_path / "out", feeds_of(made.about, table))
-    np.testing.assert_allclose(score, score_rows(tmp_path / "out", table), atol=1e-5)
-    folders = {f.name for f in write_triton(tmp_path / "out", tmp_path / "triton", name="clicks")}
-    assert {"clicks", "clicks_features", "clicks_stack", "clicks_ensemble"} <= folders
+    for dynamic in (True, False):
+        score = by_ensemble(tmp_path / "out", tmp_path / "repo", feeds_of(made.about, table), parse, dynamic=dynamic)
+        np.testing.assert_allclose(score, score_rows(tmp_path / "out", table), atol=1e-5)
 
 
 @pytest.mark.parametrize("how", ["float16", "int8"])
@@ -202,8 +182,6 @@ def test_events_go_along(sales, exported):
 
 
 class Notes(Competition):
-    """Text, and lists of tags, as features that no graph makes."""
-
     name, task, target, metric = "Notes", "binary", "good", "auc"
 
     def features(self):
@@ -330,12 +308,6 @@ def test_columns_of_the_outputs_names(tmp_path, monkeypatch):
         export_run(tmp_path / "score/run", tmp_path / "score/out")
 
 
-def test_what_needs_events_is_said_at_the_export(sales, tmp_path):
-    done = CliRunner().invoke(app, ["export", str(sales / "run"), "--out", str(tmp_path / "out"), "--fold", "0"])
-    assert done.exit_code == 0, done.output
-    assert "fastrec serve cannot make these: its columns are computed from events (history)" in done.output
-
-
 def test_an_old_run_and_a_file_of_another_run(sales, clicks, tmp_path):
     shutil.copytree(sales / "run", tmp_path / "old")
     (tmp_path / "old/sample.parquet").unlink()
@@ -347,12 +319,13 @@ def test_an_old_run_and_a_file_of_another_run(sales, clicks, tmp_path):
         export_run(sales / "run", tmp_path / "else")
 
 
-def test_commands(clicks, tmp_path):
+def test_commands(sales, tmp_path):
     runner = CliRunner()
-    done = runner.invoke(app, ["export", str(clicks / "run"), "--out", str(tmp_path / "out"), "--fold", "0"])
+    done = runner.invoke(app, ["export", str(sales / "run"), "--out", str(tmp_path / "out"), "--fold", "0"])
     assert done.exit_code == 0, done.output
     assert "the largest difference is" in done.output
-    wrong = runner.invoke(app, ["verify", str(tmp_path / "out"), str(clicks / "run"), "--fold", "1"])
+    assert "fastrec serve cannot make these: its columns are computed from events (history)" in done.output
+    wrong = runner.invoke(app, ["verify", str(tmp_path / "out"), str(sales / "run"), "--fold", "1"])
     assert wrong.exit_code == 1
     assert "more than 1e-05" in wrong.output
 

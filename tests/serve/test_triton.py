@@ -109,11 +109,6 @@ def test_instances_and_devices(tmp_path, parse):
         assert not made["m_forest"].HasField("optimization")
 
 
-def full_shapes(config, tensors) -> dict[str, list[int]]:
-    """Shapes with the rows, as Triton compares the tensors of an ensemble."""
-    return {t.name: [-1, *t.dims] if config.max_batch_size else list(t.dims) for t in tensors}
-
-
 @pytest.mark.parametrize(("lists", "dynamic"), [(None, True), ("id", True), (None, False)])
 def test_parts_one_after_the_other(lists, dynamic, tmp_path, parse):
     source = export(tmp_path / "export", lists=lists, parts=PARTS)
@@ -128,44 +123,28 @@ def test_parts_one_after_the_other(lists, dynamic, tmp_path, parse):
     assert not whole.instance_group
     assert made["m_features"].max_batch_size == whole.max_batch_size
     assert bool(made["m_net"].max_batch_size) == dynamic  # it sees no lists
-    # every tensor has one shape and one type wherever it goes
-    shapes = full_shapes(whole, whole.input)
-    types = {t.name: t.data_type for t in whole.input}
-    assert set(shapes) == {"città", "id"}
+    assert {t.name for t in whole.input} == {"città", "id"}
     for step in whole.ensemble_scheduling.step:
-        part = made[step.model_name]
         assert step.model_version == -1
-        own = {t.name: t for t in (*part.input, *part.output)}
-        assert set(step.input_map) == {t.name for t in part.input}
-        assert set(step.output_map) == {t.name for t in part.output}
-        for key, value in step.input_map.items():
-            assert full_shapes(part, [own[key]])[key] == shapes[value]
-            assert own[key].data_type == types[value]
-        for key, value in step.output_map.items():
-            shapes[value], types[value] = full_shapes(part, [own[key]])[key], own[key].data_type
-    assert full_shapes(whole, whole.output) == {"score": shapes["score"]}
+        assert set(step.input_map) == {t.name for t in made[step.model_name].input}
+        assert set(step.output_map) == {t.name for t in made[step.model_name].output}
     assert sorted(p.name for p in (folders["m_features"] / "1").iterdir()) == ["features.onnx.data", "model.onnx"]
     assert sorted(p.name for p in folders["m_ensemble"].iterdir()) == ["1", "config.pbtxt"]  # Triton asks for a version
 
 
 def test_a_forest_is_run_by_fil(tmp_path, parse):
-    source = export(tmp_path / "export", parts=PARTS)
-    folder = next(p for p in write_triton(source, tmp_path / "repo", name="m") if p.name == "m_forest")
-    config = parse(folder)
-    assert (config.backend, config.platform, config.max_batch_size) == ("fil", "", 4096)
-    assert [(t.name, parse.type(t.data_type), list(t.dims)) for t in (*config.input, *config.output)] == [
-        ("input__0", "TYPE_FP32", [3]), ("output__0", "TYPE_FP32", [1])
-    ]  # fmt: skip
-    said = {n: p.string_value for n, p in config.parameters.items()}
-    assert said["model_type"] == "xgboost_ubj"
-    assert said["output_class"] == said["is_classifier"] == said["predict_proba"] == "false"
-    assert (folder / "1" / "xgboost.ubj").read_bytes() == b"parts/forest.ubj"
     five = tensor("margin", "float32", 5)
-    several = [PARTS[0], {**PARTS[1], "outputs": [five]}, {**PARTS[3], "inputs": [five]}]
-    source = export(tmp_path / "other", parts=several)
-    config = parse(next(p for p in write_triton(source, tmp_path / "two", name="m") if p.name == "m_forest"))
-    assert config.parameters["predict_proba"].string_value == "true"
-    assert list(config.output[0].dims) == [5]
+    for parts, width in ((PARTS, 1), ([PARTS[0], {**PARTS[1], "outputs": [five]}, {**PARTS[3], "inputs": [five]}], 5)):
+        source = export(tmp_path / f"export{width}", parts=parts)
+        folder = {p.name: p for p in write_triton(source, tmp_path / f"repo{width}", name="m")}["m_forest"]
+        config = parse(folder)
+        assert (config.backend, config.platform, config.max_batch_size) == ("fil", "", 4096)
+        ends = [(t.name, parse.type(t.data_type), list(t.dims)) for t in (*config.input, *config.output)]
+        assert ends == [("input__0", "TYPE_FP32", [3]), ("output__0", "TYPE_FP32", [width])]
+        said = {n: p.string_value for n, p in config.parameters.items()}
+        kinds = dict.fromkeys(("output_class", "is_classifier", "predict_proba"), str(width > 1).lower())
+        assert said == {"model_type": "xgboost_ubj", **kinds}
+        assert (folder / "1" / "xgboost.ubj").read_bytes() == b"parts/forest.ubj"
 
 
 ODD = [
@@ -185,17 +164,18 @@ def test_parts_that_do_not_fit_are_named(tmp_path, parts, says):
 
 
 def test_what_is_no_export_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match="no such file"):
-        write_triton(tmp_path, tmp_path / "repo", name="m")
-    (tmp_path / "serving.json").write_text('{"inputs": 3}')
-    with pytest.raises(UnreadableFileError, match="fastrec export writes"):
-        write_triton(tmp_path, tmp_path / "repo", name="m")
-    source = export(tmp_path / "export")
+    source, odd = export(tmp_path / "export"), tmp_path / "odd"
     (source / "model.onnx.data").unlink()
-    with pytest.raises(MissingFileError, match="not complete"):
-        write_triton(source, tmp_path / "repo", name="m")
-    with pytest.raises(DataError, match="cannot be called"):
-        write_triton(source, tmp_path / "repo", name="../m")
+    odd.mkdir()
+    (odd / "serving.json").write_text('{"inputs": 3}')
+    for folder, name, error, says in (
+        (tmp_path, "m", MissingFileError, "no such file"),
+        (odd, "m", UnreadableFileError, "fastrec export writes"),
+        (source, "m", MissingFileError, "not complete"),
+        (source, "../m", DataError, "cannot be called"),
+    ):
+        with pytest.raises(error, match=says):
+            write_triton(folder, tmp_path / "repo", name=name)
 
 
 def test_other_folders_stay_as_they_are(tmp_path):
@@ -211,20 +191,13 @@ def test_other_folders_stay_as_they_are(tmp_path):
     assert (mine / "notes.txt").read_text() == "keep"
 
 
-def model_of(nodes: list, inputs: list, outputs: list, initializers: tuple = ()) -> bytes:
-    """A small ONNX model; inputs and outputs are (name, type, shape)."""
-    from onnx import helper
-
-    ends = [[helper.make_tensor_value_info(*t) for t in side] for side in (inputs, outputs)]
-    graph = helper.make_graph(nodes, "part", *ends, list(initializers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
-
-
 def run_as_triton(folder: Path, config, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What a model with a file says of a request, its tensors reshaped as its configuration has it."""
     import onnxruntime as ort
 
     def reshaped(values: np.ndarray, tensor) -> np.ndarray:
+        dims = [len(values), *tensor.dims] if config.max_batch_size else tensor.dims
+        assert [max(d, n * (d < 0)) for d, n in zip(dims, values.shape, strict=True)] == [*values.shape], tensor.name
         if not tensor.HasField("reshape"):
             return values
         rows = [len(values)] if config.max_batch_size else []
@@ -232,43 +205,18 @@ def run_as_triton(folder: Path, config, given: dict[str, np.ndarray]) -> dict[st
 
     path = folder / "1" / config.default_model_filename
     if config.backend == "fil":
-        said = xgb.Booster(model_file=path).predict(xgb.DMatrix(given["input__0"]))
+        said = xgb.Booster(model_file=path).inplace_predict(given["input__0"], validate_features=False)
         return {"output__0": said.reshape(len(said), -1)}
     feeds = {t.name: reshaped(given[t.name], t) for t in config.input}
     said = ort.InferenceSession(str(path)).run([t.name for t in config.output], feeds)
     return {t.name: v.reshape(len(v), -1) for t, v in zip(config.output, said, strict=True)}
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_an_ensemble_says_what_its_parts_say(dynamic, tmp_path, parse):
-    pytest.importorskip("onnxruntime")
-    onnx = pytest.importorskip("onnx")
-    node, kind, const = onnx.helper.make_node, onnx.TensorProto, onnx.numpy_helper.from_array
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(80, 2)).astype(np.float32)
-    booster = xgb.train({"max_depth": 3, "nthread": 1}, xgb.DMatrix(rows, rows[:, 0] - rows[:, 1]), 4)
-    folder = tmp_path / "export"
-    (folder / "parts").mkdir(parents=True)
-    (folder / "parts" / "forest.ubj").write_bytes(booster.save_raw("ubj"))
-    ends = [("a", kind.DOUBLE, ["n"]), ("b", kind.DOUBLE, ["n"])], [("matrix", kind.FLOAT, ["n", 2])]
-    side = [node("Unsqueeze", [n, "one"], [f"{n}1"]) for n in "ab"]
-    side += [node("Concat", ["a1", "b1"], ["m"], axis=1), node("Cast", ["m"], ["matrix"], to=kind.FLOAT)]
-    (folder / "parts" / "features.onnx").write_bytes(model_of(side, *ends, [const(np.array([1]), "one")]))
-    ends = [("margin", kind.FLOAT, ["n"]), ("a", kind.DOUBLE, ["n"])], [("score", kind.DOUBLE, ["n"])]
-    sums = [node("Cast", ["margin"], ["wide"], to=kind.DOUBLE), node("Add", ["wide", "a"], ["score"])]
-    (folder / "parts" / "stack.onnx").write_bytes(model_of(sums, *ends))
-    (folder / "model.onnx").write_bytes(b"not run here")
-    a, b, matrix, score = (tensor(n, "float64") for n in ("a", "b", "matrix", "score"))
-    matrix |= {"type": "float32", "width": 2}
-    parts = [part("features", [a, b], [matrix]), part("forest", [matrix], [MARGIN], kind="xgboost")]
-    parts.append(part("stack", [MARGIN, a], [score]))
-    about = {"model": {"file": "model.onnx"}, "inputs": [a, b], "outputs": [{**score, "width": 1}], "parts": parts}
-    (folder / "serving.json").write_text(json.dumps(about))
-    made = {p.name: p for p in write_triton(folder, tmp_path / "repo", name="m", dynamic=dynamic)}
-    known = {"a": rows[:, :1].astype(np.float64), "b": rows[:, 1:].astype(np.float64)}
+def by_ensemble(export: Path, repo: Path, values: dict[str, np.ndarray], parse, **options) -> np.ndarray:
+    made = {p.name: p for p in write_triton(export, repo, name="m", **options)}
+    known = {name: v if v.ndim > 1 else v[:, None] for name, v in values.items()}
     for step in parse(made["m_ensemble"]).ensemble_scheduling.step:
         given = {key: known[value] for key, value in step.input_map.items()}
         said = run_as_triton(made[step.model_name], parse(made[step.model_name]), given)
         known |= {step.output_map[name]: values for name, values in said.items()}
-    expected = booster.predict(xgb.DMatrix(rows)).astype(np.float64) + rows[:, 0]
-    np.testing.assert_array_equal(known["score"], expected[:, None])
+    return known["score"][:, 0]

@@ -157,10 +157,7 @@ _LINKS: dict[str, Link] = {
 
 
 def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> Forest:
-    """Convert the trees of a CatBoost model, of any shape.
-
-    ``n_codes``: column → number of codes of a category, integers from 0 in training; NaN counts as code 0.
-    """
+    """Convert the trees of a CatBoost model; ``n_codes``: column → number of codes of a category (NaN: code 0)."""
     import catboost
 
     with TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastrec._core import limits
 from fastrec.serve.forest.nodes import Statistic, statistics_nodes
-from fastrec.serve.onnx_builder import ROWS, Graph
+from fastrec.serve.onnx_builder import Graph
 
 # Derived columns of trees: sets of categories, zeros as missing, statistics of categories.
 #
@@ -62,11 +62,10 @@ def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph, dtype: str) 
         above = np.array([1 + max((m[-1] for m in own if m), default=-1) for own in members])
         own = graph.op("Gather", x, graph.constant(np.array(columns)), axis=1)
         high, missing, low = (graph.constant(v, dtype) for v in (above, above + 1, [-1]))
-        within = graph.op("Max", graph.op("Min", own, high), low)
-        safe = graph.op("Where", graph.op("IsNaN", own), missing, within)
+        safe = graph.op("Where", graph.op("IsNaN", own), missing, graph.op("Max", graph.op("Min", own, high), low))
         if dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
             safe = graph.op("Floor", safe)
-        codes = graph.op("Add", graph.cast(safe, np.int64), graph.constant(np.array([1])))
+        codes = graph.op("Add", graph.cast(safe, np.int64), graph.whole(1))
         for i, (of_column, most) in enumerate(zip(members, above, strict=True)):
             table, row = _membership(of_column, int(most), graph.op("Gather", codes, graph.constant(i), axis=1), graph)
             blocks.append(graph.op("Gather", graph.constant(table, dtype), row, axis=0))
@@ -153,10 +152,7 @@ class Forest:
         return attributes
 
     def margins(self, x: str, graph: Graph, *, base: bool = True) -> str:
-        """Add the nodes that compute margins ``[n, targets]`` of rows ``x`` (float32, float64 if ``wide``).
-
-        ``base`` is added first, as the libraries do, unless rows have their own.
-        """
+        """Add the nodes of the margins ``[n, targets]`` of rows ``x``; ``base`` is added first, as the libraries do."""
         if self.dtype == "float64" and not self.wide:
             x = graph.cast(x, np.float64)
         parts = self._in_parts()
@@ -234,13 +230,6 @@ class Forest:
         options = {"axis": 1} if self.link == "softmax" else {}
         return margin if self.link == "identity" else graph.op(_NODES[self.link], margin, **options)
 
-    def model(self) -> Any:
-        """Build a model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""
-        graph = Graph()
-        x = graph.input("x", np.float64 if self.wide else np.float32, (ROWS, self.columns))
-        graph.output("margin", self.margins(x, graph), np.float64, self.targets)
-        return graph.model(name="forest")
-
 
 @dataclass
 class Tree:
@@ -257,10 +246,7 @@ class Tree:
 
 
 def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
-    """Build a forest of trees, in the order in which their values are summed.
-
-    ``about`` has ``link``, ``rule``, ``dtype`` and, if they differ from the default, ``scale`` and ``wide``.
-    """
+    """Build a forest of trees, in the order in which their values are summed; ``about``: fields of ``Forest``."""
     # equal sets and statistics of several trees are one column
     derived = in_order({d for tree in trees for d in tree.derived.values()})
     place = {d: columns + i for i, d in enumerate(derived)}
@@ -353,10 +339,7 @@ def symmetric_trees(forest: Forest, targets: int) -> tuple[np.ndarray, ...] | No
 
 
 def symmetric_nodes(trees: tuple[np.ndarray, ...], x: str, columns: int, strict: bool, graph: Graph) -> str:
-    """Add the nodes that sum the leaves of ``symmetric_trees``; return the sums' name, float64 ``[n, targets]``.
-
-    ``x`` names the rows, float64 ``[n, columns]``; ``strict``: rows at a threshold go right.
-    """
+    """Add nodes that sum the leaves of ``symmetric_trees`` for rows ``x``; ``strict``: rows at a threshold go right."""
     feature, threshold, missing_left, numbers, leaves, target = trees
     # columns first: gathers of whole columns are contiguous
     rows = graph.op("Transpose", x, perm=[1, 0])
@@ -372,14 +355,14 @@ def symmetric_nodes(trees: tuple[np.ndarray, ...], x: str, columns: int, strict:
         leaf = graph.op("Add", graph.op("Add", leaf, leaf), digit) if leaf else digit
     count, width = leaves.shape
     starts = graph.constant(np.arange(count, dtype=np.int32)[:, None] * np.int32(width))
-    places = graph.op("Reshape", graph.op("Add", leaf, starts), graph.constant(np.array([-1])))
+    places = graph.op("Reshape", graph.op("Add", leaf, starts), graph.whole(-1))
     values = graph.op("GatherElements", graph.constant(leaves.ravel()), places, axis=0)
-    values = graph.op("Reshape", values, graph.constant(np.array([count, -1])))
-    zero, sums = graph.constant(np.array([0])), []
+    values = graph.op("Reshape", values, graph.whole(count, -1))
+    zero, sums = graph.whole(0), []
     bounds = list(pairwise([0, *np.flatnonzero(np.diff(target)) + 1, count]))
     for bound in bounds:
         some = values
         if len(bounds) > 1:
-            some = graph.op("Slice", values, *(graph.constant(np.array([b])) for b in bound), zero)
+            some = graph.op("Slice", values, *(graph.whole(b) for b in bound), zero)
         sums.append(graph.op("ReduceSum", some, zero, keepdims=1))
     return graph.op("Transpose", sums[0] if len(sums) == 1 else graph.op("Concat", *sums, axis=0), perm=[1, 0])

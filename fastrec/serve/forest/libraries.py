@@ -12,9 +12,7 @@ import xgboost as xgb
 
 from fastrec.errors import DataError
 from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGBModel
-from fastrec.estimators._tree_model import TreeInputs
 from fastrec.estimators.catboost_model import _EXPONENTS
-from fastrec.estimators.sklearn import DenseInputs
 from fastrec.serve.forest.catboost import forest_of_catboost
 from fastrec.serve.forest.forest import CategorySet, Derived, Forest, Link, Tree, ZerosMissing, grow
 from fastrec.serve.onnx_builder import Graph
@@ -239,7 +237,6 @@ class EstimatorForests:
     """One forest, or the constant that is predicted, for each output of an estimator."""
 
     parts: tuple[Forest | float, ...]  # the outputs, with the links of ``predict`` (none in ranking)
-    inputs: TreeInputs | DenseInputs  # converts a table to the trees' matrix
     task: Task  # the estimator's
     start: str | None = None  # a column of margins instead of ``base``, if any
 
@@ -249,10 +246,7 @@ class EstimatorForests:
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
     def predictions(self, x: str, graph: Graph, *, start: str | None = None) -> tuple[str, list[str | None]]:
-        """Add the nodes of ``predict`` of a matrix of ``dtype``; return their name, and those of each part's margins.
-
-        ``start`` names the values of the column ``start``, float32 ``[n]``. A constant has no margins (None).
-        """
+        """Add the nodes of ``predict``; return their name, and those of each part's margins (None: a constant)."""
         one, outputs, margins = graph.constant([1]), [], []
         for part in self.parts:
             if isinstance(part, float):
@@ -278,13 +272,13 @@ def forests_of(estimator: Estimator) -> EstimatorForests:
         if estimator._task is None:
             raise estimator.not_fitted()
         parts = tuple(p if isinstance(p, float) else _of_trees(estimator, p) for p in estimator._parts)
-        return EstimatorForests(parts, estimator._inputs, estimator._task, estimator.margin)
+        return EstimatorForests(parts, estimator._task, estimator.margin)
     if isinstance(estimator, SKModel):
         if estimator._inputs is None:
             raise estimator.not_fitted()
         task, k = estimator._task, estimator._n_outputs
         parts = tuple(p if isinstance(p, float) else _of_sklearn(p, task, k) for p in estimator._parts)
-        return EstimatorForests(parts, estimator._inputs, task)
+        return EstimatorForests(parts, task)
     raise DataError(f"{estimator.name} ({type(estimator).__name__}) has no trees", remedy="Give an estimator of trees")
 
 
@@ -298,8 +292,7 @@ def _of_trees(estimator: XGBModel | LGBMModel | CatBoostModel, trees: Any) -> Fo
         codes = {i: len(inputs.vocabs[n]) for i, n in enumerate(inputs.names) if n in inputs.vocabs}
         forest = forest_of_catboost(trees, codes)
         if task == "regression":
-            power = (estimator.objective or "").startswith(_EXPONENTS)
-            forest = replace(forest, link="exp" if power else "identity")
+            forest = replace(forest, link="exp" if (estimator.objective or "").startswith(_EXPONENTS) else "identity")
     # a ranker predicts margins
     return replace(forest, link="identity", scale=1.0) if task == "ranking" else forest
 

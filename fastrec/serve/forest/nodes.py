@@ -65,9 +65,9 @@ def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
     begins = graph.op("Where", is_unknown, graph.constant(statistics.unknown[:, None]), found)
     own = graph.op("Gather", begins, graph.constant(statistics.of), axis=0)
     places = graph.op("Add", own, graph.constant(statistics.index[:, None]))
-    flat = graph.op("Reshape", places, graph.constant(np.array([-1])))
+    flat = graph.op("Reshape", places, graph.whole(-1))
     values = graph.op("GatherElements", graph.constant(statistics.values), flat, axis=0)  # faster than Gather
-    values = graph.op("Reshape", values, graph.constant(np.array([len(statistics.of), -1])))
+    values = graph.op("Reshape", values, graph.whole(len(statistics.of), -1))
     return graph.cast(graph.op("Transpose", values, perm=[1, 0]), np.float64)
 
 

@@ -24,14 +24,10 @@ NO_TEXT, OTHER_NO_TEXT = "", "\0"  # missing text; the second where "" is a valu
 
 @dataclass(frozen=True, eq=False)
 class GraphColumn(Column):
-    """A column with symbolic values.
+    """A column with symbolic values."""
 
-    ``text``: the value's name of one of text, whose ``values`` are none. ``marked``: a missing value is one that no
-    other value can be (NaN, an input's mark), so that looking it up finds nothing.
-    """
-
-    text: str | None = None
-    marked: bool = False
+    text: str | None = None  # the value's name of a column of text, whose ``values`` are none
+    marked: bool = False  # a missing value is one that no other can be (NaN, an input's mark): looking it up fails
     no_text: str = NO_TEXT
 
     def __len__(self) -> int:
@@ -42,7 +38,7 @@ class GraphColumn(Column):
         if self.text is not None:
             graph = self.values.graph
             made = graph.op("Equal", self.text, graph.constant(np.array(self.no_text, dtype=object)))
-            return GraphTensor(graph, made, torch.empty(N, dtype=torch.bool, device="meta"))
+            return GraphTensor.of(graph, made, torch.bool)
         if self.missing is not None:
             return self.missing
         return self.values.isnan() if self.values.is_floating_point() else torch.zeros(N, dtype=torch.bool)
@@ -50,7 +46,7 @@ class GraphColumn(Column):
     def number(self, dtype: torch.dtype = torch.float64) -> Any:
         """See ``Column.number``."""
         if self.text is not None:
-            raise NotInGraphError("holds text, and a number is wanted", column=self.name, remedy="Compute it outside")
+            raise NotInGraphError("holds text, and a number is wanted", column=self.name)
         return super().number(dtype)
 
     def plain(self) -> Column:
@@ -63,7 +59,7 @@ class GraphColumn(Column):
 
     def take(self, rows: Any) -> Column:
         """Refuse: a graph has all rows."""
-        raise NotInGraphError("rows of a column are chosen", column=self.name, remedy="Compute it outside")
+        raise NotInGraphError("rows of a column are chosen", column=self.name)
 
     def slice(self, start: int, stop: int) -> Column:
         """Return the column itself."""
@@ -84,7 +80,7 @@ class GraphCoded(Coded):
     @property
     def codes(self) -> Any:  # type: ignore[override]
         """Refused: rows are unknown until the graph runs."""
-        raise NotInGraphError("rows are coded among themselves", remedy="Compute this column outside of the graph")
+        raise NotInGraphError("rows are coded among themselves")
 
     keys = codes  # type: ignore[assignment]
 
@@ -153,7 +149,7 @@ def as_graph_column(column: Column) -> GraphColumn:
     if isinstance(column, GraphColumn):
         return column
     if column.kind not in ("number", "datetime", "vector"):
-        raise NotInGraphError(f"is a {column.kind}", column=column.name, remedy="Compute it outside of the graph")
+        raise NotInGraphError(f"is a {column.kind}", column=column.name)
     about = {"name": column.name, "missing": column.missing, "unit": column.unit, "zone": column.zone}
     return GraphColumn(column.kind, column.values, **about)
 
@@ -174,7 +170,7 @@ def column_of(graph: Graph, value: str, name: str, column: Column, *, no_text: s
     """Wrap a value of the graph as a column of this kind and dtype; see ``input_column``."""
     kind = input_type(column)
     dtype = {np.float32: torch.float32, np.float64: torch.float64}.get(kind, torch.int64)
-    tensor = GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta"))
+    tensor = GraphTensor.of(graph, value, dtype)
     if kind is object:  # the tensor only holds a place
         empty = pa.array([], column.distinct.type)
         return GraphColumn("category", tensor, name=name, distinct=empty, text=value, no_text=no_text, marked=True)
@@ -191,8 +187,7 @@ def input_type(column: Column) -> Any:
         return object
     column = column.plain()
     if column.kind not in ("datetime", "number"):
-        why = f"is a {column.kind}, which no graph takes"
-        raise NotInGraphError(why, column=column.name, remedy="Compute it outside")
+        raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=column.name)
     dtype = column.values.dtype
     if column.kind == "datetime" or not (dtype.is_floating_point or dtype == torch.bool):
         return np.int64
@@ -208,10 +203,7 @@ def no_text_of(column: Column) -> str:
 
 
 def described(name: str, column: Column, *, made: bool = False, reading: Reading | None = None) -> dict[str, Any]:
-    """Describe a column as an input, for ``serving.json``.
-
-    ``made``: a server computes it from events. ``reading``: how the run reads its text and what training lacked.
-    """
+    """Describe a column for ``serving.json``; ``made``: by a server from events; ``reading``: the run's of text."""
     numpy_type = input_type(column)
     kind = "string" if numpy_type is object else np.dtype(numpy_type).name
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)

@@ -34,11 +34,7 @@ _REGRESSORS = (LinearModel, linear_model.SGDRegressor, *_POWERS)
 
 
 def linear_prediction(parts: list[Any], product: Callable[[torch.Tensor], Any], task: Task, k: int) -> Any:
-    """Write the prediction of linear estimators, or None if others are among them: float64 ``[rows]`` or ``[rows, k]``.
-
-    ``parts`` has a trained estimator, or a constant, for each output; ``product``: multiplies the matrix of inputs with
-    weights ``[columns, outputs]``.
-    """
+    """Write the prediction of linear estimators, None for others; ``product`` multiplies inputs by weights."""
     kinds = _REGRESSORS if task == "regression" else _CLASSIFIERS
     trained = [p for p in parts if not isinstance(p, float)]
     if not trained or not all(isinstance(p, kinds) and type(p).__module__.startswith("sklearn.") for p in trained):
@@ -172,8 +168,8 @@ def _grown(
             given = GraphCut("", matrix.value, forests.dtype, matrix.shape[1])
             sums = GraphCut("", margin, "float64" if own is None else "float32", part.targets, "float64")
             graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
-    shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
-    return GraphTensor(graph, predicted, torch.empty(shape, dtype=torch.float64, device="meta"))
+    width = () if rows.n_scores == 1 else (rows.n_scores,)
+    return GraphTensor.of(graph, predicted, torch.float64, *width)
 
 
 def tree_matrix(inputs: TreeInputs, table: GraphTable, *, bounded: bool = True) -> GraphTensor:
@@ -319,8 +315,8 @@ def _tree_blend(blend: Any, two: GraphRows) -> Any:
     graph, sums = matrix.graph, []
     for booster in blend._boosters:
         forest = forest_of_xgboost(booster)
-        meta = torch.empty((N, forest.targets), dtype=torch.float64, device="meta")
-        sums.append(GraphTensor(graph, forest.margins(matrix.value, graph, base=False), meta).float())
+        margins = forest.margins(matrix.value, graph, base=False)
+        sums.append(GraphTensor.of(graph, margins, torch.float64, forest.targets).float())
     if two.task == "multiclass":
         return (sums[0] + start).double().softmax(1)
     total = torch.stack([s[:, 0] for s in sums], 1) + start

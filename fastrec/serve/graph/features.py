@@ -17,7 +17,7 @@ from fastrec.features._engine.chain import steps_behind
 from fastrec.features.base import Feature, Grouped, RowWise
 from fastrec.features.columns import as_columns, as_list, name_of
 from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
-from fastrec.serve.onnx_builder import CONTRIBUTED, Graph, GraphTensor, N, NotInGraphError, registrar, value_of
+from fastrec.serve.onnx_builder import CONTRIBUTED, Graph, GraphTensor, NotInGraphError, registrar, value_of
 from fastrec.table import Column
 
 # Hash raw values in a graph, letter by letter, as ``hash_codes`` hashes their bytes.
@@ -29,11 +29,7 @@ _SIZE = 1 << 8 * 4  # a letter's bytes (at most 4 in UTF-8) are packed below, th
 
 
 def hashed(column: GraphColumn, buckets: int, *, seed: int = 0) -> GraphTensor:
-    """Write ``1 + hash_codes`` of each value, 0 if missing: int64 ``[rows]``.
-
-    onnxruntime's operator ``Tokenizer`` splits text. Letters that Unicode does not have yet are ignored. Fractions and
-    times are refused: a graph cannot write them as text.
-    """
+    """Write ``1 + hash_codes`` of each value, 0 if missing; letters that Unicode does not have yet are ignored."""
     return _bucket(_Letters.of(column), buckets, seed, column.is_missing())
 
 
@@ -126,9 +122,8 @@ def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTenso
     mixed = graph.cast(graph.op("BitwiseXor", whole, shifted(whole, 32)), np.int64)
     mixed = graph.op("Mul", mixed, graph.constant(_PRIME, np.int64))
     half = graph.cast(shifted(graph.cast(mixed, np.uint64), 1), np.int64)
-    place = graph.op("Mod", half, graph.constant(buckets, np.int64))
-    code = graph.op("Add", place, graph.constant(1, np.int64))
-    return torch.where(missing, 0, GraphTensor(graph, code, torch.empty(N, dtype=torch.int64, device="meta")))
+    code = graph.op("Add", graph.op("Mod", half, graph.constant(buckets, np.int64)), graph.constant(1, np.int64))
+    return torch.where(missing, 0, GraphTensor.of(graph, code, torch.int64))
 
 
 # Sums, extremes and ranks within the lists of a graph's rows.
@@ -143,31 +138,25 @@ class GraphGroups:
         distinct, _, inverse, _ = self.graph.op("Unique", codes.value, outputs=4, sorted=1)
         self._count, self._of_row = self.graph.op("Shape", distinct), inverse
 
-    def _tensor(self, value: str, dtype: torch.dtype = torch.int64) -> GraphTensor:
-        return GraphTensor(self.graph, value, torch.empty(N, dtype=dtype, device="meta"))
-
     def reduce(self, values: GraphTensor, how: str) -> GraphTensor:
         """Compute the sum (``'add'``), maximum (``'max'``) or minimum (``'min'``) of each row's list: float64."""
         op = self.graph.op
         start = op("ConstantOfShape", self._count, value=np.array([{"add": 0.0, "max": -np.inf, "min": np.inf}[how]]))
         value = value_of(self.graph, values, torch.float64)
         each = op("ScatterElements", start, self._of_row, value, reduction=how)
-        return self._tensor(op("Gather", each, self._of_row, axis=0), torch.float64)
+        return GraphTensor.of(self.graph, op("Gather", each, self._of_row, axis=0), torch.float64)
 
     def size(self) -> GraphTensor:
         """Count the rows of each row's list: float64."""
         same = self.graph.op("Equal", self._of_row, self._of_row)
-        return self.reduce(self._tensor(self.graph.cast(same, np.float64), torch.float64), "add")
+        return self.reduce(GraphTensor.of(self.graph, same, torch.bool).double(), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
-        """Sort rows by list, then by the keys, then by position: int64 ``[rows]``.
-
-        A key is values without NaN, and whether the largest comes first; the most important key is the first.
-        """
+        """Sort rows by list, then by keys (values without NaN, whether the largest is first), then by position."""
         op = self.graph.op
         rows, order = op("Shape", self._of_row), ""
-        for values, largest in [*reversed(keys), (self._tensor(self._of_row), False)]:
-            value = op("Gather", values.value, order, axis=0) if order else values.value
+        for value, largest in [*((v.value, down) for v, down in reversed(keys)), (self._of_row, False)]:
+            value = op("Gather", value, order, axis=0) if order else value
             _, places = op("TopK", value, rows, outputs=2, largest=int(largest), sorted=1)  # ties: the first row
             order = op("Gather", order, places, axis=0) if order else places
         return order
@@ -176,7 +165,7 @@ class GraphGroups:
         op = self.graph.op
         zero, one = (self.graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
         at = op("Range", zero, op("Squeeze", op("Shape", self._of_row)), one)
-        return self._tensor(op("ScatterElements", at, order, at))
+        return GraphTensor.of(self.graph, op("ScatterElements", at, order, at), torch.int64)
 
     def place(self, keys: list[tuple[GraphTensor, bool]]) -> GraphTensor:
         """Compute each row's place in its list by the keys, from 0: int64."""
@@ -189,11 +178,12 @@ class GraphGroups:
         op = self.graph.op
         distinct, _, inverse, _ = op("Unique", value_of(self.graph, values, torch.float64), outputs=4, sorted=1)
         pair = op("Add", op("Mul", self._of_row, op("Shape", distinct)), inverse)
-        return GraphGroups(self._tensor(pair))
+        return GraphGroups(GraphTensor.of(self.graph, pair, torch.int64))
 
     def dense(self, values: GraphTensor) -> GraphTensor:
         """Rank each row's value among the distinct values of its list, from 1: float64."""
-        number = self._tensor(self.parted(values)._of_row)  # numbered list by list, in each by value
+        # numbered list by list, in each by value
+        number = GraphTensor.of(self.graph, self.parted(values)._of_row, torch.int64)
         return (number - self.reduce(number, "min").long() + 1).double()
 
     def shifted(self, values: GraphTensor, by: int) -> GraphTensor:
@@ -203,7 +193,7 @@ class GraphGroups:
         inside = (earlier >= 0) & (earlier.double() < self.size())
         rows = op("Gather", order, torch.where(inside, self._position(order) - by, 0).value, axis=0)
         value = op("Gather", value_of(self.graph, values, torch.float64), rows, axis=0)
-        return torch.where(inside, self._tensor(value, torch.float64), torch.nan)
+        return torch.where(inside, GraphTensor.of(self.graph, value, torch.float64), torch.nan)
 
 
 _WRITERS: dict[str, Callable[..., dict[str, Column]]] = {}  # class of generators → function that writes it
@@ -235,7 +225,7 @@ def write_step(step: Feature, table: GraphTable, lists: GraphGroups | None) -> d
         raise
     # a generator's code may fail in any way on symbolic tensors: then its columns become inputs
     except (AttributeError, TypeError, KeyError, ValueError, RuntimeError, StopIteration) as error:
-        raise NotInGraphError(f"{name} has no form in a graph ({error})", remedy="Compute it outside") from error
+        raise NotInGraphError(f"{name} has no form in a graph ({error})") from error
 
 
 def applied(step: Any, table: GraphTable) -> Any:
@@ -288,8 +278,7 @@ def _categorify(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict
 @writer("HashEncode")
 def _hash(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     columns = [as_graph_column(table[name_of(c)]) for c in as_list(step.cols)]
-    codes = [hashed(c, step.buckets, seed=step.seed) for c in columns]
-    return as_columns(dict(zip(step.outputs, codes, strict=True)))
+    return as_columns(dict(zip(step.outputs, [hashed(c, step.buckets, seed=step.seed) for c in columns], strict=True)))
 
 
 @writer("Cross")
@@ -321,10 +310,7 @@ def lists_of(step: Feature, lists: GraphGroups | None) -> GraphGroups:
 def written(
     steps: Sequence[Feature], table: GraphTable, lists: GraphGroups | None, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
-    """Write all of ``steps`` (those that others read first) that can be written; others' columns become inputs.
-
-    ``wanted`` are the columns that models read.
-    """
+    """Write those of ``steps`` behind the columns ``wanted`` that can be written; others' columns become inputs."""
     served = Served()
     behind = steps_behind(wanted, steps)  # steps that no model reads are not written
     needed = {*wanted, *(n for step in behind for n in step.inputs)}

@@ -25,7 +25,7 @@ from fastrec.serve.graph.columns import (
 )
 from fastrec.serve.graph.features import GraphGroups, applied, lists_of, writer
 from fastrec.serve.graph.nets import _prepared, exported
-from fastrec.serve.onnx_builder import ROWS, Graph, GraphTensor, N, NotInGraphError, value_of
+from fastrec.serve.onnx_builder import ROWS, Graph, GraphTensor, NotInGraphError, value_of
 from fastrec.table import Column, Table, as_column
 
 
@@ -68,7 +68,7 @@ def _stats(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str,
             # codes, from 1 (0: missing) → the numbers that they stand for
             column = as_column(state["columns"][col]["ends"]["values"].columns[0], name=name).plain()
             if column.kind not in ("number", "datetime"):
-                raise NotInGraphError("a list's text has no form in a graph", remedy="Compute it outside of the graph")
+                raise NotInGraphError("a list's text has no form in a graph")
             codes, table = made[name].values, torch.cat([column.values.new_zeros(1), column.values])
             about = {"name": name, "missing": codes == 0, "unit": column.unit, "zone": column.zone}
             made[name] = Column(column.kind, table[codes], **about)
@@ -101,7 +101,7 @@ def _of_lists(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[s
     lists, made = lists_of(step, lists), {}
     odd = [s for s in step._wanted if s not in ("count", "sum", "mean", "min", "max", "std")]
     if odd:
-        raise NotInGraphError(f"a list's {odd[0]} has no form in a graph", remedy="Compute it outside of the graph")
+        raise NotInGraphError(f"a list's {odd[0]} has no form in a graph")
     for col in step.columns:
         values = _numbers(table[col])
         known = ~values.isnan()
@@ -135,7 +135,7 @@ def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: An
 def _lag(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, Column]:
     lists = lists_of(step, lists)
     if step.order is not None or step.horizon is not None or type(step).__name__ == "PctChange":
-        raise NotInGraphError("an order of the list has no form in a graph", remedy="Compute it outside of the graph")
+        raise NotInGraphError("an order of the list has no form in a graph")
     made = {}
     for n in as_list(step.n):
         for col in as_list(step.cols):
@@ -148,8 +148,7 @@ def _lag(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[str, C
 
 def _numbers(column: Column) -> Any:
     if column.kind == "datetime":
-        why = "times of a list have no form in a graph"
-        raise NotInGraphError(why, column=column.name, remedy="Compute it outside")
+        raise NotInGraphError("times of a list have no form in a graph", column=column.name)
     return column.number()
 
 
@@ -159,14 +158,11 @@ _EVENTS = "events"  # name of the second dimension of the inputs
 
 @dataclass
 class GraphEvents:
-    """The events before lists as inputs of a graph. Each row has those of its list; the first row's are read.
-
-    ``log`` has an example of each column that is read, ``missing`` its mark of missing text.
-    """
+    """The events before lists as inputs of a graph. Each row has those of its list; the first row's are read."""
 
     graph: Graph
-    log: Mapping[str, Column]
-    missing: Mapping[str, str]
+    log: Mapping[str, Column]  # an example of each column that is read
+    missing: Mapping[str, str]  # its mark of missing text
     item: str
     time: str | None
 
@@ -228,7 +224,7 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
     if laid.graph.compress is not None:
         proto = laid.graph.compress(proto)
     output = laid.graph.merge(proto, [feeds[i.name] for i in proto.graph.input])[0]
-    return GraphTensor(laid.graph, output, torch.empty((N, 1), dtype=torch.float32, device="meta")).double()[:, 0]
+    return GraphTensor.of(laid.graph, output, torch.float32, 1).double()[:, 0]
 
 
 class _Laid:
@@ -236,8 +232,7 @@ class _Laid:
 
     def __init__(self, events: GraphEvents, lists: Any, most: int) -> None:
         graph = self.graph = events.graph
-        self.events, self.lists, self.most = events, lists, most
-        op, self.whole = graph.op, lambda *v: graph.constant(np.array(v, dtype=np.int64))
+        self.events, self.lists, self.most, self.whole, op = events, lists, most, graph.whole, graph.op
         rows = op("Shape", lists._of_row)
         self.number = op("Range", graph.constant(np.int64(0)), op("Squeeze", rows), graph.constant(np.int64(1)))
         # rows of one list repeat its events: those of the first row are read
@@ -266,14 +261,12 @@ class _Laid:
         return column_of(graph, graph.op("Gather", flat, self._at), name, column, no_text=no_text)
 
     def wide(self, flat: str, width: int | None = None) -> str:
-        shape = [-1, self.most] if width is None else [-1, self.most, width]
-        return self.graph.op("Reshape", flat, self.whole(*shape))
+        return self.graph.op("Reshape", flat, self.whole(*[-1, self.most] if width is None else [-1, self.most, width]))
 
     def age(self, shown: Column, happened: GraphColumn) -> GraphTensor:
         """Compute how long ago events were, as ``EventCoder`` does: float32 ``[E, 1]``."""
         own = value_of(self.graph, shown.number(), torch.float64)
-        meta = torch.empty(N, dtype=torch.float64, device="meta")
-        moment = GraphTensor(self.graph, self._spread(self.graph.op("Gather", own, self.first)), meta)
+        moment = GraphTensor.of(self.graph, self._spread(self.graph.op("Gather", own, self.first)), torch.float64)
         age = (moment - happened.number()).clamp_min(0).nan_to_num(0)
         return age.log1p().float()[:, None] / 10
 

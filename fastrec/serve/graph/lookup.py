@@ -30,7 +30,7 @@ def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, miss
     table[among] = codes[kept]
     is_place = np.array_equal(table, np.arange(size + 1))
     name = place if is_place else graph.op("GatherElements", graph.constant(table), place, axis=0)
-    code = GraphTensor(graph, name, torch.empty(N, dtype=torch.int64, device="meta"))
+    code = GraphTensor.of(graph, name, torch.int64)
     if missing == absent and (column.marked or column.missing is None):
         return code
     return torch.where(column.is_missing(), missing, code)
@@ -105,8 +105,7 @@ def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.n
     else:
         comparable = not (is_time or is_text(kind))
     if not comparable:
-        why = f"its values are compared with {kind}"
-        raise NotInGraphError(why, column=column.name or None, remedy="Compute it outside of the graph")
+        raise NotInGraphError(f"its values are compared with {kind}", column=column.name or None)
     if column.text is not None:
         return (np.array(values.to_pylist(), dtype=object), places), column.text
     if column.kind == "datetime":
@@ -141,7 +140,7 @@ def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bo
         row[len(row) - len(own) :] = own.detach().cpu().double().numpy()[::-1]
     whole = np.int32 if falling.size < np.iinfo(np.int32).max >> 1 else np.int64
     value = value_of(graph, values, torch.float64)
-    line, in_line = graph.constant(np.array([-1])), graph.constant(np.array([-1, len(edges)]))
+    line, in_line = graph.whole(-1), graph.whole(-1, len(edges))
     compare = "Less" if right else "LessOrEqual"
     flat = graph.op("Reshape", value, line)
     place = ""  # column · 2^level + how many of the level's edges are above, of which there are 2^level - 1 in all
@@ -158,7 +157,7 @@ def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bo
         digit = graph.cast(graph.op(compare, flat, edge), whole)
         place = graph.op("Add", graph.op("Add", place, place), digit)
     place = graph.cast(graph.op("Reshape", place, in_line), np.int64)
-    found = GraphTensor(graph, place, torch.empty((N, len(edges)), dtype=torch.int64, device="meta"))
+    found = GraphTensor.of(graph, place, torch.int64, len(edges))
     ends = torch.arange(1, len(edges) + 1) * 2**depth - 1  # a column's place less which it has this many below
     return torch.minimum(ends - found, sizes)  # the padding is below NaN, and at infinity
 

@@ -21,7 +21,7 @@ from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.models.embedding import side_by_side
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.lookup import interpolated
-from fastrec.serve.onnx_builder import OPSET, Graph, GraphCut, GraphTensor, N, constant, value_of
+from fastrec.serve.onnx_builder import OPSET, Graph, GraphCut, GraphTensor, constant, value_of
 from fastrec.tabular import FillMissing, Normalize, RankGauss, TabularFrame
 from fastrec.tabular.procs import ContProc, Features
 
@@ -96,7 +96,7 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
     cuts = [GraphCut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
     read = [c for c, is_used in zip(cuts, used, strict=True) if is_used]
     graph.mark("onnx", read, GraphCut("", output, "float32", width))
-    return GraphTensor(graph, output, torch.empty((N, width), dtype=torch.float32, device="meta")).double()
+    return GraphTensor.of(graph, output, torch.float32, width).double()
 
 
 def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
@@ -109,8 +109,7 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     graph = next((v.graph for n in table.names if isinstance(v := table[n].values, GraphTensor)), None)
     if graph is None:
         raise DataError("a graph has no inputs", remedy="Give a run whose models read columns")
-    codes = [_codes(procs, n, table, numbers) for n in frame.cat_names]
-    cats = _matrix(graph, codes, torch.int64)
+    cats = _matrix(graph, [_codes(procs, n, table, numbers) for n in frame.cat_names], torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
     # each proc on all columns at once: few wide nodes are faster than many narrow ones
     for proc in sorted((p for p in procs.values() if isinstance(p, ContProc) and names), key=lambda p: p.order):
@@ -144,7 +143,7 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
         rows = graph.op("Shape", graph.inputs[0])
         shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
         empty = graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
-        return GraphTensor(graph, empty, torch.empty((N, 0), dtype=dtype, device="meta"))
+        return GraphTensor.of(graph, empty, dtype, 0)
     if some is None:
         raise DataError("all columns of a net are the same in every row", remedy="Leave the net out")
     parts = []
@@ -157,10 +156,7 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
 
 
 def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> tuple[Any, list[bool], int]:
-    """Convert a net to an ONNX model; return it, whether it reads categories and numbers, and how many outputs it has.
-
-    ``inputs``: width and dtype of the categories' codes and of the numbers.
-    """
+    """Convert a net to an ONNX model; return whether it reads codes and numbers, too, and how many outputs it has."""
     net = net.cpu().eval()
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
@@ -179,15 +175,11 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]]) -> Any:
         why = "a graph cannot hold embedding tables whose rows are not on the device"
         raise DataError(why, remedy="Load the weights into a model made without placement= and export that")
     given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
-    rows = Dim("rows")
-    return exported(net.eval(), given, shapes=tuple({0: rows} for _ in given))
+    return exported(net.eval(), given, shapes=({0: Dim("rows")},) * len(given))
 
 
 def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
-    """Convert a module in evaluation to an ONNX model (``onnx.ModelProto``), by torch's exporter.
-
-    ``shapes`` names the dimensions that may vary, as ``torch.export`` takes them.
-    """
+    """Convert a module to an ``onnx.ModelProto`` by torch's exporter; ``shapes`` names the dimensions that may vary."""
     require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     # the exporter warns of its own parts, and logs what it does not use
     loggers = [logging.getLogger(n) for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
@@ -208,10 +200,7 @@ Compress = Literal["float16", "int8"]
 
 
 def compressed(model: Any, how: Compress) -> Any:
-    """Convert a net's model (``onnx.ModelProto``) to weights of 16 bits, or matrix products of 8.
-
-    Inputs and outputs stay as they are. ``'int8'`` has a scale for each weight, and one for the activations of a batch.
-    """
+    """Convert a net's model to weights of 16 bits, or matrix products of 8 (a scale for each, one for a batch)."""
     if how not in get_args(Compress):
         raise DataError(f"a net cannot be compressed to {how!r}", remedy="Use 'float16' or 'int8'")
     hint = "pip install 'fastrec-tabular[export]'"

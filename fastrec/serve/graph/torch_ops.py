@@ -38,12 +38,12 @@ def pick(graph: Graph, value: str, place: int, axis: int) -> str:
     return graph.op("Gather", value, graph.constant(np.array(place, dtype=np.int64)), axis=axis)
 
 
-def _binary(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str, alpha: Any = 1) -> str:
+def _binary(graph: Graph, made: torch.Tensor, a: Any, b: Any, *, kind: str, alpha: Any = 1, **more: int) -> str:
     if alpha != 1:
         b = b * alpha
     if made.dtype == torch.bool and kind in ("Add", "Mul"):  # ONNX adds no bools: a sum is an or, a product an and
         return graph.op("Or" if kind == "Add" else "And", *both(graph, a, b, torch.bool)[:2])
-    return graph.op(kind, *both(graph, a, b, made.dtype)[:2])
+    return graph.op(kind, *both(graph, a, b, made.dtype)[:2], **more)
 
 
 for _kind, _names in {
@@ -54,6 +54,7 @@ for _kind, _names in {
     "Min": ("minimum",),
 }.items():
     handler(*_names)(partial(_binary, kind=_kind))
+handler("fmod")(partial(_binary, kind="Mod", fmod=1))
 
 
 @handler("div", "true_divide", "divide", "__truediv__")
@@ -75,11 +76,6 @@ def _remainder(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> Any:
         return graph.op("Mod", x, y)
     rest, by = GraphTensor(graph, graph.op("Mod", x, y, fmod=1), made), GraphTensor(graph, y, made)
     return torch.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest)
-
-
-@handler("fmod")
-def _fmod(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return graph.op("Mod", *both(graph, a, b, made.dtype)[:2], fmod=1)
 
 
 @handler("pow", "__pow__", "__rpow__", "square")
@@ -186,10 +182,8 @@ def _looked_up(graph: Graph, made: Any, table: Any, dim: int, index: Any) -> str
     # onnxruntime copies single numbers by GatherElements five times as fast
     if index.ndim == 1:
         return graph.op("GatherElements", value, place, axis=0)
-    flat = graph.op("Reshape", place, graph.constant(np.array([-1])))
-    found = graph.op("GatherElements", value, flat, axis=0)
-    shape = [-1 if size == N else size for size in index.shape]
-    return graph.op("Reshape", found, graph.constant(np.array(shape)))
+    found = graph.op("GatherElements", value, graph.op("Reshape", place, graph.whole(-1)), axis=0)
+    return reshape(graph, found, index.shape)
 
 
 def _table(graph: Graph, table: Any) -> str:
@@ -201,13 +195,13 @@ def _table(graph: Graph, table: Any) -> str:
 def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
     if isinstance(place, GraphTensor):
         if place.dtype == torch.bool:
-            raise NotInGraphError("some rows are taken out", remedy="Compute this column outside of the graph")
+            raise NotInGraphError("some rows are taken out")
         return _looked_up(graph, made, a, 0, place)
     places = place if isinstance(place, tuple) else (place,)
     value, axis = _table(graph, a), 0
     for p in places:
         if p is None:
-            value = graph.op("Unsqueeze", value, graph.constant(np.array([axis], dtype=np.int64)))
+            value = graph.op("Unsqueeze", value, graph.whole(axis))
             axis += 1
         elif isinstance(p, GraphTensor):
             value = graph.op("Gather", value, p.value, axis=axis)
@@ -215,7 +209,7 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
         elif isinstance(p, slice):
             if p != slice(None):
                 ends = (p.start or 0, np.iinfo(np.int64).max if p.stop is None else p.stop, axis, p.step or 1)
-                value = graph.op("Slice", value, *[graph.constant(np.array([e], dtype=np.int64)) for e in ends])
+                value = graph.op("Slice", value, *[graph.whole(e) for e in ends])
             axis += 1
         elif isinstance(p, torch.Tensor) and p.dtype == torch.int64:
             value = graph.op("Gather", value, graph.constant(p.numpy()), axis=axis)
@@ -223,7 +217,7 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
         elif isinstance(p, int):
             value = pick(graph, value, p, axis)
         else:
-            raise NotInGraphError(f"rows are taken at {p!r}", remedy="Compute this column outside of the graph")
+            raise NotInGraphError(f"rows are taken at {p!r}")
     return value
 
 
@@ -244,7 +238,7 @@ def _searchsorted(
 ) -> Any:
     # NaN is above all edges
     if isinstance(edges, GraphTensor):
-        raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
+        raise NotInGraphError("edges are searched that are not learned")
     # a whole number beyond 2^53 is rounded, but not across an edge that is not
     exact = common(values, edges).is_floating_point or not len(edges) or int(edges.abs().max()) < 1 << 53
     # few edges are compared with all at once: fewer nodes than a bisection (8 is not measured)
@@ -254,7 +248,7 @@ def _searchsorted(
         return count_below(values[:, None], [edges], right=right)[:, 0]
     edges = edges.detach().cpu().to(common(values, edges))
     value = value_of(graph, values, edges.dtype)
-    axis = graph.constant(np.array([values.ndim], dtype=np.int64))
+    axis = graph.whole(values.ndim)
     wide = graph.op("Unsqueeze", value, axis)
     above = graph.op("Less" if right else "LessOrEqual", wide, graph.constant(edges.numpy()))  # NaN is below none
     return graph.op("ReduceSum", graph.cast(graph.op("Not", above), np.int64), axis, keepdims=0)
@@ -304,9 +298,8 @@ def _reduce(
 ) -> str:
     dims = [d % a.ndim for d in ([dim] if isinstance(dim, int) else dim or range(a.ndim))]
     if a.shape and a.shape[0] == N and 0 in dims:
-        raise NotInGraphError("a value depends on all rows at once", remedy="Compute this column outside")
-    axes = graph.constant(np.array(dims, dtype=np.int64))
-    return graph.op(kind, value_of(graph, a, made.dtype), axes, keepdims=int(keepdim))
+        raise NotInGraphError("a value depends on all rows at once")
+    return graph.op(kind, value_of(graph, a, made.dtype), graph.whole(*dims), keepdims=int(keepdim))
 
 
 for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "amax": "ReduceMax", "amin": "ReduceMin"}.items():
@@ -319,13 +312,12 @@ def _any(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int | None = Non
         found = GraphTensor(graph, a.value, made)
         found.some = True
         return found
-    ones = GraphTensor(graph, cast(graph, a, torch.int64), a.meta.long())
-    return ones.amax(dim, keepdim=keepdim) > 0
+    return GraphTensor(graph, cast(graph, a, torch.int64), a.meta.long()).amax(dim, keepdim=keepdim) > 0
 
 
 @handler("all")
 def _all(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any, **__: Any) -> Any:
-    raise NotInGraphError("something depends on all rows", remedy="Compute this column outside of the graph")
+    raise NotInGraphError("something depends on all rows")
 
 
 @handler("sort")
@@ -334,13 +326,11 @@ def _sort(
 ) -> Any:
     axis = dim % a.ndim
     if a.shape[axis] == N:
-        raise NotInGraphError("rows are sorted", remedy="Compute this column outside of the graph")
+        raise NotInGraphError("rows are sorted")
     value, big = a.value, value_of(graph, math.inf if not descending else -math.inf, a.dtype)
     # NaN comes last, as in torch: it is sorted as infinity and put back by its number in the row
-    gone = graph.op("IsNaN", value)
-    ones = graph.cast(gone, np.int64)
-    count = graph.op("ReduceSum", ones, graph.constant(np.array([axis])), keepdims=1)
-    size = graph.constant(np.array([a.shape[axis]], dtype=np.int64))
+    gone, size = graph.op("IsNaN", value), graph.whole(a.shape[axis])
+    count = graph.op("ReduceSum", graph.cast(gone, np.int64), graph.whole(axis), keepdims=1)
     filled = graph.op("Where", gone, big, value)
     values, places = graph.op("TopK", filled, size, outputs=2, axis=axis, largest=int(descending), sorted=1)
     place = np.arange(a.shape[axis]).reshape([-1 if i == axis else 1 for i in range(a.ndim)])
@@ -360,7 +350,7 @@ handler("log_softmax")(partial(_softmax, kind="LogSoftmax"))
 def _matmul(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
     x, y, _ = both(graph, a, b, made.dtype)
     if b.ndim == 1:  # onnxruntime 1.32 joins a transposition with a product by a vector, and gets it wrong
-        axis = graph.constant(np.array([1], dtype=np.int64))
+        axis = graph.whole(1)
         return graph.op("Squeeze", graph.op("MatMul", x, graph.op("Unsqueeze", y, axis)), axis)
     return graph.op("MatMul", x, y)
 
@@ -374,7 +364,7 @@ def _einsum(graph: Graph, made: torch.Tensor, equation: str, *parts: Any) -> str
 @handler("linalg_vector_norm", "norm")
 def _norm(graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, **options: Any) -> Any:
     if ord not in (2, "fro") or dim is None:
-        raise NotInGraphError(f"a norm of order {ord}", remedy="Compute this column outside of the graph")
+        raise NotInGraphError(f"a norm of order {ord}")
     wide = a.to(made.dtype)
     return (wide * wide).sum(dim, keepdim=options.get("keepdim", False)).sqrt()
 
@@ -403,9 +393,8 @@ for _name in ("zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "
 def reshape(graph: Graph, value: str, shape: Sequence[int]) -> str:
     """Reshape a value; ``N`` is the number of rows."""
     if sum(s == N for s in shape) > 1:
-        raise NotInGraphError("a tensor has rows twice", remedy="Compute this column outside of the graph")
-    sizes = [-1 if s == N else s for s in shape]
-    return graph.op("Reshape", value, graph.constant(np.array(sizes, dtype=np.int64)))
+        raise NotInGraphError("a tensor has rows twice")
+    return graph.op("Reshape", value, graph.whole(*(-1 if s == N else s for s in shape)))
 
 
 @handler("reshape", "view", "unsqueeze", "squeeze", "flatten", "ravel", "view_as", "reshape_as")
@@ -413,15 +402,14 @@ def _reshape(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, **op
     if given and isinstance(given[0], torch.dtype):  # the same bits: a bool and a byte
         if {a.dtype, made.dtype} <= {torch.bool, torch.int8, torch.uint8}:
             return cast(graph, a, made.dtype)
-        why = f"the bits of {a.dtype} as {made.dtype} have no form in a graph"
-        raise NotInGraphError(why, remedy="Compute outside")
+        raise NotInGraphError(f"the bits of {a.dtype} as {made.dtype} have no form in a graph")
     return a.value if made.shape == a.shape else reshape(graph, a.value, made.shape)
 
 
 @handler("expand", "broadcast_to", "expand_as")
 def _expand(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any) -> str:
     if a.shape and a.shape[0] == N and list(made.shape).count(N) == 1 and made.shape[0] == N:
-        return graph.op("Expand", a.value, graph.constant(np.array([1, *made.shape[1:]], dtype=np.int64)))
+        return graph.op("Expand", a.value, graph.whole(1, *made.shape[1:]))
     return a.value  # it is broadcast where it is read
 
 
@@ -441,9 +429,8 @@ def _stack(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0)
     axis = dim % made.ndim
     if made.ndim == 2 and axis == 1 and len(parts) > 2:  # three nodes, however many columns there are
         joined = graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=0)
-        shape = graph.constant(np.array([len(parts), -1], dtype=np.int64))
-        return graph.op("Transpose", graph.op("Reshape", joined, shape), perm=[1, 0])
-    at = graph.constant(np.array([axis], dtype=np.int64))
+        return graph.op("Transpose", graph.op("Reshape", joined, graph.whole(len(parts), -1)), perm=[1, 0])
+    at = graph.whole(axis)
     values = [graph.op("Unsqueeze", _rows(graph, p, made.dtype), at) for p in parts]
     return graph.op("Concat", *values, axis=axis)
 
@@ -451,7 +438,7 @@ def _stack(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0)
 @handler("cat", "concat", "concatenate")
 def _cat(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0) -> str:
     if dim % made.ndim == 0 and made.shape[0] != N:
-        raise NotInGraphError("rows are joined to rows", remedy="Compute this column outside of the graph")
+        raise NotInGraphError("rows are joined to rows")
     if len(parts) == 1:
         return value_of(graph, parts[0], made.dtype)
     return graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=dim % made.ndim)

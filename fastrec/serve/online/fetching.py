@@ -37,11 +37,7 @@ class Fetched:
 
 
 class Request:
-    """Rows that ask for features.
-
-    ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those ``asked`` about;
-    ``layouts`` has the types of the tables that are known.
-    """
+    """Rows that ask for features: the earlier rows that are looked at (``past`` of them), then those asked about."""
 
     def __init__(
         self, plan: Plan, store: MemoryStore, values: Values, layouts: Mapping[str, RecordLayout], asked: Table
@@ -57,7 +53,7 @@ class Request:
         for lookup in (k for found in plan.lookups for k in found):
             there = all(n in self.rows for n in lookup.rows)
             if lookup.table in layouts and there and lookup.via is None:
-                index = plan.index_of(lookup)
+                index = plan.index[lookup]
                 names = lookup.rows[: len(index.columns)]  # a session's events are also those of it and an item
                 wanted.setdefault((index.number, names), (index, lookup, None))
         self._fetch(list(wanted.values()))
@@ -82,7 +78,7 @@ class Request:
                     remedy = f"Make the Online with tables={{{lookup.table!r}: a frame or an Arrow schema}}"
                     raise DataError(why, remedy=remedy)
                 continue
-            index = self.plan.index_of(lookup)
+            index = self.plan.index[lookup]
             key = (index.number, lookup.rows[: len(index.columns)])
             if key not in self._fetched:
                 more = None if lookup.via is None else found[lookup.via].events
@@ -139,7 +135,7 @@ class Request:
     def _group(
         self, lookup: EventLookup, rows: np.ndarray, asked: Table, layout: RecordLayout, groups: dict[bytes, np.ndarray]
     ) -> np.ndarray:
-        index = self.plan.index_of(lookup)
+        index = self.plan.index[lookup]
         keys = {k for k in row_keys(asked, index.columns, index.prefix) if k is not None}
         if len(rows):
             there = Table(layout.decode(rows, index.columns, self.values)) if index.columns else asked
@@ -254,10 +250,9 @@ def _own(table: Table) -> Table:
 
 
 class Folder:
-    """Folds the old events of keys that have more than ``keep``.
+    """Folds the old events of keys that have more than ``keep``, if no request so ``late`` needs them.
 
     A key's base is a record of its own: the time that all folded events are before, and what they add to each output.
-    A request may be ``late`` behind the newest event, in seconds or the order's unit.
     """
 
     def __init__(self, plan: Plan, store: MemoryStore, values: Values, keep: int, late: Fraction) -> None:

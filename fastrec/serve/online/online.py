@@ -253,13 +253,13 @@ class Online:
         if name not in self._layouts:
             (kept,) = self.store.get([_TYPES + name.encode()])
             if kept is not None:
-                self._layouts[name] = RecordLayout.from_text(kept.decode())
+                self._layouts[name] = RecordLayout(pa.ipc.read_schema(pa.py_buffer(kept)))
         return self._layouts.get(name)
 
     def _set_layout(self, name: str, rows: Table) -> None:
-        layout = RecordLayout.of(rows, self._plan.columns[name])
-        kept = self.store.first(_TYPES + name.encode(), layout.to_text().encode())
-        self._layouts[name] = RecordLayout.from_text(kept.decode())
+        types = RecordLayout.of(rows, self._plan.columns[name]).schema
+        self.store.first(_TYPES + name.encode(), types.serialize().to_pybytes())
+        self._layout(name)
 
     def _read(self, requests: Any) -> Table:
         there = set(column_names(requests))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,15 +101,6 @@ class RecordLayout:
                 raise DataError(why, column=name, remedy=remedy)
             fields.append(pa.field(name, kind))
         return cls(pa.schema(fields))
-
-    def to_text(self) -> str:
-        """Serialize the layout."""
-        return base64.b64encode(self.schema.serialize().to_pybytes()).decode("ascii")
-
-    @classmethod
-    def from_text(cls, text: str) -> RecordLayout:
-        """Parse the output of ``to_text``."""
-        return cls(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 
     def dtype(self, names: Sequence[str]) -> np.dtype:
         """Return the dtype of a row of these columns; an integer or a time has a flag that marks it as missing."""
@@ -222,15 +212,12 @@ HISTORY = "history"  # the name of the frame's own earlier rows among the tables
 
 @dataclass(frozen=True)
 class EventLookup:
-    """Events that a generator needs of a table: those whose key ``columns`` equal a row's ``rows``.
-
-    ``via`` is another table whose fetched events have keys of this one too.
-    """
+    """Events that a generator needs of a table: those whose key ``columns`` equal a row's ``rows``."""
 
     table: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    via: str | None = None
+    via: str | None = None  # another table whose fetched events have keys of this one too
 
 
 @dataclass(eq=False)
@@ -265,25 +252,12 @@ class Plan:
     columns: dict[str, list[str]]  # the columns that each table's events must have
     orders: dict[str, list[str]]  # those of each table that must have a value
     deep: set[int]  # the places of steps whose values earlier rows need too
-    _found: dict[EventLookup, EventIndex] = field(default_factory=dict, init=False)
-
-    def index_of(self, lookup: EventLookup) -> EventIndex:
-        """Return the index of a lookup's events: by its own columns, or by the first of them."""
-        if lookup not in self._found:
-            self._found[lookup] = self._find(lookup)
-        return self._found[lookup]
-
-    def _find(self, lookup: EventLookup) -> EventIndex:
-        fit = [i for i in self.indexes if i.table == lookup.table and lookup.columns[: len(i.columns)] == i.columns]
-        fit = [i for i in fit if i.columns or not lookup.columns]
-        return min(fit, key=lambda i: len(i.columns))
+    #: the index of a lookup's events: by its own columns, or by the first of them
+    index: dict[EventLookup, EventIndex] = field(default_factory=dict)
 
 
 def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) -> Plan:
-    """Plan the steps that make some outputs, and the events that they look at; refuse a step by its name.
-
-    ``history``: whether the frame's own earlier rows are events too.
-    """
+    """Plan the steps that make outputs, and the events that they look at; ``history``: the frame's own rows, too."""
     steps = steps_behind(outputs, features.steps, fitting=False)
     lookups = [_lookups(step, history=history) for step in steps]
     made = {n: i for i, s in enumerate(steps) for n in s.outputs}
@@ -301,9 +275,12 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
     long = {(t, k) for t, k in keys if any(t == o and 0 < len(c) < len(k) and k[: len(c)] == c for o, c in keys)}
     for number, (table, key) in enumerate(k for k in keys if k not in long):
         plan.indexes.append(EventIndex(number, table, key))
-    for i, step in enumerate(steps):
-        for lookup in lookups[i]:
-            plan.index_of(lookup).readers.append(step)
+    for step, found in zip(steps, lookups, strict=True):
+        for lookup in found:
+            fit = [i for i in plan.indexes if i.table == lookup.table and bool(i.columns) == bool(lookup.columns)]
+            fit = [i for i in fit if lookup.columns[: len(i.columns)] == i.columns]
+            plan.index[lookup] = min(fit, key=lambda i: len(i.columns))
+            plan.index[lookup].readers.append(step)
     for index in plan.indexes:
         own = [n for s in index.readers for n in s.table_inputs.get(index.table, ()) if n not in index.columns]
         index.fields = tuple(dict.fromkeys(own)) if index.table != HISTORY else (ROW, *columns[HISTORY])
@@ -311,7 +288,7 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
             lookup.columns == index.columns and lookup.via is None and i not in deep
             for i, some in enumerate(lookups)
             for lookup in some
-            if plan.index_of(lookup) is index
+            if plan.index[lookup] is index
         )
         index.folds = whole and can_fold(index.readers, made)
     return plan

@@ -180,10 +180,7 @@ class MemoryStore:
         return lengths
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> None:
-        """Replace ``old``, the beginning of the key's value, by ``new``, and set other keys.
-
-        A value that begins with something else was replaced meanwhile: nothing is done.
-        """
+        """Replace ``old``, with which the key's value must begin, by ``new``, and set other keys; else do nothing."""
         with self._lock:
             if not self._data.get(key, b"").startswith(old):
                 return
@@ -300,8 +297,7 @@ class MemoryStore:
             for payload in read_log(path):
                 for part in _unpack(payload, path):
                     self._do(*part)
-        number = max([first, *map(_number, logs)])
-        self._log = EventLog(self.folder / f"events-{number:012d}.log", sync=self.sync)
+        self._log = EventLog(self.folder / f"events-{max([first, *map(_number, logs)]):012d}.log", sync=self.sync)
 
 
 def _hold(folder: Path) -> BinaryIO:
@@ -314,8 +310,7 @@ def _hold(folder: Path) -> BinaryIO:
         return handle
     except OSError as error:
         handle.close()
-        why = f"another process keeps its events in {str(folder)!r}"
-        raise DataError(why, remedy="Stop it") from error
+        raise DataError(f"another process keeps its events in {str(folder)!r}", remedy="Stop it") from error
     return handle
 
 
@@ -340,10 +335,9 @@ def _number(path: Path) -> int:
 def row_keys(
     table: Table, names: Sequence[str], prefix: bytes, memory: dict[str, list[bytes | None]] | None = None
 ) -> list[bytes | None]:
-    """Build each row's key: the prefix and 16 bytes of a digest of each column's value; None if a part is missing.
+    """Build each row's key: the prefix and a digest of each column's value; None if a part is missing.
 
-    Two of a billion billion values have one digest with a chance of one in a billion. ``memory`` keeps the columns'
-    digests for the next call.
+    Two of a billion billion values share one by a chance of one in a billion. ``memory`` keeps columns' digests.
     """
     if not names:
         return [prefix] * len(table)

@@ -19,10 +19,9 @@ from starlette.routing import Route
 from fastrec._core.limits import CLIENT_BODIES
 from fastrec.serve.online import Online
 from fastrec.serve.server import pages, protocols, recommend
-from fastrec.serve.server.bodies import JSON, write_json
+from fastrec.serve.server.bodies import json_response
 from fastrec.serve.server.call import VERSION, BytesHeld, Call, Limits, Refusal, read_call
 from fastrec.serve.server.pages import Address
-from fastrec.serve.server.protocols import json_response
 from fastrec.serve.server.service import CONTENT_TYPE, Service
 from fastrec.serve.server.versions import Canary
 
@@ -122,14 +121,13 @@ def _refused(refusal: Refusal) -> Response:
         headers["Connection"] = "close"
     if refusal.retry_after is not None:
         headers["Retry-After"] = str(refusal.retry_after)
-    return Response(write_json(refusal.body()), refusal.status, headers=headers, media_type=JSON)
+    return json_response(refusal.body(), refusal.status, headers)
 
 
 async def _no_such_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = {404: "there is no such address", 405: "this address takes another method"}
-    body = write_json({"error": known.get(error.status_code, error.detail)})
-    return Response(body, error.status_code, headers=error.headers, media_type=JSON)
+    return json_response({"error": known.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
 
 async def _alive(service: Service, call: Call) -> Response:

@@ -34,23 +34,19 @@ from fastrec.serve.server.columns import (
     lists_together,
 )
 from fastrec.serve.server.spec import Spec, read_spec
-from fastrec.serve.session import FILE, open_session
+from fastrec.serve.session import FILE, cannot, open_session
 
 Outcome: TypeAlias = "list[np.ndarray] | Exception"
-Seen: TypeAlias = Callable[[int, int, float], None]
+Seen: TypeAlias = Callable[[int, int, float], None]  # jobs and rows of a batch, and the seconds that it took
 
 
 @dataclass(eq=False)
 class Job:
-    """One request's rows.
+    """One request's rows."""
 
-    ``graph`` scores them (``score_all``): the export that was current when the request came; ``timeout`` is in seconds
-    from ``came``, by ``time.monotonic``.
-    """
-
-    graph: Any
+    graph: Any  # scores them (``score_all``): the export that was current when the request came
     columns: RequestColumns
-    timeout: float
+    timeout: float  # seconds from ``came``
     came: float = field(default_factory=time.monotonic)
     done: asyncio.Future[list[np.ndarray]] = field(init=False)
 
@@ -61,10 +57,7 @@ class Job:
 
 
 class Batcher:
-    """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop.
-
-    ``seen`` is called after every batch with its jobs, its rows and the seconds it took; the rest is as of ``Limits``.
-    """
+    """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop."""
 
     def __init__(
         self, *, workers: int, max_rows: int, max_wait: float, queue_rows: int, seen: Seen | None = None
@@ -256,8 +249,5 @@ class Scorer:
             empty = {i.name: filled(i, n) for i in self.spec.inputs if i.events is None}
             empty |= {} if self.spec.events_count is None else event_arrays(self.spec, {}, n, from_values)
             empty = {name: values for name, values in empty.items() if name in self._takes}
-            try:
+            with cannot(f"it cannot score {n} rows of missing values", self.spec.model):
                 self.run(empty)
-            except Exception as error:  # onnxruntime's errors have no common class
-                why = f"it cannot score {n} rows of missing values ({' '.join(str(error).split())[:300]})"
-                raise UnreadableFileError(why, file=self.spec.model, remedy="Export the run anew") from error

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from starlette.responses import Response
 
 from fastrec._core.messages import nearest
 from fastrec.serve.server.call import Limits, Refusal, shortened
@@ -22,25 +23,10 @@ from fastrec.serve.server.spec import Input, Spec
 from fastrec.table.keys import is_text
 
 
-def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
-    """Read columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``."""
-    if type(columns) is not dict:
-        raise Refusal(422, "columns is no object of lists")
-    if set(map(type, columns.values())) - {list}:
-        bad = next(name for name, values in columns.items() if type(values) is not list)
-        raise Refusal(422, "its values are no list", column=bad)
-    rows = check_same_length(columns)
-    check_rows(rows, max_rows)
-    return checked_columns(spec, columns, rows, from_values, list)
-
-
 def columns_of_rows(
     spec: Spec, rows: list[dict[str, Any]], context: Mapping[str, Any] | None = None, *, max_rows: int
 ) -> RequestColumns:
-    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; ``context`` has the values that a row lacks.
-
-    What both lack is missing, if training had missing values there.
-    """
+    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; ``context`` has the values that a row lacks."""
     context = context or {}
     columns = lists_of_rows(rows, max_rows, context)
     if not rows:
@@ -53,8 +39,7 @@ def columns_of_rows(
             lacking = next((i for i, row in enumerate(rows) if column.name not in row), None)
             if lacking is not None:
                 remedy = f"Send {wanted_value(column)}{', or null' if column.may_be_missing else ''}"
-                said = "the row does not have this column"
-                raise Refusal(422, said, column=column.name, row=lacking, remedy=remedy)
+                raise Refusal(422, "the row does not have this column", column=column.name, row=lacking, remedy=remedy)
     return checked_columns(spec, columns, len(rows), from_values, list)
 
 
@@ -80,12 +65,6 @@ def columns_of_candidates(
             said = f"an earlier candidate has the item {shortened(repr(columns.items[row]))}"
             raise Refusal(422, said, column=spec.item, row=row, remedy="Send each item once")
     return columns
-
-
-def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestColumns:
-    """Read columns of a table of Arrow."""
-    check_rows(table.num_rows, max_rows)
-    return checked_columns(spec, named_columns(table), table.num_rows, from_arrow, _listed)
 
 
 def named_columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
@@ -169,8 +148,7 @@ def check_same_length(columns: Mapping[str, Any]) -> int:
     rows = lengths[0] if lengths else 0
     if lengths.count(rows) < len(lengths):
         first, other = next(iter(columns)), next(name for name, n in zip(columns, lengths) if n != rows)
-        said = f"it has {len(columns[other])} values, column {shortened(first)!r} has {rows}"
-        raise Refusal(422, said, column=other)
+        raise Refusal(422, f"it has {len(columns[other])} values, column {shortened(first)!r} has {rows}", column=other)
     return rows
 
 
@@ -203,10 +181,7 @@ _BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowE
 
 
 def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
-    """Read a stream of Arrow; every buffer is checked before a value is read.
-
-    ``max_bytes``: bytes that dictionaries and views of text may become, and values that there may be.
-    """
+    """Read a stream of Arrow, checked before a value is read; ``max_bytes`` bounds the number of values, too."""
     try:
         _check_batches(body, max_rows, max_bytes)
         with pa.ipc.open_stream(body) as reader:
@@ -216,8 +191,7 @@ def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
         if sum(texts) > max_bytes:
             raise _too_large(max_bytes)
     except _BAD as error:
-        said = shortened(" ".join(str(error).split())[:200])
-        raise Refusal(400, f"the body is no stream of Arrow: {said}") from None
+        raise Refusal(400, f"the body is no stream of Arrow: {shortened(' '.join(str(error).split())[:200])}") from None
     return table
 
 
@@ -306,41 +280,42 @@ JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
 @dataclass
 class Body:
-    """A body: its rows in one of the forms, and the other ``fields`` of JSON.
+    """A body: its rows in one of the forms, and the other ``fields`` of JSON."""
 
-    ``form``: ``table`` (of Arrow), ``columns``, ``rows`` or ``candidates``, which a ranking alone takes.
-    """
-
-    form: str
+    form: str  # ``table`` (of Arrow), ``columns``, ``rows`` or ``candidates``, which a ranking alone takes
     rows: Any
     fields: dict[str, Any]
 
     def columns(self, spec: Spec, max_rows: int) -> RequestColumns:
         """Check the rows against what an export takes; ``context`` is repeated for each row."""
         if self.form == "table":
-            return columns_of_table(spec, self.rows, max_rows=max_rows)
+            check_rows(self.rows.num_rows, max_rows)
+            return checked_columns(spec, named_columns(self.rows), self.rows.num_rows, from_arrow, _listed)
         context = self.fields.get("context")
         if context is not None and type(context) is not dict:
             raise Refusal(422, "context is no object of values that hold for every row")
         if self.form != "columns":
             read = columns_of_rows if self.form == "rows" else columns_of_candidates
             return read(spec, self.rows, context, max_rows=max_rows)
-        columns = self.rows
-        if context and type(columns) is dict:
+        columns = self.rows  # such as {"age": [31, null], "city": ["Köln", "Oslo"]}
+        if type(columns) is not dict:
+            raise Refusal(422, "columns is no object of lists")
+        if context:
             first = next(iter(columns.values()), [])
             n = min(len(first), max_rows + 1) if type(first) is list else 0
             both = next((name for name in context if name in columns), None)
             if both is not None:
                 raise Refusal(422, "it is in context and in columns", column=both)
             columns = {**{name: [value] * n for name, value in context.items()}, **columns}
-        return columns_of_lists(spec, columns, max_rows=max_rows)
+        if set(map(type, columns.values())) - {list}:
+            bad = next(name for name, values in columns.items() if type(values) is not list)
+            raise Refusal(422, "its values are no list", column=bad)
+        check_rows(rows := check_same_length(columns), max_rows)
+        return checked_columns(spec, columns, rows, from_values, list)
 
 
 def parse_body(body: bytes, content_type: str, fields: Collection[str], limits: Limits) -> Body:
-    """Parse a body of JSON or Arrow by its content type.
-
-    ``fields``: names that JSON's object may have beside the rows.
-    """
+    """Parse a body of JSON or Arrow by its content type; ``fields``: names that JSON may have beside the rows."""
     said = parse_content(body, content_type, limits)
     if isinstance(said, pa.Table):
         return Body("table", said, {})
@@ -397,9 +372,9 @@ def parse_json(body: bytes | memoryview) -> Any:
     return said
 
 
-def write_json(value: Mapping[str, Any]) -> bytes:
-    """Write JSON; numbers that are not finite become null."""
-    return orjson.dumps(value)
+def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Make an answer of JSON; numbers that are not finite become null."""
+    return Response(orjson.dumps(value), status, headers=headers, media_type=JSON)
 
 
 _ANY = {"string": "", "bool": False}  # values for nulls while a column is converted

@@ -91,18 +91,14 @@ REQUEST_ID, VERSION = "x-request-id", "x-model-version"
 
 @dataclass
 class Call:
-    """A request with its body.
-
-    ``headers`` has each header's value under its name in small letters; ``came`` is of ``time.monotonic``, ``timeout``
-    seconds from then. ``version`` is what answered, for the answer's header.
-    """
+    """A request with its body."""
 
     request: Request
-    headers: dict[bytes, bytes]
+    headers: dict[bytes, bytes]  # by their names in small letters
     body: bytes
-    timeout: float
+    timeout: float  # seconds from ``came``
     came: float = field(default_factory=time.monotonic)
-    version: str | None = None
+    version: str | None = None  # what answered, for the answer's header
 
     def age(self) -> float:
         """Return the seconds since it came."""

@@ -165,8 +165,7 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
     number = integer or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
     if column.unit is None and column.type != "bool" and (text if column.type != "string" else number):
         return _cast(column, _converted(column, values))
-    fits = {"string": text, "int64": integer, "bool": pa.types.is_boolean(kind)}.get(column.type, number)
-    if not fits:
+    if not {"string": text, "int64": integer, "bool": pa.types.is_boolean(kind)}.get(column.type, number):
         raise Refusal(422, f"its type is {shortened(str(kind))}, not {wanted_value(column)}", column=column.name)
     if column.is_float:
         if pa.types.is_boolean(kind):
@@ -288,8 +287,7 @@ def event_arrays(
         raise Refusal(422, "the column is missing, and other columns of events are there", column=lacking)
     made |= {i.name: _empty(i, rows) for i in spec.event_columns if i.name not in made}
     most = max(i.events or 0 for i in spec.event_columns)
-    count = np.zeros(rows, np.int64) if counts is None else np.minimum(counts[1], most)
-    return {**made, spec.events_count: count}
+    return {**made, spec.events_count: np.zeros(rows, np.int64) if counts is None else np.minimum(counts[1], most)}
 
 
 def event_parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from starlette.responses import HTMLResponse, Response
 
 from fastrec._version import __version__
-from fastrec.serve.server.bodies import ARROW, JSON, write_json
+from fastrec.serve.server.bodies import ARROW, JSON, json_response
 from fastrec.serve.server.call import TIMEOUT, Call
 from fastrec.serve.server.service import Metrics
 from fastrec.serve.server.spec import Input, Spec
@@ -115,7 +115,7 @@ def describe(spec: Any, addresses: Sequence[Address]) -> dict[str, Any]:
 
 async def openapi(service: Any, call: Call) -> Response:
     """Answer with OpenAPI."""
-    return Response(write_json(describe(service.scorer.spec, service.addresses)), media_type=JSON)
+    return json_response(describe(service.scorer.spec, service.addresses))
 
 
 def example(spec: Spec, fields: Collection[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -25,9 +26,9 @@ from fastrec.serve.server.bodies import (
     check_rows,
     checked_columns,
     events_table,
+    json_response,
     parse_body,
     parse_json,
-    write_json,
 )
 from fastrec.serve.server.call import Call, Refusal, shortened
 from fastrec.serve.server.columns import RequestColumns, from_array, from_values
@@ -94,7 +95,7 @@ def bounded(seconds: float) -> type[HttpToolsProtocol]:
 
         def _end(self, status: int, says: str, *, answered: bool = False) -> None:
             if not answered:
-                body = write_json({"error": says})
+                body = orjson.dumps({"error": says})
                 head = f"connection: close\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n\r\n"
                 self.transport.write(STATUS_LINE[status] + head.encode() + body)
             self.transport.close()
@@ -111,14 +112,7 @@ _TOO_LARGE = f"the head has more than {_BYTES} bytes or {_HEADERS} headers"
 
 
 async def _refuse(scope: Any, receive: Any, send: Any) -> None:
-    await Response(write_json({"error": _TOO_LARGE}), 431, headers={"Connection": "close"}, media_type=JSON)(
-        scope, receive, send
-    )
-
-
-def json_response(value: dict[str, Any], status: int = 200) -> Response:
-    """Make an answer of JSON."""
-    return Response(write_json(value), status, media_type=JSON)
+    await json_response({"error": _TOO_LARGE}, 431, {"Connection": "close"})(scope, receive, send)
 
 
 async def score(service: Service, call: Call) -> Response:
@@ -295,7 +289,7 @@ async def infer(service: Service, call: Call) -> Response:
     answer = {"model_name": spec.name, "model_version": _VERSION, "outputs": tensors}
     if type(head.get("id")) is str:
         answer["id"] = head["id"]
-    text = write_json(answer)
+    text = orjson.dumps(answer)
     if not parts:
         return Response(text, media_type=JSON)
     headers = {"Inference-Header-Content-Length": str(len(text))}

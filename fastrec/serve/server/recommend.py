@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
@@ -21,14 +22,14 @@ from fastrec._core.atomic import digests_below
 from fastrec._core.limits import ANSWER_ITEMS
 from fastrec.competition.next_items import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
-from fastrec.errors import DataError, FastrecError, UnreadableFileError
+from fastrec.errors import DataError, FastrecError
 from fastrec.registry import is_registry
 from fastrec.retrieval import Recommender
 from fastrec.retrieval.pipeline.recommender import ABOUT, RANKER
 from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items import TASK, NextItemGraph, event_inputs, type_of
 from fastrec.serve.server.batcher import Job
-from fastrec.serve.server.bodies import JSON, check_fields, check_rows, named_columns, parse_content, write_json
+from fastrec.serve.server.bodies import check_fields, check_rows, json_response, named_columns, parse_content
 from fastrec.serve.server.call import Call, Limits, Refusal, shortened
 from fastrec.serve.server.columns import event_parts, filled, from_arrow, from_values
 from fastrec.serve.server.pages import operation, render
@@ -36,6 +37,7 @@ from fastrec.serve.server.protocols import top
 from fastrec.serve.server.service import SECONDS, Histogram, Service
 from fastrec.serve.server.spec import Input, input_of
 from fastrec.serve.server.versions import Canary, Source
+from fastrec.serve.session import cannot
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.column import rows_of
 from fastrec.table.keys import is_numeric
@@ -43,21 +45,16 @@ from fastrec.table.keys import is_numeric
 
 @dataclass(frozen=True)
 class RecommendSpec:
-    """The inputs of a model that recommends.
-
-    ``version`` is a digest of its files, ``type`` that of items' ids (``int64``, ``string``), ``items`` their number,
-    ``k`` the default number of answers, ``context`` the values of a session with a description; ``columns`` are the
-    inputs of every event beside its item, ``goals`` have answers of their own.
-    """
+    """The inputs of a model that recommends."""
 
     name: str
-    version: str
-    type: str
-    items: int
-    k: int
-    context: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[Input, ...] = ()
-    goals: tuple[str, ...] = ()
+    version: str  # a digest of its files
+    type: str  # of items' ids: ``int64`` or ``string``
+    items: int  # their number
+    k: int  # the default number of answers
+    context: Mapping[str, str] = field(default_factory=dict)  # the values of a session → a description
+    columns: tuple[Input, ...] = ()  # the inputs of every event beside its item
+    goals: tuple[str, ...] = ()  # each has answers of its own
     task: str = "recommend"
     events: None = None
     made: tuple[()] = ()
@@ -294,16 +291,11 @@ class _Model:
         known = [] if self.items is None else self.items.values.slice(0, 3).to_pylist()
         ids = np.array(known, object if self.spec.type == "string" else np.int64)
         k = min(self.spec.k, max(self.spec.items, 1))
-        try:
+        expected = [FastrecError] if self.spec.context else []  # it may want some
+        with cannot("it cannot recommend anything", self.folder, "Save or export it anew"), suppress(*expected):
             for items in (ids[:0], ids[:1], ids):
                 own = {c.name: np.zeros(len(items)) if c.is_float else filled(c, len(items)) for c in self.spec.columns}
                 self.recommend(AskedSessions(items, np.array([0, len(items)]), k, columns=own))
-        except FastrecError:
-            if not self.spec.context:  # else it may want some
-                raise
-        except Exception as error:  # of whatever library
-            why = f"it cannot recommend anything ({' '.join(str(error).split())[:300]})"
-            raise UnreadableFileError(why, file=self.folder, remedy="Save or export it anew") from error
 
 
 def recommends(folder: str | Path) -> bool:
@@ -390,8 +382,7 @@ class _ServedRecommender(_Model):
         found = self._shop.recommend(frame, asked.k, context=Table(more) if more else None)
         ids, scores = found["item"].to_arrow().to_pylist(), found["score"].values.tolist()
         ends = torch.bincount(found["session"].values, minlength=asked.rows).cumsum(0).tolist()
-        best = [(ids[a:b], scores[a:b]) for a, b in zip([0, *ends], ends)]
-        return best, dict(self._shop.seconds)
+        return [(ids[a:b], scores[a:b]) for a, b in zip([0, *ends], ends)], dict(self._shop.seconds)
 
 
 def _frame(asked: AskedSessions, items: Vocab, codings: dict[str, Any], sides: dict[str, torch.Tensor]) -> SessionFrame:
@@ -424,10 +415,7 @@ def _version(folder: Path) -> str:
 
 
 class RecommendService(Service):
-    """A service for sessions: a recommender, a run for next items, its export, or a registry of them.
-
-    Waiting requests are answered together, one batch at a time. A canary is refused.
-    """
+    """A service for sessions, which answers waiting requests together, one batch at a time; it has no canary."""
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:
         if canary is not None:
@@ -459,9 +447,9 @@ async def recommend(service: RecommendService, call: Call) -> Response:
     each = [one if isinstance(one, dict) else {"": one} for one in best]
     said = [{n: {"ids": ids, "scores": scores} for n, (ids, scores) in one.items()} for one in each]
     answers = [{"goals": one} if spec.goals else one[""] for one in said]
-    body = write_json(answers[0] if alone else {"sessions": answers})
     timing = ", ".join(f"{stage};dur={1000 * took:.3f}" for stage, took in seconds.items())
-    return Response(body, media_type=JSON, headers={"Server-Timing": timing} if timing else None)
+    headers = {"Server-Timing": timing} if timing else None
+    return json_response(answers[0] if alone else {"sessions": answers}, headers=headers)
 
 
 async def page(service: RecommendService, call: Call) -> Response:

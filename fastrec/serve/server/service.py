@@ -63,9 +63,7 @@ class Histogram:
 
     def see(self, value: float, *labels: str) -> None:
         """Count one value."""
-        counts = self._counts.get(labels)
-        if counts is None:
-            counts = self._counts[labels] = [0] * (len(self._bounds) + 1)
+        counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
         counts[bisect_left(self._bounds, value)] += 1
         self._sums[labels] = self._sums.get(labels, 0.0) + value
 
@@ -212,10 +210,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
     async def score(self, scorer: Scorer, columns: RequestColumns, timeout: float, came: float) -> list[np.ndarray]:
-        """Score the rows of one request, by the export that was current when it came.
-
-        ``columns`` has its rows; ``timeout`` is in seconds from ``came`` (``time.monotonic``).
-        """
+        """Score the rows of one request, which ``came`` then by ``time.monotonic``, by the export that was current."""
         if columns.rows == 0:
             return scorer.score_all([columns])[0]
         if scorer.spec.made:
@@ -225,13 +220,10 @@ class Service:
 
     async def observe(self, events: pa.Table, table: str) -> None:
         """Store events; they are on disk on return."""
-        scorer = self.scorer
-        if scorer.events is None:
-            raise Refusal(404, "this export takes no events")
-        if self._handed is not None and scorer.version is not None:
-            await self._in_order(partial(self._handed.observe, checked_by=scorer.version), events, table)
-        else:
-            await self._in_order(scorer.events.observe, events, table)
+        observe = self.scorer.events.observe
+        if self._handed is not None and self.scorer.version is not None:
+            observe = partial(self._handed.observe, checked_by=self.scorer.version)
+        await self._in_order(observe, events, table)
         self.metrics.events.add(table, by=events.num_rows)
 
     async def reload(self) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fastrec._core.atomic import is_plain_name
-from fastrec.errors import UnreadableFileError
-from fastrec.serve.session import FILE, check_hash, read_about
+from fastrec.serve.session import of_an_export, read_export
 
 TYPES = ("int64", "float64", "float32", "string", "bool")
 
@@ -104,21 +102,12 @@ class Spec:
 
 def read_spec(folder: str | Path) -> Spec:
     """Read an export's ``serving.json`` and check that the graph beside it is the one that it was written for."""
-    about = read_about(folder)
-    try:
-        spec = _spec(about, Path(folder))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"its form is not that of an export ({type(error).__name__}: {error})"
-        raise UnreadableFileError(why, file=Path(folder) / FILE, remedy="Export the run anew") from error
-    check_hash(spec.model, spec.version)
-    return spec
+    about = read_export(folder)
+    with of_an_export(folder):
+        return _spec(about, Path(folder))
 
 
 def _spec(about: dict[str, Any], folder: Path) -> Spec:
-    if about["format"] != 1:
-        raise ValueError(f"format is {about['format']!r}, this fastrec reads 1")
-    if not is_plain_name(about["model"]["file"]):
-        raise ValueError(f"model.file {about['model']['file']!r} is no plain name")
     inputs = tuple(map(input_of, about["inputs"]))
     if len({i.name for i in inputs}) != len(inputs):
         raise ValueError("two inputs have one name")
@@ -150,17 +139,8 @@ def _spec(about: dict[str, Any], folder: Path) -> Spec:
 def input_of(about: dict[str, Any]) -> Input:
     """Read an input's description in ``serving.json``."""
     time = about.get("time")
-    column = Input(
-        name=about["name"],
-        type=about["type"],
-        unit=None if time is None else time["unit"],
-        zone=None if time is None else time.get("zone"),
-        required=bool(about.get("required", True)),
-        made=bool(about.get("made", False)),
-        gaps=bool(about.get("gaps", True)),
-        longest=None if about.get("longest") is None else int(about["longest"]),
-        **{n: about.get(n) for n in ("missing", "events", "text")},
-    )
+    known = {**about, **(time or {})}
+    column = Input(**{f.name: known[f.name] for f in fields(Input) if f.name in known})
     wants = {"int64": int, "string": str}.get(column.type)
     faults = {
         f"has text of the form {column.text!r}": column.text is not None

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastrec.serve.onnx_builder import ROWS, Graph
+
 
 def same(amounts: np.ndarray) -> np.ndarray:
     return amounts
@@ -17,6 +19,13 @@ def above_one(amounts: np.ndarray) -> np.ndarray:
 
 def classes(amounts: np.ndarray) -> np.ndarray:
     return np.clip(amounts.round(), 0, 3)
+
+
+def model_of(forest: Any) -> Any:
+    graph = Graph()
+    x = graph.input("x", np.float64 if forest.wide else np.float32, (ROWS, forest.columns))
+    graph.output("margin", forest.margins(x, graph), np.float64, forest.targets)
+    return graph.model()
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +44,8 @@ def run() -> Callable[..., np.ndarray]:
 
 @pytest.fixture(scope="session")
 def margins(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Margins that the exported model of a forest says of rows."""
-
     def margins(forest: Any, rows: np.ndarray) -> np.ndarray:
-        return run(forest.model(), x=rows.astype(np.float64 if forest.wide else np.float32))
+        return run(model_of(forest), x=rows.astype(np.float64 if forest.wide else np.float32))
 
     return margins
 
@@ -72,11 +79,7 @@ def amounts(rows: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def linked(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """What the nodes of a forest's link make of margins."""
-
     def linked(forest: Any, values: np.ndarray) -> np.ndarray:
-        from fastrec.serve.onnx_builder import ROWS, Graph
-
         graph = Graph()
         given = graph.input("m", np.float64, (ROWS, forest.targets))
         graph.output("y", forest.linked(given, graph), np.float64, forest.targets)

@@ -15,7 +15,7 @@ from fastrec.errors import DataError
 from fastrec.serve.forest.catboost import _of_length, code_hashes, forest_of_catboost
 from fastrec.serve.forest.forest import Forest, Tree, grow
 from fastrec.serve.forest.nodes import Statistic
-from tests.serve.forest.conftest import above_one, classes, same
+from tests.serve.forest.conftest import above_one, classes, model_of, same
 
 catboost = pytest.importorskip("catboost")
 
@@ -76,33 +76,15 @@ def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
         np.testing.assert_allclose(linked(forest, own_margins(model, rows)), expected[:, -forest.targets :], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"grow_policy": "Depthwise"},
-        {"grow_policy": "Lossguide", "max_leaves": 9, "loss": "MultiClass"},
-        {"nan_mode": "Max", "loss": "MultiClass"},
-        {"depth": 1},
-        {"depth": 9, "iterations": 3},
-        {"boost_from_average": False},
-        {"min_data_in_leaf": 1000, "grow_policy": "Depthwise"},  # trees of one leaf
-    ],
-    ids=str,
-)
-def test_other_ways_to_grow(more, rows, odd_rows, amounts, margins):
-    loss = more.get("loss", "RMSE")
-    model = trained(rows, LOSSES[loss](amounts), **more)
-    same_margins(margins, model, forest_of_catboost(model), 0, odd_rows, tolerance=1e-13)
+LEAVES = {"min_data_in_leaf": 1000, "grow_policy": "Depthwise"}, {"max_leaves": 9, "grow_policy": "Lossguide"}
 
 
-@pytest.mark.parametrize(
-    ("more", "symmetric"),
-    [({}, True), ({"nan_mode": "Max"}, True), ({"grow_policy": "Lossguide", "max_leaves": 9}, False)],
-    ids=str,
-)
-def test_symmetric_trees_are_tables(more, symmetric, rows, amounts):
-    model = forest_of_catboost(trained(rows, amounts, **more)).model()
-    assert ("TreeEnsemble" in {n.op_type for n in model.graph.node}) != symmetric
+@pytest.mark.parametrize("more", [{}, {"nan_mode": "Max"}, *LEAVES], ids=str)
+def test_symmetric_trees_are_tables_and_trees_of_one_leaf(more, rows, odd_rows, amounts, margins):
+    model = trained(rows, amounts, **more)
+    forest = forest_of_catboost(model)
+    same_margins(margins, model, forest, 0, odd_rows, tolerance=1e-13)
+    assert ("TreeEnsemble" in {n.op_type for n in model_of(forest).graph.node}) == ("max_leaves" in more)
 
 
 def test_trees_of_several_depths_are_tables(margins):
@@ -115,7 +97,7 @@ def test_trees_of_several_depths_are_tables(margins):
         np.array([1, -1, -1]), np.array([2, -1, -1]), np.zeros(3), np.ones(3), np.ones(3, bool), np.r_[0, 16, 32]
     )
     forest = grow([deep, shallow], 2, [100.0], link="identity", rule="le", dtype="float64")
-    assert "TreeEnsemble" not in {n.op_type for n in forest.model().graph.node}
+    assert "TreeEnsemble" not in {n.op_type for n in model_of(forest).graph.node}
     rows = np.array([[0.5, 2], [0.5, 3], [1, np.nan], [2, 2], [2, 3]])
     assert margins(forest, rows)[:, 0].tolist() == [117, 118, 120, 136, 140]
 
@@ -127,9 +109,6 @@ def test_what_cannot_be_exported_is_named():
     model.fit(pool, logging_level="Silent")
     with pytest.raises(DataError, match="cannot be exported"):
         forest_of_catboost(model)
-
-
-# Statistics of categories in exported trees against CatBoost's own ``predict``, on models of any kind
 
 
 CTR_LOSSES = ["Logloss", "MultiClass", "MultiClassOneVsAll", "RMSE", "Poisson", "YetiRank", "QueryRMSE"]
@@ -146,7 +125,6 @@ def frame_of(seed: int, cats: int, conts: int, n: int, unseen: int = 0) -> pd.Da
 
 
 def label_of(frame: pd.DataFrame, cats: int, loss: str, seed: int) -> np.ndarray:
-    """What categories, a pair of them and numbers decide."""
     rng = np.random.default_rng(seed + 1)
     value = rng.normal(size=len(frame)) * 0.3
     for i, name in enumerate(frame):
@@ -179,6 +157,7 @@ ways = st.fixed_dictionaries(
         "one_hot_max_size": st.sampled_from([1, 2, 10, 50]),
         "counter_calc_method": st.sampled_from(["SkipTest", "Full"]),
         "has_time": st.booleans(),
+        "depth": st.sampled_from([1, 4, 6]),
         "nan_mode": st.sampled_from(["Min", "Max"]),
         "grow_policy": st.sampled_from(["SymmetricTree", "Depthwise", "Lossguide"]),
     },
@@ -245,21 +224,6 @@ def test_statistics_of_models_trained_on_a_gpu(loss, margins, tmp_path):
     same_margins(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
 
 
-def test_codes_with_the_same_hash(margins):
-    """CatBoost does not tell such categories apart; some pairs of 200,000 codes are alike."""
-    hashes = code_hashes(200_000)
-    order = np.argsort(hashes, kind="stable")
-    place = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[0]
-    one, other = order[place], order[place + 1]
-    codes = np.array([one, 1, 2] * 40, np.int32)
-    model = trained(pd.DataFrame({"0": codes}), codes == one, 1, iterations=5)
-    frame = pd.DataFrame({"0": np.array([one, other, 1, 3], np.int32)})
-    expected = own_margins(model, frame, 1)
-    assert expected[1] == expected[0] != expected[2]
-    forest = forest_of_catboost(model, {0: 200_000})
-    np.testing.assert_allclose(margins(forest, matrix_of(frame, 1)), expected, rtol=1e-12)
-
-
 def test_hashes_are_those_that_catboost_writes(tmp_path):
     lengths = [np.arange(10**k, 10**k + 40) for k in range(1, 8)]
     codes = np.concatenate([np.arange(10), *lengths])
@@ -286,7 +250,7 @@ def test_the_number_of_nodes_does_not_grow_with_that_of_combinations():
         model = ctr_trained(frame_of(0, cats, 0, 500), cats, "Logloss", 0, iterations=60, one_hot_max_size=1)
         forest = forest_of_catboost(model, codes_of(cats))
         known = statistics_in(forest)[0].statistics
-        counts.append((len(forest.model().graph.node) - 3 * known.elements.shape[1], len(known.elements)))
+        counts.append((len(model_of(forest).graph.node) - 3 * known.elements.shape[1], len(known.elements)))
     assert counts[0][0] == counts[1][0]
     assert counts[0][1] < counts[1][1]
 

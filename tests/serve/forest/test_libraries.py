@@ -11,7 +11,7 @@ from sklearn import ensemble, linear_model, tree
 
 from fastrec.errors import DataError
 from fastrec.serve.forest.libraries import booster_of_margins, forest_of_lightgbm, forest_of_sklearn, forest_of_xgboost
-from tests.serve.forest.conftest import above_one, classes, same
+from tests.serve.forest.conftest import above_one, classes, model_of, same
 
 CONVERT = {"lightgbm": forest_of_lightgbm, "xgboost": forest_of_xgboost}
 USUAL = {
@@ -94,8 +94,6 @@ def test_every_objective(library, objective, cats, more, rows, odd_rows, amounts
 
 WAYS = {
     "lightgbm": [
-        {"zero_as_missing": True},
-        {"use_missing": False},
         {"boosting": "dart"},
         {"min_data_in_leaf": 500, "zero_as_missing": True},
         {"extra_trees": True, "use_missing": False},
@@ -137,7 +135,7 @@ def test_forests_of_many_sets_are_several_nodes(library, most, rows, odd_rows, a
     booster = trained(library, rows, label, (2,), **SETS[library])
     forest = CONVERT[library](booster)
     monkeypatch.setattr("fastrec._core.limits.FOREST_SETS", most)
-    ensembles = [n for n in forest.model().graph.node if n.op_type == "TreeEnsemble"]
+    ensembles = [n for n in model_of(forest).graph.node if n.op_type == "TreeEnsemble"]
     assert 2 <= len(ensembles) <= len(forest.roots)
     tolerance = 1e-13 if library == "lightgbm" else 1e-5
     same_margins(margins, booster, forest, (2,), odd_rows, tolerance=tolerance)
@@ -150,20 +148,8 @@ def test_categories_by_the_thousand_make_no_table_of_all(margins):
     many = {"min_data_per_group": 1, "max_cat_threshold": 32}
     booster = trained("lightgbm", rows, label, (0,), rounds=12, **many)
     forest = forest_of_lightgbm(booster)
-    assert forest.model().ByteSize() < 8 * 3000 * len(forest.derived) / 4
-    same_margins(margins, booster, forest, (0,), np.arange(-2, 4000, dtype=np.float32)[:, None])
-
-
-def test_categories_that_share_rows_of_a_table(margins):
-    rng = np.random.default_rng(0)
-    rows = rng.integers(0, 500, (4000, 1)).astype(np.float32)
-    label = rng.normal(size=500)[rows[:, 0].astype(int)]
-    rows[::9] = np.nan
-    probes = np.append(np.arange(-2, 600), np.nan).astype(np.float32)[:, None]
-    for shift in (-3, 3):  # where missing ones go
-        label = np.where(np.isnan(rows[:, 0]), shift, label)
-        booster = trained("xgboost", rows, label, (0,), rounds=2, max_depth=2)
-        same_margins(margins, booster, forest_of_xgboost(booster), (0,), probes)
+    assert model_of(forest).ByteSize() < 8 * 3000 * len(forest.derived) / 4
+    same_margins(margins, booster, forest, (0,), np.append(np.arange(-2, 4000), np.nan).astype(np.float32)[:, None])
 
 
 def test_trees_up_to_the_best_one_and_none_at_all(rows, amounts, margins):
@@ -234,8 +220,6 @@ def test_any_table(margins, library, seed, columns, n_cats, missing, depth, how)
             probes[:, cats] = rng.integers(-2, 90, (60, len(cats)))
         same_margins(margins, booster, forest, cats, probes)
 
-
-# scikit-learn's trees against its own predictions
 
 SMALL = {
     "RandomForest": {"n_estimators": 9},

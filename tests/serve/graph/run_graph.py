@@ -26,7 +26,6 @@ def graph_feeds(columns, table):
 
 
 def columns_of(graph, table, names=None):
-    """A table whose columns become inputs of a graph when they are read, and the columns that did."""
     read = {}
 
     @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,27 +22,15 @@ pytest.importorskip("onnx")
 
 SERVED = sorted(n for n in EXAMPLES if GENERATORS[n].online != "history")
 CASES = [(n, i) for n in SERVED for i in range(len(EXAMPLES[n]))]
-# What has no form in a graph: generator → words of the reasons that are fine.
+# What has no form in a graph: words of the reasons that are fine → generators.
 OUTSIDE = {
-    "CoVisit": "other rows|coded among|table",
-    "DeviationFromGroup": "groups other than",
-    "GroupStats": "groups other than|text",
-    "HashEncode": "hashes",
-    "Cross": "hashes",
-    "Categorify": "hashes|list",
-    "CumTarget": "nonzero",
-    "ImageEmbed": "no form",
-    "ListLength": "list|cumsum",
-    "ListSlice": "list|cumsum",
-    "MultiHot": "list|cumsum",
-    "Pca": "list|vector",
-    "RowFunction": "no form",
-    "SvdEncode": "list|cumsum|bool",
-    "TextEmbed": "no form",
-    "TextSvd": "list|cumsum|unique|no form|vector",
-    "TfIdfSimilarity": "list|cumsum",
-    "Tokens": "cumsum|unique|no form",
-    "VectorColumns": "list|vectors|nonzero",
+    "groups other than": ["DeviationFromGroup", "GroupStats"],
+    "hashes": ["Categorify", "Cross", "HashEncode"],
+    "no form": ["ImageEmbed", "RowFunction", "TextEmbed", "TextSvd", "Tokens"],
+    "other rows|coded among|table|nonzero": ["CoVisit", "CumTarget", "VectorColumns"],
+    "list|vector": ["Categorify", "Pca", "VectorColumns"],
+    "list|cumsum|unique|bool|text": ["GroupStats", "ListLength", "ListSlice", "MultiHot", "SvdEncode", "TextSvd"],
+    "list|cumsum|unique": ["TfIdfSimilarity", "Tokens"],
 }
 ALWAYS = "there is no such column|is a list|is a vector"  # what it reads is outside itself
 OTHERS = {name: Table.read(t) for name, t in tables().items()}
@@ -51,9 +41,9 @@ def test_a_generator_is_served_as_it_transforms(name, i):
     first, second = (to_table(columns(n, seed=n)) for n in (40, 57))
     features = FeatureSet([EXAMPLES[name][i]()], key="row").fit(first, tables=OTHERS)
     served = Served(features, Table.read(first))
+    words = "|".join([ALWAYS, *(why for why, names in OUTSIDE.items() if name in names)])
     for reason in served.outside.values():
-        words = f"{OUTSIDE.get(name, ALWAYS)}|{ALWAYS}".split("|")
-        assert any(word in reason for word in words), reason
+        assert re.search(words, reason), reason
     if served.outputs:
         for frame in (first, second):
             assert_served_alike(features, served, frame, tables=OTHERS)
@@ -137,9 +127,6 @@ def test_any_set_is_served_as_it_transforms(chosen, seed):
             assert_served_alike(features, served, frame, tables=OTHERS)
 
 
-# Hashes in a graph are those of training: of text, of whole numbers, of several columns together
-
-
 SETS = {
     "text": [HashEncode("s", 1_000, seed=3)],
     "whole": [HashEncode("i", 1_000, seed=-1), HashEncode("i", 2**40, name="wide")],
@@ -158,7 +145,6 @@ def frame(found):
 
 @pytest.fixture(scope="module")
 def served():
-    """Graphs that have seen a few rows."""
     known = frame([("a", 1, 1), ("a", 1, 2), ("a", 1, 3), ("é日🎉", -5, 0), (None, 0, 0)])
     made = {n: FeatureSet(features).fit(known) for n, features in SETS.items()}
     return {n: (f, Served(f, Table.read(known))) for n, f in made.items()}

@@ -48,25 +48,25 @@ def test_vocabularies_of_a_column(values, parts, nodes):
         np.testing.assert_array_equal(said, vocab.encode(Table.read({"key": asked})["key"]).cpu().numpy())
 
 
+TAKEN = [
+    lambda table, codes: table[codes],
+    lambda table, codes: torch.index_select(table, 0, codes),
+    lambda table, codes: torch.stack([table, -table], 1)[codes],
+    lambda table, codes: table[torch.stack([codes, codes * 0], 1)],
+]
+
+
 def test_tables_may_be_as_long_as_rows_are_in_shapes():
     """``N`` stands for the rows in a graph's shapes, and is no limit to a table."""
     graph = Graph()
     column = input_column(graph, "key", Table.read({"key": np.arange(N - 1)})["key"])
     codes = encode(Vocab.fit(Table.read({"key": np.arange(N - 1)})["key"]), column)
-    table = torch.arange(N) * 0.5
-    wide = torch.stack([table, -table], 1)
-    for name, made in {"one": table[codes], "picked": torch.index_select(table, 0, codes)}.items():
-        graph.output(name, value_of(graph, made, torch.float32), np.float32)
-    graph.output("two", value_of(graph, wide[codes], torch.float32), np.float32, 2)
-    pairs = table[torch.stack([codes, codes * 0], 1)]
-    graph.output("pairs", value_of(graph, pairs, torch.float32), np.float32, 2)
-    session = ort.InferenceSession(graph.model().SerializeToString())
-    said = dict(zip(("one", "picked", "two", "pairs"), session.run(None, {"key": np.array([5, N])}), strict=True))
-    wanted = np.array([6, 0]) * 0.5  # the vocabulary's codes begin at 1
-    np.testing.assert_array_equal(said["one"], wanted)
-    np.testing.assert_array_equal(said["picked"], wanted)
-    np.testing.assert_array_equal(said["two"], np.stack([wanted, -wanted], 1))
-    np.testing.assert_array_equal(said["pairs"], np.stack([wanted, 0 * wanted], 1))
+    table, asked, at = torch.arange(N) * 0.5, np.array([5, N]), torch.tensor([6, 0])  # codes begin at 1
+    for i, made in enumerate(f(table, codes) for f in TAKEN):
+        graph.output(str(i), value_of(graph, made, torch.float32), np.float32, None if made.ndim == 1 else 2)
+    said = ort.InferenceSession(graph.model().SerializeToString()).run(None, {"key": asked})
+    for values, take in zip(said, TAKEN, strict=True):
+        np.testing.assert_array_equal(values, take(table, at).numpy())
 
 
 @pytest.mark.parametrize("right", [False, True])
@@ -78,7 +78,7 @@ def test_count_below(right, sizes):
     rows = np.r_[rows, np.repeat([[np.nan], [np.inf], [-np.inf]], len(sizes), 1)]
     graph = Graph()
     columns = [graph.input(f"x{i}", np.float64) for i in range(len(sizes))]
-    given = torch.stack([GraphTensor(graph, c, torch.empty(N, dtype=torch.float64, device="meta")) for c in columns], 1)
+    given = torch.stack([GraphTensor.of(graph, c, torch.float64) for c in columns], 1)
     counts = count_below(given, [torch.tensor(e) for e in edges], right=right)
     graph.output("counts", value_of(graph, counts, torch.int64), np.int64, len(sizes))
     session = ort.InferenceSession(graph.model().SerializeToString())
@@ -86,9 +86,6 @@ def test_count_below(right, sizes):
     side = "right" if right else "left"
     expected = np.stack([np.searchsorted(e, rows[:, i], side=side) for i, e in enumerate(edges)], 1)
     np.testing.assert_array_equal(said, expected)
-
-
-# Functions of torch that a graph writes as others: what onnxruntime makes of them is what torch does
 
 
 FRACTIONS = [-700.0, -3.7, -1.0, -0.5, -1e-9, 0.0, 1e-9, 1e-300, 0.3, 2.5, 7.0, 1e20, float("nan")]
@@ -120,7 +117,7 @@ def test_composed_functions_are_torchs(name, dtype):
     values = torch.tensor(FRACTIONS if dtype.is_floating_point else WHOLE, dtype=dtype)
     wanted, graph = FUNCTIONS[name](values), Graph()
     given = graph.input("x", values.numpy().dtype)
-    made = FUNCTIONS[name](GraphTensor(graph, given, torch.empty(N, dtype=dtype, device="meta")))
+    made = FUNCTIONS[name](GraphTensor.of(graph, given, dtype))
     assert made.dtype == wanted.dtype
     graph.output("y", value_of(graph, made, torch.float64), np.float64)
     (found,) = ort.InferenceSession(graph.model().SerializeToString()).run(None, {"x": values.numpy()})

@@ -16,20 +16,25 @@ CLOSE: list[Callable[[], None]] = []  # called by conftest after a test
 
 
 def serve(export: Any, **options: Any) -> Any:
-    """An application of one test."""
     app = make_app(export, **options)
     CLOSE.append(app.state.service.close)
     return app
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test in an event loop."""
-
     @wraps(test)
     def run(*args: Any, **fixtures: Any) -> None:
         asyncio.run(test(*args, **fixtures))
 
     return run
+
+
+async def until(ready: Any) -> None:
+    for _ in range(24_000):
+        if ready():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came")
 
 
 @dataclass
@@ -52,10 +57,7 @@ async def request(
     client: str = "127.0.0.1",
     ends: str = "",
 ) -> Answer:
-    """One request; a body of several parts comes in several parts.
-
-    ``ends``: ``"gone"`` or ``"silent"``: the client is, after these parts of a body that would go on.
-    """
+    """One request, its body in parts; ``ends``: after them, the client is ``"gone"`` or ``"silent"``."""
     path, _, query = path.partition("?")
     raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in (headers or {}).items()]
     scope = {
@@ -82,7 +84,6 @@ async def request(
 
 
 def post(app: Any, path: str, body: Any, headers: dict[str, str] | None = None) -> Answer:
-    """One POST with a body of JSON, or with bytes as they are."""
     return asyncio.run(post_soon(app, path, body, headers))
 
 
@@ -96,7 +97,6 @@ def get(app: Any, path: str, headers: dict[str, str] | None = None) -> Answer:
 
 
 def scores(app: Any, body: Any, headers: dict[str, str] | None = None) -> Any:
-    """What ``/v1/score`` answers."""
     answer = post(app, "/v1/score", body, headers)
     assert answer.status == 200, answer.body
     return answer.json()["scores"]

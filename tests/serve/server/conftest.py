@@ -23,14 +23,12 @@ def _close() -> Any:
 
 @pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An export of each task."""
     folder = tmp_path_factory.mktemp("exports")
     return {task: write_export(folder / task, task=task) for task in ("binary", "ranking", "multiclass")}
 
 
 @pytest.fixture(scope="session")
 def apps(exports: dict[str, Path]) -> Any:
-    """An application for each task, with the limits that a user gets."""
     made = {task: make_app(folder) for task, folder in exports.items()}
     yield made
     for app in made.values():

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
+from fastrec.features import FeatureSet, History
+from fastrec.serve import write_online_state
 from fastrec.serve.graph.features import GraphGroups
-from fastrec.serve.onnx_builder import Graph, GraphTensor, N
+from fastrec.serve.onnx_builder import Graph, GraphTensor
 
 DTYPES = {"string": object, "int64": np.int64, "float64": np.float64, "float32": np.float32, "bool": bool}
 INT_MISSING = -(2**63)
@@ -41,7 +44,6 @@ SPLIT = 40.0  # of the tree, on price
 
 
 def columns(rows: int, seed: int = 0) -> dict[str, list[Any]]:
-    """Rows that JSON can hold; some values are missing, some unseen."""
     rng = np.random.default_rng(seed)
     return {
         "city": rng.choice(np.array([*CITIES, "unseen", None], object), rows).tolist(),
@@ -91,16 +93,10 @@ def weights_of(seed: int) -> np.ndarray:
 def write_export(
     folder: Path, *, weights: int = 0, task: str = "binary", extra: Sequence[str] = (), made: str = "", **changes: Any
 ) -> Path:
-    """An export in ``folder``.
+    """An export; ``weights``: seed of the MLP; ``made``: the input made from events; ``changes``: to serving.json.
 
-    Args:
-        folder: made if it is not there.
-        weights: seed of the MLP: another seed is another model.
-        task: ``binary``; ``ranking``: ``list_id`` tells lists apart, and a score is 100 · the rows of its list more;
-            ``multiclass``: the score and 1 - score.
-        extra: more float64 inputs, of which the score has a thousandth of the sum.
-        made: the input that is made from events.
-        changes: other fields of serving.json.
+    A score of ``ranking`` is 100 · the rows of its list more, ``multiclass`` has 1 - score too. ``extra`` are float64
+    inputs, of which the score has a thousandth of the sum.
     """
     folder.mkdir(parents=True, exist_ok=True)
     inputs = [*INPUTS, *(_input(name, "float64") for name in extra)]
@@ -123,12 +119,11 @@ def write_export(
 
 
 def toy(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str) -> Graph:
-    """Columns → vocabularies, missing values → MLP + tree → sigmoid."""
     graph = Graph()
     names = {i["name"]: graph.input(i["name"], DTYPES[i["type"]]) for i in inputs}
 
     def tensor(value: str, dtype: torch.dtype) -> Any:
-        return GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta"))
+        return GraphTensor.of(graph, value, dtype)
 
     def looked_up(name: str, known: dict[Any, float], dtype: Any) -> Any:
         codes = np.array([*known.values()], np.int64)
@@ -159,3 +154,24 @@ def toy(weights: int, inputs: list[dict[str, Any]], extra: list[str], task: str)
     score = torch.stack([1 - score, score], 1) if task == "multiclass" else score
     graph.output("score", score.value, np.float64, 2 if task == "multiclass" else None)
     return graph
+
+
+COUNT = "seen_count"
+
+
+def with_events(folder: Path, *, weights: int = 0) -> Path:
+    """The toy whose score has a thousandth of the number of a user's earlier events more."""
+    at = {"unit": "us", "zone": None}
+    log = {"user": {"type": "int64"}, "at": {"type": "int64", "time": at}}
+    tables = {"tables": {"log": {"columns": log}}, "history": False}
+    write_export(folder, weights=weights, extra=[COUNT], made=COUNT, events=tables)
+    events = pd.DataFrame({"user": [7, 7, 2**53 + 1], "at": pd.to_datetime(["2026-01-01"] * 3).astype("M8[us]")})
+    features = FeatureSet([History("user", order="at", table="log", stats="count", name="seen")])
+    features.fit(events, tables={"log": events})
+    features.save(folder / "features")
+    write_online_state(folder / "events", features, {"log": events})
+    return folder
+
+
+def event(user: int) -> dict[str, Any]:
+    return {"user": user, "at": "2026-01-02T00:00:00"}

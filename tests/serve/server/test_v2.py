@@ -13,7 +13,7 @@ from tests.serve.server.calls import Answer, get, post, refused
 from tests.serve.server.exports import INPUTS, INT_MISSING, by_hand, columns
 
 NAMES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "BYTES", "bool": "BOOL"}
-DTYPES = {"INT64": "<i8", "FP64": "<f8", "FP32": "<f4", "BOOL": "?"}
+DTYPES = {"INT64": "<i8", "INT16": "<i2", "FP64": "<f8", "FP32": "<f4", "FP16": "<f2", "BOOL": "?"}
 INFER = "/v2/models/Toy/infer"
 
 
@@ -46,10 +46,10 @@ def packed(datatype: str, values: list[Any]) -> bytes:
     return b"".join(struct.pack("<I", len(v)) + v for v in raw)
 
 
-def in_binary(inputs: list[dict[str, Any]], **fields: Any) -> tuple[bytes, dict[str, str]]:
-    """A body with its tensors behind the JSON, and the header that says where they begin."""
-    heads, tails = [], []
-    for one in inputs:
+def in_binary(inputs: list[dict[str, Any]], but: Any = (), **fields: Any) -> tuple[bytes, dict[str, str]]:
+    """A body with its tensors (``but`` some) behind the JSON, and the header that says where they begin."""
+    heads, tails = [one for one in inputs if one["name"] in but], []
+    for one in (one for one in inputs if one["name"] not in but):
         tails.append(packed(one["datatype"], one["data"]))
         kept = {k: v for k, v in one.items() if k != "data"}
         heads.append({**kept, "parameters": {"binary_data_size": len(tails[-1])}})
@@ -91,7 +91,7 @@ def test_tensors_in_json(apps: Any) -> None:
     assert (score["name"], score["datatype"], score["shape"]) == ("score", "FP64", [9])
     np.testing.assert_allclose(score["data"], scores_of(rows), atol=1e-6)
     flat = in_json(rows, lambda n: [n, 1])
-    nested = [{**one, "data": [[v] for v in one["data"]]} for one in in_json(rows, lambda n: [n, 1])]
+    nested = [{**one, "data": [[v] for v in one["data"]]} for one in flat]
     assert score_of(apps["binary"], {"inputs": nested}) == score_of(apps["binary"], {"inputs": flat}) == score
 
 
@@ -118,20 +118,10 @@ def test_tensors_in_binary(apps: Any) -> None:
 
 def test_mixed_tensors_and_narrow_types(apps: Any) -> None:
     rows = {**tensor_rows(4), "user": [1, 2, 3, 4], "price": [1.5, 2.5, 60.0, 70.0]}
-    inputs = in_json(rows)
-    narrow = {"user": ("INT16", "<i2"), "price": ("FP32", "<f4"), "ratio": ("FP16", "<f2")}
     rows["ratio"] = np.array(rows["ratio"], "<f2").tolist()
-    heads, tail = [], b""
-    for one in inputs:
-        if one["name"] in narrow:
-            datatype, dtype = narrow[one["name"]]
-            raw = np.array(rows[one["name"]]).astype(dtype).tobytes()
-            size = {"binary_data_size": len(raw)}
-            one = {"name": one["name"], "shape": [4], "datatype": datatype, "parameters": size}
-            tail += raw
-        heads.append(one)
-    head = json.dumps({"inputs": heads}).encode()
-    score = score_of(apps["binary"], head + tail, {"inference-header-content-length": str(len(head))})
+    narrow = {"user": "INT16", "price": "FP32", "ratio": "FP16"}
+    inputs = [{**one, "datatype": narrow.get(one["name"], one["datatype"])} for one in in_json(rows)]
+    score = score_of(apps["binary"], *in_binary(inputs, but=rows.keys() - narrow))
     np.testing.assert_allclose(score["data"], scores_of(rows), atol=1e-6)
 
 
@@ -162,19 +152,13 @@ def changed(name: str, **change: Any) -> dict[str, Any]:
         ({"inputs": [*ONE, ONE[0]]}, "two inputs have this name"),
         ({"inputs": ONE[1:]}, "the column is missing"),
         ({"inputs": [*ONE, {"name": "x", "shape": [2], "datatype": "FP64", "data": [1, 2]}]}, "no such column"),
-        (changed("user", shape=None), "its shape is"),
-        (changed("user", shape=[]), "its shape is"),
-        (changed("user", shape=[-1]), "its shape is"),
-        (changed("user", shape=[True]), "its shape is"),
-        (changed("user", shape=[1, 2]), "its shape is"),
+        *((changed("user", shape=shape), "its shape is") for shape in (None, [], [-1], [True], [1, 2])),
         (changed("user", shape=[3], data=[1, 2, 3]), "another input has 2"),
         (changed("user", shape=[2], data=[1]), "its shape says 2"),
         (changed("user", data=None), "neither data nor"),
-        (changed("user", datatype="INT128"), "which is unknown"),
-        (changed("user", datatype=["INT64"]), "which is unknown"),
+        *((changed("user", datatype=kind), "which is unknown") for kind in ("INT128", ["INT64"])),
         (changed("user", data=[1, "two"]), "row 1"),
-        (changed("user", parameters={"binary_data_size": 16}), "0 bytes are left"),
-        (changed("user", parameters={"binary_data_size": -1}), "bytes are left"),
+        *((changed("user", parameters={"binary_data_size": n}), "0 bytes are left") for n in (16, -1)),
         (changed("user", parameters={"binary_data_size": 0}), "data and binary_data_size"),
         ({"inputs": ONE, "outputs": [{"name": "other"}]}, "no output 'other'"),
         ({"inputs": ONE, "outputs": 3}, "no list of objects"),
@@ -191,12 +175,9 @@ def test_what_is_refused(apps: Any, body: Any, says: str) -> None:
     ("datatype", "raw", "says"),
     [
         ("INT64", b"\0" * 15, "are not 2 values"),
-        ("INT64", b"\0" * 24, "are not 2 values"),
-        ("BYTES", b"\1\0\0\0", "ends too early"),
-        ("BYTES", b"\1\0\0", "no texts"),
         ("BYTES", b"\xff\xff\xff\xffab", "ends too early"),
+        ("BYTES", b"\1\0\0", "no texts"),
         ("BYTES", b"\1\0\0\0a", "not 2 texts"),
-        ("BYTES", b"\0\0\0\0" * 3, "not 2 texts"),
         ("BYTES", b"\1\0\0\0\xff\0\0\0\0", "no texts"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,12 +13,13 @@ import pytest
 
 from fastrec.errors import DataError
 from fastrec.registry import Registry
+from fastrec.registry.registry import STATE
 from fastrec.serve import make_app
 from fastrec.serve.server.call import Limits, Refusal
 from fastrec.serve.server.versions import Canary, takes_canary
-from tests.serve.server.calls import get, in_loop, post, post_soon, refused, serve
-from tests.serve.server.exports import by_hand, columns, write_export
-from tests.serve.server.test_online import event, with_events
+from tests.serve.server.calls import get, in_loop, post, post_soon, refused, serve, until
+from tests.serve.server.exports import by_hand, columns, event, with_events, write_export
+from tests.serve.server.test_v2 import in_json, tensor_rows
 
 ROWS = columns(2)
 TOKEN = {"authorization": "Bearer t"}
@@ -34,22 +34,7 @@ def registry(tmp_path: Path) -> Registry:
     return found
 
 
-def test_a_registry_is_served_and_the_answer_says_by_which_version(registry: Registry, apps: Any) -> None:
-    app = serve(registry.folder, token="t")
-    for weights, version in ((1, "2"), (0, "1")):
-        answer = post(app, "/v1/score", {"columns": ROWS}, TOKEN)
-        assert answer.json()["scores"] == pytest.approx(by_hand(ROWS, weights=weights), abs=1e-6)
-        assert answer.headers["x-model-version"] == version
-        registry.rollback()
-        assert post(app, "/v1/reload", b"", TOKEN).status == 200
-    assert 'fastrec_answers_total{version="2",status="200"} 1' in get(app, "/metrics", TOKEN).body.decode()
-    # an export that is in no registry says the beginning of its hash
-    answer = post(apps["binary"], "/v1/score", {"columns": ROWS})
-    assert answer.headers["x-model-version"] == apps["binary"].state.service.scorer.spec.version[:12]
-
-
 async def watched(service: Any, do: Callable[[], Awaitable[Any]]) -> Any:
-    """What is done while the server watches its registry."""
     watching = asyncio.create_task(service.watch())
     made = await asyncio.wait_for(do(), 300)
     assert not watching.done(), watching
@@ -86,52 +71,35 @@ async def test_promotions_are_taken_over_and_no_request_is_lost(
 
 
 @in_loop
-async def test_a_version_that_cannot_be_served_changes_nothing(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.005)
-    app = serve(registry.folder)
-    broken, reloads = write_export(tmp_path / "broken"), app.state.service.metrics.reloads
-    (broken / "model.onnx").write_bytes(b"half a file")
-    registry.promote(broken)
-
-    async def run() -> None:
-        while "failed" not in str(reloads._values):
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)
-
-    await watched(app.state.service, run)
-    assert reloads._values == {("failed",): 1}  # said once
-    answer = await post_soon(app, "/v1/score", {"columns": ROWS})
-    assert answer.headers["x-model-version"] == "2"
-
-
-@in_loop
-async def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_what_a_watch_cannot_load_or_read_is_said_once_and_it_goes_on(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.002)
     service = serve(registry.folder).state.service
-    current, left = service.source.current, [PermissionError("no right")] * 5
+    broken, reloads, state = write_export(tmp_path / "broken"), service.metrics.reloads, registry.folder / STATE
+    (broken / "model.onnx").write_bytes(b"half a file")
+    registry.promote(broken)
 
-    def read() -> Any:
-        if left:
-            raise left.pop()
-        return current()
-
-    monkeypatch.setattr(service.source, "current", read)
-    registry.rollback()
+    def write(raw: bytes) -> None:
+        (tmp_path / "state").write_bytes(raw)
+        (tmp_path / "state").replace(state)  # as a whole
 
     async def run() -> None:
-        while service.scorer.version != 1:
-            await asyncio.sleep(0.002)
+        await until(lambda: "failed" in str(reloads._values))
+        await asyncio.sleep(0.05)
+        assert (service.scorer.version, reloads._values) == (2, {("failed",): 1})
+        good = state.read_bytes()
+        write(b"{")
+        await until(lambda: "cannot be read" in caplog.text)
+        await asyncio.sleep(0.05)
+        with pytest.raises(Refusal, match="the old export goes on"):
+            await service.reload()
+        write(good)
+        registry.promote(1)
+        await until(lambda: service.scorer.version == 1)
 
     await watched(service, run)
-    said = [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()]
-    assert said == ["the registry cannot be read: no right"]
-    left.append(PermissionError("no right"))
-    with pytest.raises(Refusal, match="the old export goes on"):
-        await service.reload()
+    assert caplog.text.count("the registry cannot be read") == 1
 
 
 def test_a_canary_takes_a_stable_share_of_the_ids(registry: Registry) -> None:
@@ -147,7 +115,7 @@ def test_a_canary_takes_a_stable_share_of_the_ids(registry: Registry) -> None:
     for i in ids[:40]:
         by_header = post(app, "/v1/score", {"columns": ROWS}, {"x-request-id": i})
         by_body = post(app, "/v1/score", {"columns": ROWS, "request_id": i})
-        protocol = {"id": i, "inputs": _tensors()}
+        protocol = {"id": i, "inputs": in_json(tensor_rows(1))}
         by_protocol = post(app, f"/v2/models/{name}/infer", protocol)
         said[i] = {a.headers["x-model-version"] for a in (by_header, by_body, by_protocol)}
         weights = 0 if said[i] == {"1"} else 1
@@ -155,12 +123,6 @@ def test_a_canary_takes_a_stable_share_of_the_ids(registry: Registry) -> None:
     own = Canary(1, 0.3)
     assert said == {i: {"1" if takes_canary(i, own) else "2"} for i in ids[:40]}
     assert post(app, "/v1/score", {"columns": ROWS}).headers["x-model-version"] == "2"
-
-
-def _tensors() -> list[dict[str, Any]]:
-    kinds = {"city": "BYTES", "user": "INT64", "price": "FP64", "mobile": "BOOL"}
-    values = {"city": ["Oslo"], "user": [7], "price": [1.0], "mobile": [True]}
-    return [{"name": n, "datatype": k, "shape": [1], "data": values[n]} for n, k in kinds.items()]
 
 
 def test_what_cannot_be_served_is_said(registry: Registry, tmp_path: Path) -> None:
@@ -171,17 +133,13 @@ def test_what_cannot_be_served_is_said(registry: Registry, tmp_path: Path) -> No
     # made from events, of which it has no state
     tables = {"tables": {"log": {"columns": {}}}, "history": False}
     registry.promote(write_export(tmp_path / "export", made="ratio", events=tables))
-    run = tmp_path / "run"
+    run, state = tmp_path / "run", registry.folder / STATE
     run.mkdir()
     (run / "decision.json").write_text("{}")
-    state = registry.folder / "registry.json"
     for change, says in (
         (lambda: None, "have nothing to make them"),
         (lambda: registry.promote(run), "version 4 has no export"),
-        (
-            lambda: state.write_text(json.dumps({**json.loads(state.read_text()), "current": None})),
-            "no version of the registry is current",
-        ),
+        (lambda: state.write_text("{}"), "no version of the registry is current"),
     ):
         change()
         with pytest.raises(DataError, match=says):
@@ -196,7 +154,6 @@ USERS = [7, 2**53 + 1, 5]  # 2, 1 and no events come with the exports
 
 
 def ask(app: Any, weights: int = 0) -> tuple[str, bytes, list[float]]:
-    """Who answered, the bytes, and how many events of each user the scores tell of."""
     rows = {k: v * len(USERS) for k, v in columns(1).items()}
     rows |= {"user": USERS, "at": ["2026-02-01T00:00:00"] * len(USERS)}
     answer = post(app, "/v1/score", {"columns": rows}, TOKEN)
@@ -240,6 +197,7 @@ def test_a_rollback_gives_the_same_bytes_and_lacks_no_event(tmp_path: Path) -> N
     reload(app)
     after = ask(app)
     assert after[::2] == ("1", [3, 1, 3])
+    assert 'fastrec_answers_total{version="2",status="200"} 3' in get(app, "/metrics", TOKEN).body.decode()
     app.state.service.close()
     assert (registry.version(1).export / "events").is_dir()
     assert ask(serve(registry.folder, token="t")) == after  # a server that starts anew
