@@ -145,7 +145,7 @@ def refuse_rows(
     numbers: Any = None,
     **about: Any,
 ) -> None:
-    """Raise an error if there are bad rows; it names the first one and their number.
+    """Raise an error if there are bad rows; it names the first one, and their number if there are more.
 
     Args:
         bad: bool ``[n]`` or ``[n, k]`` of any library, or the bad rows in ascending order.
@@ -155,13 +155,16 @@ def refuse_rows(
     """
     import numpy as np  # this file is imported first, and mostly raises nothing
 
+    bad = bad if hasattr(bad, "dtype") else np.asarray(bad)
+    if "bool" in str(bad.dtype) and not bad.any():  # from a GPU, one flag is copied instead of all
+        return
     bad = np.asarray(bad.cpu() if hasattr(bad, "cpu") else bad)
     rows = np.flatnonzero(bad if bad.ndim == 1 else bad.any(1)) if bad.dtype == bool else bad
     if len(rows):
         first = int(rows[0])
         text = problem if isinstance(problem, str) else problem(first)
         row = first if numbers is None else int(numbers[first])
-        raise error(f"{text} ({len(rows)} such rows in all)", row=row, **about)
+        raise error(text if len(rows) == 1 else f"{text} ({len(rows)} such rows in all)", row=row, **about)
 
 
 def refuse(bad: Any, column: str | None, problem: str, remedy: str) -> None:

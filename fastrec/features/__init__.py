@@ -1,7 +1,6 @@
 """Feature generators: from named columns to named columns, fitted on training rows, safe against leaks.
 
-Generators are loaded at first use; ``base.GENERATORS`` holds the loaded ones, and saved features name them. Examples
-begin with ``import pandas as pd`` and ``import fastrec.features as ff``.
+Generators are loaded at first use; ``base.GENERATORS`` holds the loaded ones, and saved features name them.
 """
 
 from typing import TYPE_CHECKING

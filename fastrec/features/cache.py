@@ -34,11 +34,12 @@ class FeatureCache:
         max_bytes: drop the least recently used entries beyond this size; None: no limit.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, FeatureCache, FeatureSet, TargetEncode
         >>> df = pd.DataFrame({"item": ["a", "a", "b"], "clicked": [1, 0, 1]})
-        >>> cache = ff.FeatureCache()
-        >>> _ = ff.FeatureSet([ff.CountEncode("item")], cache=cache).fit_transform(df)
-        >>> features = [ff.CountEncode("item"), ff.TargetEncode("item", "clicked")]
-        >>> _ = ff.FeatureSet(features, cache=cache).fit_transform(df)
+        >>> cache = FeatureCache()
+        >>> _ = FeatureSet([CountEncode("item")], cache=cache).fit_transform(df)
+        >>> _ = FeatureSet([CountEncode("item"), TargetEncode("item", "clicked")], cache=cache).fit_transform(df)
         >>> cache.hits, cache.misses
         (2, 4)
     """

@@ -70,10 +70,12 @@ class Clip(LearnsColumns):
     Outputs are float64; if the given bounds are whole numbers, columns of integers give int64.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Clip
         >>> df = pd.DataFrame({"price": [1.0, 5.0, 999.0]})
-        >>> ff.Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
+        >>> Clip("price", low=2, high=100).fit_transform(df)["clip_price"].tolist()
         [2.0, 5.0, 100.0]
-        >>> ff.Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
+        >>> Clip("price", quantiles=(0, 0.5)).fit_transform(df)["clip_price"].tolist()
         [1.0, 5.0, 5.0]
     """
 
@@ -153,7 +155,9 @@ class FillMissing(LearnsColumns):
         add_col: add the masks.
 
     Example:
-        >>> made = ff.FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
+        >>> import pandas as pd
+        >>> from fastrec.features import FillMissing
+        >>> made = FillMissing("age").fit_transform(pd.DataFrame({"age": [20.0, None, 30.0]}))
         >>> made[["filled_age", "age_na"]].values.tolist()
         [[20.0, False], [25.0, True], [30.0, False]]
     """
@@ -223,8 +227,10 @@ class Log1p(OfColumns, RowWise):
 
     Example:
         >>> import math
+        >>> import pandas as pd
+        >>> from fastrec.features import Log1p
         >>> df = pd.DataFrame({"gain": [0.0, math.e - 1, 1 - math.e]})
-        >>> ff.Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
+        >>> Log1p("gain", signed=True).fit_transform(df)["signed_log1p_gain"].round(6).tolist()
         [0.0, 1.0, -1.0]
     """
 
@@ -262,7 +268,9 @@ class Normalize(LearnsColumns):
     Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
     Example:
-        >>> ff.Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
+        >>> import pandas as pd
+        >>> from fastrec.features import Normalize
+        >>> Normalize("x").fit_transform(pd.DataFrame({"x": [1e8 - 1, 1e8 + 1]}))["norm_x"].tolist()
         [-1.0, 1.0]
     """
 

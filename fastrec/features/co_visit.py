@@ -95,9 +95,11 @@ class CoVisit(Fitted):
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-based collaborative filtering recommendation algorithms", §3.1.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CoVisit
         >>> train = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": ["a", "b", "b", "a", "a", "c"]})
         >>> test = pd.DataFrame({"s": [9, 9, 9], "t": [1, 2, 3], "item": ["a", "b", "c"]})
-        >>> made = ff.CoVisit("item", by="s", order="t").fit(train).transform(test)
+        >>> made = CoVisit("item", by="s", order="t").fit(train).transform(test)
         >>> made["covisit_sum"].round(3).tolist()
         [nan, 0.816, 0.577]
     """
@@ -278,9 +280,11 @@ class JaccardToHistory(Grouped):
     Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import JaccardToHistory
         >>> log = pd.DataFrame({"user": [1], "item": ["a"], "t": [1]})
         >>> items = pd.DataFrame({"item": ["a", "b"], "tags": [["x", "y"], ["y", "z"]]})
-        >>> j = ff.JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+        >>> j = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
         >>> rows = pd.DataFrame({"user": [1], "item": ["b"], "t": [2]})
         >>> round(float(j.fit_transform(rows, tables={"log": log, "items": items})["jaccard_mean"][0]), 4)
         0.3333

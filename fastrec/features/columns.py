@@ -103,8 +103,10 @@ def category(*, min_card: int | None = None, max_card: int | None = None, intege
         integers: select columns of integers (ids and codes) too.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, category
         >>> df = pd.DataFrame({"city": ["x", "y", "x"], "sex": ["f", "f", "f"], "age": [1.0, 2.0, 3.0]})
-        >>> ff.CountEncode(ff.category(min_card=2)).fit_transform(df).columns.tolist()
+        >>> CountEncode(category(min_card=2)).fit_transform(df).columns.tolist()
         ['city', 'sex', 'age', 'count_city']
     """
     return Selector(what="category", min_card=min_card, max_card=max_card, integers=integers)
@@ -114,8 +116,10 @@ def number() -> Selector:
     """Select columns of numbers, without booleans.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupRank, number
         >>> df = pd.DataFrame({"list": ["a", "a"], "price": [3.0, 2.0], "age": [1, 2]})
-        >>> ff.GroupRank(ff.number(), by="list").fit_transform(df).columns.tolist()
+        >>> GroupRank(number(), by="list").fit_transform(df).columns.tolist()
         ['list', 'price', 'age', 'rank_price__list', 'rank_age__list']
     """
     return Selector(what="number")
@@ -125,8 +129,10 @@ def temporal() -> Selector:
     """Select columns of times.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Diff, temporal
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-02"]), "x": [1, 2]})
-        >>> ff.Diff(ff.temporal()).fit_transform(df)["diff1_t"].tolist()
+        >>> Diff(temporal()).fit_transform(df)["diff1_t"].tolist()
         [nan, 86400.0]
     """
     return Selector(what="temporal")
@@ -139,8 +145,10 @@ def matching(pattern: str) -> Selector:
         pattern: a pattern of ``re.search``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, matching
         >>> df = pd.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "age": [3, 4]})
-        >>> ff.CountEncode(ff.matching("_id$")).fit_transform(df).columns.tolist()
+        >>> CountEncode(matching("_id$")).fit_transform(df).columns.tolist()
         ['user_id', 'item_id', 'age', 'count_user_id', 'count_item_id']
     """
     return Selector(what="matching", pattern=pattern)

@@ -40,8 +40,10 @@ class Cross(OfColumns, SumsByKey):
         seed: the seed of the hash.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Cross
         >>> df = pd.DataFrame({"a": ["x", "x", "y"], "b": [1, 2, 1]})
-        >>> ff.Cross("a", "b").fit_transform(df)["a_x_b"].tolist()
+        >>> Cross("a", "b").fit_transform(df)["a_x_b"].tolist()
         [1, 2, 3]
     """
 
@@ -204,9 +206,11 @@ def search_crosses(
             ``extend`` with columns not in ``cols``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import search_crosses
         >>> a, b, c = [0, 0, 1, 1] * 50, [0, 1, 0, 1] * 50, [0, 1] * 30 + [1, 0] * 70
         >>> df = pd.DataFrame({"a": a, "b": b, "c": c, "y": [int(i != j) for i, j in zip(a, b)]})
-        >>> search = ff.search_crosses(df, ["a", "b", "c"], "y")
+        >>> search = search_crosses(df, ["a", "b", "c"], "y")
         >>> search.kept, search.features()
         ([('a', 'b')], [TargetEncode(cols=Cross(cols=['a', 'b']), target='y')])
     """

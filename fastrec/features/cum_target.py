@@ -43,8 +43,10 @@ class CumTarget(KeySums):
         target statistics, here in the order of time.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CumTarget
         >>> df = pd.DataFrame({"item": ["a", "b", "a", "a"], "day": [1, 2, 3, 3], "clicked": [1, 0, 0, 1]})
-        >>> ct = ff.CumTarget("item", "clicked", order="day", smooth=1)
+        >>> ct = CumTarget("item", "clicked", order="day", smooth=1)
         >>> ct.fit_transform(df)["cumte_item__clicked"].tolist()
         [0.0, 1.0, 0.75, 0.75]
         >>> ct.transform(pd.DataFrame({"item": ["a", "new"]}))["cumte_item__clicked"].tolist()

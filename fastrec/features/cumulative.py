@@ -28,8 +28,10 @@ class CumStat(OfColumns, Grouped):
             ``smaller``: the number of earlier values below the row's (NaN if it is missing).
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CumStat
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
-        >>> ff.CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
+        >>> CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
         [nan, 30.0, 10.0]
     """
 
@@ -124,8 +126,10 @@ class LastKnown(OfColumns, Grouped):
         ahead: take the next known value in later rows instead (the future, if rows are ordered by time).
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import LastKnown
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30.0, None, 20.0]})
-        >>> ff.LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
+        >>> LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
         [nan, 30.0, 30.0]
     """
 
@@ -170,8 +174,10 @@ class CumCount(Grouped):
         order: the columns that order a group's rows, ties by row number; None: the order of the frame.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CumCount
         >>> df = pd.DataFrame({"user": [1, 2, 1, 1], "day": [3, 1, 1, 2]})
-        >>> ff.CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
+        >>> CumCount(by="user", order="day").fit_transform(df)["cumcount_user"].tolist()
         [2, 0, 0, 1]
     """
 

@@ -127,8 +127,9 @@ class TextEmbed(Embedded):
     Source: Reimers, Gurevych 2019, "Sentence-BERT".
 
     Example (the net is loaded at the first transform):
-        >>> texts = ff.TextEmbed("description", "models/all-MiniLM-L6-v2", cache="cache")
-        >>> texts.outputs, ff.Pca(texts, 2).outputs
+        >>> from fastrec.features import Pca, TextEmbed
+        >>> texts = TextEmbed("description", "models/all-MiniLM-L6-v2", cache="cache")
+        >>> texts.outputs, Pca(texts, 2).outputs
         (['embed_description'], ['pca0_embed_description', 'pca1_embed_description'])
     """
 
@@ -158,8 +159,9 @@ class ImageEmbed(Embedded):
     Needs the extra ``embed``.
 
     Example (the net is loaded at the first transform):
-        >>> photos = ff.ImageEmbed("photo", "models/resnet50", root="photos", cache="cache")
-        >>> photos.outputs, ff.Pca(photos, 2).outputs
+        >>> from fastrec.features import ImageEmbed, Pca
+        >>> photos = ImageEmbed("photo", "models/resnet50", root="photos", cache="cache")
+        >>> photos.outputs, Pca(photos, 2).outputs
         (['embed_photo'], ['pca0_embed_photo', 'pca1_embed_photo'])
     """
 

@@ -37,8 +37,10 @@ class Categorify(OfColumns, Fitted):
         unseen: give unseen values the code ``#unseen#`` instead of 0.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Categorify
         >>> df = pd.DataFrame({"tags": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
-        >>> codes = ff.Categorify("tags", min_count=2)
+        >>> codes = Categorify("tags", min_count=2)
         >>> [list(map(int, row)) for row in codes.fit_transform(df)["code_tags"]]
         [[2], [2, 1], [1, 3], [3]]
         >>> codes.vocabs["tags"].classes
@@ -234,7 +236,9 @@ class HashEncode(OfColumns, RowWise):
     Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning".
 
     Example:
-        >>> ff.HashEncode("city", 100).fit_transform(pd.DataFrame({"city": [*"xyx", None]}))["hash_city"].tolist()
+        >>> import pandas as pd
+        >>> from fastrec.features import HashEncode
+        >>> HashEncode("city", 100).fit_transform(pd.DataFrame({"city": ["x", "y", "x", None]}))["hash_city"].tolist()
         [73, 5, 73, 0]
     """
 
@@ -316,8 +320,10 @@ class RankByCount(KeyCounts):
             by key (``ordinal``).
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RankByCount
         >>> df = pd.DataFrame({"city": ["x", "y", "z", "z", None]})
-        >>> ff.RankByCount("city").fit_transform(df)["countrank_city"].tolist()
+        >>> RankByCount("city").fit_transform(df)["countrank_city"].tolist()
         [2, 2, 1, 1, 0]
     """
 
@@ -349,12 +355,14 @@ class CountEncode(KeyCounts):
         normalise: return ``count / rows``, with all rows (of the group), including those without a key.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode
         >>> df = pd.DataFrame({"city": ["x", "y", "x", None], "user": [1, 1, 1, 2]})
-        >>> ff.CountEncode("city").fit_transform(df)["count_city"].tolist()
+        >>> CountEncode("city").fit_transform(df)["count_city"].tolist()
         [2, 1, 2, 0]
-        >>> ff.CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
+        >>> CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
         [0.5, 0.25, 0.5, 0.0]
-        >>> ff.CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
+        >>> CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
         [2, 1, 2, 0]
     """
 
@@ -400,8 +408,10 @@ class NaNPattern(OfColumns, RowWise):
         name: the output's name.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import NaNPattern
         >>> df = pd.DataFrame({"age": [None, 30.0, None], "city": [None, "x", "y"]})
-        >>> ff.NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
+        >>> NaNPattern(["age", "city"]).fit_transform(df)["nan_pattern"].tolist()
         [3, 0, 1]
     """
 

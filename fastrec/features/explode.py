@@ -49,7 +49,8 @@ def explode(
         DataError: lists of a row differ in length, an element of ``numbers`` is no number, or a name is repeated.
 
     Example:
-        >>> rows = ff.explode({"id": [7, 8], "items": ["a|b", "c"]}, {"items": "item"})
+        >>> from fastrec.features import explode
+        >>> rows = explode({"id": [7, 8], "items": ["a|b", "c"]}, {"items": "item"})
         >>> rows.to_arrow().to_pydict()
         {'id': [7, 7, 8], 'item': ['a', 'b', 'c'], 'position': [1, 2, 1]}
     """
@@ -74,8 +75,10 @@ class Explode(Parameters):
         numbers: the columns (old names) whose elements are parsed as float64.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Explode
         >>> df = pd.DataFrame({"id": [7, 8], "items": ["a|b", "c"]})
-        >>> ff.Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
+        >>> Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
         [[7, 'a', 1], [7, 'b', 2], [8, 'c', 1]]
     """
 
@@ -225,8 +228,10 @@ class Collect(OfColumns, Grouped):
         max_len: the largest length of a list.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Collect
         >>> df = pd.DataFrame({"user": [1, 1, 2, 1], "t": [1, 2, 2, 3], "item": ["a", "b", "c", "d"]})
-        >>> [list(v) for v in ff.Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]
+        >>> [list(v) for v in Collect("item", by="user", order="t").fit_transform(df)["past_item__user"]]
         [[], ['a'], [], ['a', 'b']]
     """
 

@@ -28,7 +28,9 @@ class RowFunction(_Function, RowWise):
         columns: the name(s) of the outputs.
 
     Example:
-        >>> double = ff.RowFunction(lambda price: 2 * price, "price", "twice")
+        >>> import pandas as pd
+        >>> from fastrec.features import RowFunction
+        >>> double = RowFunction(lambda price: 2 * price, "price", "twice")
         >>> double.fit_transform(pd.DataFrame({"price": [1, 2]}))["twice"].tolist()
         [2.0, 4.0]
     """
@@ -60,7 +62,9 @@ class GroupFunction(_Function, Grouped):
         uses_future: whether a row's value depends on later rows.
 
     Example:
-        >>> share = ff.GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupFunction
+        >>> share = GroupFunction(lambda price: price / price.sum(), "price", "share", by="list")
         >>> df = pd.DataFrame({"list": [1, 2, 1], "price": [1.0, 5.0, 3.0]})
         >>> share.fit_transform(df)["share"].tolist()
         [0.25, 1.0, 0.75]
@@ -131,10 +135,12 @@ def feature(
         A decorator that returns a ``RowFunction`` or a ``GroupFunction``.
 
     Example:
-        >>> @ff.feature(inputs=["price", "nights"], outputs="total")
+        >>> import pandas as pd
+        >>> from fastrec.features import FeatureSet, feature
+        >>> @feature(inputs=["price", "nights"], outputs="total")
         ... def total(price, nights):
         ...     return price * nights
-        >>> ff.FeatureSet([total]).fit_transform(pd.DataFrame({"price": [50.0], "nights": [3]}))["total"].tolist()
+        >>> FeatureSet([total]).fit_transform(pd.DataFrame({"price": [50.0], "nights": [3]}))["total"].tolist()
         [150.0]
     """
     if by is None and order is not None:

@@ -53,8 +53,10 @@ class GroupStats(OfColumns, Fitted):
     quantiles; Joanes, Gill 1998, G1, for the skewness.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupStats
         >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
-        >>> made = ff.GroupStats("price", by="list", stats=["mean", "q25"], over="group").fit_transform(df)
+        >>> made = GroupStats("price", by="list", stats=["mean", "q25"], over="group").fit_transform(df)
         >>> made[["mean_price__list", "q25_price__list"]].values.tolist()
         [[20.0, 15.0], [20.0, 15.0], [5.0, 5.0]]
     """
@@ -242,8 +244,10 @@ class GroupPick(OfColumns, Grouped):
         name: the first word of the outputs' names; None: ``first`` or ``last``, with ``nth`` above 1 appended.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupPick
         >>> df = pd.DataFrame({"list": [1, 1, 1], "position": [1, 2, 3], "age": [None, 40.0, 7.0]})
-        >>> ff.GroupPick("position", by="list", order="age").fit_transform(df)["first_position__list"].tolist()
+        >>> GroupPick("position", by="list", order="age").fit_transform(df)["first_position__list"].tolist()
         [3.0, 3.0, 3.0]
     """
 
@@ -285,8 +289,10 @@ class GroupRank(OfColumns, Grouped):
         normalise: return ``(rank - 1) / (values - 1)`` in [0, 1]; 0 for a single value.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupRank
         >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
-        >>> ff.GroupRank("price", by="list").fit_transform(df)["rank_price__list"].tolist()
+        >>> GroupRank("price", by="list").fit_transform(df)["rank_price__list"].tolist()
         [3.0, 1.0, 2.0]
     """
 
@@ -335,8 +341,10 @@ class DeviationFromGroup(GroupStats):
         name: the first word of the outputs' names; None: ``{how}{stat}``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DeviationFromGroup
         >>> df = pd.DataFrame({"list": [1, 1, 2], "price": [10.0, 30.0, 5.0]})
-        >>> ff.DeviationFromGroup("price", by="list").fit_transform(df)["diffmean_price__list"].tolist()
+        >>> DeviationFromGroup("price", by="list").fit_transform(df)["diffmean_price__list"].tolist()
         [-10.0, 10.0, 0.0]
     """
 
@@ -391,8 +399,10 @@ class NUnique(OfColumns, SumsByKey):
         cols: key columns of any type, or generators.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import NUnique
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "item": ["a", "b", "a", None]})
-        >>> ff.NUnique("item", by="user").fit_transform(df)["nunique_item__user"].tolist()
+        >>> NUnique("item", by="user").fit_transform(df)["nunique_item__user"].tolist()
         [2, 2, 2, 0]
     """
 
@@ -444,8 +454,10 @@ class Neighbours(OfColumns, Grouped):
             smaller value in the list; ``n`` is ignored). Times differ in seconds.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Neighbours
         >>> df = pd.DataFrame({"list": [1, 1, 1], "place": [1, 2, 3], "price": [30.0, 10.0, 25.0]})
-        >>> made = ff.Neighbours("price", by="list", order="place", what=["next", "above"]).fit_transform(df)
+        >>> made = Neighbours("price", by="list", order="place", what=["next", "above"]).fit_transform(df)
         >>> made[["next1_price__list", "above_price__list"]].values.tolist()
         [[10.0, nan], [25.0, 15.0], [nan, 5.0]]
     """

@@ -54,9 +54,11 @@ class History(Grouped):
         sums: number columns to sum over the events.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import History
         >>> log = pd.DataFrame({"user": [1, 1, 1], "item": ["a", "b", "a"], "t": [1, 2, 3]})
         >>> rows = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [3, 9]})
-        >>> h = ff.History(["user", "item"], order="t", table="log", stats=["count", "since", "is_last"], name="seen")
+        >>> h = History(["user", "item"], order="t", table="log", stats=["count", "since", "is_last"], name="seen")
         >>> h.fit_transform(rows, tables={"log": log})[["seen_count", "seen_since", "seen_is_last"]].values.tolist()
         [[1.0, 2.0, 0.0], [1.0, 7.0, 0.0]]
     """
@@ -200,8 +202,10 @@ class LastAction(Grouped):
         name: a prefix of the outputs' names.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import LastAction
         >>> df = pd.DataFrame({"user": [1, 1, 1], "t": [1, 4, 9], "kind": ["search", "click", "buy"]})
-        >>> made = ff.LastAction("user", order="t", action="kind").fit_transform(df)
+        >>> made = LastAction("user", order="t", action="kind").fit_transform(df)
         >>> made[["last1_kind__user", "since_last1_kind__user"]].values.tolist()[1:]
         [['search', 3.0], ['click', 5.0]]
     """
@@ -260,10 +264,12 @@ class TimeSince(KeepsRows):
         first: take the first such row instead.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TimeSince
         >>> df = pd.DataFrame({"user": [1, 1, 1, 2], "t": [10, 15, 22, 11], "bought": [True, False, False, True]})
-        >>> ff.TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
+        >>> TimeSince("bought", by="user", order="t").fit_transform(df)["since_bought__user"].tolist()
         [nan, 5.0, 12.0, nan]
-        >>> ff.TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
+        >>> TimeSince(by="user", order="t").fit_transform(df)["since_row__user"].tolist()
         [nan, 5.0, 7.0, nan]
     """
 

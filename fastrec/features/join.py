@@ -30,9 +30,11 @@ class JoinTable(Grouped):
         name: the outputs' first word; None: the table's name.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import JoinTable
         >>> items = pd.DataFrame({"id": ["a", "b"], "stars": [4, 5]})
         >>> rows = pd.DataFrame({"item": ["b", None, "b"]})
-        >>> made = ff.JoinTable("items", {"item": "id"}, "stars").fit_transform(rows, tables={"items": items})
+        >>> made = JoinTable("items", {"item": "id"}, "stars").fit_transform(rows, tables={"items": items})
         >>> made["items_stars"].fillna(0).tolist()
         [5, 0, 5]
     """

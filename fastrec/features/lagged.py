@@ -86,11 +86,13 @@ class Lag(OfColumns, KeepsRows):
             unit of ``order`` (seconds for times; with a text, numbers are seconds too). None: from the preceding row.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Lag
         >>> df = pd.DataFrame({"user": [1, 2, 1], "day": [2, 1, 1], "price": [30, 20, 10]})
-        >>> ff.Lag("price", by="user", order="day").fit_transform(df)["lag1_price__user"].tolist()
+        >>> Lag("price", by="user", order="day").fit_transform(df)["lag1_price__user"].tolist()
         [10, <NA>, <NA>]
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-06", "2024-01-09"]), "sold": [5, 6, 7]})
-        >>> ff.Lag("sold", order="t", horizon="7D").fit_transform(df)["lag1_7D_sold"].tolist()
+        >>> Lag("sold", order="t", horizon="7D").fit_transform(df)["lag1_7D_sold"].tolist()
         [<NA>, <NA>, 5]
     """
 
@@ -171,8 +173,10 @@ class Diff(Lag):
     Differences of times are in seconds, regardless of the zone.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Diff
         >>> df = pd.DataFrame({"user": [0, 0, 0, 1, 1, 2], "t": [1000, 1005, 1100, 2000, 2001, 3000]})
-        >>> ff.Diff("t", by="user", order="t").fit_transform(df)["diff1_t__user"].tolist()
+        >>> Diff("t", by="user", order="t").fit_transform(df)["diff1_t__user"].tolist()
         [nan, 5.0, 95.0, nan, 1.0, nan]
     """
 
@@ -200,8 +204,10 @@ class PctChange(Lag):
     Arguments as ``Lag``, but ``cols`` must be numbers.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import PctChange
         >>> df = pd.DataFrame({"item": [1, 1, 1, 2], "day": [1, 2, 3, 1], "price": [10.0, 15.0, 0.0, 8.0]})
-        >>> ff.PctChange("price", by="item", order="day").fit_transform(df)["pct1_price__item"].tolist()
+        >>> PctChange("price", by="item", order="day").fit_transform(df)["pct1_price__item"].tolist()
         [nan, 0.5, -1.0, nan]
     """
 
@@ -243,8 +249,10 @@ class Rolling(OfColumns, KeepsRows):
         name: the prefix of the outputs' names; None: ``roll``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Rolling
         >>> df = pd.DataFrame({"shop": [1, 1, 1, 1], "day": [1, 2, 3, 4], "sold": [1.0, 3.0, None, 5.0]})
-        >>> ff.Rolling("sold", by="shop", order="day", window=2).fit_transform(df)["rollmean2_sold__shop"].tolist()
+        >>> Rolling("sold", by="shop", order="day", window=2).fit_transform(df)["rollmean2_sold__shop"].tolist()
         [nan, 1.0, 2.0, 3.0]
     """
 
@@ -355,8 +363,10 @@ class Ewm(OfColumns, LooksBack):
         by, order: as in ``Lag``. If ``half_life`` is a duration, rows at the same time do not see each other.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Ewm
         >>> df = pd.DataFrame({"shop": [1, 1, 1], "day": [1, 2, 3], "sold": [3.0, 6.0, 0.0]})
-        >>> ff.Ewm("sold", half_life=1, by="shop", order="day").fit_transform(df)["ewm1_sold__shop"].tolist()
+        >>> Ewm("sold", half_life=1, by="shop", order="day").fit_transform(df)["ewm1_sold__shop"].tolist()
         [nan, 3.0, 5.0]
     """
 

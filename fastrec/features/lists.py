@@ -28,8 +28,10 @@ class ListLength(OfColumns, RowWise):
         cols: list or vector columns, or generators.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import ListLength
         >>> df = pd.DataFrame({"tags": [["a", "b"], [], None]})
-        >>> ff.ListLength("tags").fit_transform(df)["length_tags"].tolist()
+        >>> ListLength("tags").fit_transform(df)["length_tags"].tolist()
         [2, 0, <NA>]
     """
 
@@ -66,8 +68,10 @@ class ListSlice(RowWise):
         name: the output's name; None: ``slice_{start}_{end}_{col}``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import ListSlice
         >>> df = pd.DataFrame({"items": [[1, 2, 3], [4], None]})
-        >>> [x.tolist() for x in ff.ListSlice("items", 0, 2, pad=0).fit_transform(df)["slice_0_2_items"]]
+        >>> [x.tolist() for x in ListSlice("items", 0, 2, pad=0).fit_transform(df)["slice_0_2_items"]]
         [[1, 2], [4, 0], [0, 0]]
     """
 
@@ -167,10 +171,12 @@ class MultiHot(SumsByKey):
         name: the prefix of the outputs' names; None: the column's name.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import MultiHot
         >>> df = pd.DataFrame({"tags": [["a", "b"], ["a"], None]})
-        >>> ff.MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()
+        >>> MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()
         [[1, 0], [1, 0], [0, 0]]
-        >>> [x.tolist() for x in ff.MultiHot("tags", max_size=3).fit_transform(df)["tags_multihot"]]
+        >>> [x.tolist() for x in MultiHot("tags", max_size=3).fit_transform(df)["tags_multihot"]]
         [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
 

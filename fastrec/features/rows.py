@@ -34,8 +34,10 @@ class RowStats(OfColumns, RowWise):
         name: the prefix of the outputs' names: ``row_zeros``, ``row_mean``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RowStats, number
         >>> df = pd.DataFrame({"a": [0.0, 1.0], "b": [4.0, None], "c": [2, 3]})
-        >>> ff.RowStats(ff.number(), ["zeros", "missing", "mean"]).fit_transform(df).iloc[:, 3:].values.tolist()
+        >>> RowStats(number(), ["zeros", "missing", "mean"]).fit_transform(df).iloc[:, 3:].values.tolist()
         [[1.0, 0.0, 2.0], [0.0, 1.0, 2.0]]
     """
 
@@ -136,7 +138,9 @@ class Combine(RowWise):
         name: the output's name; None: ``{a}_minus_{b}`` and so on.
 
     Example:
-        >>> ff.Combine("a", "/", "b").fit_transform(pd.DataFrame({"a": [1, 2], "b": [4, 0]}))["a_over_b"].tolist()
+        >>> import pandas as pd
+        >>> from fastrec.features import Combine
+        >>> Combine("a", "/", "b").fit_transform(pd.DataFrame({"a": [1, 2], "b": [4, 0]}))["a_over_b"].tolist()
         [0.25, nan]
     """
 
@@ -169,8 +173,10 @@ class Where(RowWise):
         name: the output's name; None: ``{col}_where_{condition}``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Where
         >>> df = pd.DataFrame({"position": [1, 2], "touched": [0, 3]})
-        >>> ff.Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
+        >>> Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
         [nan, 2.0]
     """
 
@@ -201,10 +207,12 @@ class Bucketize(LearnsColumns):
         name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Bucketize
         >>> df = pd.DataFrame({"gap": [3, 10, 99, 10]})
-        >>> ff.Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
+        >>> Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
         [0, 1, 2, 1]
-        >>> ff.Bucketize("gap", quantiles=2).fit_transform(df)["gap_qbucket"].tolist()
+        >>> Bucketize("gap", quantiles=2).fit_transform(df)["gap_qbucket"].tolist()
         [0, 1, 1, 1]
     """
 
@@ -278,10 +286,12 @@ class Digits(OfColumns, RowWise):
         decimals: the number of decimals, 0 to 9: 2 for prices with cents.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Digits
         >>> df = pd.DataFrame({"price": [19.99, 149.0, 0.5]})
-        >>> ff.Digits("price", 2, decimals=2).fit_transform(df)["last2dp2_price"].tolist()
+        >>> Digits("price", 2, decimals=2).fit_transform(df)["last2dp2_price"].tolist()
         [99, 0, 50]
-        >>> ff.Digits("price").fit_transform(df)["last1_price"].tolist()
+        >>> Digits("price").fit_transform(df)["last1_price"].tolist()
         [9, 9, 0]
     """
 
@@ -337,8 +347,10 @@ class RoundTo(OfColumns, RowWise):
             ``gap`` (number minus multiple, float64), ``is_round`` (boolean). The last two are missing for infinity.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RoundTo
         >>> df = pd.DataFrame({"price": [99, 150]})
-        >>> made = ff.RoundTo("price", 10, stats=["value", "gap", "is_round"]).fit_transform(df)
+        >>> made = RoundTo("price", 10, stats=["value", "gap", "is_round"]).fit_transform(df)
         >>> made.drop(columns="price").values.tolist()
         [[100, -1.0, False], [150, 0.0, True]]
     """

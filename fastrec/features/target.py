@@ -91,8 +91,10 @@ class TargetEncode(KeySums):
         ``ln(p / q) - ln(P / Q)`` for a key's ``p`` ones and ``q`` zeros among all ``P`` and ``Q``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TargetEncode
         >>> df = pd.DataFrame({"item": ["a", "a", "b", "b"], "clicked": [1, 0, 1, 1]})
-        >>> te = ff.TargetEncode("item", "clicked", smooth=2).fit(df)
+        >>> te = TargetEncode("item", "clicked", smooth=2).fit(df)
         >>> te.transform(pd.DataFrame({"item": ["a", "b", "new"]}))["te_item__clicked"].tolist()
         [0.625, 0.875, 0.75]
     """
@@ -261,8 +263,10 @@ class BayesianRate(Fitted):
         variance: single and independent samples", JASA 68, the moment estimator with weights ``n``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import BayesianRate
         >>> df = pd.DataFrame({"clicks": [0, 5], "views": [0, 10]})
-        >>> ff.BayesianRate("clicks", "views", weight=10).fit_transform(df)["rate_clicks"].tolist()
+        >>> BayesianRate("clicks", "views", weight=10).fit_transform(df)["rate_clicks"].tolist()
         [0.5, 0.5]
     """
 

@@ -47,8 +47,10 @@ class Tokens(RowWise):
         name: the output's name; None: ``hashtags_{col}``, ``mentions_{col}``, ``words_{col}``, else ``tokens_{col}``.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Tokens
         >>> df = pd.DataFrame({"text": ["#New from @Ann: #deals", "nothing"]})
-        >>> [list(x) for x in ff.Tokens("text", "hashtags").fit_transform(df)["hashtags_text"]]
+        >>> [list(x) for x in Tokens("text", "hashtags").fit_transform(df)["hashtags_text"]]
         [['new', 'deals'], []]
     """
 
@@ -184,8 +186,10 @@ class TextSvd(Fitted):
     approaches in automatic text retrieval"; the idf smoothed as in scikit-learn.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TextSvd
         >>> df = pd.DataFrame({"text": ["red shoe", "red boot", "Red shoe!", "a hat", None]})
-        >>> ff.TextSvd("text", 2, min_count=1).fit_transform(df)[["svd0_text", "svd1_text"]].round(2).values.tolist()
+        >>> TextSvd("text", 2, min_count=1).fit_transform(df)[["svd0_text", "svd1_text"]].round(2).values.tolist()
         [[0.97, 0.0], [0.55, 0.0], [0.97, 0.0], [0.0, 1.0], [0.0, 0.0]]
     """
 
@@ -326,8 +330,10 @@ class TfIdfSimilarity(SumsByKey):
     Source: Salton, Buckley 1988, "Term-weighting approaches in automatic text retrieval"; smoothed as in scikit-learn.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import TfIdfSimilarity, Tokens
         >>> df = pd.DataFrame({"query": ["red shoe", "a hat"], "title": ["red boot", "hat, a"]})
-        >>> like = ff.TfIdfSimilarity(ff.Tokens("query", "words"), ff.Tokens("title", "words"), name="like")
+        >>> like = TfIdfSimilarity(Tokens("query", "words"), Tokens("title", "words"), name="like")
         >>> like.fit_transform(df)["like"].round(3).tolist()
         [0.383, 1.0]
     """

@@ -33,8 +33,10 @@ class DatePart(RowWise):
     Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DatePart
         >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-02-29 06:30", "1969-12-31 00:00"])})
-        >>> made = ff.DatePart("t", ["year", "dayofyear", "is_month_end", "hour"]).fit_transform(df)
+        >>> made = DatePart("t", ["year", "dayofyear", "is_month_end", "hour"]).fit_transform(df)
         >>> made.drop(columns="t").values.tolist()
         [[2024, 60, True, 6], [1969, 365, True, 0]]
     """
@@ -221,11 +223,13 @@ class DateOf(RowWise):
     Source: civil date → days as in H. Hinnant, "chrono-compatible low-level date algorithms".
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DateOf, DatePart
         >>> df = pd.DataFrame({"y": [2024, 2023], "m": [2, 3], "d": [29, 1]})
-        >>> ff.DatePart(ff.DateOf("m", "d", "y"), "dayofweek").fit_transform(df)["date_dayofweek"].tolist()
+        >>> DatePart(DateOf("m", "d", "y"), "dayofweek").fit_transform(df)["date_dayofweek"].tolist()
         [3, 2]
         >>> df["at"] = [1737, 5]
-        >>> ff.DatePart(ff.DateOf("m", "d", "y", clock="at"), "minute").fit_transform(df)["date_minute"].tolist()
+        >>> DatePart(DateOf("m", "d", "y", clock="at"), "minute").fit_transform(df)["date_minute"].tolist()
         [37, 5]
     """
 
@@ -277,7 +281,9 @@ class Cyclic(RowWise):
             the year's length). Parts are in the column's time zone; numbers are then seconds since 1970 in UTC.
 
     Example:
-        >>> df = ff.Cyclic("t", "hour").fit_transform(pd.DataFrame({"t": pd.to_datetime(["2024-01-01 06:30"])}))
+        >>> import pandas as pd
+        >>> from fastrec.features import Cyclic
+        >>> df = Cyclic("t", "hour").fit_transform(pd.DataFrame({"t": pd.to_datetime(["2024-01-01 06:30"])}))
         >>> df[["t_hour_sin", "t_hour_cos"]].round(6).values.tolist()
         [[1.0, 0.0]]
     """

@@ -33,8 +33,10 @@ class VectorColumns(OfColumns, Fitted):
         name: the output's name; None: ``vector_{col}`` for one column (required for several).
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import VectorColumns
         >>> df = pd.DataFrame({"image": [[3.0, 4.0], [0.0, 0.0], None]})
-        >>> [x if x is None else x.tolist() for x in ff.VectorColumns("image").fit_transform(df)["vector_image"]]
+        >>> [x if x is None else x.tolist() for x in VectorColumns("image").fit_transform(df)["vector_image"]]
         [[0.6, 0.8], [0.0, 0.0], None]
     """
 
@@ -164,8 +166,10 @@ class Pca(Fitted):
     Source: Pearson 1901; the covariances merged as in Chan, Golub, LeVeque 1979, "Updating formulae".
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Pca
         >>> df = pd.DataFrame({"v": [[1.0, 0.0], [3.0, 0.0], [2.0, 0.0], None]})
-        >>> ff.Pca("v", 1).fit_transform(df)["pca0_v"].tolist()
+        >>> Pca("v", 1).fit_transform(df)["pca0_v"].tolist()
         [-1.0, 1.0, 0.0, nan]
     """
 
@@ -284,8 +288,10 @@ class SvdEncode(Fitted):
     structure with randomness", algorithm 5.1.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import SvdEncode
         >>> df = pd.DataFrame({"item": ["a", "a", "b"], "user": [1, 1, 2]})
-        >>> ff.SvdEncode("item", "user", dims=2).fit_transform(df).filter(like="svd").values.tolist()
+        >>> SvdEncode("item", "user", dims=2).fit_transform(df)[["svd0_item__user", "svd1_item__user"]].values.tolist()
         [[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]]
     """
 

@@ -193,7 +193,7 @@ def test_short_lists_are_warned_of_and_an_empty_one_is_written_as_a_line(tmp_pat
     pd.DataFrame({"items": [["x"], ["x"]], "target": ["=y", None]}).to_parquet(tmp_path / "t.parquet")
     short = check_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     assert short.warnings == ("2 lists have fewer than 3 ids",)
-    with pytest.raises(DataError, match=r"row 1: no answer \(1 such rows in all\)"):
+    with pytest.raises(DataError, match=r"row 1: no answer"):
         score_submission(tmp_path / "s.csv", tmp_path / "t.parquet", form)
     form = SubmissionForm(ids=("session",), items="items", candidates=None, answer="target")
     pd.DataFrame({"session": ["a", "b"], "items": ["x", "y"]}).to_csv(tmp_path / "s.csv", index=False)

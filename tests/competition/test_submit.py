@@ -153,7 +153,7 @@ LONG = " ".join(map(str, range(26)))
     [
         (GOOD[:2], None, KEY_COLUMNS, "row 5 of test.csv has no row here: user_id 007, .*step 1 .1 missing in all"),
         ([], None, KEY_COLUMNS, "row 2 of test.csv has no row here: user_id u1, .*3 missing in all"),
-        ([*GOOD, "u1,s1,110,2,7 8"], 3, KEY_COLUMNS, "timestamp 110, step 2 is not a target of test.csv .1 such rows"),
+        ([*GOOD, "u1,s1,110,2,7 8"], 3, KEY_COLUMNS, "timestamp 110, step 2 is not a target of test.csv"),
         ([*GOOD[:2], "7,s3,150,1,4"], 2, KEY_COLUMNS, "user_id 7, .* is not a target"),
         (["u1,s1,120.0,3,7", *GOOD[1:]], 0, KEY_COLUMNS, "timestamp 120.0, step 3 is not a target"),
         ([*GOOD, GOOD[0], GOOD[1]], 3, KEY_COLUMNS, "user_id u1.* stands in an earlier row too .2 such rows in all"),

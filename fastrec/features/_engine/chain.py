@@ -287,7 +287,9 @@ def walk(
 ) -> tuple[Table, Table | None]:
     """Add every step's columns, computed by ``do``, to the rows and to the other (unlabeled) rows, if any.
 
-    ``release``: drop a column's codes and groups after its last reader.
+    Torch's number of threads bounds the number of steps that run at once; values do not depend on it. With over a
+    million rows, steps run one by one with all threads. ``release``: drop a column's codes and groups after its last
+    reader.
     """
     do = counted(do)
     if on_host(work) and len(work) >= limits.PARALLEL_STEPS_FROM:

@@ -515,10 +515,12 @@ def check_leakage(
         DataError: nothing can be changed (one row, a constant target), or the pipeline fails or returns other rows.
 
     Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import check_leakage
         >>> df = pd.DataFrame({"item": ["a", "a", "b", "b"], "clicked": [1, 0, 1, 1]})
         >>> def rates(df):
         ...     return df.assign(rate=df.groupby("item")["clicked"].transform("mean"))
-        >>> report = ff.check_leakage(rates, df, "clicked")
+        >>> report = check_leakage(rates, df, "clicked")
         >>> report.ok, report.columns, report.leaks[0].kind
         (False, ['rate'], 'own target')
     """
