@@ -293,7 +293,7 @@ def _weighted(
         if own:
             return mean
     if metric.name == "auc" and y.ndim == p.ndim == 1:
-        return sorted_auc(y, p)
+        return _sorted_auc(y, p)
     # a user's own metric may take no weights: then rows are repeated as often as they were drawn
     if "weight" in getattr(metric.function, "takes", {"weight"}):
         return lambda times: metric(y, p, groups=groups, weight=times)
@@ -340,8 +340,7 @@ def conformal_bound(gaps: np.ndarray, level: float) -> float:
     return float(np.partition(gaps, place - 1)[place - 1])
 
 
-def sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
-    """Return the area under the ROC curve as a function of how often each row was drawn, int64 ``[n]``."""
+def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
     order = torch.sort(p).indices
     relevant = (y > 0)[order]
     run = torch.unique_consecutive(p[order], return_inverse=True)[1]

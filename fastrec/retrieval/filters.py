@@ -348,8 +348,8 @@ class HistoryFilter(SessionModel):
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        about = {"class": saved_name(type(self.filter)), "settings": self.filter.settings()}
-        return {"filter": about, "decay": self.decay}
+        own = {"class": saved_name(type(self.filter)), "settings": self.filter.settings()}
+        return {**super().settings(), "filter": own}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         there = sessions.values > 0
