@@ -62,24 +62,15 @@ class FrameLibrary:
         self.name, self.module = name, module
 
     def frame(self, columns: dict[str, list]) -> object:
-        """A frame of these columns; None is missing."""
-        if self.name == "pyarrow":
-            return self.module.table(columns)
-        if self.name == "polars":
-            return self.module.DataFrame(columns)
-        return self.module.DataFrame(dict(columns))
+        """Make a frame of these columns; None is missing."""
+        return self.module.table(columns) if self.name == "pyarrow" else self.module.DataFrame(dict(columns))
 
     def values(self, frame: object, name: str) -> list:
-        """A column as a Python list; missing is None."""
-        if self.name == "pyarrow":
-            found = frame[name].to_pylist()
-        elif self.name == "polars":
-            found = frame[name].to_list()
-        elif self.name == "cudf":
-            found = frame[name].to_arrow().to_pylist()
-        else:
-            column = frame[name]
-            found = column.astype(object).where(column.notna(), None).tolist()
+        """Read a column as a Python list; missing is None."""
+        column = frame[name].to_arrow() if self.name == "cudf" else frame[name]
+        if self.name == "pandas":
+            column = column.astype(object).where(column.notna(), None)
+        found = column.to_list() if self.name in ("pandas", "polars") else column.to_pylist()
         return [None if isinstance(v, float) and v != v else v for v in found]
 
     def __repr__(self) -> str:

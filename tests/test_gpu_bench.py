@@ -36,8 +36,7 @@ def bench() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def floors(bench: SimpleNamespace) -> list[dict[str, Any]]:
-    measured = bench.trace.floors(bench.trace.At(CPU), size=1 << 22, side=256, repeats=3)
-    return [{**r, "part": "floors"} for r in measured]
+    return [{**r, "part": "floors"} for r in bench.trace.floors(bench.trace.At(CPU), size=1 << 22, side=256, repeats=3)]
 
 
 @pytest.fixture(scope="module")
