@@ -143,9 +143,10 @@ def refuse_rows(
     error: type[FastrecError] = DataError,
     *,
     numbers: Any = None,
+    counted: bool = True,
     **about: Any,
 ) -> None:
-    """Raise an error if there are bad rows; it names the first one and their number.
+    """Raise an error if there are bad rows; it names the first one and, if they are ``counted``, their number.
 
     Args:
         bad: bool ``[n]`` or ``[n, k]`` of any library, or the bad rows in ascending order.
@@ -161,12 +162,12 @@ def refuse_rows(
         first = int(rows[0])
         text = problem if isinstance(problem, str) else problem(first)
         row = first if numbers is None else int(numbers[first])
-        raise error(f"{text} ({len(rows)} such rows in all)", row=row, **about)
+        raise error(f"{text} ({len(rows)} such rows in all)" if counted else text, row=row, **about)
 
 
-def refuse(bad: Any, column: str | None, problem: str, remedy: str) -> None:
+def refuse(bad: Any, column: str | None, problem: str, remedy: str, *, counted: bool = False) -> None:
     """Raise a ``DataError`` of a column's bad rows, if there are any (see ``refuse_rows``)."""
-    refuse_rows(bad, problem, column=column, remedy=remedy)
+    refuse_rows(bad, problem, column=column, remedy=remedy, counted=counted)
 
 
 _PACKAGE = str(Path(__file__).parent)

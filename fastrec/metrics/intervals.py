@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError, refuse
-from fastrec.metrics.ranking import flat_tensor
+from fastrec.errors import DataError
+from fastrec.metrics.ranking import flat_tensor, refuse
 from fastrec.metrics.registry import Metric, get_metric
 from fastrec.metrics.rows import paired
 

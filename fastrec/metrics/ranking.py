@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec import errors
 from fastrec._core.device import on_host
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError
 
 Ties = Literal["worst", "ordinal", "best"]
 Empty = Literal["zero", "skip"]
+refuse = partial(errors.refuse, counted=True)
 
 
 class ListRules(TypedDict, total=False):

@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError
 from fastrec.metrics import ranking
 from fastrec.metrics import rows as r
-from fastrec.metrics.ranking import choice
+from fastrec.metrics.ranking import choice, refuse
 from fastrec.metrics.rows import check_probabilities, paired, row_weights, to_classes
 
 TASKS = ("ranking", "binary", "multiclass", "regression", "multilabel")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fastrec._core import limits
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError
 from fastrec.metrics import ranking
-from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor
+from fastrec.metrics.ranking import check_weights, flat_tensor, plain_tensor, refuse
 
 # Weighted means, and sums over rows in the order of a prediction, with equal predictions merged.
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.errors import DataError, refuse
+from fastrec.errors import DataError
 from fastrec.metrics import rows as row_metrics
-from fastrec.metrics.ranking import flat_tensor, plain_tensor
+from fastrec.metrics.ranking import flat_tensor, plain_tensor, refuse
 from fastrec.metrics.registry import Metric, OwnFunction, get_metric
 from fastrec.metrics.rows import between, check_binary, last_of_runs, mean_of, one_column, row_weights
 
