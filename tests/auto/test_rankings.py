@@ -200,7 +200,7 @@ def test_a_run_scores_the_last_group_of_each_user(tmp_path):
         (
             lambda f: f.assign(item_id=f["item_id"].where(f.index != 1, f["item_id"][0])),
             {},
-            "column 'item_id', row 1: the item 'i.*stands twice in the group 's00000' .1 such",
+            "column 'item_id', row 1: the item 'i.*stands twice in the group 's00000'",
         ),
         (lambda f: f.assign(clicked=f["clicked"] - 1), {}, "column 'clicked', row 0: the label is -1"),
         (lambda f: f.assign(clicked=f["clicked"] / 2), {}, "the label is 0.5.*grades"),

@@ -194,7 +194,7 @@ WRONG = {
     "no prediction": (lambda f: f[["id"]], DataError, "0 columns of predictions"),
     "no ids": (lambda f: f[["p"]], MissingColumnError, "column 'id'"),
     "other folds": (
-        lambda f: f.assign(fold=["a" if f.fold[0] != "a" else "b", *f.fold[1:]]), DataError, "'fold', row 0: the row is not in a fold with",
+        lambda f: f.assign(fold=["a" if f.fold[0] != "a" else "b", *f.fold[1:]]), DataError, "'fold', row 0: .* fold",
     ),
     "one fold": (lambda f: f.assign(fold="a"), DataError, "column 'fold'"),
 }  # fmt: skip
