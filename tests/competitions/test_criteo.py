@@ -94,15 +94,6 @@ def test_the_best_score_is_that_of_the_true_probabilities(data, monkeypatch, tmp
     assert (said["auc"], said["rows"]) == (done.oracle_auc, ROWS // DAYS)
 
 
-def test_a_value_has_the_same_worth_and_spelling_for_every_seed_and_size():
-    rank = np.arange(50_000)
-    assert len(set(simulator._hex(rank, 4))) == len(rank)
-    drawn = simulator._normal(rank, 4, 0)
-    assert drawn.mean() == pytest.approx(0, abs=0.02)
-    assert drawn.std() == pytest.approx(1, abs=0.02)
-    assert np.corrcoef(drawn, simulator._normal(rank, 5, 0))[0, 1] == pytest.approx(0, abs=0.02)
-
-
 def test_a_run_learns_and_is_scored_on_the_last_day(run, data):
     scores = json.loads((run / "scores.json").read_text())
     label = _table(data, DAYS - 1)["label"]
