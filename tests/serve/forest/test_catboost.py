@@ -224,6 +224,21 @@ def test_statistics_of_models_trained_on_a_gpu(loss, margins, tmp_path):
     same_margins(margins, model, forest, 3, train, frame_of(6, 3, 1, 400, UNSEEN))
 
 
+def test_codes_with_the_same_hash(margins):
+    """CatBoost does not tell such categories apart; some pairs of 200,000 codes are alike."""
+    hashes = code_hashes(200_000)
+    order = np.argsort(hashes, kind="stable")
+    place = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[0]
+    one, other = order[place], order[place + 1]
+    codes = np.array([one, 1, 2] * 40, np.int32)
+    model = trained(pd.DataFrame({"0": codes}), codes == one, 1, iterations=5)
+    frame = pd.DataFrame({"0": np.array([one, other, 1, 3], np.int32)})
+    expected = own_margins(model, frame, 1)
+    assert expected[1] == expected[0] != expected[2]
+    forest = forest_of_catboost(model, {0: 200_000})
+    np.testing.assert_allclose(margins(forest, matrix_of(frame, 1)), expected, rtol=1e-12)
+
+
 def test_hashes_are_those_that_catboost_writes(tmp_path):
     lengths = [np.arange(10**k, 10**k + 40) for k in range(1, 8)]
     codes = np.concatenate([np.arange(10), *lengths])

@@ -142,6 +142,7 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
     ("export", "token", "says"),
     [
         ("nowhere", None, "there is no such file"),
+        ("stateless", None, "events"),
         ("binary", "nothing", "cannot be read"),
         ("binary", "empty", "no token"),
         ("binary", "lines", "no token"),
@@ -150,6 +151,8 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
 def test_errors_are_one_line(exports: dict[str, Path], tmp_path: Path, export: str, token: Any, says: str) -> None:
     (tmp_path / "empty").write_text("")
     (tmp_path / "lines").write_text("a\nb")
+    made_of = {"tables": {"log": {"columns": {}}}, "history": False}
+    write_export(tmp_path / "stateless", made="ratio", events=made_of)
     more = [] if token is None else ["--token-file", str(tmp_path / token)]
     made = CliRunner().invoke(app, ["serve", str(exports.get(export, tmp_path / export)), *more])
     assert made.exit_code == 1
