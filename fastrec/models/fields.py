@@ -41,9 +41,12 @@ class InputOptions(TableOptions, total=False):
 
 
 def options_of(model: Callable[..., nn.Module]) -> list[str] | None:
-    """Return the names of a model's arguments, with those of ``InputOptions`` if it takes them; None: it takes any."""
-    parameters = inspect.signature(model).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    """Return the names of a model's options, behind its three sizes, with those of ``InputOptions`` if it takes them.
+
+    None: it takes any.
+    """
+    parameters = list(inspect.signature(model).parameters.values())
+    names = [p.name for p in parameters[3:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     rest = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
     if rest is None:
         return names

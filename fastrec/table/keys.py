@@ -167,7 +167,8 @@ def short_text_order(array: pa.Array) -> np.ndarray | None:
 
 
 def _plus_one(indices: pa.Array) -> np.ndarray:
-    return np.add(indices.fill_null(-1).to_numpy(zero_copy_only=False), 1, dtype=np.int32)
+    indices = indices.fill_null(-1) if indices.null_count else indices  # without missing ones that would be a copy
+    return np.add(indices.to_numpy(zero_copy_only=False), 1, dtype=np.int32)
 
 
 def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
@@ -455,4 +456,5 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
 def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Return codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
     encoded = values.dictionary_encode()
-    return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+    codes = encoded.indices.fill_null(-1) if encoded.indices.null_count else encoded.indices
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary

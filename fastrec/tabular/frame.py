@@ -55,7 +55,11 @@ class _RowView:
         if isinstance(index, tuple):
             return self.frame[index[1]].iloc[index[0]]
         frame = self.frame
-        rows = torch.from_numpy(np.atleast_1d(np.arange(len(frame))[index]))
+        places = np.asarray(None if isinstance(index, slice) else index)
+        whole = places.dtype.kind in "iu" and places.size and places.min() >= 0 and places.max() < len(frame)
+        if not whole:  # slices, masks, places from the end, and IndexError
+            places = np.arange(len(frame))[index]
+        rows = torch.from_numpy(np.atleast_1d(places.astype(np.int64, copy=False)))
         packed = frame.packed.take(rows.to(frame.packed.device))
         groups = None if frame.groups is None else frame.groups[rows]
         extras = None if frame.extras is None else frame.extras.take(rows)

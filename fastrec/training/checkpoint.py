@@ -375,7 +375,8 @@ class Checkpoint(Callback):
             return
         learn.pct_train, self._offset, self._begin = resumed["pct_train"], resumed["batch"], resumed["begin"]
         # of training batches, which the Recorder has reset for the epoch
-        for metric, kept in zip(learn.metrics, resumed["records"]["metrics"], strict=False):
+        kept_metrics = resumed["records"]["metrics"]
+        for metric, kept in zip(learn.metrics if kept_metrics else [], kept_metrics, strict=True):
             vars(metric).update(kept)
         learn.dl = _Batches(learn.dl, self, resumed)
 

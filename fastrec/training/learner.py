@@ -49,7 +49,7 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
     names = options_of(type(model) if built else model)
     if names is None:
         return
-    own = set(names[3:])
+    own = set(names)
     # what a model that is there already would take, or others do, is another mistake
     unknown = [n for n in given if n not in own and not (built and n in known)]
     if not unknown:

@@ -43,6 +43,8 @@ class FrameProc(TabularProc):
 
     def to_state(self) -> dict[str, Any]:
         """Return the fitted state as tensors, Arrow arrays and JSON values, for ``from_state``."""
+        if not self.learnt:  # a proc of one's own would be loaded without what it has learnt
+            raise NotImplementedError
         return {"kind": self.name, **settings_of(self), **{n: dict(getattr(self, n)) for n in self.learnt}}
 
     @classmethod
