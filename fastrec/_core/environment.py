@@ -18,6 +18,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.memory import free_memory, shown_bytes
 from fastrec._version import __file__ as version_file
 from fastrec._version import __version__
+from fastrec.errors import MissingPackageError
 
 PACKAGE = "fastrec-tabular"
 PARTS: Mapping[str, str] = {  # extra → what it provides
@@ -37,7 +38,12 @@ PARTS: Mapping[str, str] = {  # extra → what it provides
 
 def required(extra: str = "") -> dict[str, str]:
     """Return package → lowest version, as the installed fastrec asks for them: all that it needs, or an extra's."""
-    parts = [re.fullmatch(r"([\w.-]+)>=([\w.]+)(?:.*extra == .(\w+).)?", line) for line in requires(PACKAGE) or ()]
+    try:
+        lines = requires(PACKAGE) or ()
+    except PackageNotFoundError as error:
+        remedy = "Install it: pip install -e . in its folder"
+        raise MissingPackageError(f"{PACKAGE} is not installed, only its files are there", remedy=remedy) from error
+    parts = [re.fullmatch(r"([\w.-]+)[ (]*>=([\w.]+)[^;]*(?:;.*extra == .(\w+).*)?", line) for line in lines]
     return {found[1]: found[2] for found in parts if found is not None and (found[3] or "") == extra}
 
 

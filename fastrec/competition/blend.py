@@ -271,6 +271,8 @@ class _FirstRun:
         run = TableRun(recipe=recipe, data=Path(config.get("data", ".")), device=torch.device("cpu"), **about)
         table, key, counted, groups = self.table.select(self.ids), recipe.fold_key, self.scored.copy(), None
         if recipe.counted:
+            problem = "the run does not say which rows count"
+            refuse_absent(["counted"], self.table.column_names, problem, file=self.path, remedy="Run its recipe again")
             counted[:size] &= self.table["counted"].to_numpy()[:size].astype(bool)
         if self.target is None:  # figures of the run's lists, in the order in which they appear
             lists, place = read_table(self.path / "lists.parquet"), np.zeros(len(table), dtype=np.int64)

@@ -146,7 +146,7 @@ class ListSlice(RowWise):
             elif elements.kind == "number" and isinstance(self.pad, str):  # lists without a value are of any type
                 pad = pa.array([self.pad]) if pa.types.is_floating(kind) and bool(elements.is_missing().all()) else None
             elif elements.kind == "number":
-                pad = pa.array([self.pad]).cast(kind, safe=False)
+                pad = pa.array([float(self.pad) if pa.types.is_floating(kind) else self.pad]).cast(kind, safe=False)
                 pad = pad if pa.types.is_floating(kind) or pad[0].as_py() == self.pad else None
         if pad is None:
             filled = lengths_of(column.values).nonzero()

@@ -302,7 +302,7 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
     if lists is not None:
         about = {"problem": "the column is not there", "file": run / "lists.parquet", "remedy": "Run again"}
         refuse_absent(("split", "fold_key", "length", "touched"), lists.column_names, **about)
-    with _readable(run):
+    with readable(run):
         curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
         figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
         greater = scores.get("greater_is_better") is not False
@@ -327,21 +327,21 @@ def read_run(run: str | Path, *, repeats: int = 2000) -> RunResults:
             also={str(n): numbers for n, m in (scores.get("also") or {}).items() if (numbers := _figures(m))},
             greater_is_better=greater,
         )
-    if lists is not None:
-        for split in SPLITS:
-            _add_lists(results, split, lists, repeats=repeats)
-    if not results.standings and (lists is not None or results.task != "ranking"):
-        # A run without scores of lists has stored the intervals of its stack and its best base model.
-        gap, standings = scores.get("stack_over_best"), {}
-        for name, ends in (scores.get("intervals") or {}).items():
-            other = gap and name != results.best and results.best == "stack"
-            if ends:
-                to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other else None  # not -0.0
-                standings[name] = Standing(Interval(*ends), to_best)
-        results.standings |= {"oof": standings} if standings else {}
-    if models:
-        outputs = list(results.config.get("outputs") or [])
-        results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
+        if lists is not None:
+            for split in SPLITS:
+                _add_lists(results, split, lists, repeats=repeats)
+        if not results.standings and (lists is not None or results.task != "ranking"):
+            # A run without scores of lists has stored the intervals of its stack and its best base model.
+            gap, standings = scores.get("stack_over_best"), {}
+            for name, ends in (scores.get("intervals") or {}).items():
+                other = gap and name != results.best and results.best == "stack"
+                if ends:
+                    to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other else None  # not -0.0
+                    standings[name] = Standing(Interval(*ends), to_best)
+            results.standings |= {"oof": standings} if standings else {}
+        if models:
+            outputs = list(results.config.get("outputs") or [])
+            results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
 
 
@@ -428,7 +428,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _readable(run: Path) -> Iterator[None]:
+def readable(run: Path) -> Iterator[None]:
     """Name the run whose files have parts of another shape than its steps write."""
     try:
         yield
@@ -478,7 +478,7 @@ def run_summary(run: Path) -> RunSummary:
     """
     scores = read_json(run / "scores.json")
     config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
-    with _readable(run):
+    with readable(run):
         final, said = str(scores.get("final", "stack")), {n: v or {} for n, v in scores.items()}
         interval, score = said.get("intervals", {}).get(final), said.get("oof", {}).get(final)
         return RunSummary(

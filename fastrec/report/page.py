@@ -13,7 +13,7 @@ import numpy as np
 from fastrec._core.atomic import atomic_file
 from fastrec.report import charts
 from fastrec.report.charts import Panel, Section, render
-from fastrec.report.data import SPLITS, RowResults, RunResults, RunSummary, Slice, Split, noted_runs, read_run
+from fastrec.report.data import SPLITS, RowResults, RunResults, RunSummary, Slice, Split, noted_runs, read_run, readable
 from fastrec.report.text import TITLES, count_lists, duration, ends, signed
 
 
@@ -143,12 +143,20 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     """
     results = read_run(run, repeats=repeats)
     results = replace(results, name=name or results.name)
+    with readable(Path(run)):
+        page = _page(Path(run), results, repeats)
+    with atomic_file(Path(run) / "report.html") as path:
+        path.write_text(page, encoding="utf-8")
+    return Path(run) / "report.html"
+
+
+def _page(run: Path, results: RunResults, repeats: int) -> str:
     colours = charts.palette(results.all_models)
     curves = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
     note = "Thin: each fold. Bold: their mean, as far as all folds go."
     sections = [
         _leaderboard_section(results, colours, repeats),
-        *leaderboard_section(noted_runs(run), Path(run).resolve().name, results.metric, results.greater_is_better),
+        *leaderboard_section(noted_runs(run), run.resolve().name, results.metric, results.greater_is_better),
         *([Section("Learning curves", "curves.html", {"panels": curves}, note)] if curves else []),
         *_groups_section(results),
         *(s for which in _SLICES if results.task == "ranking" for s in _slices(results, colours, which)),
@@ -172,7 +180,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     if settings:
         sections.append(Section("Settings", "settings.html", {"settings": settings}))
     facts = {key: results.config.get(key) for key in ("started", "device", "seed")}
-    page = render(
+    return render(
         "report.html",
         title=str(results.config.get("competition") or results.name),
         facts=[f"Run {results.name}", *(f"{key} {value}" for key, value in facts.items() if value is not None)],
@@ -181,9 +189,6 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         tiles=_tiles(results),
         sections=sections,
     )
-    with atomic_file(Path(run) / "report.html") as path:
-        path.write_text(page, encoding="utf-8")
-    return Path(run) / "report.html"
 
 
 def _summary(results: RunResults) -> str:

@@ -622,7 +622,7 @@ class TreeBlend(Estimator):
             raise self.not_fitted()
         if not len(data):  # XGBoost warns about them
             return as_task(torch.zeros(0, data.n_outputs, dtype=torch.float64), data)
-        x, names = self._inputs.matrix(data.table), self._inputs.names
+        x, names = self._inputs.matrix(data.table).cpu(), self._inputs.names
         both = zip(self._boosters, self._margins(data), strict=True)
         sums = [predicted(b, x, names, margin=True, start=margin) for b, margin in both]
         values = linked(sums[0] if data.task == "multiclass" else torch.stack(sums, 1), _OBJECTIVE[data.task])

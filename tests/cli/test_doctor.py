@@ -12,7 +12,7 @@ from fastrec._core import environment
 from fastrec._core.environment import PARTS, install_command, installed_version, required
 from fastrec.competition import self_test as module
 from fastrec.competition.self_test import SelfCheck, self_test
-from fastrec.errors import DeviceError
+from fastrec.errors import DeviceError, MissingPackageError
 from fastrec.features import CountEncode
 from tests.cli.test_cli import invoke, refused
 
@@ -52,6 +52,17 @@ def test_a_failed_check_and_a_package_that_is_too_old_are_an_exit_code(sound, mo
     assert code == 1
     assert re.search(r"│ torch +│ \S+ +│ 999\.0 +│ wrong", out)
     assert re.search(r"│ no-such-package +│ none +│ 1 +│ wrong", out)
+
+
+def test_requirements_are_read_in_every_spelling(monkeypatch):
+    lines = ["a>=1.2", "b (>=3)", "c >=4,<5", "d>=1.0; extra == 'x'", 'e-f (>=2) ; extra == "x"', "g==1"]
+    monkeypatch.setattr(environment, "requires", lambda name: lines)
+    assert required() == {"a": "1.2", "b": "3", "c": "4"}
+    assert required("x") == {"d": "1.0", "e-f": "2"}
+    monkeypatch.undo()
+    monkeypatch.setattr(environment, "PACKAGE", "no-such-package")
+    with pytest.raises(MissingPackageError, match=r"only its files are there.*pip install -e"):
+        required()
 
 
 def test_a_device_that_is_not_there_is_a_line():

@@ -308,6 +308,17 @@ def test_json_with_parts_of_another_shape_is_refused(run, name, change):
             call(run)
 
 
+def test_a_part_that_the_page_cannot_show_is_refused(run):
+    content = json.loads((run / "scores.json").read_text())
+    (run / "scores.json").write_text(json.dumps({**content, "transductive": 5}))
+    with pytest.raises(UnreadableFileError, match="the run's files cannot be read"):
+        write_report(run)
+    (run / "lists.parquet").unlink()  # without it, rows have the intervals of scores.json
+    (run / "scores.json").write_text(json.dumps({**content, "task": "binary", "intervals": [1]}))
+    with pytest.raises(UnreadableFileError, match="the run's files cannot be read"):
+        leaderboard_table(run)
+
+
 def test_nothing_half_written(run):
     (run / "report.html").mkdir()  # a place that no file can take
     before = sorted(p.name for p in run.iterdir())

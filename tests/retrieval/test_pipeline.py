@@ -99,6 +99,9 @@ def test_filters():
     stock.set([5])
     for s, items in enumerate(lists_of(shop.recommend(sessions, 9), 120)):
         assert items == ([] if s % 2 == 0 or 5 in owns[s] else [5])
+    shop = Recommender(PopularItems(), filters=[InSegment("land", {"#na#": [2], "": [1]})], depth=20).fit(sessions)
+    nowhere = sessions.new(pd.DataFrame({"s": [0], "item": [3], "land": [None]}))
+    assert lists_of(shop.recommend(nowhere, 9), 1) == [[2]]
     shop = Recommender(PopularItems(), filters=[of_land]).fit(LOG)
     refused(KeyError, "column 'land': sessions have no such side feature", lambda: shop.recommend(LOG, 3))
 

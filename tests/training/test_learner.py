@@ -188,6 +188,14 @@ def test_an_option_that_nobody_takes_is_refused_by_name(dataloaders, model, opti
         rec_learner(dataloaders(), model, **options)
 
 
+def test_sizes_of_ones_own_model_may_be_positional(dataloaders):
+    class Net(TabularNet):
+        def __init__(self, emb_szs, n_cont, out_sz, /, width=8):
+            super().__init__(emb_szs, n_cont, out_sz, [width])
+
+    assert rec_learner(dataloaders(), Net, width=5).model.layers[0][0].out_features == 5
+
+
 def test_fastais_config_is_taken(dataloaders):
     dls = dataloaders()
     config = tabular_config(embed_p=0.3, ps=0.2, y_range=(0, 5), use_bn=False)

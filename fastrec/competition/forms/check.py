@@ -87,8 +87,10 @@ def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: b
     table = form.read(path)
     ids = form.lists_of(table[form.items], path)
     if form.candidates is None:
-        wanted, warnings = RowKeys(read_file(test_path), (), test_path), []
-        if form.ids:  # each session once
+        warnings = []
+        if not form.ids:
+            wanted = RowKeys(read_file(test_path), (), test_path)
+        else:  # each session once
             (name,) = form.ids
             text = _session_text(Table.read(test_path, [name], device="cpu")[name].to_arrow(), name, test_path)
             wanted = RowKeys(pa.table({name: pc.unique(text)}), form.ids, test_path)

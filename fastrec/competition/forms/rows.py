@@ -203,6 +203,9 @@ def key_text(frame: Any, name: str) -> pa.Array:
     column = arrow_column(frame[name], name)
     refuse_nulls(column, name, "an id is missing")
     if pa.types.is_timestamp(column.type):
+        fraction = pc.not_equal(pc.floor_temporal(column, unit="second"), column)
+        said = "an id is a moment with a fraction of a second"
+        refuse_rows(fraction.to_numpy(zero_copy_only=False), said, column=name, remedy="Give ids as text")
         midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
         return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
     exact = is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_date(column.type)

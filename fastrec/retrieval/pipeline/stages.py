@@ -67,11 +67,11 @@ class InSegment(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Return bool ``[rows]``; raise what ``SessionFrame.kinds`` raises."""
-        names = sessions.kinds(self.segment)
+        sessions.kinds(self.segment)  # refuses what is no side feature of codes
         of_session = sessions.at_ends(sessions.sides[self.segment])
         segment, item = of_session[table["session"].values], table["item"].values
         stays = torch.ones(len(table), dtype=torch.bool)
-        for code, name in enumerate(names):
+        for code, name in enumerate(map(str, sessions.codings[self.segment].vocab.classes)):
             if name in self.allowed:
                 rows = segment == code
                 stays[rows] = _mask(self.allowed[name], sessions.items)[item[rows]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -253,12 +254,12 @@ class Online:
         if name not in self._layouts:
             (kept,) = self.store.get([_TYPES + name.encode()])
             if kept is not None:
-                self._layouts[name] = RecordLayout(pa.ipc.read_schema(pa.py_buffer(kept)))
+                self._layouts[name] = RecordLayout(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept))))
         return self._layouts.get(name)
 
     def _set_layout(self, name: str, rows: Table) -> None:
         types = RecordLayout.of(rows, self._plan.columns[name]).schema
-        self.store.first(_TYPES + name.encode(), types.serialize().to_pybytes())
+        self.store.first(_TYPES + name.encode(), base64.b64encode(types.serialize().to_pybytes()))
         self._layout(name)
 
     def _read(self, requests: Any) -> Table:

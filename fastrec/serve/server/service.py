@@ -220,6 +220,8 @@ class Service:
 
     async def observe(self, events: pa.Table, table: str) -> None:
         """Store events; they are on disk on return."""
+        if self.scorer.events is None:  # an export that takes none came while they were read
+            raise Refusal(404, "this export takes no events")
         observe = self.scorer.events.observe
         if self._handed is not None and self.scorer.version is not None:
             observe = partial(self._handed.observe, checked_by=self.scorer.version)
