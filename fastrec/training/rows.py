@@ -124,7 +124,7 @@ class CowClip(Callback):
     The gradient of an id that occurs ``n`` times in the batch is clipped to the norm ``n · max(r · ‖w‖, ζ)``; ``w`` is
     the id's vector. The paper's recipe besides: with larger batches, the embeddings' learning rate stays the same and
     other rates grow by the root (``scale_lr(…, rule='cowclip')`` with ``splitter=split_embeddings``), the embeddings'
-    weight decay grows in proportion, and the learning rate warms up.
+    weight decay grows in proportion, and the learning rate warms up. The model must have ``EmbeddingTables``.
 
     Args:
         r: share of the vector's norm.
