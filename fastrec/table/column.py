@@ -380,7 +380,7 @@ def rows_of(offsets: torch.Tensor) -> torch.Tensor:
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the elements of runs of neighbours, which begin at ``starts`` and have ``lengths`` (int64 ``[n]`` each).
 
-    The first result is the offsets of the runs, one after the other, int64 ``[n + 1]``; the second is the place of each
+    The first result is the offsets of the runs, one after the other, int64 ``[n + 1]``. The second is the place of each
     element, int64.
     """
     offsets = offsets_of(lengths)

@@ -211,9 +211,10 @@ def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
 
 
 def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
-    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``; value i begins at ``offsets[i]``.
+    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``.
 
-    All values go one byte further at a time while there are many; the few longest ones are finished one by one.
+    Value i begins at ``offsets[i]``. All values go one byte further at a time while there are many; the few longest
+    ones are finished one by one.
     """
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
     starts, ends = offsets[:-1][order], offsets[1:][order]

@@ -317,8 +317,8 @@ class TrainingRows:
     def summary(self, values: np.ndarray, *, median: bool) -> Summary | None:
         """Summarize numbers ``[n]`` in the frame's order, NaN = missing, in one compiled loop.
 
-        Returns None if another way is needed: no loop takes them, too few are there, one is infinite, they are nearly
-        equal, or the bounds of a sample miss the median.
+        Returns None if another way is needed. This is so if no loop takes them, if they are too few or nearly equal, if
+        one is infinite, or if the bounds of a sample miss the median.
         """
         found = address_of(values) if self.by_loops and self.count >= 4 * limits.MEDIAN_SAMPLE else None
         if found is None:
