@@ -51,7 +51,10 @@ def hidden_part(part: Path, *, folder: bool) -> Iterator[None]:
 
 @contextmanager
 def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
-    """Yield a hidden folder beside ``path``, or the one ``made`` before ``begin_anew``; leftovers go first."""
+    """Yield a hidden folder beside ``path`` for temporary files; leftovers of killed processes are removed first.
+
+    If ``made`` is given, it is that folder, from before ``begin_anew`` replaced the process; otherwise a new one.
+    """
     remove_leftovers(path.parent, path.name)
     part = hidden_beside(path, "part") if made is None else made
     with hidden_part(part, folder=True):
@@ -62,8 +65,12 @@ def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
 def alone_at(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing to ``path``; the kernel frees the lock if this one dies.
 
-    The lock is a hidden file in the same folder; systems without ``flock`` have none. While another process writes
-    there, ``wait`` for it, else refuse (``WriteError``).
+    Args:
+        path: the target. The lock is a hidden file in the same folder; systems without ``flock`` have no lock.
+        wait: wait for a process that is writing there, instead of raising an error.
+
+    Raises:
+        WriteError: another process is writing there, or the lock cannot be opened.
     """
     if fcntl is None:
         yield
@@ -188,8 +195,11 @@ _REFUSALS = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 def atomic_file(path: str | Path) -> Iterator[Path]:
     """Yield a path beside ``path`` to write to; it takes ``path``'s place when the block ends well.
 
-    A link stays a link, folders are made if need be, and a replaced file's permissions are kept. If the file system
-    refuses (``WriteError``), ``path`` is as it was.
+    If ``path`` is a link, the file that it points to is replaced. Missing folders are created, and a replaced file
+    keeps its permissions.
+
+    Raises:
+        WriteError: the file system refused (disk full, no permission); ``path`` is unchanged.
     """
     with _beside(path, folder=False) as (path, temporary):
         yield temporary
@@ -200,7 +210,13 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``path`` to fill; it takes ``path``'s place as ``atomic_file``'s file does."""
+    """Yield an empty folder beside ``path`` to fill; it takes ``path``'s place when the block ends well.
+
+    If ``path`` is a link, the folder that it points to is replaced.
+
+    Raises:
+        WriteError: the file system refused; a folder that was at ``path`` is unchanged.
+    """
     with _beside(path, folder=True) as (path, temporary):
         yield temporary
         _replace_folder(temporary, path)
@@ -233,9 +249,14 @@ def _beside(path: str | Path, *, folder: bool) -> Iterator[tuple[Path, Path]]:
 
 
 def check_replaceable(folder: str | Path, *markers: str) -> None:
-    """Refuse to replace a folder that is no earlier result of the same kind (``WriteError``).
+    """Refuse to replace anything but an earlier result of the same kind.
 
-    Every earlier result, even a damaged one, has at least one of the files ``markers``.
+    Args:
+        folder: the place to write a folder to.
+        markers: file names; every earlier result, even a damaged one, contains at least one of them.
+
+    Raises:
+        WriteError: there is a file, or a folder that is not empty and contains none of ``markers``.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -307,6 +328,9 @@ def file_digest(file: Path) -> str:
 
 
 def digests_below(folder: Path, *, but: str) -> dict[str, str]:
-    """Return path → digest of all files below a folder, ordered, except the file ``but`` that the digests go to."""
+    """Return the digest of every file in a folder and its subfolders, by relative path, in the order of the paths.
+
+    The file named ``but``, to which the digests are written, is left out.
+    """
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / but)
     return {p.relative_to(folder).as_posix(): file_digest(p) for p in files}

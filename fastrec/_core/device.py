@@ -21,12 +21,18 @@ def on_host(x: Any) -> bool:
 
 
 def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
-    """Return a device that exists, with its number (but for the CPU), so that it equals that of the tensors on it.
+    """Choose the device to use, and check that it exists.
 
     Args:
-        device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA, else torch's accelerator
-            (but not Apple's, which has no float64), else the CPU; None reads the environment variable
-            ``FASTREC_DEVICE`` and is the CPU where that is unset.
+        device: ``'cpu'``, ``'cuda'``, ``'cuda:1'`` or a ``torch.device``. ``'auto'`` takes CUDA, else torch's
+            accelerator (but not Apple's, which has no float64), else the CPU. None reads the environment variable
+            ``FASTREC_DEVICE``, and is the CPU if that is unset.
+
+    Returns:
+        The device; any other than the CPU has its number, so that it equals the device of the tensors on it.
+
+    Raises:
+        DeviceError: this machine, or this build of torch, lacks the device.
     """
     if device is None:
         device = os.environ.get("FASTREC_DEVICE") or "cpu"

@@ -28,7 +28,10 @@ def may_begin_anew() -> bool:
 
 
 def begin_anew(folder: Path) -> NoReturn:
-    """Replace this process by the same command, which finds its ``working_folder`` again by ``continued_in``."""
+    """Replace this process by the same command, which gets its earlier results by ``continued_in``.
+
+    ``folder`` is a ``working_folder`` of this process. It is not removed, since the process does not clean up.
+    """
     lock = locks[folder]  # stays open: no other process may take the folder for a leftover meanwhile
     os.set_inheritable(lock, True)
     os.environ[_SETTING] = f"{lock} {folder.absolute()}"

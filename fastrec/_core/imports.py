@@ -14,7 +14,14 @@ from fastrec.errors import MissingPackageError
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__`` (PEP 562); ``homes``: public name → the package's module that defines it."""
+    """Return a package's ``__getattr__`` (PEP 562), which imports a public name when it is first used.
+
+    It also sets the package's ``__dir__``, so that completion knows these names.
+
+    Args:
+        package: the package's ``__name__``.
+        homes: public name → the package's module that defines it.
+    """
 
     def getattribute(name: str) -> Any:
         if name not in homes:

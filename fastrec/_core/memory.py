@@ -206,7 +206,8 @@ def naming_out_of_memory(
     If several are nested, the innermost one names the task.
 
     Args:
-        what: what is being done, to follow "while"; a function is called only where memory does not suffice.
+        what: the task, to follow "while", such as ``'copying 40,000,000 rows to the device'``. A function is called
+            only if memory does not suffice.
         remedy: what to lower, as a sentence without its full stop.
         device: where memory is needed; None: as the error says.
         need: bytes needed in all, if known; None: the bytes that the error names.
@@ -231,7 +232,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: torch.device | str) -> tuple[int, int] | None:
-    """Return free and total bytes of a CUDA device (what torch holds for later is taken) or the host; None: unknown."""
+    """Return free and total memory of a CUDA device or of the host, in bytes, or None if they are unknown.
+
+    Memory that torch caches is not free, because other libraries cannot use it.
+    """
     device = torch.device(device)
     try:
         if device.type == "cuda":

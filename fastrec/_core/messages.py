@@ -41,7 +41,12 @@ def terminal_table(
 ) -> Table:
     """Make a table; if it is wider than the terminal, the least needed columns are dropped and named below.
 
-    ``width`` None: no limit. ``styles``: one for each row. ``plain``: draw a line below the head alone.
+    Args:
+        columns: all columns.
+        width: characters of the terminal; None: no limit.
+        title: a line above the table.
+        styles: a style of rich for each row.
+        plain: draw only one line, below the head.
     """
     shown, dropped = list(columns), []
     while True:
@@ -66,7 +71,10 @@ def terminal_table(
 
 
 def plain(value: Any) -> Any:
-    """Return a result as JSON values: records are objects, frames lists of rows, paths text, NaN and infinity None."""
+    """Return a result as JSON values.
+
+    Records become objects, pandas frames lists of rows, and paths text. NaN and infinity become None.
+    """
     if hasattr(value, "to_dict") and hasattr(value, "columns"):
         return plain(value.to_dict("records"))
     if is_dataclass(value) or hasattr(value, "_asdict"):

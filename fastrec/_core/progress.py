@@ -28,8 +28,8 @@ class Stages:
     """Timer of the stages of a run that shows their progress.
 
     Args:
-        console: where to; None: standard error.
-        quiet: show nothing, only time.
+        console: the console to print to; None: standard error.
+        quiet: measure times, but show nothing.
     """
 
     def __init__(self, *, console: Console | None = None, quiet: bool = False) -> None:
@@ -51,9 +51,15 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, *, unit: str = "rows") -> Iterator[Advance]:
-        """Time a block; of stages inside each other only the outermost has a bar.
+        """Time a block under a name, and show its progress; of stages inside each other only the outermost has a bar.
 
-        Of ``total`` units of work, if known, the yielded function is told those just done.
+        Args:
+            name: the stage.
+            total: the number of units of work, if known.
+            unit: what is counted.
+
+        Yields:
+            A function to call with the number of units just done.
         """
         start = time.perf_counter()
         bar = self.has_bars and not self._bar_shown

@@ -100,7 +100,10 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
-    """Return each tensor's rows of all ranks, however many, one rank's after the other's, on the part's device."""
+    """Return each tensor's rows of all ranks, in the order of the ranks, on the device of this rank's part.
+
+    Ranks may have different numbers of rows. ``doing`` names the task in errors.
+    """
     if world_size() == 1 or not parts:
         return list(parts)
     counts = torch.tensor([len(p) for p in parts], dtype=torch.int64, device=_where(parts[0]))

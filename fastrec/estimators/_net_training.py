@@ -43,7 +43,8 @@ def epochs_in_time(
 ) -> int:  # fmt: skip
     """Return how many epochs fit into the time that is left; with several processes, the first one decides.
 
-    A copy of the net is timed on a few training batches and one run of ``report``, as after each epoch.
+    A copy of the net is timed on a few training batches and one call of ``report``, which scores the net after each
+    epoch. ``name`` is the estimator's name, for messages.
     """
 
     def judged() -> int:
@@ -110,9 +111,13 @@ Score = Callable[[Any], dict[str, float]]
 
 
 class KeepBest(Callback):
-    """Callback that records ``report(net)`` after each epoch, stops early and restores the weights of the best ``by``.
+    """Callback that scores the net after each epoch, stops training early and restores the best weights.
 
-    ``by``: None: the last weights are kept; ``patience``: epochs without improvement before the end, None: all.
+    Args:
+        report: function of the net that returns the values to record for an epoch.
+        by: the name of the value to monitor; None: no rows are held out, and the last weights are kept.
+        greater_is_better: whether a higher value is better.
+        patience: stop after this many epochs without improvement; None: never.
     """
 
     order = Recorder.order + 1
@@ -284,9 +289,10 @@ def train_real_mlp(
 
 
 def coslog(t: float) -> float:
-    """Return the rate as a share of its highest: four waves, each twice as long as the one before, from 0 to 0.
+    """Return the learning rate as a share of its highest: four waves, each twice as long as the one before.
 
-    ``½ (1 - cos(2π log₂(1 + 15 t)))`` (arXiv 2407.04491, section 3); ``t``: progress from 0 to 1.
+    ``½ (1 - cos(2π log₂(1 + 15 t)))`` for the progress ``t`` from 0 to 1 (arXiv 2407.04491, section 3). It is 0 at
+    both ends.
     """
     return 0.5 * (1 - math.cos(2 * math.pi * math.log2(1 + 15 * float(t))))
 

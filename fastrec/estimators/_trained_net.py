@@ -60,7 +60,10 @@ class TrainedNet:
         return frame
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write weights (``model.safetensors``), the arguments of the net (``net/``) and the preparation of columns."""
+        """Write weights (``model.safetensors``), the arguments of the net (``net/``) and the preparation of columns.
+
+        Returns what else ``read`` needs, as JSON values.
+        """
         save_file({n: w.contiguous() for n, w in self.net.state_dict().items()}, folder / "model.safetensors")
         self.architecture.save(folder / "net", self.plan)
         procs = {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")}

@@ -22,7 +22,7 @@ _EXPONENTS = ("Poisson", "Tweedie")  # losses that model the logarithm of the ta
 
 
 def catboost() -> ModuleType:
-    """Import CatBoost."""
+    """Import CatBoost, or raise a ``MissingPackageError`` that says how to install it."""
     return require("catboost", "CatBoost", "pip install fastrec-tabular[trees]")
 
 

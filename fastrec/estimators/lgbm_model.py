@@ -21,7 +21,7 @@ from fastrec.validate import Rows
 
 
 def lightgbm() -> ModuleType:
-    """Import LightGBM."""
+    """Import LightGBM, or raise a ``MissingPackageError`` that says how to install it."""
     return require("lightgbm", "LightGBM", "pip install fastrec-tabular[trees]")
 
 

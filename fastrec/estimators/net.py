@@ -48,6 +48,7 @@ class NetRanker(Ranker):
         lr: the schedule's highest rate for a batch of 3,000 candidates; it scales with the root of the batch size.
         bs: candidates in a batch, at most all of them. AdamW is the optimizer; from 32,768 candidates on, embeddings
             have no momentum, and the other momenta scale with the batch size.
+        wd: weight decay.
     """
 
     def __init__(

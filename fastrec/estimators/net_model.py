@@ -171,6 +171,7 @@ class NetModel(Estimator):
         max_rows: limit epochs so that at most about this many rows are seen; at least one epoch.
         bs: rows in a batch.
         lr: the schedule's highest rate.
+        wd: weight decay.
         patience: stop after this many epochs without improvement; None: 30 for a TabM of at most 10,000 rows with its
             default epochs, otherwise never.
         seeds: the number of nets to train, each with another hold-out; predictions are their mean.

@@ -164,8 +164,9 @@ class CentredModel(Wrapper):
 class OffsetModel(Wrapper):
     """A column's value plus an estimator's correction: the estimator learns the target minus the column.
 
-    Use it for regression if something simpler predicts well (an earlier value, a linear model). Trees need many splits
-    to follow a number, but none to correct it. If the column is missing, the mean training target is used.
+    Use it for regression of one target if something simpler predicts well (an earlier value, a linear model). Trees
+    need many splits to follow a number, but none to correct it. If the column is missing, the mean training target is
+    used.
 
     Args:
         model: the estimator that learns the correction, whose name it takes. None: ``read`` sets it.

@@ -50,7 +50,10 @@ class BCE(nn.Module):
         return _reduce(losses * weight, self.reduction)
 
     def check(self, learn: Any) -> None:
-        """Refuse several targets, or one outside 0 to 1, in a learner's in-memory rows; ``RecLearner.fit`` calls it."""
+        """Refuse targets in a learner's in-memory rows that this loss cannot take; ``RecLearner.fit`` calls it.
+
+        The loss takes one target, with values from 0 to 1.
+        """
         for data in (dl.dataset for dl in learn.dls.loaders):
             y = getattr(data, "y", None)
             if not isinstance(y, Tensor) or y.ndim != 2 or not y.numel():

@@ -205,7 +205,7 @@ class InBatchSoftmax(_RankingLoss):
             scores: the output of ``TwoTower`` for a batch; or all scores ``[b, b]``, row i's own item in column i.
             targets: weight of each row as a positive, ≥ 0, ``[b]`` or ``[b, 1]``; a row of 0 only serves as a negative
                 for others. None: all weights are 1.
-            ids: each row's item, integers ``[b]``; None: those of ``TwoTower``, or else all differ.
+            ids: each row's item, integers ``[b]``; ``log_q`` needs it. None: those of ``TwoTower``, or else all differ.
         """
         matrix, ids = _all_scores(scores, ids)
         own = matrix.diagonal()

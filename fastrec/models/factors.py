@@ -228,6 +228,7 @@ def item_log_q(dls: Any, column: str, *, uniform: float = 0.0) -> Tensor:
     """Return the log share of each item in the training rows, for ``InBatchSoftmax(log_q=…)``.
 
     Args:
+        dls: dataloaders of the training rows.
         column: the categorical column that identifies items.
         uniform: share of a batch whose items are drawn uniformly (see ``MoreNegatives``).
 

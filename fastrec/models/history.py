@@ -75,7 +75,13 @@ class EventNet(FieldNet):
         self.layers = mlp(sizes, ps=ps, use_bn=False, act_cls=act_cls)
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
-        """Return the outputs ``[n, out_sz]`` of whole lists; ``x_cat``: the item's codes last; see ``EventBatch``."""
+        """Return the outputs ``[n, out_sz]`` of a batch of whole lists.
+
+        Args:
+            x_cat: codes ``[n, categorical columns]``; the last column is the item.
+            x_cont: numbers ``[n, n_cont]``.
+            *events: the tensors of an ``EventBatch``, in its order.
+        """
         given = EventBatch(*events)
         columns = self.all_inputs(x_cat[:, :-1], x_cont)
         rows = self.row(columns)
@@ -100,9 +106,14 @@ class EventNet(FieldNet):
         return 0.0 if self.item is None else self.emb_drop(self.item(items))
 
     def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
-        """Read the events ``[lists, T, width]`` before each list for its candidates ``[n, width]``: ``[n, width]``.
+        """Return what each candidate reads from the events before its list: ``[n, width]``.
 
-        ``same`` ``[n, T, 1]``: 1 where the event is about the candidate; ``there`` ``[lists, T]``: there is an event.
+        Args:
+            candidate: the candidates' vectors, ``[n, width]``.
+            event: the events' vectors, ``[lists, T, width]``.
+            same: ``[n, T, 1]``, 1 if the event is about the candidate, else 0.
+            there: bool ``[lists, T]``, whether there is an event.
+            lists: int64 ``[n]``, each candidate's list.
         """
         raise NotImplementedError
 
@@ -119,9 +130,10 @@ class BST(EventNet):
     Keys and values of events are computed once per list.
 
     Args:
-        *sizes, **options: see ``EventNet``.
+        *sizes: ``emb_szs``, ``n_cont``, ``out_sz`` and ``layers`` of ``EventNet``.
         heads: attention heads; they must divide the width.
         drop: dropout on the outputs of attention and feed-forward net.
+        **options: the other options of ``EventNet``.
 
     Source: Chen et al. 2019, "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", section 2.
     """
@@ -162,8 +174,9 @@ class DIN(EventNet):
     The weights do not sum to 1: many similar events count more than one.
 
     Args:
-        *sizes, **options: see ``EventNet``.
+        *sizes: ``emb_szs``, ``n_cont``, ``out_sz`` and ``layers`` of ``EventNet``.
         hidden: width of the weighing net.
+        **options: the other options of ``EventNet``.
 
     Source: Zhou et al. 2018, "Deep Interest Network for Click-Through Rate Prediction", section 4.3.
     """

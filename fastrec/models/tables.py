@@ -16,7 +16,13 @@ from fastrec.table.vocab import MISSING
 
 
 def table_frame(embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str) -> Any:
-    """Return a column's table as a pandas frame of vectors, with the categories, of ``dls.classes``, as its index."""
+    """Return a column's table as a pandas frame of vectors, with the categories as its index.
+
+    Args:
+        embeds: the tables of a model (``learn.model.embeds``).
+        classes: column → its categories (``dls.classes``).
+        name: the column.
+    """
     import pandas as pd
 
     weights = embeds.table(name).detach().float().cpu().numpy()
@@ -32,6 +38,7 @@ def save_tables(
     """Save tables with the categories that their rows belong to, as JSON and safetensors.
 
     Args:
+        embeds: the tables of a model (``learn.model.embeds``).
         classes: column → its categories (``dls.classes``).
         folder: the target folder; an earlier save is replaced in one step.
         names: the columns; None: all.
@@ -54,7 +61,9 @@ def load_tables(
     """Load what ``save_tables`` wrote, by the names of columns and categories.
 
     Args:
-        classes: column → its categories; rows of those that were not saved stay as they are.
+        embeds: the tables to write to; rows of categories that were not saved stay as they are.
+        classes: column → its categories (``dls.classes``).
+        folder: the folder of the saved tables.
         names: the columns; None: all saved ones that the model has.
 
     Returns:

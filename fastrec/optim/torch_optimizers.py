@@ -155,7 +155,12 @@ def cache_of(weight: Tensor) -> Any:
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Adam's step with decoupled decay; with row-sparse gradients, for the batch's rows only."""
+    """An optimizer that also takes row-sparse gradients: Adam's step with decoupled weight decay.
+
+    With such a gradient, only the batch's rows are updated. When a row next occurs, the fading of its running means and
+    the decay of its weights are caught up. Only the movement by momentum alone is omitted. ``settle`` decays all rows
+    up to now.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -388,7 +393,7 @@ class Lamb(RowOptimizer):
     ) -> None:
         """Step by compiled loops on a CPU: one pass over each layer for the norms, one for the update.
 
-        ``held``: weights, gradients, running means and mean squares; ``layers``: ``_layers`` of each weight.
+        ``held`` is weights, gradients, running means and mean squares; ``layers`` is each parameter's ``_layers``.
         """
         addresses, sizes, adapts = [], [], []
         for tensors, rows in zip(zip(*held, strict=True), layers, strict=True):

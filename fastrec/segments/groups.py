@@ -56,9 +56,13 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor]) -> Tensor:
 
 
 def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Return the stable permutation (int64 ``[n]``) that sorts rows by the first key, then the second, and so on.
+    """Return the stable permutation that sorts rows by the first key, then the second, and so on.
 
-    Keys are numbers ``[n]``, NaN sorts last. None: the rows are already in that order (no sort is needed).
+    Args:
+        keys: numbers ``[n]`` each, one or more; NaN sorts last.
+
+    Returns:
+        int64 ``[n]``, or None if the rows are already in that order (no sort is needed).
     """
     if len(keys[0]) <= limits.REQUEST_ROWS and on_host(keys[0]):
         order = np.lexsort([key.numpy() for key in reversed(keys)])
@@ -180,7 +184,11 @@ class Groups:
 
 
 def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
-    """Return the row ``periods`` positions before each row in its group (after, if negative): int64 ``[n]``, or -1."""
+    """Return the row ``periods`` positions before each row in its group (after it, if negative).
+
+    Returns:
+        int64 ``[n]`` row numbers in the input's row order, -1 if there is no such row.
+    """
     codes = groups.codes
     n = len(codes)
     order = torch.arange(n, device=codes.device) if groups.order is None else groups.order
@@ -193,9 +201,14 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
 
 
 def cumsum_in_group(values: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Sum the ``values`` (``[n]``, without NaN) of the rows before each row in its group: int64 or float64 ``[n]``.
+    """Sum the rows before each row in its group; values of one group do not affect another's rounding.
 
-    Both are in row order. Values of one group do not affect another's rounding.
+    Args:
+        values: ``[n]`` in row order, without NaN.
+        groups: the groups.
+
+    Returns:
+        int64 or float64 ``[n]`` in row order; a group's first row has 0.
     """
     ordered = groups.sort(values)
     ordered = ordered.double() if ordered.is_floating_point() else ordered.long()
@@ -258,7 +271,15 @@ def _short_sum(
 
 
 def last_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """Find the latest row before each row in its group that ``marks`` (bool ``[n]``) has: int64 ``[n]``, or -1."""
+    """Find the latest marked row before each row in its group.
+
+    Args:
+        marks: bool ``[n]`` in row order.
+        groups: the groups.
+
+    Returns:
+        int64 ``[n]`` row numbers in row order, -1 if there is no such row.
+    """
     ordered = groups.sort(marks)
     places = torch.arange(len(ordered), device=ordered.device)
     if not len(ordered):
@@ -428,7 +449,10 @@ def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
 
 
 class FewMerged:
-    """A request's rows and events (see ``as_of``) in one order, on the CPU, for ``as_of`` over some of the events."""
+    """A request's rows and events in one order, for ``as_of`` over all events or some of them.
+
+    The arguments are those of ``as_of``, with at most ``REQUEST_ROWS`` rows, on the CPU.
+    """
 
     def __init__(
         self,

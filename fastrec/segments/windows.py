@@ -19,7 +19,10 @@ Parts = tuple[torch.Tensor, ...]
 
 
 def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> torch.Tensor:
-    """Return the smallest key at most ``span`` (``beyond``: less than it) below each of ``[n]``; integers are exact."""
+    """Return the smallest key that is at most ``span`` (``beyond``: less than ``span``) below each of ``[n]``.
+
+    The result has the keys' type. Integers are exact, and clipped to the lowest one.
+    """
     if keys.is_floating_point():
         bound = keys - float(span)
         return torch.nextafter(bound, torch.full_like(bound, torch.inf)) if beyond else bound

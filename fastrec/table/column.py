@@ -268,7 +268,10 @@ class Column:
         return words.get(self.kind, "values of no usable type")
 
     def as_lists(self) -> Column | None:
-        """Return lists that begin at element 0, also of vectors and of no value at all; None: it holds other values."""
+        """Return a list column whose first list begins at element 0, or None if this column holds other values.
+
+        Vectors are lists too. If all values are missing, so are all lists.
+        """
         if self.kind == "list":
             return packed(self)
         if self.kind == "vector":
@@ -375,7 +378,11 @@ def rows_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return runs of neighbours, from ``starts`` and of ``lengths`` (int64 ``[n]``): offsets and places of elements."""
+    """Return the elements of runs of neighbours, which begin at ``starts`` and have ``lengths`` (int64 ``[n]`` each).
+
+    The first result is the offsets of the runs, one after the other, int64 ``[n + 1]``. The second is the place of each
+    element, int64.
+    """
     offsets = offsets_of(lengths)
     shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
     return offsets, torch.arange(shift.shape[0], device=starts.device) + shift

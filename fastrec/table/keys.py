@@ -308,7 +308,11 @@ class Keys:
         return Keys(tuple(c.take(index) for c in self.columns), self.names)
 
     def concat(self, other: Keys) -> Keys:
-        """Return these keys, then those of ``other``, brought to one type per column that holds both exactly."""
+        """Return these keys, then those of ``other``, brought to one type per column.
+
+        Raises:
+            DataError: no type holds the values of both exactly.
+        """
         pairs = enumerate(zip(self.columns, other.columns, strict=True))
         return Keys(tuple(pa.concat_arrays(align_types(a, b, name=self._name(i))) for i, (a, b) in pairs), self.names)
 
@@ -335,9 +339,16 @@ class Keys:
         return torch.from_numpy(np.array(order, dtype=np.int64))
 
     def find_in(self, known: Keys) -> torch.Tensor:
-        """Find the row of each key in ``known``, which has each once: int64 ``[K]``, -1 where it is not there.
+        """Find the place of each of these keys in ``known``.
 
-        Values that cannot be compared (strings and numbers, say) are refused (``DataError``).
+        Args:
+            known: the keys to look in, each once.
+
+        Returns:
+            int64 ``[K]``: the row in ``known``, -1 if it is not there.
+
+        Raises:
+            DataError: a column here and there hold values that cannot be compared (strings and numbers, say).
         """
         if not len(known) or not len(self):  # no values, no type to disagree about
             return torch.full((len(self),), -1, dtype=torch.int64)
@@ -427,7 +438,14 @@ class Coded:
         return len(self.keys) + 1
 
     def recode(self, known: Keys) -> torch.Tensor:
-        """Return the rows' codes in a vocabulary: int64 ``[n]``, 0 = missing or not known, ``i`` = row ``i - 1``."""
+        """Return the rows' codes in a fitted vocabulary.
+
+        Args:
+            known: the vocabulary's keys, each once.
+
+        Returns:
+            int64 ``[n]``: 0 if missing or not in ``known``, otherwise 1 plus its row there.
+        """
         for own in (self, self._cache.get("in_order")):
             if own is None:
                 continue
@@ -440,7 +458,7 @@ class Coded:
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
-    """Combine coded columns ``[n]``: a code per combination that occurs; a row with any part missing has code 0."""
+    """Combine coded columns ``[n]``: one code per combination that occurs, 0 for a row with any part missing."""
     joined = parts[0]
     for part in parts[1:]:
         size = part.size

@@ -111,7 +111,13 @@ class Vocab:
         return len(self.reserved) + len(self.values)
 
     def encode(self, column: Column | Coded) -> torch.Tensor:
-        """Return the codes of any rows, int64 ``[n]`` on the column's device, below ``len(self)``.
+        """Return the codes of a column's rows.
+
+        Args:
+            column: any rows, values of a compatible type.
+
+        Returns:
+            int64 ``[n]`` on the column's device, below ``len(self)``; 0 for missing values.
 
         Raises:
             DataError: the column's values cannot be compared with the vocabulary's (strings and numbers, say).
@@ -126,7 +132,7 @@ class Vocab:
         return column.kind == "number" and self.lookup.takes(column.values.dtype)
 
     def codes_of(self, keys: Keys) -> torch.Tensor:
-        """Return codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU (see ``encode``)."""
+        """Return codes int64 ``[1 + K]`` on the CPU: that of missing (0), then those of ``K`` distinct values."""
         table = torch.zeros(len(keys) + 1, dtype=torch.int64)
         table[1:] = self.lookup.distinct(keys.columns[0])
         return table
@@ -205,9 +211,10 @@ def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
 
 
 def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
-    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``; ``offsets`` say where they begin.
+    """Return the 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``.
 
-    All values go one byte further at a time while there are many; the few longest ones are finished one by one.
+    Value i begins at ``offsets[i]``. All values go one byte further at a time while there are many; the few longest
+    ones are finished one by one.
     """
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
     starts, ends = offsets[:-1][order], offsets[1:][order]

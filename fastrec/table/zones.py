@@ -41,7 +41,10 @@ def no_date(seconds: torch.Tensor) -> torch.Tensor:
 
 
 def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
-    """Return a zone's seconds ahead of UTC, int64 ``[n]``; ``zone``: of the tz database, or a fixed ``'+05:30'``."""
+    """Return how many seconds ahead of UTC a zone's clock is, int64 ``[n]``, at seconds since 1970 in UTC.
+
+    ``zone`` is a name of the tz database, or a fixed offset such as ``'+05:30'``.
+    """
     if fixed := _FIXED.fullmatch(zone):
         sign, hours, minutes = fixed.groups()
         return torch.full_like(seconds, int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60))

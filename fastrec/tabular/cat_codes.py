@@ -18,7 +18,10 @@ from fastrec.tabular.procs.procs import Categorify
 
 
 class Codes:
-    """The codes of a column's rows: ``values`` ``[n]``, or what ``lookup`` finds for these but where ``missing``."""
+    """The codes of a column's rows: ``values`` ``[n]`` in the frame's order.
+
+    If there is a ``lookup``, it finds the codes of these values. Rows of ``missing`` (bool ``[n]``) have the code 0.
+    """
 
     def __init__(self, values: torch.Tensor, lookup: Lookup | None = None, missing: torch.Tensor | None = None) -> None:
         self.values, self.lookup, self.missing = values, lookup, missing
@@ -37,7 +40,10 @@ class Codes:
 def codes_of(
     columns: FrameColumns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
 ) -> Codes:
-    """Encode a column, in at most four bytes a row; ``training``: learn classes; no ``categorify``: it holds codes."""
+    """Encode a column; with ``training`` its classes are learnt first, without ``categorify`` its values are codes.
+
+    The codes hold no memory beyond the frame's, or one to four bytes for each row.
+    """
     column = columns.raw(name)
     if categorify is None:
         if column.kind == "category":

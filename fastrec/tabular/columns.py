@@ -98,7 +98,10 @@ class FrameColumns:
 
     @cached_property
     def places(self) -> np.ndarray | None:
-        """Place of each frame row, int64 ``[size]``, past the end if it does not count; None: in order, or twice."""
+        """Place of each frame row among those that count, int64 ``[size]``; their number if it does not count.
+
+        None if all rows are in the frame's order, or if one counts twice.
+        """
         if self.order is None:
             return None
         order, n = self.order.cpu().numpy(), len(self.order)
@@ -107,7 +110,10 @@ class FrameColumns:
         return places if np.count_nonzero(places < n) == n else None
 
     def ascending(self, stop: int) -> Rows:
-        """Return the places of the first ``stop`` rows, if none counts twice front to back: memory is faster so."""
+        """Return the places of the first ``stop`` rows in the frame, from front to back if no row counts twice.
+
+        Reading memory from front to back is several times as fast, for results that do not depend on the order of rows.
+        """
         if self.order is None:
             return slice(0, stop)
         if stop not in self._ascending:
@@ -121,7 +127,10 @@ class FrameColumns:
         return FrameColumns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
     def as_they_stand(self) -> FrameColumns:
-        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these."""
+        """Return the columns in the frame's order, without a gather, if each of its rows counts once; else these.
+
+        Use them only for results that do not depend on the order of rows.
+        """
         # a gathered and scattered target made a frame of a million rows take a sixth longer
         if not on_host(self) or self.places is None or len(self.order) < self.size:
             return self
@@ -181,7 +190,10 @@ def as_number(column: Column) -> Column:
 
 
 def coded_of(column: Column) -> Coded:
-    """Encode a column as a key for lookups; numbers of a narrow range are their own codes: keys need not occur."""
+    """Encode a column as a key for lookups; its keys may hold values that do not occur.
+
+    Whole numbers in a narrow range are their own codes, so that nothing is hashed. A category's codes stay as they are.
+    """
     if column.kind == "category":
         return Coded(column.values, Keys((column.distinct,), (column.name,)))
     whole = column.kind == "number" and not column.values.is_floating_point() and column.values.dtype != torch.bool
@@ -294,7 +306,7 @@ class TrainingRows:
         return values[: self.size]
 
     def count_whole(self, values: torch.Tensor, low: int, size: int) -> torch.Tensor | None:
-        """Count ``low`` and the ``size - 1`` whole numbers after it, int64 ``[size]``; None: no loop takes them."""
+        """Count each of the ``size`` whole numbers from ``low`` on: int64 ``[size]``, or None if no loop takes them."""
         found = address_of(values.numpy()) if self.by_loops else None
         if found is None:
             return None
@@ -303,7 +315,11 @@ class TrainingRows:
         return torch.from_numpy(counts)
 
     def summary(self, values: np.ndarray, *, median: bool) -> Summary | None:
-        """Summarize numbers ``[n]`` in the frame's order, NaN = missing, in a compiled loop; None: it takes others."""
+        """Summarize numbers ``[n]`` in the frame's order, NaN = missing, in one compiled loop.
+
+        Returns None if another way is needed. This is so if no loop takes them, if they are too few or nearly equal, if
+        one is infinite, or if the bounds of a sample miss the median.
+        """
         found = address_of(values) if self.by_loops and self.count >= 4 * limits.MEDIAN_SAMPLE else None
         if found is None:
             return None
@@ -333,9 +349,10 @@ def sample_bounds(sample: np.ndarray) -> tuple[float, float]:
 
 
 def median_between(count: int, first: float, last: float, ranks: Sequence[int], between: np.ndarray) -> float | None:
-    """Return the median of ``count`` numbers; None if it is not from ``first`` to ``last``, the bounds of a sample.
+    """Return the median of ``count`` numbers, or None if it is not from ``first`` to ``last``, the bounds of a sample.
 
-    ``ranks``: how many are below and at most ``first``, below and at most ``last``, and ``between`` these.
+    ``ranks`` are how many are below and at most ``first``, below and at most ``last``, and in ``between``. The latter
+    holds those above ``first`` and below ``last``, in any order.
     """
     below_first, to_first, below_last, to_last, held = ranks
     upper = count // 2

@@ -117,7 +117,7 @@ class RecDataLoaders(TabularDataLoaders):
 
     @classmethod
     def from_csv(cls, csv: Any, skipinitialspace: bool = True, **kwargs: Any) -> RecDataLoaders:
-        """Make dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` is faster, by Arrow).
+        """Make dataloaders of a CSV file, read by pandas as in fastai (``from_df`` reads a path faster, by Arrow).
 
         Args:
             csv: a path, or an open file.

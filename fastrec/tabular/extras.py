@@ -31,7 +31,7 @@ from fastrec.tabular.procs.procs import Categorify
 
 
 class Extras:
-    """The list and vector columns of some rows: name → ``ListBatch`` ``[n]`` or float32 ``[n, d]``, as in a batch."""
+    """List and vector columns of some rows, in a batch's order: name → ``ListBatch`` ``[n]`` or float32 ``[n, d]``."""
 
     def __init__(self, columns: Mapping[str, Tensor]) -> None:
         self.columns = dict(columns)
@@ -95,7 +95,10 @@ class ExtraColumns:
     def make(
         self, table: Table, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None = None
     ) -> Extras | None:
-        """Prepare the columns of a table; codes and widths are learnt from ``fit_rows`` rows; None: no columns."""
+        """Prepare the columns of a table's rows; return None if there are no columns.
+
+        Codes and widths are learnt from the first ``fit_rows`` rows. Without ``categorify`` elements are codes already.
+        """
         made: dict[str, Tensor] = {}
         for name in self.lists:
             made[name] = _coded_lists(table[name], categorify, dtype=dtype, fit_rows=fit_rows)

@@ -109,7 +109,7 @@ class Shared:
         self._check_share()
 
     def _check_share(self) -> None:
-        """Refuse ranks that cannot agree on an order."""
+        """Refuse ranks that cannot draw the same order of rows."""
         if self.world_size > 1 and self.shuffle and self.seed is None and ranks.world_size() != self.world_size:
             problem = f"{self.world_size} ranks must draw the same order, and no process group of as many joins them"
             remedy = "Give the same seed= on every rank, or call torch.distributed.init_process_group before"

@@ -164,7 +164,10 @@ def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded."""
+    """Yield ``end(begin(i % 2, item))`` of every item, each begun before its predecessor is yielded.
+
+    ``end`` waits for the work and returns its result; only then is the place (``i % 2``) used again.
+    """
     waiting: list[Any] = []
     for i, item in enumerate(items):
         waiting.append(begin(i % 2, item))

@@ -80,7 +80,7 @@ class FrameRecipe:
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
         """Warn of columns that lack a finite number in prepared ``[n, n_cont]`` and lacked none in training.
 
-        ``rows`` are their positions in the frame that was given; None: as they come.
+        Their predictions are NaN. ``rows`` are the rows' positions in the frame that was given; None: as they come.
         """
         if self.gaps is None:  # a stream's: nobody has looked at all of its training rows
             return
@@ -179,9 +179,13 @@ class FrameRecipe:
         fit_rows: int | None = None,
         into: Packed | None = None,
     ) -> Packed:
-        """Prepare and pack a table's rows, on its device or another, or ``into`` room whose layout has targets or not.
+        """Prepare and pack a table's rows.
 
-        The procs learn from the first ``fit_rows`` rows; None: they have learnt.
+        Args:
+            table: the rows.
+            device: the device of the result; None: the table's.
+            fit_rows: the procs learn from this many first rows; None: they have learnt.
+            into: room to write to, whose layout decides if targets are packed; None: new memory.
         """
         with (
             keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already
@@ -271,7 +275,10 @@ def check_unique(names: Sequence[str], targets: Sequence[str] = ()) -> None:
 
 
 class BlockLoops:
-    """Compiled loops that write rows into packed ones; columns not in one piece of memory are made block by block."""
+    """Compiled loops that write rows into packed ones, in any order.
+
+    A column in one piece of memory is read where it is; any other is first computed block by block, as without loops.
+    """
 
     def __init__(self, rows: Writer) -> None:
         self.packed, self.fields, self.shift = rows.packed, rows.fields, rows.shift

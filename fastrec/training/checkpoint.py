@@ -496,6 +496,8 @@ def load_checkpoint(folder: str | Path, model: nn.Module, *, best: bool = True) 
     """Load the weights that a ``Checkpoint`` saved into a model with the same parameters.
 
     Args:
+        folder: the checkpoint's folder.
+        model: the model, whose weights are replaced.
         best: load the best epoch's weights; False: the last ones.
 
     Returns:

@@ -187,6 +187,7 @@ def pretrain_denoising(
     and every number (squared error divided by its variance in the batch). Validation rows and targets are not used.
 
     Args:
+        dls: tabular dataloaders.
         net: a net with hidden layers; its weights are changed.
         epochs, lr, wd: as for ``fit_one_cycle``.
         share: share of the cells to swap, see ``SwapNoise``.

@@ -121,10 +121,12 @@ class SettleRows(Callback):
 class CowClip(Callback):
     """Adaptive column-wise clipping of embedding gradients (arXiv 2204.06240, algorithm 1).
 
-    The gradient of an id that occurs ``n`` times in the batch is clipped to the norm ``n · max(r · ‖w‖, ζ)``; ``w`` is
-    the id's vector. The paper's recipe besides: with larger batches, the embeddings' learning rate stays the same and
-    other rates grow by the root (``scale_lr(…, rule='cowclip')`` with ``splitter=split_embeddings``), the embeddings'
-    weight decay grows in proportion, and the learning rate warms up.
+    The gradient of an id that occurs ``n`` times in the batch is clipped to the norm ``n · max(r · ‖w‖, ζ)``, where
+    ``w`` is the id's vector. The model must have ``EmbeddingTables``.
+
+    The paper's recipe for larger batches has three more parts. The embeddings' learning rate stays the same, and other
+    rates grow by the root (``scale_lr(…, rule='cowclip')`` with ``splitter=split_embeddings``). The embeddings' weight
+    decay grows in proportion. The learning rate warms up.
 
     Args:
         r: share of the vector's norm.

@@ -20,9 +20,9 @@ from fastrec.table import ListBatch
 class StopOnNaN(Callback):
     """Callback that stops training if the loss is NaN or infinite.
 
-    The ``TrainingError`` names epoch, batch, loss, rate and the cause: a target or an input, by column and row, or a
-    weight. On a CPU each batch is checked before its backward pass. On other devices losses are checked together, so
-    that nothing waits: the error comes up to ``every`` batches later and names the first bad batch.
+    The ``TrainingError`` names epoch, batch, loss, learning rate and the cause: a target or an input, by column and
+    row, or a weight. On a CPU each batch is checked before its backward pass. On other devices losses are checked
+    together, so that nothing waits: the error comes up to ``every`` batches later and names the first bad batch.
 
     Targets in memory are checked before training, since some losses ignore missing ones silently.
 

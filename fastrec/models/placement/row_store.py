@@ -159,7 +159,10 @@ class ShardedRows:
         self.weight, weight.placed = weight, self
 
     def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
-        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks; all ranks must call equally often."""
+        """Look up the vectors ``[b, k · width]`` of rows ``[b, k]`` of all ranks.
+
+        All ranks must call it equally often. The gradient of each rank's rows is row-sparse.
+        """
         return _Exchange.apply(self.weight, rows.reshape(-1), self).view(len(rows), -1)
 
     def owner(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,7 +253,10 @@ def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
 
 
 def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
-    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's own rows."""
+    """Rearrange saved tables to this layout, if possible; return whether sharded tables are this rank's rows.
+
+    ``share`` is this rank and the number of ranks.
+    """
     codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     # rows of one rank fit no other layout: only the same rank of as many can take them
     if codes is not None and (codes == KINDS.index("sharded")).any():

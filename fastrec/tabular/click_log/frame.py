@@ -40,7 +40,10 @@ Advance = Callable[[int], None]
 
 
 class LogRows(CachedRows):
-    """Packed rows of a log in a folder; ``encoder`` None: learn it, in so many ``passes``."""
+    """Packed rows of a log in a folder, which are written if they are not there yet.
+
+    Without an ``encoder`` one is learnt from them; ``passes`` is how often rows were read to count values.
+    """
 
     def __init__(
         self,
@@ -234,7 +237,10 @@ class _Column:
 
 
 class Tally:
-    """Counts of the values of the rows' first columns, their ``categories``, in tables of at most ``memory`` bytes."""
+    """Counts of the values of the rows' first columns, their ``categories``.
+
+    Its tables take at most ``memory`` bytes, unless they begin with more.
+    """
 
     def __init__(self, categories: int, memory: int, min_count: int) -> None:
         self.memory, self.min_count = memory, min_count

@@ -202,7 +202,11 @@ def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
 
 
 class LogEncoder:
-    """Encoder of parsed rows: ``values`` (uint32, sorted) of categories have codes from 2 on; ``lows``: of numbers."""
+    """Encoder that turns parsed rows into packed ones.
+
+    The ``values`` (uint32, sorted) of each category get codes from 2 on. ``lows`` are subtracted from the numbers
+    before ``log(1 + x)``.
+    """
 
     def __init__(self, values: Sequence[np.ndarray], lows: Sequence[int]) -> None:
         self.values, self.lows = list(values), np.asarray(lows, dtype=np.int64)

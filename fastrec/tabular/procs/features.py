@@ -73,7 +73,7 @@ class FeatureChain:
 
     @property
     def fit_inputs(self) -> list[str]:
-        """The same of a frame to fit on."""
+        """The columns that a frame to fit on must have (known only where every set says so)."""
         return self._needed("fit_inputs")
 
     def _needed(self, kind: str) -> list[str]:
@@ -123,7 +123,10 @@ def fit_features(features: Any, df: Any) -> Any:
 
 
 def apply_features(features: Any, df: Any, history: Any = None) -> Any:
-    """Return any rows with their features, by earlier rows (``history``) too; columns that ``keep`` leaves out stay."""
+    """Return any rows with their features; columns that ``keep`` leaves out stay.
+
+    ``history`` holds earlier rows, for features that look back.
+    """
     given = {} if history is None or not looking_back(features) else {"history": history}
     with naming_out_of_memory("making features", FEWER_FEATURES):
         return _joined(df, features.transform(df, **given), features.outputs)

@@ -61,7 +61,11 @@ class ParquetSource:
     def blocks(
         self, unit: Unit, most: int, columns: Sequence[str] | None = None, *, skip: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield a unit's rows in order, at most ``most`` at a time: first row among all of the source, and block."""
+        """Yield a unit's rows in order, at most ``most`` at a time.
+
+        Each result is the number of the block's first row in the whole source, and the block. ``skip`` and ``stop``
+        count rows of the unit.
+        """
         names = self.columns if columns is None else list(columns)
         stop = unit.rows if stop is None else stop
         if not names:
@@ -130,7 +134,10 @@ class ParquetSource:
             yield pa.Table.from_batches([batch]).select(names)
 
     def footers(self) -> list[tuple[int, str]]:
-        """Return bytes and digest of the footer of every file: types, row groups, places and bounds of all columns."""
+        """Return the size in bytes of every file, and the digest of its footer.
+
+        A footer holds types, row groups, places and bounds of all columns.
+        """
         if self._footers is None:
             for i in range(len(self.files)):
                 self._check_unchanged(i)

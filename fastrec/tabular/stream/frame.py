@@ -93,7 +93,10 @@ def _joined(parts: list[Keys]) -> Keys:
 
 
 class MedianSearch:
-    """The exact median in two looks: in which bin of floats' upper bits it is (64 a power of two), then that bin."""
+    """Search for the exact median in two passes: which bin it is in, then the numbers of that bin.
+
+    Bins are the floats' upper bits, 64 to every power of two, so that the second pass keeps few numbers.
+    """
 
     def __init__(self) -> None:
         self._bins = np.zeros((1 << 64 - limits.MEDIAN_BITS), dtype=np.int64)

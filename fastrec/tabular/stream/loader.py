@@ -127,7 +127,10 @@ class FileRows(StreamRows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what packed rows depend on, as JSON values, independent of the files' folder."""
+        """Return what packed rows depend on, as JSON values, independent of the files' folder.
+
+        ``files`` holds name, bytes and the footer's digest of each; ``settings`` digests of what was given and learnt.
+        """
         from fastrec.features._engine.digests import NoDigestError, digest
 
         recipe, labels, made = self.recipe, self.recipe.labels, self.made

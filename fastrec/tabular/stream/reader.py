@@ -20,7 +20,10 @@ Chunk = tuple[int, Callable[[int, int, Packed], None]]
 
 
 class ReadAhead:
-    """Packed rows, ``rows`` at a time; while these are used, as many are read, in a thread that the context ends."""
+    """Packed rows in the order in which they are read, ``rows`` at a time; a thread reads the next ones meanwhile.
+
+    Use it as a context: leaving it ends the thread.
+    """
 
     def __init__(self, chunks: Callable[[], Iterator[Chunk]], layout: Layout, rows: int) -> None:
         self._chunks, self._layout, self._rows = chunks, layout, rows
@@ -94,10 +97,11 @@ def take_in_turn(sources: Iterator[Iterator[Chunk]], at_once: int, seed: int | N
 
 
 class Mixer:
-    """Rows in random order through a buffer (without a ``seed`` as they are read).
+    """Rows in random order through a buffer; without a ``seed`` they come as they are read.
 
-    All places are emptied once, in random order, before any is emptied again: a row stays while as many others are
-    taken as the buffer holds, give or take as many. The rows that are left at the end are permuted.
+    Each row that is taken leaves its place to one that is read. All places are emptied once, in random order, before
+    any is emptied again. On average, a row stays while as many others are taken as the buffer holds, and at most twice
+    as many. The rows that are left at the end are permuted.
     """
 
     def __init__(self, filled: Iterator[Packed], layout: Layout, rows: int, seed: int | None) -> None:
