@@ -169,9 +169,7 @@ class Fit:
         return pd.DataFrame(wide.numpy(), _index(df), target.classes.values.to_pylist())
 
     def save(self, folder: str | Path) -> Path:
-        """Copy the recipe, the training rows and the run to a new folder, and return its path.
-
-        ``fastrec.load`` opens this folder.
+        """Copy the recipe, the training rows and the run to a new folder, for ``fastrec.load``; return its path.
 
         Raises:
             DataError: there is something in the folder already.

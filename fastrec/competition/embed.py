@@ -32,15 +32,12 @@ def embed_run(
     trust: Sequence[str] = (),
     device: DeviceLike = "auto",
 ) -> list[Path]:
-    """Write vectors of a run's users and items (see ``Vectors``) as ``users.parquet`` and ``items.parquet``.
+    """Write vectors of a run's users and items as ``users.parquet`` and ``items.parquet``; return the paths.
 
     Args:
         run: the run directory.
-        out: the folder to write to.
+        out: the folder to write to; its files hold ``Vectors``.
         sides, data, model, trust, device: see ``run_vectors``.
-
-    Returns:
-        The paths of the files.
 
     Raises:
         FastrecError: the run has no vectors, or the data cannot be used; nothing is written.
