@@ -101,15 +101,15 @@ def comments_per_100_lines() -> float:
 @pytest.mark.parametrize(
     ("what", "found", "ceiling"),
     [
-        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 81_300),
+        ("lines", lambda: range(sum(t.count("\n") for t in TEXT.values())), 80_000),
         (
             "lines of tests",
             lambda: range(sum(f.read_bytes().count(b"\n") for f in (ROOT / "tests").rglob("*.py"))),
-            67_400,
+            62_000,
         ),
-        ("files", lambda: FILES, 313),
+        ("files", lambda: FILES, 309),
         ("numeric constants outside limits.py", constants, 23),
-        ("private functions called once", called_once, 272),
+        ("private functions called once", called_once, 270),
         ("circles", circles, 0),
         ("class names with several homes", shared_names, 5),
         ("public docstrings that begin with no verb", without_verb, 0),

@@ -41,8 +41,15 @@ _PRESETS: dict[str, float] = {"quick": 2.0, "good": 10.0, "best": 60.0}  # minut
 class Fit:
     """The result of ``fastrec.fit``; ``fastrec.load(folder)`` opens a saved one.
 
-    ``folder`` holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``; with
-    ``temporary`` it is removed with this object. ``run`` is the run directory, for ``fastrec predict`` and so on.
+    The attribute ``run`` is the run directory, which ``fastrec predict`` and other commands take.
+
+    Args:
+        folder: the fit's folder. It holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data``
+            and ``run``.
+        temporary: remove the folder together with this object.
+
+    Raises:
+        MissingFileError: there is no fit in the folder.
     """
 
     def __init__(self, folder: str | Path, *, temporary: bool = False) -> None:
@@ -87,19 +94,20 @@ class Fit:
     ) -> Any:
         """Predict rows: classes (their probabilities: ``predict_proba``), amounts, or the order within groups.
 
-        Of two classes it is ``positive`` from a probability of .5 on, or with a metric of classes, such as ``f1``, from
-        the threshold that was best out of fold.
+        In a binary task a row is ``positive`` from a probability of .5 on. With a metric of classes, such as ``f1``, it
+        is so from the threshold that was best out of fold.
 
         Args:
-            df: rows of any library, with the columns that were learned from, in any order.
-            form: of a ranking: ``'scores'`` (None, too): a number for each row, the higher the better; ``'ranks'``: its
-                place in its group, 1 = the best; ``'items'``: the ordered items of each group.
-            log: of a ranking with a log the events so far, a file or a frame; None: those of ``fit``.
+            df: rows of any library, with the columns that the fit learned from, in any order.
+            form: the form of a ranking's result. ``'scores'`` (also None): a number for each row, the higher the
+                better. ``'ranks'``: each row's place in its group, 1 = the best. ``'items'``: the ordered items of each
+                group.
+            log: the events so far, for a ranking with a log; a file or a frame. None: the log of ``fit``.
 
         Returns:
             An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame. With
-            ``form="ranks"`` int64 ``[n]``; with ``form="items"`` a DataFrame ``[groups, 2]``, groups in the order of
-            their first rows: the group, and a list.
+            ``form="ranks"`` int64 ``[n]``. With ``form="items"`` a DataFrame ``[groups, 2]`` of each group and its list
+            of items; groups are in the order of their first rows.
         """
         target, decision = self._saved.target, self._saved.decision
         forms = (None, *_FORMS) if target is None else (None,)
@@ -161,7 +169,11 @@ class Fit:
         return pd.DataFrame(wide.numpy(), _index(df), target.classes.values.to_pylist())
 
     def save(self, folder: str | Path) -> Path:
-        """Copy recipe, data (the training rows) and run to a new folder, for ``fastrec.load``; return its path."""
+        """Copy the recipe, the training rows and the run to a new folder, for ``fastrec.load``; return its path.
+
+        Raises:
+            DataError: there is something in the folder already.
+        """
         folder = Path(folder)
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
             raise DataError("there is something in the folder already", file=folder, remedy="Choose another folder")

@@ -363,7 +363,10 @@ class Files:
 
 
 def read_files(data: Path, log: str | Path | None = None) -> Files:
-    """Read a folder in Kaggle's manner, one with other names, or one file; ``log``: the file of a ranking's events."""
+    """Read a folder in Kaggle's manner (train, test, sample submission), a folder with other names, or one file.
+
+    ``log`` is the file in that folder with the events of a ranking. A folder without plain training rows is refused.
+    """
     paths = _paths(data)
     folder = data if data.is_dir() else data.parent
     events = None if log is None else folder / Path(log).name

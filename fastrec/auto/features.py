@@ -192,7 +192,12 @@ def _has_clock(problem: Problem, name: str) -> bool:
 
 
 def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[str], None] | None = None) -> Chosen:
-    """Choose features, in ``seconds``: those that models need, and ideas with which a trial's model is better."""
+    """Choose the features of a problem within ``seconds``, and pass each finding to ``say``.
+
+    Features that models need are always chosen: parts of dates, numbers of lists and texts, joined side tables. Counts,
+    target means, crosses, row statistics and deviations (for a ranking, ``logs.ideas``) are tried one after the other
+    on some training rows. Each is kept if a model is better with it than without it, cross-fitted on the same folds.
+    """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     chosen = Chosen(asked_for(problem))
     if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > 40 or seconds <= 0:

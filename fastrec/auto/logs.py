@@ -32,7 +32,11 @@ _KINDS = re.compile(r"kind|type|event|action|behaviou?r|activity|operation")
 
 
 def find_log(made: Problem, *, owner: str | None = None, time: str | None = None) -> LogColumns:
-    """Find the log's columns of owners, items, times and kinds; ``owner``, ``time``: as asked for; None: found."""
+    """Find the log's columns of owners, items, times and kinds.
+
+    ``owner`` and ``time`` name columns that the user has chosen; None: they are looked for. A log is refused if it has
+    no items or times, other types or units than the candidates, no common value, or no event before a list.
+    """
     files, rows = made.files, made.train
     name = _stem(files.log)
     log = files.side[name] = files.reading.convert(files.side[name], name)

@@ -50,7 +50,11 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {  # size → library → its para
 def choose_trees(
     problem: Problem, chosen: Chosen, *, seconds: float, say: Callable[[str], None] | None = None
 ) -> Chosen:
-    """Try sizes of trees with the chosen features, each in the same time, and note one that is better beyond chance."""
+    """Try sizes of trees with the chosen features, each in the same time, and note the best in ``chosen``.
+
+    A fifth of the rows is scored; while there is time, the best size is tried on other fifths too. A size other than
+    the usual one is taken only if it is better by more than chance.
+    """
     say, ends = say or (lambda text: None), time.monotonic() + seconds
     outputs = len(problem.classes) if problem.task == "multiclass" else 1
     size = min(len(problem.train), limits.TREE_TRIAL_ROWS) * max(len(problem.learned), 1) * outputs

@@ -44,7 +44,10 @@ class Family:
 
 
 class QuickTrial:
-    """A quick model on some training rows, with and without features; scores count all rows alike, as the run's do."""
+    """A quick model on at most ``rows`` training rows in ``n_folds`` parts, with and without features.
+
+    As in the run, models learn with the rows' weights, and scores count all rows alike.
+    """
 
     def __init__(
         self, problem: Problem, base: Sequence[Feature], seconds: float, *, rows: int = 50_000, n_folds: int = 3

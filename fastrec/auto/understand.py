@@ -50,7 +50,14 @@ _DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month firs
 
 
 def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem:
-    """Find out what is to be predicted, and all that the user has not ``asked`` for (``more``: its fields by name)."""
+    """Find out what is to be predicted, and all that the user has not set in ``asked``.
+
+    ``more`` has fields of ``asked`` by name.
+
+    Raises:
+        DataError: there is no usable target, a ranking's groups are not plain, or a setting does not fit the rows.
+        MissingColumnError: the training rows lack a column that was named.
+    """
     asked = replace(asked or Asked(), **more)
     asked = replace(asked, ids=[asked.ids] if isinstance(asked.ids, str) else asked.ids)
     if asked.metric is not None:

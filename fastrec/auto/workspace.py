@@ -142,6 +142,9 @@ def new_competition(
         seconds: time for trying features.
         say: called with each finding.
         more: fields of ``asked`` by name, as arguments of ``fastrec.fit``.
+
+    Raises:
+        FastrecError: the files cannot be read, there is nothing to predict, or the folder holds something else.
     """
     folder, say = Path(folder), say or (lambda text: None)
     if (folder / "competition.py").is_file():

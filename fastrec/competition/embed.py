@@ -32,9 +32,15 @@ def embed_run(
     trust: Sequence[str] = (),
     device: DeviceLike = "auto",
 ) -> list[Path]:
-    """Write vectors of a run's users and items (see ``Vectors``) into a folder: ``users.parquet``, ``items.parquet``.
+    """Write vectors of a run's users and items as ``users.parquet`` and ``items.parquet``; return the paths.
 
-    Other arguments and errors: see ``run_vectors``. After an error nothing is written.
+    Args:
+        run: the run directory.
+        out: the folder to write to; its files hold ``Vectors``.
+        sides, data, model, trust, device: see ``run_vectors``.
+
+    Raises:
+        FastrecError: the run has no vectors, or the data cannot be used; nothing is written.
     """
     options = {"data": data, "model": model, "trust": trust, "device": device}
     made = {side: run_vectors(run, side, **options) for side in sides}  # type: ignore[arg-type] - it says itself what it knows

@@ -433,7 +433,16 @@ class SavedNextItems:
         return [[i for i in ids[a * width : (a + 1) * width] if i is not None] for a in range(len(sessions))]
 
     def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:
-        """Predict the sessions of ``data`` (see ``read``), and write them in the form of the run's submission."""
+        """Predict the sessions of a file, write them in the form of the run's submission, and return its path.
+
+        Args:
+            data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
+            out: the file to write.
+            stages: shows the progress; None: it is not shown.
+
+        Raises:
+            FastrecError: the data cannot be used; nothing is written.
+        """
         stages = stages or Stages(quiet=True)
         with stages.stage("read", unit="sessions") as advance:
             sessions = self.read(data)

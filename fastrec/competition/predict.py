@@ -136,7 +136,13 @@ class SavedRun:
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
         """Return rows with their features, as the models take them.
 
-        ``tables`` are the others that features read, ``history`` earlier rows, with their target, to look back to.
+        Args:
+            table: the rows; columns in any order.
+            tables: the other tables that features read, by name.
+            history: earlier rows with their target, for features that look back.
+
+        Raises:
+            MissingColumnError: a column is absent.
         """
         self._refuse_absent(table)
         if tables:
@@ -196,7 +202,10 @@ class SavedRun:
     def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
         """Predict a frame's rows on the target's original scale: float64 ``[n]`` or ``[n, k]``.
 
-        ``tables`` are the others that features read, ``history`` earlier rows for features that look back to them.
+        Args:
+            df: a table of any library.
+            tables: the other tables that features read, by name.
+            history: earlier rows with their target, for features that look back.
         """
         given = {n: self.read(t, n) for n, t in (tables or {}).items()}
         table = self.read(df)
@@ -479,9 +488,17 @@ class SameBlend(Stack):
 class SavedRecipe(Competition):
     """A recipe from a run directory: its features, models and columns, without the recipe's code.
 
-    The stack is the run's chosen blend, fitted again. If ``recipe`` is given, its features, models and stack replace
-    the run's. ``warm``: models that can do so continue training from the run's, but for those of ``cold_folds``, whose
-    rows the run was trained on: memorised rows would mislead the stack.
+    The stack is the run's chosen blend, fitted again.
+
+    Args:
+        saved: the run.
+        found: the rows.
+        folds: the rows' folds.
+        trust: modules of custom generators that may be imported.
+        warm: let models that can do so continue training from the run's models.
+        cold_folds: folds whose rows the run was trained on. Their models start from scratch, so that memorised rows do
+            not mislead the stack.
+        recipe: the recipe, if its code is available; its features, models and stack replace the run's.
     """
 
     refit = True

@@ -66,9 +66,15 @@ class Reading:
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
     def read(self, path: str | Path, table: str = "train", names: Sequence[str] | None = None) -> pa.Table:
-        """Read a file as an Arrow table and convert its columns ``names`` (None: all) to their types.
+        """Read a file as an Arrow table and convert its columns to their types.
 
-        ``table`` is its role: ``train``, ``test``, ``history`` or another table's name.
+        Args:
+            path: the file.
+            table: its role: ``train``, ``test``, ``history`` or another table's name.
+            names: the columns to convert; None: all.
+
+        Raises:
+            FastrecError: the file cannot be read; of a wrong value, the error names the column and row.
         """
         form = CsvForm(self.header, self.delimiter, self.missing)
         text = [n for n, t in self._types(table).items() if t == "text"]
@@ -349,7 +355,7 @@ def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | N
 def read_folder(
     folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
 ) -> CompetitionData:
-    """Read a folder's tables by name.
+    """Read ``train``, ``test``, the truth of the test if present, and every other table by its name.
 
     Args:
         folder: has ``train`` and, usually, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.

@@ -389,7 +389,13 @@ class EventsBefore:
         return list(dict.fromkeys([self.session, *self.order, self.item, *([self.time] if self.time else [])]))
 
     def of(self, candidates: Table, lists: str, tables: Mapping[str, Table]) -> ListEvents:
-        """Return the events before the lists of some candidates (whole lists); ``lists``: the column of lists."""
+        """Return the events before the lists of some candidates.
+
+        Args:
+            candidates: rows of whole lists.
+            lists: the column of lists.
+            tables: the tables by name, with the table of events among them.
+        """
         if self.table not in tables:
             problem = f"models read the events before a list, and the table of events {self.table!r} is not there"
             remedy = f"There are {', '.join(tables) or 'no tables'}; put {self.table}.parquet beside the rows"

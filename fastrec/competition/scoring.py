@@ -144,9 +144,14 @@ class Scorer:
         folds: torch.Tensor | None = None,
         decision: Decision | None = None,
     ) -> float:
-        """Score predictions, float64 ``[n]`` or ``[n, k]``; ``chosen``, bool ``[n]``: the rows that count; None: all.
+        """Score predictions.
 
-        Classes are cut by ``decision``, else each fold's (``folds`` ``[n]``) by thresholds learned on the other folds.
+        Args:
+            rows: rows with labels.
+            prediction: float64 ``[n]`` or ``[n, k]``.
+            chosen: bool ``[n]``, the rows that count; None: all.
+            folds: ``[n]``. If classes are scored, each fold's thresholds are learned on the other folds.
+            decision: the thresholds of classes, instead of those by ``folds``; with neither, the default threshold.
         """
         label, groups = rows.label, rows.groups if rows.task == "ranking" else None
         if label is None:

@@ -138,7 +138,12 @@ class CrossSearch:
         return [Cross(*(self.sources.get(n, n) for n in pair)) for pair in self.kept]
 
     def features(self, target: str | None = None, **options: Any) -> list[TargetEncode]:
-        """Return a ``TargetEncode`` with these options of each pair in ``kept``; ``target`` None: the search's."""
+        """Return a ``TargetEncode`` of each pair in ``kept``.
+
+        Args:
+            target: the target column; None: the search's.
+            **options: options of ``TargetEncode``.
+        """
         return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
 
     def table(self) -> Any:

@@ -221,7 +221,11 @@ class CumTarget(KeySums):
         return self.wrap(results)
 
     def compute_after(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
-        """Compute values of training rows after tables whose merged ``collect`` is ``state``."""
+        """Compute values of training rows that follow earlier tables, whose merged ``collect`` is ``state``.
+
+        ``cells`` are the cells of ``table``, numbered as the state's. ``excluded`` is bool ``[cells, cells]``; its rows
+        are equal and mark the cells that no row sees.
+        """
         # table has all rows at each of its values of the first order column
         keep = ~excluded[0]
         return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))

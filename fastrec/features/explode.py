@@ -115,7 +115,7 @@ class Explode(Parameters):
         return attach(take_rows(frame, origin), made)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return the result's columns for a frame with these columns; None: those of ``fit``."""
+        """Return the result's columns for a frame with the columns ``input_features``; None: the columns of ``fit``."""
         given = list(getattr(self, "feature_names_in_", []) if input_features is None else input_features)
         names = self._names()
         made = [n for n in (self.position, self.row) if n is not None]

@@ -303,7 +303,11 @@ class FeatureSet(Parameters):
         return Context(read, tuple(tables or {}))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """Return the columns that ``transform`` returns for these input columns; None: those of the last call."""
+        """Return the names of the columns that ``transform`` returns.
+
+        Args:
+            input_features: the input columns, for ``keep='all'``; None: those of the last call.
+        """
         if self.keep == "outputs":
             return self.outputs
         passed_on = as_list(self.keep) if self.keep != "all" else input_features

@@ -146,7 +146,7 @@ class _OneScore(RegistryMetric):
 
 
 class _ListMetric(_OneScore):
-    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name.
+    """A metric of lists for ``Learner(metrics=…)``, by the function of the same name; a missing score ranks last.
 
     ``groups``: each validation row's list, integers ``[n]`` in the loader's order, or a function learner → groups. They
     are not pickled: set ``groups`` again on a loaded metric before validating with it. ``options`` are passed to the

@@ -218,9 +218,10 @@ def reciprocal_ranks(
 def score_groups(
     metric: Callable[..., float], scores: Any, labels: Any, groups: Any, *, k: int | None = None, ties: Ties = "worst"
 ) -> Tensor:
-    """Score every group separately, in ascending order, by ``gauc`` (without k and ties) or another metric of lists.
+    """Score every group separately by ``gauc`` (without k and ties) or another metric of lists; see :func:`mrr`.
 
-    A group without a relevant candidate scores 0; ``gauc`` gives NaN for a group with a single class. See :func:`mrr`.
+    Return float64 ``[g]``, in ascending order of the group ids. A group without a relevant candidate scores 0; ``gauc``
+    gives NaN for a group with a single class.
     """
     lists = prepare(scores, labels, groups)
     if metric is gauc:

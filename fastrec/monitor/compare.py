@@ -39,7 +39,7 @@ def psi(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
-    """Compute the Jensen-Shannon distance (0 to 1, base 2) of cells' counts ``[k]`` (Endres, Schindelin 2003)."""
+    """Compute the Jensen-Shannon distance, base 2, of counts ``[k]``: 0 equal, 1 disjoint (Endres, Schindelin 2003)."""
     from scipy.special import rel_entr
 
     a, b = (c / max(c.sum(), 1) for c in (reference, new))
@@ -49,7 +49,10 @@ def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run the two-sided Kolmogorov-Smirnov test of ascending values; with repeated ones p is too large."""
+    """Run the two-sided two-sample Kolmogorov-Smirnov test of ascending values, by the limiting distribution.
+
+    With repeated values the p-value is too large (conservative).
+    """
     from scipy.stats import kstwo
 
     n, m = len(reference), len(new)
@@ -70,7 +73,10 @@ def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``; rare cells are merged."""
+    """Run Pearson's chi-square test of equal shares on cells' counts ``[k]``.
+
+    Rare cells are merged; two cells are compared by ``shares_test``.
+    """
     from scipy.stats import chi2_contingency
 
     n, m = float(reference.sum()), float(new.sum())

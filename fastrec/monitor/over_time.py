@@ -133,7 +133,11 @@ def over_time_of_files(
     groups: str | None,
     trust: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Compute the metric by period from files; a run gives the metric and list column unless they are given."""
+    """Compute the metric by period from files of rows, their predictions and their labels.
+
+    If ``reference`` is a run, it gives the metric, target and list column; ``metric`` and ``groups`` replace its
+    values. ``time`` is a column of the rows or the labels.
+    """
     run = SavedRun(reference, trust=trust) if is_run(reference) else None
     reading = Reading() if run is None else run.reading
     rows = read_table(new, ("test", "train"), reading)

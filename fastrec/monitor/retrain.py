@@ -86,7 +86,7 @@ def together(
     window: int | None,
     device: DeviceLike = "auto",
 ) -> Newest:
-    """Read new rows, append them to the run's, and cut the folds; a folder's ``test`` is predicted."""
+    """Read new rows, append them to the run's, and cut the folds; a folder's ``test`` has the rows to predict."""
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
     file, train, tables, test = _read(saved, data, where)

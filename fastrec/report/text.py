@@ -17,11 +17,20 @@ _MINUS = "\u2212"
 
 
 def leaderboard_table(run: str | Path, *, repeats: int = 2000, width: int | None = None) -> RichTable:
-    """Return the leaderboard as a rich table, the best model first; arguments and errors: see ``write_report``.
+    """Return the leaderboard as a rich table, the best model first.
 
     It has score and 95 % interval on the test lists and out of fold, the difference to the best model with its interval
-    (out of fold if known), and other metrics. ``width``: characters of the terminal: other metrics, then intervals, are
-    dropped until the rest fits; None: all.
+    (out of fold if known), and other metrics.
+
+    Args:
+        run: the run directory.
+        repeats: bootstrap resamples of the sessions.
+        width: characters of the terminal. Other metrics, then intervals, are dropped until the rest fits. None: all
+            stay.
+
+    Raises:
+        MissingFileError: no such directory, or no ``scores.json`` in it.
+        UnreadableFileError: a file cannot be read.
     """
     results = read_run(run, repeats=repeats)
     names = results.all_models

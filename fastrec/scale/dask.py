@@ -65,7 +65,10 @@ def dask_cluster(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table | None], Any] | None]:
-    """Yield what partitions tables into files ``beside`` a path, for the workers of a cluster; None: no scheduler."""
+    """Yield a function that partitions tables into files for the workers of a cluster; None without a ``scheduler``.
+
+    The files' folder is created next to the path ``beside``, which workers must see, and is removed at the end.
+    """
     if scheduler is None:
         yield None
         return

@@ -100,7 +100,7 @@ def need_external_memory() -> None:
 
 
 class TurnIterator(xgb.DataIter):
-    """Iterator of batches for XGBoost (``input_data``'s arguments); ``cache``: the prefix of its files' names."""
+    """Iterator of batches for XGBoost, as arguments of ``input_data``; ``cache`` is the prefix of its files' names."""
 
     def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]], cache: str) -> None:
         self._begin, self._batches = batches, batches()

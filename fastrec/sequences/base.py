@@ -216,7 +216,7 @@ def target_ranks(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         target: codes int64 ``[b]``; 0: an unknown item.
 
     Returns:
-        int64 ``[b]``; its largest number if the target is never shown.
+        int64 ``[b]``; the largest int64 if the target is never shown.
     """
     own = scores.gather(1, target.unsqueeze(1))
     codes = torch.arange(scores.shape[1], device=scores.device)

@@ -156,7 +156,7 @@ class NextItemNet(SessionModel):
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def item_vectors(self) -> Tensor:
-        """Return vectors of all codes, float32 ``[codes, width]``; by ``session_vectors`` they give the scores."""
+        """Return all codes' vectors, float32 ``[codes, width]``; their products with ``session_vectors`` are scores."""
         self._known()
         self._keys = item_keys(self.model) if self._keys is None else self._keys
         return self._keys.T.float().cpu()

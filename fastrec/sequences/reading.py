@@ -445,7 +445,7 @@ class SessionFrame:
         return lengths_of(self.offsets)
 
     def inputs(self, timed: bool = False) -> list[torch.Tensor]:
-        """Return the inputs of nets, ``[events]`` each: items, side features and, if asked, times (refused if none)."""
+        """Return nets' inputs, ``[events]`` each: items, side features and, if ``timed``, times (refused if absent)."""
         if timed and self.times is None:
             raise DataError("the events have no times", remedy="Name the column of times (order=…)")
         return [self.values, *self.sides.values(), *([self.times] if timed else [])]
@@ -463,7 +463,7 @@ class SessionFrame:
         return found
 
     def ends_before(self, moment: float) -> torch.Tensor:
-        """Return the place after each session's last event before a moment, int64 ``[n]``."""
+        """Return the place after each session's last event before a moment: int64 ``[n]``; events need times."""
         early = (self.inputs(True)[-1] < moment).long()
         return self.offsets[:-1].index_add(0, rows_of(self.offsets), early)  # times ascend within a session
 
@@ -473,7 +473,7 @@ class SessionFrame:
         return rows, self.offsets[rows + 1] - 1 - torch.arange(len(rows))
 
     def next_of_kinds(self, side: str, kinds: Sequence[str]) -> torch.Tensor:
-        """Return at each event the next item of each kind in its session, int64 ``[events, kinds]``; 0: none."""
+        """Return at each event its session's next item of each kind of ``side``, int64 ``[events, kinds]``; 0: none."""
         names, found = self.kinds(side), torch.zeros(len(self.values), len(kinds), dtype=torch.int64)
         ends, here = self.offsets[1:][rows_of(self.offsets)], torch.arange(len(self.values))
         for i, kind in enumerate(kinds):

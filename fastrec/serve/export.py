@@ -165,7 +165,12 @@ def export_run(
 def with_events(
     part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path | Mapping[str, Table]
 ) -> None:
-    """Write the features made outside of a graph and the events so far; refuse one that these cannot make."""
+    """Write the features that are made outside of the graph and the events so far, and add them to ``about``.
+
+    ``data`` has the tables of events by name, or their files (see ``predict_run``), with ``train`` or ``history`` among
+    them if features look back to the rows. A feature is refused if it cannot be made from events, or reads a column
+    that requests lack.
+    """
     made = [i["name"] for i in about["inputs"] if i["made"]]
     assert saved.features is not None
     saved.features.save(part / "features")
@@ -213,7 +218,10 @@ def sample_events(saved: SavedRun, sample: Table, name: str = SAMPLE) -> ListEve
 def make_graph(
     saved: SavedRun, sample: Table, *, fold: int | None = None, compress: Compress | None = None
 ) -> tuple[Graph, dict[str, Any], Served]:
-    """Build a run's graph, its ``serving.json`` and the list of its features; ``sample`` has rows with all columns."""
+    """Build a run's graph, its ``serving.json`` and the list of its features.
+
+    ``sample`` has some of the run's rows, with all columns; ``fold`` and ``compress`` are those of ``export_run``.
+    """
     graph = Graph()
     if compress is not None:
         graph.compress = partial(compressed, how=compress)
@@ -354,7 +362,10 @@ def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
 
 
 def event_feeds(about: dict[str, Any], groups: torch.Tensor, events: ListEvents) -> dict[str, np.ndarray]:
-    """Build ``[rows, events]`` for each column of events and int64 ``[rows]``, their number; ``groups`` are whole."""
+    """Build a matrix ``[rows, events]`` for each column of events, and int64 ``[rows]``, the number of events.
+
+    ``groups`` is int64 ``[rows]``, the list of each row; the rows of a list are adjacent.
+    """
     columns = [i for i in about["inputs"] if "events" in i]
     ids, of_list = torch.unique_consecutive(groups, return_inverse=True)
     at = events.of(ids)

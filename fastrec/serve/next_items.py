@@ -152,7 +152,10 @@ class SessionScores(nn.Module):
 
 
 def event_inputs(form: SessionFrame, *, timed: bool) -> list[dict[str, Any]]:
-    """Describe the columns of events beside the items for ``serving.json``; refuse a feature that cannot be one."""
+    """Describe the columns of events beside the items, for ``serving.json``: side features, then times.
+
+    A side feature is refused if its type or its name cannot be an input.
+    """
     found: list[dict[str, Any]] = []
     for name, coding in form.codings.items():
         if coding.kind == "vector" or name in ("items", "k", "times", "sessions", "context", "ids", "scores"):

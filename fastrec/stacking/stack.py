@@ -82,7 +82,7 @@ class StackModel:
         return sum(blend.predict(two) / len(self.blends) for blend in self.blends)
 
     def save(self, folder: str | Path) -> None:
-        """Write the stack, without pickle, into a new folder; an earlier one is replaced in one step."""
+        """Write the stack, without pickle, to a folder; an earlier stack in it is replaced in one step."""
         check_replaceable(folder, _FILE)
         with atomic_folder(folder) as part:
             for k, blend in enumerate(self.blends):

@@ -61,9 +61,9 @@ def check_submission(
 
     Args:
         submission_path: the submission CSV.
-        test_path: the test CSV; of values the test file or the sample submission, whose order is checked.
+        test_path: the test CSV. For a form with values, the test file or the sample submission, whose order is checked.
         format: the expected form.
-        any_order: do not warn of lines in another order than the test's, as a ranking's ids identify lines.
+        any_order: do not warn if lines are in another order than the test's, as a ranking's ids identify lines.
 
     Returns:
         Counts, and warnings about candidates that are in no list.

@@ -99,7 +99,19 @@ def run_around(path: str | Path) -> Path | None:
 
 
 def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionForm = RECSYS2019) -> None:
-    """Write lists, one for each row of ``keys_frame``, as a submission: see ``SubmissionForm.write``."""
+    """Write ranked lists as a submission, or nothing: the same input always gives the same bytes.
+
+    Args:
+        path: the CSV to write or replace.
+        keys_frame: pandas, polars or Arrow table, or a dict of columns: the key columns, integers or strings, one row
+            per list, in the order to write. Other columns are ignored.
+        lists: one entry per row: strings as from ``fastrec.competition.ranked_strings``, or lists of ids.
+        format: the form to write.
+
+    Raises:
+        SubmissionError: a duplicate row, or a list of candidates that is empty, too long or names an id twice.
+        WriteError: the file system refused; ``path`` is unchanged.
+    """
     format.write(path, keys_frame, {str(format.items): lists})
 
 

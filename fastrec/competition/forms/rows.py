@@ -193,7 +193,7 @@ class RowKeys:
 
 
 def key_text(frame: Any, name: str) -> pa.Array:
-    """Convert a column of ids to text: days as days, moments to the second.
+    """Convert a column of ids to text; days are written as days, moments to the second.
 
     ``frame`` is a table of any library, or a dict of columns.
     """
@@ -304,7 +304,17 @@ class SubmissionForm:
         return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
 
     def read(self, path: str | Path, *, exact: bool = True) -> pa.Table:
-        """Read a submission as text; ``exact``: it must have only the form's columns, in order."""
+        """Read a submission as a table of text, with the form's columns.
+
+        Args:
+            path: the submission.
+            exact: refuse a file with other columns, or with these in another order.
+
+        Raises:
+            SubmissionError: the columns are others, or two rows have the same ids.
+            MissingFileError, UnreadableFileError, MissingColumnError: the file is absent, empty, corrupt or lacks a
+                column.
+        """
         names = tuple(csv_header(path, sep=self.sep)) if exact else self.header
         if names != self.header:
             if self.items:

@@ -66,7 +66,7 @@ class InSegment(Saved):
         self.segment, self.allowed = segment, {n: as_column(v, name="item") for n, v in allowed.items()}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
-        """Return bool ``[rows]``; raise what ``SessionFrame.kinds`` raises."""
+        """Return bool ``[rows]``, True for rows that stay; refuse sessions without the side feature ``segment``."""
         sessions.kinds(self.segment)  # refuses what is no side feature of codes
         of_session = sessions.at_ends(sessions.sides[self.segment])
         segment, item = of_session[table["session"].values], table["item"].values

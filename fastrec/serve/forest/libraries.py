@@ -246,7 +246,10 @@ class EstimatorForests:
         return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
 
     def predictions(self, x: str, graph: Graph, *, start: str | None = None) -> tuple[str, list[str | None]]:
-        """Add the nodes of ``predict``; return their name, and those of each part's margins (None: a constant)."""
+        """Add the nodes of ``predict``; return their name, and the names of each part's margins (None: a constant).
+
+        ``start`` names the values of the column ``self.start``, float32 ``[n]``.
+        """
         one, outputs, margins = graph.constant([1]), [], []
         for part in self.parts:
             if isinstance(part, float):

@@ -203,7 +203,10 @@ def no_text_of(column: Column) -> str:
 
 
 def described(name: str, column: Column, *, made: bool = False, reading: Reading | None = None) -> dict[str, Any]:
-    """Describe a column for ``serving.json``; ``made``: by a server from events; ``reading``: the run's of text."""
+    """Describe a column as an input, for ``serving.json``.
+
+    ``made``: a server computes it from events. ``reading``: how the run reads its text, and what training lacked.
+    """
     numpy_type = input_type(column)
     kind = "string" if numpy_type is object else np.dtype(numpy_type).name
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)

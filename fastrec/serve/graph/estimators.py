@@ -34,7 +34,11 @@ _REGRESSORS = (LinearModel, linear_model.SGDRegressor, *_POWERS)
 
 
 def linear_prediction(parts: list[Any], product: Callable[[torch.Tensor], Any], task: Task, k: int) -> Any:
-    """Write the prediction of linear estimators, None for others; ``product`` multiplies inputs by weights."""
+    """Write the prediction of linear estimators: float64 ``[rows]`` or ``[rows, k]``; None if others are among them.
+
+    ``parts`` has a trained estimator, or a constant, for each output. ``product`` multiplies the matrix of inputs with
+    weights ``[columns, outputs]``.
+    """
     kinds = _REGRESSORS if task == "regression" else _CLASSIFIERS
     trained = [p for p in parts if not isinstance(p, float)]
     if not trained or not all(isinstance(p, kinds) and type(p).__module__.startswith("sklearn.") for p in trained):

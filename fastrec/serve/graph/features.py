@@ -29,7 +29,11 @@ _SIZE = 1 << 8 * 4  # a letter's bytes (at most 4 in UTF-8) are packed below, th
 
 
 def hashed(column: GraphColumn, buckets: int, *, seed: int = 0) -> GraphTensor:
-    """Write ``1 + hash_codes`` of each value, 0 if missing; letters that Unicode does not have yet are ignored."""
+    """Write ``1 + hash_codes`` of each value, 0 if missing: int64 ``[rows]``.
+
+    Letters that Unicode does not have yet are ignored. Fractions and times are refused: a graph cannot write them as
+    text.
+    """
     return _bucket(_Letters.of(column), buckets, seed, column.is_missing())
 
 
@@ -152,7 +156,7 @@ class GraphGroups:
         return self.reduce(GraphTensor.of(self.graph, same, torch.bool).double(), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
-        """Sort rows by list, then by keys (values without NaN, whether the largest is first), then by position."""
+        """Sort rows by list, then by ``keys`` (values without NaN, True: the largest first), then by position."""
         op = self.graph.op
         rows, order = op("Shape", self._of_row), ""
         for value, largest in [*((v.value, down) for v, down in reversed(keys)), (self._of_row, False)]:
@@ -310,7 +314,7 @@ def lists_of(step: Feature, lists: GraphGroups | None) -> GraphGroups:
 def written(
     steps: Sequence[Feature], table: GraphTable, lists: GraphGroups | None, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
-    """Write those of ``steps`` behind the columns ``wanted`` that can be written; others' columns become inputs."""
+    """Write the steps that make the columns ``wanted``; outputs of steps that a graph cannot compute become inputs."""
     served = Served()
     behind = steps_behind(wanted, steps)  # steps that no model reads are not written
     needed = {*wanted, *(n for step in behind for n in step.inputs)}

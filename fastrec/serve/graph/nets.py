@@ -156,7 +156,10 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
 
 
 def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> tuple[Any, list[bool], int]:
-    """Convert a net to an ONNX model; return whether it reads codes and numbers, too, and how many outputs it has."""
+    """Convert a net to an ONNX model; return the model, which inputs it reads, and how many outputs it has.
+
+    ``inputs``: width and dtype of the categories' codes and of the numbers.
+    """
     net = net.cpu().eval()
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
@@ -179,7 +182,7 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]]) -> Any:
 
 
 def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
-    """Convert a module to an ``onnx.ModelProto`` by torch's exporter; ``shapes`` names the dimensions that may vary."""
+    """Convert a module in evaluation mode to an ``onnx.ModelProto``; ``shapes`` are torch's ``dynamic_shapes``."""
     require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     # the exporter warns of its own parts, and logs what it does not use
     loggers = [logging.getLogger(n) for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
@@ -200,7 +203,10 @@ Compress = Literal["float16", "int8"]
 
 
 def compressed(model: Any, how: Compress) -> Any:
-    """Convert a net's model to weights of 16 bits, or matrix products of 8 (a scale for each, one for a batch)."""
+    """Convert a net's model (``onnx.ModelProto``) to weights of 16 bits, or matrix products of 8 bits.
+
+    Inputs and outputs stay as they are. ``'int8'`` has a scale for each weight, and one for the activations of a batch.
+    """
     if how not in get_args(Compress):
         raise DataError(f"a net cannot be compressed to {how!r}", remedy="Use 'float16' or 'int8'")
     hint = "pip install 'fastrec-tabular[export]'"

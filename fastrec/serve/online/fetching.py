@@ -250,9 +250,10 @@ def _own(table: Table) -> Table:
 
 
 class Folder:
-    """Folds the old events of keys that have more than ``keep``, if no request so ``late`` needs them.
+    """Folding of old events into sums, for keys that have more than ``keep`` events.
 
-    A key's base is a record of its own: the time that all folded events are before, and what they add to each output.
+    A key's base is a record of its own: the time that all folded events are before, and what they add to each output. A
+    request may be ``late`` behind the newest event, in seconds or the order's unit.
     """
 
     def __init__(self, plan: Plan, store: MemoryStore, values: Values, keep: int, late: Fraction) -> None:

@@ -257,7 +257,10 @@ class Plan:
 
 
 def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) -> Plan:
-    """Plan the steps that make outputs, and the events that they look at; ``history``: the frame's own rows, too."""
+    """Plan the steps that make some outputs, and the events that they look at; refuse a step that cannot be served.
+
+    ``history``: the frame's own earlier rows are events too.
+    """
     steps = steps_behind(outputs, features.steps, fitting=False)
     lookups = [_lookups(step, history=history) for step in steps]
     made = {n: i for i, s in enumerate(steps) for n in s.outputs}

@@ -180,7 +180,10 @@ class MemoryStore:
         return lengths
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> None:
-        """Replace ``old``, with which the key's value must begin, by ``new``, and set other keys; else do nothing."""
+        """Replace ``old``, the beginning of the key's value, by ``new``, and set the keys of ``sets``.
+
+        Nothing is done if the value begins with something else, because it was replaced meanwhile.
+        """
         with self._lock:
             if not self._data.get(key, b"").startswith(old):
                 return
@@ -335,9 +338,10 @@ def _number(path: Path) -> int:
 def row_keys(
     table: Table, names: Sequence[str], prefix: bytes, memory: dict[str, list[bytes | None]] | None = None
 ) -> list[bytes | None]:
-    """Build each row's key: the prefix and a digest of each column's value; None if a part is missing.
+    """Build each row's key: the prefix and 16 bytes of a digest of each column's value; None if a part is missing.
 
-    Two of a billion billion values share one by a chance of one in a billion. ``memory`` keeps columns' digests.
+    Among 8·10¹⁴ values, two have the same digest with a chance of one in a billion. ``memory`` keeps the columns'
+    digests for the next call.
     """
     if not names:
         return [prefix] * len(table)

@@ -57,7 +57,10 @@ class Job:
 
 
 class Batcher:
-    """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop."""
+    """A bounded queue of jobs, and threads that score them. All but the scoring happens in the event loop.
+
+    ``seen`` is called after every batch with its jobs, its rows and the seconds it took; for the rest see ``Limits``.
+    """
 
     def __init__(
         self, *, workers: int, max_rows: int, max_wait: float, queue_rows: int, seen: Seen | None = None

@@ -181,7 +181,7 @@ _BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowE
 
 
 def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
-    """Read a stream of Arrow, checked before a value is read; ``max_bytes`` bounds the number of values, too."""
+    """Check a stream of Arrow, then read it; ``max_bytes`` limits its unpacked text and also its number of values."""
     try:
         _check_batches(body, max_rows, max_bytes)
         with pa.ipc.open_stream(body) as reader:

@@ -415,7 +415,10 @@ def _version(folder: Path) -> str:
 
 
 class RecommendService(Service):
-    """A service for sessions, which answers waiting requests together, one batch at a time; it has no canary."""
+    """A service for sessions: a recommender, a run for next items, its export, or a registry of them.
+
+    Waiting requests are answered together, one batch at a time. A canary is refused.
+    """
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:
         if canary is not None:

@@ -210,7 +210,10 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
     async def score(self, scorer: Scorer, columns: RequestColumns, timeout: float, came: float) -> list[np.ndarray]:
-        """Score the rows of one request, which ``came`` then by ``time.monotonic``, by the export that was current."""
+        """Score the rows of one request by the export that was current when it came.
+
+        ``came`` is when it came, by ``time.monotonic``; ``timeout`` is in seconds from then.
+        """
         if columns.rows == 0:
             return scorer.score_all([columns])[0]
         if scorer.spec.made:
