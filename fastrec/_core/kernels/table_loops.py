@@ -293,12 +293,12 @@ def encode_rows(rows, n_cat, starts, tables, lows, logs):
     """Encode packed rows in place: codes, logarithms, and the label as a float32.
 
     Args:
-        rows: int32 ``[n, n_cat + n_cont + 1]``.
-        n_cat: how many categories.
-        starts: int64 ``[n_cat + 1]``: where each category's table begins in ``tables``.
-        tables: uint64, see above; a value that is in none has the code 1, a missing one 0.
-        lows: int64 ``[n_cont]``: what is taken from a number before ``log(1 + x)``.
-        logs: float32: that of 0, 1, ….
+        rows: int32 ``[n, n_cat + n_cont + 1]``: categories, numbers, and the label with the flags of missing values.
+        n_cat: the number of categorical columns.
+        starts: int64 ``[n_cat + 1]``: where the hash table of each of these columns begins in ``tables``.
+        tables: uint64, the hash tables of all columns; an unknown value gets the code 1, a missing one 0.
+        lows: int64 ``[n_cont]``: the minimum that is subtracted from each number before ``log(1 + x)``.
+        logs: float32 ``[m]``: the logarithms ``log(1 + x)`` of 0, 1, …, m - 1, computed beforehand.
     """
     numbers = rows.view(np.float32)
     n_cont, known = rows.shape[1] - n_cat - 1, len(logs)

@@ -44,7 +44,8 @@ def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -
 def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
     """Compute quantiles of each key's values, linear between two (Hyndman, Fan 1996, definition 7).
 
-    Returns per share float64 ``[size + 1]`` over the cells in ``keep``; NaN for a key without values and in entry 0.
+    ``size``: the number of keys. ``keep`` (bool for each fold's cell): count only these cells; None: all. Returns for
+    each of ``shares`` (0 to 1) float64 ``[size + 1]``; NaN for a key without values and in entry 0.
     """
     if keep is not None:
         kept = keep.to(tally["cell"].device)[tally["cell"]]
