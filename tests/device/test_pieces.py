@@ -15,7 +15,7 @@ from fastrec.tabular import FillMissing
 from fastrec.tabular.columns import FrameColumns, numbers_of
 from tests.device import standin
 
-DEVICE = torch.device(standin.NAME, 0)
+DEVICE = f"{standin.NAME}:0"  # torch knows it once it is compiled
 
 
 def test_columns_of_dask():
@@ -26,7 +26,7 @@ def test_columns_of_dask():
     rows = Table({"x": torch.arange(3.0)}, device=DEVICE)
     numbers = Table({ROW: torch.arange(3), OUTER: torch.tensor([0, 1, 0])})
     both = _joined(["x", ROW, OUTER], [["x"], [ROW, OUTER]], rows, numbers)
-    assert {c.values.device for c in both._columns.values()} == {DEVICE}
+    assert {c.values.device for c in both._columns.values()} == {torch.device(DEVICE)}
     assert Hidden(outer=0).of(both).tolist() == [True, False, True]
 
 
@@ -42,7 +42,7 @@ def test_medians_come_from_the_device_as_numbers(present):
     values = torch.full((9,), torch.nan, dtype=torch.float64)
     values[torch.randperm(9)[:present]] = torch.randn(present, dtype=torch.float64)
     fills = []
-    for device in (DEVICE, torch.device("cpu")):
+    for device in (DEVICE, "cpu"):
         proc = FillMissing()
         with standin.counting() as trips:
             proc.fit("x", values.to(device))

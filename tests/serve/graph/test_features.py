@@ -27,7 +27,7 @@ OUTSIDE = {
     "groups other than": ["DeviationFromGroup", "GroupStats"],
     "hashes": ["Categorify", "Cross", "HashEncode"],
     "no form": ["ImageEmbed", "RowFunction", "TextEmbed", "TextSvd", "Tokens"],
-    "other rows|coded among|table|nonzero": ["CoVisit", "CumTarget", "VectorColumns"],
+    "other rows|coded among|table|nonzero|number of the rows": ["CoVisit", "CumTarget", "VectorColumns"],
     "list|vector": ["Categorify", "Pca", "VectorColumns"],
     "list|cumsum|unique|bool|text": ["GroupStats", "ListLength", "ListSlice", "MultiHot", "SvdEncode", "TextSvd"],
     "list|cumsum|unique": ["TfIdfSimilarity", "Tokens"],
