@@ -106,7 +106,7 @@ class RowState:
         last = state["last"].index_select(0, ids)
         left_out = (step - 1 - last).unsqueeze(1)
         mean = self.mean().index_select(0, ids) if betas[0] else torch.zeros_like(weights)
-        fade({"exp_avg": mean, "exp_avg_sq": square}, left_out, betas)
+        fade({"exp_avg_sq": square, **({"exp_avg": mean} if betas[0] else {})}, left_out, betas)
         if decays:
             since = state["decays"].index_select(0, last.long())
             weights.mul_((state["decays"][step] - since).exp_().unsqueeze(1))
