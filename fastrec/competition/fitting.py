@@ -51,7 +51,6 @@ def _some(rows: Rows, most: int) -> Rows:
         return rows
     if rows.task != "ranking":
         return rows.take(torch.linspace(0, len(rows) - 1, most).long())
-    assert rows.groups is not None
     return rows.take((rows.groups <= rows.groups[most - 1]).nonzero().squeeze(1))
 
 

@@ -165,12 +165,10 @@ class KeptRows:
 
     @cached_property
     def _items(self) -> Table:
-        assert self.events is not None
         return self.train([self.events.item])
 
     @cached_property
     def _list_events(self) -> ListEvents:
-        assert self.events is not None
         candidates = self.train([*self.events.columns, self._lists])
         return self.events.of(candidates, self._lists, self.tables([self.events.table]))
 

@@ -362,10 +362,8 @@ class SavedNextItems:
         self.blend = SessionBlend.load(self.folder / "models" / "blend")
         for net in (m for m in self.blend.models.values() if isinstance(m, NextItemNet)):
             net.device = device
-            assert net.model is not None
             net.model.to(resolve_device(device))
         items = self.blend.items
-        assert items is not None
         self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), items)
 
     def read(self, data: str | Path) -> SessionFrame:

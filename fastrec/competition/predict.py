@@ -168,7 +168,6 @@ class SavedRun:
             raise MissingColumnError("the rows to predict lack it", column=absent, remedy=remedy)
 
     def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:
-        assert self.features is not None
         if not self.config["history"]:
             return self.features.transform(table, tables=tables)
         if history is None:

@@ -189,7 +189,6 @@ class RunFeatures:
 
     def _fit(self) -> Pair | tuple[Table, None]:
         found = self.found
-        assert self.features is not None
         tables, unlabeled, rows = self._tables, self._split(found.test), self._split(found.train)
         if self._nested:
             codes = self.folds.codes.to(found.train.device)
@@ -225,8 +224,6 @@ class RunFeatures:
     def unlabeled(self, k: int) -> Table:
         """Return the test rows with features independent of the targets that fold ``k`` scores."""
         found, test = self.found, self._test
-        assert found.test is not None
-        assert test is not None
         # In nested folds, features without a target are computed from the inputs of all rows. (An encoding of such a
         # column is fitted on the fold's training rows: the difference contains no target.)
         names = self.from_targets if self._nested else self.outputs
@@ -235,7 +232,6 @@ class RunFeatures:
 
         def make() -> Table:
             features = self._unfitted()
-            assert features is not None
             before = found.train.take(self.folds[k][0].to(found.train.device))
             features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
             return self._transform(features, found.test, before).select(names)
@@ -268,12 +264,10 @@ class RunFeatures:
         return self.folds.is_partition and bool(self.folds.scored.all()) and not self.recipe.time
 
     def _make_fold(self, k: int) -> Pair:
-        assert self.features is not None
         found = self.found
         if not self._nested:
             outside, inside = (r.to(found.train.device) for r in self.folds[k])
             features = self._unfitted()
-            assert features is not None
             train = found.train.take(outside)
             rows, test = self._split(train), self._split(found.test)
             made = features.fit_transform(rows, tables=self._tables, unlabeled=test)

@@ -63,7 +63,6 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
     if same_file and vars(known).setdefault(_SOURCE, source) == source:  # (an imported one has no source yet)
         return known
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     vars(module)[_SOURCE] = source
     sys.modules[module_name] = module

@@ -84,7 +84,6 @@ class Decision:
         """Convert predictions ``[n]`` on the target's original scale to classes ``[n]``."""
         if self.threshold is not None:
             return (values > self.threshold).long()
-        assert self.cuts is not None
         return torch.as_tensor(metrics.apply_cuts(values, self.cuts))
 
 

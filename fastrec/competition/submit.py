@@ -81,7 +81,6 @@ def line_keys(form: SubmissionForm, table: Table, groups: torch.Tensor | None) -
     """Return the id columns of a form's lines: the first row of each list, or all rows without lists."""
     if not form.items:
         return table
-    assert groups is not None
     first = torch.ones(len(table), dtype=torch.bool)
     first[1:] = groups[1:] != groups[:-1]
     return table.take(first.nonzero().squeeze(1).to(table.device))

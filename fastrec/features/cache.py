@@ -123,7 +123,6 @@ class FeatureCache:
             self._size -= self._kept.popitem(last=False)[1][1]
 
     def _place(self, key: str) -> Path:
-        assert self.folder is not None
         return self.folder / key[:2] / key
 
     def _entries(self) -> list[Path]:

@@ -373,7 +373,6 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         label = table[saved.config["label"]].number().cpu()
         groups = table[saved.config["list_column"]].group_numbers().cpu()
     else:
-        assert made.target is not None
         label = made.target.restore(made.target.encode(table).double())
         serving = saved.target.restore(serving)
         if (now := list(made.target.outputs)) != list(saved.target.outputs):  # new classes have probability 0
@@ -418,7 +417,6 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
     found = out_of_fold(run, "stack", whole=True)
-    assert found is not None
     label, made, folds = (torch.from_numpy(v).squeeze(-1) for v in found)
     known = ~made.isnan()  # rows that no fold scores have no prediction
     made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)

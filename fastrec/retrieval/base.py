@@ -144,7 +144,6 @@ class CollaborativeFilter(Saved, ABC):
             raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         column = as_column(users, name="users")
         codes = self._user_codes(column)
-        assert self._items is not None
         usual = np.argsort(-np.diff(self._matrix.tocsc().indptr), kind="stable")  # most interactions first
         parts: list[tuple[np.ndarray, ...]] = []
         for a, b in self._blocks(len(codes)):

@@ -217,7 +217,6 @@ def _teaching(parts: Sequence[Callable[[], Lists]]) -> Iterator[Lists]:
 
 def _batch(ranker: XGBRanker, lists: Lists, inputs: TreeInputs, before: int) -> dict[str, Any]:
     _, codes, sizes = torch.unique_consecutive(lists.groups, return_inverse=True, return_counts=True)
-    assert lists.label is not None
     made = {"data": inputs.matrix(lists.table).cpu().numpy(), "label": lists.label.float().numpy(), "lists": len(sizes)}
     if ranker.ranks:
         made["qid"] = (codes + before).numpy()

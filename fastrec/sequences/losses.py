@@ -207,7 +207,6 @@ class GoalLoss(SessionLoss):
     def forward(self, hidden: Tensor, target: Tensor, net: SessionNet) -> Tensor:
         """Return the sum over goals."""
         self.loss.counts, total = self.counts, hidden.new_zeros(())
-        assert net.heads is not None
         for goal, spread in enumerate(net.heads.log_var):
             net.goal = goal
             value = self.loss(hidden, target[..., goal], net)

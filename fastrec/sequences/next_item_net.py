@@ -176,7 +176,6 @@ class NextItemNet(SessionModel):
 
     def _reader(self, sessions: SessionFrame) -> SessionNet:
         """Return the net after checking that it can read these sessions."""
-        assert self.model is not None
         learned = len(self.model.codings)
         if len(sessions.sides) != learned:
             raise DataError(
@@ -197,7 +196,6 @@ class NextItemNet(SessionModel):
 
     def _state(self) -> dict[str, Any]:
         net = self.model
-        assert net is not None
         codings = {"codings": list(net.codings), "item_codings": dict(net.items.codings)}
         return {**codings, "max_len": net.max_len, "counts": self.counts, "weights": dict(net.state_dict())}
 
@@ -205,7 +203,6 @@ class NextItemNet(SessionModel):
         asked, weights = self._settings, state["weights"]
         kind = NETS[asked["net"]]
         codings = state["item_codings"]
-        assert self.items is not None
         codes = len(self.items)
         sides = {n: weights[f"items.side_{i}"][:codes] for i, n in enumerate(codings)}
         items = ItemTower(codes, asked["width"], extra=kind.virtual, codings=codings, sides=sides)

@@ -120,7 +120,6 @@ class SessionBlend(SessionModel):
         asked = asked.take(torch.arange(max(len(asked) - self.most, 0), len(asked)))
         ends = None if until is None else time.monotonic() + (until - time.monotonic()) * share_of_time
         self._fit_all(train, seed, ends)
-        assert asked.target is not None
         self.held = {"target": asked.target, "length": asked.lengths}
         codes, scores, best = self._best_of_each(asked)
         shown = dict(zip(self.models, best, strict=True))
@@ -200,7 +199,6 @@ class SessionBlend(SessionModel):
         return [m.standard_scores(sessions) for m in self.models.values()]
 
     def _block(self, sessions: SessionFrame) -> Tensor:
-        assert self.weights is not None
         return _sum(self._standard(sessions), self.weights)
 
     @keeping_memory()
@@ -213,7 +211,6 @@ class SessionBlend(SessionModel):
             k: number of items.
             done: called with the number of sessions just scored.
         """
-        assert self.weights is not None
         sessions = sessions.recode(self._known())
         names = [*self.models, *(["blend"] if len(self.models) > 1 else [])]
         found = {n: (torch.zeros(len(sessions), k, dtype=torch.int64), torch.zeros(len(sessions), k)) for n in names}

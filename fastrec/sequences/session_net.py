@@ -343,7 +343,6 @@ class AttentionBias(nn.Module):
         if "position" in self.tables:
             found = self.tables["position"](apart.clamp_min(0)).unsqueeze(0)
         if "time" in self.tables:
-            assert times is not None
             found = found + self.tables["time"](gap_sizes(times.unsqueeze(2) - times.unsqueeze(1)))
         # finite, so that softmax and SiLU and their gradients are 0, not NaN
         found = found.masked_fill((apart < 0).unsqueeze(2), limits.HIDDEN_LOGIT)

@@ -139,7 +139,6 @@ def export_run(
         made = [i["name"] for i in about["inputs"] if i["made"]]
         unserved = None
         if made and data is None:  # a server may lack the events for these columns
-            assert saved.features is not None
             try:
                 online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))
                 odd = next((n for n in online.inputs if n in sample and sample[n].kind not in _SENT), None)
@@ -172,7 +171,6 @@ def with_events(
     that requests lack.
     """
     made = [i["name"] for i in about["inputs"] if i["made"]]
-    assert saved.features is not None
     saved.features.save(part / "features")
     if isinstance(data, Mapping):
         frames = dict(data)

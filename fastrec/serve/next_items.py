@@ -70,7 +70,6 @@ def export_next_items(
     saved = SavedNextItems(run, trust=trust)
     name, net = net_of(saved, model)
     items = net.items
-    assert items is not None
     if has_virtual(items):
         why = f"{name} reads virtual items, which are no ids that a graph could take"
         raise DataError(why, column=items.name or None, remedy="Serve the run directory itself")

@@ -207,7 +207,6 @@ def _parts(rows: torch.Tensor, data: Rows) -> list[tuple[torch.Tensor, torch.Ten
 
 
 def _refuse_split_lists(valid: list[torch.Tensor], data: Rows) -> None:
-    assert data.groups is not None
     ids, codes = torch.unique(data.groups, return_inverse=True)
     whole = torch.bincount(codes, minlength=len(ids))
     if len(ids) == 1 and len(data) > 1:
@@ -245,7 +244,6 @@ class Judge:
         if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
             return raw
         known, classes = self.folds >= 0, raw.clone()
-        assert self.data.label is not None
         classes[known] = as_scored(self.metric, self.data.label[known], raw[known], self.folds[known]).to(classes)
         return classes
 
@@ -254,7 +252,6 @@ class Judge:
         used = self.counted if rows is None else self.counted & rows
         if rows is not None and not bool(used.any()):
             used = rows
-        assert self.data.label is not None
         groups = None if self.data.groups is None else self.data.groups[used]
         return self.metric(self.data.label[used], values[used], groups=groups)
 
@@ -569,7 +566,6 @@ class Stack:
         best = tried[choice.best()]
         predictions = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
         rows, data = judge.counted, judge.data
-        assert data.label is not None
         groups = None if data.groups is None else data.groups[rows]
         both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
         sampled = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)

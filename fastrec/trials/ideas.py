@@ -141,7 +141,6 @@ class NewColumns:
         return _beside(kept.train(own), kept.made([n for n in needed if n not in own]))
 
     def _tables(self) -> dict[str, Table]:
-        assert self._features is not None
         return self.kept.tables(list({n for s in self._features.steps for n in s.table_inputs}))
 
     def leaks(self) -> dict[str, str]:
@@ -199,7 +198,6 @@ class NewColumns:
 
     def _one_by_one(self) -> Iterator[Pair]:
         # ``cross_fit`` wants folds that train on all other rows; others (by time) are fitted one by one
-        assert self._features is not None
         tables, hidden = self._tables(), self.kept.targets
         for outside, inside in self.kept.folds:
             features = self._features.__sklearn_clone__()
@@ -211,7 +209,6 @@ class NewColumns:
             yield columns, features.transform(valid, tables=tables, history=before)
 
     def _unlabeled(self) -> Table | None:
-        assert self._features is not None
         return self.kept.test() if any(s.scope == "all" for s in self._features.steps) else None
 
     def _of_function(self) -> Iterator[Pair]:
@@ -229,7 +226,6 @@ class NewColumns:
     def _call(self, frame: pd.DataFrame) -> dict[str, Any]:
         """Call the function: its new columns by name, in the order of the frame's rows."""
         function = self.idea.function
-        assert function is not None
         name = getattr(function, "__name__", "the function")
         try:
             # a shallow copy: the function may write into the frame, and its columns are compared below

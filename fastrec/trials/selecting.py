@@ -49,7 +49,6 @@ def null_importance(
     for _ in range(repeats):
         order = torch.randperm(len(rows), generator=draw)
         if rows.task == "ranking":
-            assert rows.groups is not None
             # within each list: every list keeps its number of clicks
             order = order[torch.argsort(rows.groups[order], stable=True)]
         for name, gain in gains(replace(rows, label=rows.label[order])).items():

@@ -109,7 +109,6 @@ class Target(Saved):
     def outputs(self) -> list[str]:
         """Names of the outputs: a multiclass task's classes as text, or the target columns."""
         if self.task == "multiclass":
-            assert self.classes is not None
             return [str(v) for v in self.classes.values.to_pylist()]
         return list(self.names)
 

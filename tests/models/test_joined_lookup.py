@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 from fastrec._core import kernels, limits
 from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
-from fastrec.models import EmbeddingTables
+from fastrec.models import EmbeddingTables, TabularNet, tabular_net
 from fastrec.models.embedding import side_by_side
-from fastrec.models.joined_lookup import can_join, join
+from fastrec.models.joined_lookup import can_join, can_multiply_by_id, join, linear_by_id
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 
@@ -54,6 +56,46 @@ def test_values_and_gradients_are_those_of_the_pieces(widths, others, rows, id_t
         pull = torch.randn(plain.shape)
         for a, b in zip(grads_of(out, pull, params), grads_of(plain, pull, params), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 9), min_size=1, max_size=5).filter(lambda w: max(w) >= 4),
+    others=st.lists(st.integers(1, 3), max_size=2),
+    rows=st.integers(0, 40),
+    bias=st.booleans(),
+    grads=st.sampled_from(["dense", "rows"]),
+    seed=st.integers(0, 99),
+)
+def test_a_layer_by_id_is_the_layer_of_the_pieces(widths, others, rows, bias, grads, seed):
+    torch.manual_seed(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "WIDE_TABLE", 4)
+        patch.setattr(limits, "SPARSE_FROM", 6)
+        sizes = [(3 + 9 * i, w) for i, w in enumerate(widths)]  # some with few ids of many rows, some with many
+        tables = EmbeddingTables(sizes, pad=False, std=1.0, grads=grads).double()
+        x_cat = torch.stack([torch.randint(0, n, (rows,)) for n, _ in sizes], 1)
+        values = [torch.randn(rows, w, dtype=torch.float64, requires_grad=True) for w in others]
+        linear = torch.nn.Linear(sum(widths) + sum(others), 3, bias=bias).double()
+        assert can_multiply_by_id(tables, x_cat, linear)
+        out = linear_by_id(tables, x_cat, values, linear)
+        plain = linear(side_by_side([*tables.pieces(x_cat), *values]))
+        torch.testing.assert_close(out, plain)
+        pull, params = torch.randn_like(plain), [*tables.parameters(), *values, *linear.parameters()]
+        for a, b in zip(grads_of(out, pull, params), grads_of(plain, pull, params), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_net_of_wide_tables_multiplies_by_id(monkeypatch):
+    net, x = TabularNet([(9, 70), (5, 3)], 1, 1, [4]).eval(), (torch.tensor([[8, 4]] * 5), torch.ones(5, 1))
+    with_hook = copy.deepcopy(net)
+    with_hook.layers[0][0].register_forward_hook(lambda *_: seen.append(1))  # a hook sees the layer's own call
+    seen, calls = [], []
+    by_id = lambda *given: calls.append(1) or linear_by_id(*given)  # noqa: E731
+    monkeypatch.setattr(tabular_net, "linear_by_id", by_id)
+    torch.testing.assert_close(net(*x), with_hook(*x))
+    assert (len(calls), len(seen)) == (1, 1)
+    assert not can_multiply_by_id(EmbeddingTables([(5, 40)]), x[0], net.layers[0][0])  # it is narrow
 
 
 def test_a_frozen_table_gets_no_gradient():

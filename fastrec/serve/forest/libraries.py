@@ -260,7 +260,6 @@ class EstimatorForests:
             margin = part.margins(x, graph, base=self.start is None)
             margins.append(margin)
             if self.start is not None:
-                assert start is not None
                 margin = graph.op("Add", margin, graph.op("Unsqueeze", graph.cast(start, np.float64), one))
             outputs.append(part.linked(margin, graph))
         whole = outputs[0] if len(outputs) == 1 else graph.op("Concat", *outputs, axis=1)

@@ -259,7 +259,6 @@ def _pseudo(model: Any, rows: GraphRows) -> Any:
 
 @writer("ColumnRanker")
 def _column_ranker(model: Any, rows: GraphRows) -> Any:
-    assert rows.lists is not None
     keys = []
     for name in model.columns:
         values = rows.table[name].number()
@@ -296,7 +295,6 @@ def blended(stack: StackModel, base: Mapping[str, Any], rows: GraphRows) -> Any:
 
 def in_list(scores: GraphTensor, rows: GraphRows) -> dict[str, Any]:
     """Write ``fastrec.stacking.blends.in_list``."""
-    assert rows.lists is not None
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = rows.lists.reduce(rough, "max")
     near = torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP)

@@ -212,7 +212,6 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
         feeds["cats"] = laid.wide(value_of(laid.graph, codes, torch.int64), len(coder.frame.cat_names))
     parts = [numbers] if coder.frame.cont_names else []
     if coder.aged:
-        assert events.time is not None
         parts.append(laid.age(rows.table[events.time], own[events.time]))
     if parts:
         values = [value_of(laid.graph, p, torch.float32) for p in parts]

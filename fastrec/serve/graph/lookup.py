@@ -76,7 +76,6 @@ def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
         distinct, theirs = np.unique(pairs, return_inverse=True)
         theirs = theirs.reshape(-1) + 1
         joint, width = torch.where(gone, 0, _place(graph, pair, distinct, width)), len(distinct) + 1
-    assert joint is not None
     rows = torch.zeros(size + 1, dtype=torch.int64)
     rows[torch.from_numpy(np.asarray(theirs))] = torch.arange(1, size + 1)
     if bool((rows == torch.arange(size + 1)).all()):

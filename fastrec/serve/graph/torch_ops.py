@@ -23,7 +23,6 @@ def common(*given: Any) -> torch.dtype:
         # of as many dimensions: torch's rules for dtypes need no more
         a = metas[0] if found is None else torch.empty((1,) * np.ndim(metas[0]), dtype=found, device="meta")
         found = torch.result_type(a, other if not isinstance(other, torch.Tensor) else other.to("meta"))
-    assert found is not None
     return found
 
 

@@ -212,7 +212,6 @@ class MemoryStore:
         if self.folder is None:
             return
         with self._maintenance, self._lock:
-            assert self._log is not None
             old = self._log
             number = _number(old.path) + 1
             path = self.folder / f"snapshot-{number:012d}.arrow"
@@ -279,7 +278,6 @@ class MemoryStore:
             self._data[key][: _LENGTH.unpack_from(value)[0]] = value[_LENGTH.size :]
 
     def _open(self) -> None:
-        assert self.folder is not None
         snapshots = sorted(self.folder.glob("snapshot-*.arrow"), key=_number)
         first = _number(snapshots[-1]) if snapshots else 0
         if snapshots:

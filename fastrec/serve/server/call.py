@@ -181,7 +181,6 @@ class HeldBody:
 
     def give_way(self) -> None:
         """Stop reading it."""
-        assert self.reading is not None
         self.reading.reschedule(0)  # long past
         self.reading, self.gave_way = None, True
         self.of.give_back(self)

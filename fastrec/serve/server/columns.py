@@ -270,7 +270,6 @@ def event_arrays(
 
     In ``sent`` a row's events are a list, the oldest first, None where there are none; ``convert`` makes arrays.
     """
-    assert spec.events_count is not None
     made: dict[str, np.ndarray] = {}
     counts: tuple[str, np.ndarray] | None = None
     there = [i for i in spec.event_columns if i.name in sent]

@@ -335,7 +335,6 @@ class _ServedRun(_Model):
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._saved = folder, SavedNextItems(folder)
-        assert self._saved.blend.items is not None
         self.items = self._saved.blend.items
         name, k = self._saved.config["competition"], self._saved.form.max_items
         sizes, empty = (len(self.items) - 1, k), self._saved.empty

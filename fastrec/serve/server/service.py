@@ -271,8 +271,6 @@ class Service:
         scorer.version = version
         scorer.events = self.events
         if self._handed is not None and scorer.spec.events is not None:
-            assert self.source.registry is not None
-            assert version is not None
             scorer.events = self._handed.state_of(self.source.registry.version(version))
         if scorer.spec.made and scorer.events is None:
             names = ", ".join(i.name for i in scorer.spec.made[:5])
