@@ -30,8 +30,7 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     # an export, a compiler and functorch look for torch's own calls
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
-    # autocast multiplies in bfloat16, which torch's own calls join in
-    if x_cat.dtype not in (torch.int32, torch.int64) or torch.is_autocast_enabled("cpu"):
+    if x_cat.dtype not in (torch.int32, torch.int64):
         return False
     weights = list(embeds.weights.values())
     plain = all(w.dtype == torch.float32 and on_host(w) and w.is_contiguous() for w in weights)

@@ -86,6 +86,18 @@ def test_a_layer_by_id_is_the_layer_of_the_pieces(widths, others, rows, bias, gr
             torch.testing.assert_close(a, b)
 
 
+def test_under_autocast_the_net_computes_the_same():
+    torch.manual_seed(0)
+    net, x = TabularNet([(9, 5), (7, 3)], 2, 1, [4]), (torch.randint(0, 7, (40, 2)), torch.randn(40, 2))
+    found = []
+    for joins in (True, False):
+        with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
+            patch.setattr(tabular_net, "can_join", lambda *given, joins=joins: joins and can_join(*given))
+            found.append(net(*x))
+    assert found[0].dtype == torch.bfloat16
+    assert torch.equal(*found)
+
+
 def test_a_net_of_wide_tables_multiplies_by_id(monkeypatch):
     net, x = TabularNet([(9, 70), (5, 3)], 1, 1, [4]).eval(), (torch.tensor([[8, 4]] * 5), torch.ones(5, 1))
     with_hook = copy.deepcopy(net)
@@ -123,5 +135,3 @@ def test_it_is_for_narrow_tables_on_the_host_in_float32():
     assert not can_join(EmbeddingTables([(5, 4)]).double(), ids)
     # tables without memory on this side, as on a GPU: an address of theirs must not be read
     assert not can_join(EmbeddingTables([(5, 4)]).to("meta"), ids)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not can_join(tables, ids)
