@@ -27,10 +27,7 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     # ids that nobody checks would be read and written outside of the tables
     if embeds.check_ids == "never":
         return False
-    # an export, a compiler and functorch look for torch's own calls
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
-        return False
-    if x_cat.dtype not in (torch.int32, torch.int64):
+    if _watched() or x_cat.dtype not in (torch.int32, torch.int64):
         return False
     weights = list(embeds.weights.values())
     plain = all(w.dtype == torch.float32 and on_host(w) and w.is_contiguous() for w in weights)
@@ -38,13 +35,25 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     return plain and narrow and compiled(len(x_cat) * embeds.embedding_dim)
 
 
-def can_multiply_by_id(embeds: EmbeddingTables | None, x_cat: Tensor | None, layer: nn.Module) -> bool:
-    """Return whether ``linear_by_id`` takes a net's first layer, these tables and ids: some wide ones, on the CPU."""
-    if embeds is None or x_cat is None or embeds.placed or not on_host(x_cat) or not isinstance(layer, nn.Linear):
+def can_multiply_by_id(embeds: EmbeddingTables | None, x_cat: Tensor | None, layers: nn.Module) -> bool:
+    """Return whether ``linear_by_id`` takes the first of a net's ``layers``: on the CPU, with some wide tables."""
+    if embeds is None or x_cat is None or embeds.placed or not on_host(x_cat) or len(x_cat) < limits.BY_ID_ROWS:
         return False
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or layer._forward_hooks:
+    if not (isinstance(layers, nn.Sequential) and len(layers) and isinstance(layers[0], nn.Sequential)):
         return False
-    return any(s.width >= limits.WIDE_TABLE for s in embeds.slices[: embeds.n_columns])
+    whole = [layers, layers[0], layers[0][0]]
+    # hooks, pruning and layers of another class see or change the layer's own call
+    if type(whole[-1]) is not nn.Linear or any(getattr(m, hooks) for m in whole for hooks in _HOOKS):
+        return False
+    return not _watched() and any(s.width >= limits.BY_ID_WIDTH for s in embeds.slices[: embeds.n_columns])
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _watched() -> bool:
+    # an export, a compiler and functorch look for torch's own calls
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
 
 
 def linear_by_id(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], linear: nn.Linear) -> Tensor:
@@ -55,23 +64,28 @@ def linear_by_id(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor
     took .78 s instead of 1.45 by this, in bfloat16 .58 instead of .80 (one core, torch 2.13).
     """
     embeds.check(x_cat)
-    total, places, values, start = linear.bias, [], [], 0
-    for i, s in enumerate(embeds.slices[: embeds.n_columns]):
-        column, end, ids = x_cat[:, i], start + s.width, None
-        if s.width >= limits.WIDE_TABLE:
-            ids, place = torch.unique(column, return_inverse=True)
-        if ids is not None and len(ids) <= limits.REPEATED_IDS * len(column):
-            part = F.linear(embeds.look_up(i, ids), linear.weight[:, start:end]).index_select(0, place)
-            total = part if total is None else total + part
-        else:
-            values.append(embeds.look_up(i, column))
-            places.append(linear.weight[:, start:end])
-        start = end
-    values, places = [*values, *others], [*places, linear.weight[:, start:]]
+    slices, places = embeds.slices[: embeds.n_columns], {}
+    rows: dict[str, dict[int, Tensor]] = {}  # group → column → the rows to look up: one lookup has one gradient
+    for i, s in enumerate(slices):
+        ids = x_cat[:, i].long()
+        if s.width >= limits.BY_ID_WIDTH:
+            distinct, place = torch.unique(ids, return_inverse=True)
+            if len(distinct) <= limits.REPEATED_IDS * len(ids):
+                ids, places[i] = distinct, place
+        rows.setdefault(s.group, {})[i] = ids + s.start
+    found: dict[int, Tensor] = {}
+    for group, own in rows.items():
+        vectors = embeds.vectors(group, torch.cat([*own.values()]).unsqueeze(1))
+        found |= zip(own, vectors.split([len(r) for r in own.values()]), strict=True)
+    values = [found[i] for i in range(len(slices)) if i not in places] + list(others)
+    if not places:
+        return linear(torch.cat(values, 1))
+    weights = linear.weight.split([*(s.width for s in slices), linear.in_features - sum(s.width for s in slices)], 1)
+    total = sum(F.linear(found[i], weights[i]).index_select(0, place) for i, place in places.items())
     if not values:
-        return total
-    rest = F.linear(torch.cat(values, 1), torch.cat(places, 1))
-    return rest if total is None else total + rest
+        return total if linear.bias is None else total + linear.bias.to(total.dtype)
+    used = [w for i, w in enumerate(weights) if i not in places]
+    return total + F.linear(torch.cat(values, 1), torch.cat(used, 1), linear.bias)
 
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:

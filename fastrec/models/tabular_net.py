@@ -53,14 +53,14 @@ class TabularNet(FieldNet):
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""
-        joins, first = can_join(self.embeds, x_cat), self.layers[0]
-        by_id = not joins and can_multiply_by_id(self.embeds, x_cat, first[0])
+        joins = can_join(self.embeds, x_cat)
+        by_id = not joins and can_multiply_by_id(self.embeds, x_cat, self.layers)
         if (joins or by_id) and not (self.training and self.emb_drop.p):
             others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
             if joins:
                 return self.layers(join(self.embeds, x_cat, others))
-            hidden = linear_by_id(self.embeds, x_cat, others, first[0])
-            for module in [*list(first)[1:], *list(self.layers)[1:]]:
+            hidden = linear_by_id(self.embeds, x_cat, others, self.layers[0][0])
+            for module in [*list(self.layers[0])[1:], *list(self.layers)[1:]]:
                 hidden = module(hidden)
             return hidden
         return self.layers(self.all_inputs(x_cat, x_cont, extras))

@@ -70,7 +70,7 @@ def test_a_form_comes_back_from_json(form):
     "change",
     [
         *({"item_sep": ""}, {"candidates_sep": ""}, {"max_items": 0}, {"ids": ("a", "a")}, {"ids": ("a", "products")}),
-        *({"items": None}, {"values": ("p",)}, {"sep": ", "}),
+        *({"items": None}, {"values": ("p",)}, {"sep": ", "}, {"ids": ("a", "b"), "candidates": None}),
     ],
 )
 def test_a_form_that_no_file_can_have_is_refused(change):

@@ -41,8 +41,11 @@ def test_times_are_ids_too(tmp_path):
     days = pd.to_datetime(["2015-07-31", "2015-08-01"])
     FORM.write(tmp_path / "d.csv", {"id": days.to_numpy()}, {"p": [0.5, 1.0]})
     assert (tmp_path / "d.csv").read_text() == "id,p\n2015-07-31,0.5\n2015-08-01,1.0\n"
-    FORM.write(tmp_path / "s.csv", {"id": (days + pd.Timedelta("90s")).to_numpy()}, {"p": [0.5, 1.0]})
-    assert (tmp_path / "s.csv").read_text().splitlines()[1].startswith("2015-07-31 00:01:30")
+    for unit in ("s", "us", "ns"):
+        FORM.write(tmp_path / "s.csv", {"id": (days + pd.Timedelta("90s")).as_unit(unit).to_numpy()}, {"p": [0.5, 1.0]})
+        assert (tmp_path / "s.csv").read_text().splitlines()[1] == "2015-07-31 00:01:30,0.5"
+    with pytest.raises(DataError, match="column 'id', row 1: an id is a moment with a fraction of a second"):
+        FORM.write(tmp_path / "s.csv", {"id": (days + pd.to_timedelta([0, 1.5], "s")).to_numpy()}, {"p": [0.5, 1.0]})
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,7 @@ from fastrec._core.kernels import compiled
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables, TabularNet, tabular_net
 from fastrec.models.embedding import side_by_side
-from fastrec.models.joined_lookup import can_join, can_multiply_by_id, join, linear_by_id
+from fastrec.models.joined_lookup import can_join, join, linear_by_id
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 
@@ -70,14 +69,13 @@ def test_values_and_gradients_are_those_of_the_pieces(widths, others, rows, id_t
 def test_a_layer_by_id_is_the_layer_of_the_pieces(widths, others, rows, bias, grads, seed):
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "WIDE_TABLE", 4)
+        patch.setattr(limits, "BY_ID_WIDTH", 4)
         patch.setattr(limits, "SPARSE_FROM", 6)
         sizes = [(3 + 9 * i, w) for i, w in enumerate(widths)]  # some with few ids of many rows, some with many
         tables = EmbeddingTables(sizes, pad=False, std=1.0, grads=grads).double()
         x_cat = torch.stack([torch.randint(0, n, (rows,)) for n, _ in sizes], 1)
         values = [torch.randn(rows, w, dtype=torch.float64, requires_grad=True) for w in others]
         linear = torch.nn.Linear(sum(widths) + sum(others), 3, bias=bias).double()
-        assert can_multiply_by_id(tables, x_cat, linear)
         out = linear_by_id(tables, x_cat, values, linear)
         plain = linear(side_by_side([*tables.pieces(x_cat), *values]))
         torch.testing.assert_close(out, plain)
@@ -98,16 +96,38 @@ def test_under_autocast_the_net_computes_the_same():
     assert torch.equal(*found)
 
 
-def test_a_net_of_wide_tables_multiplies_by_id(monkeypatch):
-    net, x = TabularNet([(9, 70), (5, 3)], 1, 1, [4]).eval(), (torch.tensor([[8, 4]] * 5), torch.ones(5, 1))
-    with_hook = copy.deepcopy(net)
-    with_hook.layers[0][0].register_forward_hook(lambda *_: seen.append(1))  # a hook sees the layer's own call
-    seen, calls = [], []
-    by_id = lambda *given: calls.append(1) or linear_by_id(*given)  # noqa: E731
-    monkeypatch.setattr(tabular_net, "linear_by_id", by_id)
-    torch.testing.assert_close(net(*x), with_hook(*x))
-    assert (len(calls), len(seen)) == (1, 1)
-    assert not can_multiply_by_id(EmbeddingTables([(5, 40)]), x[0], net.layers[0][0])  # it is narrow
+@pytest.mark.parametrize(
+    "change", ["none", "hook", "pre-hook of layers", "own class", "few rows", "narrow", "functorch"]
+)
+def test_a_net_of_wide_tables_multiplies_by_id(monkeypatch, change):
+    calls, seen = [], []
+    monkeypatch.setattr(tabular_net, "linear_by_id", lambda *given: calls.append(1) or linear_by_id(*given))
+    net = TabularNet([(9, 40 if change == "narrow" else 70), (5, 3)], 1, 1, [4], check_ids="never").eval()
+    rows = 3 if change == "few rows" else 300
+    x = torch.stack([torch.randint(0, 9, (rows,)), torch.randint(0, 5, (rows,))], 1), torch.ones(rows, 1)
+    first = net.layers[0][0]
+    if change == "hook":
+        first.register_forward_hook(lambda *_: seen.append(1))
+    elif change == "pre-hook of layers":
+        net.layers.register_forward_pre_hook(lambda *_: seen.append(1))
+    elif change == "own class":
+        first.__class__ = type(
+            "Own",
+            (torch.nn.Linear,),
+            {"forward": lambda self, x: seen.append(1) or F.linear(x, self.weight, self.bias)},
+        )
+    plain = net.layers(net.all_inputs(*x))
+    seen.clear()
+    out = torch.func.vmap(net)(x[0].unsqueeze(1), x[1].unsqueeze(1)).squeeze(1) if change == "functorch" else net(*x)
+    torch.testing.assert_close(out, plain)
+    assert len(calls) == (change == "none")
+    assert len(seen) == (change in ("hook", "pre-hook of layers", "own class"))
+
+
+def test_layers_of_another_form_are_called():
+    net = TabularNet([(9, 70)], 1, 1, [4])
+    net.layers = torch.nn.Identity()
+    assert net(torch.zeros(300, 1, dtype=torch.int64), torch.ones(300, 1)).shape == (300, 73)  # padded to 72
 
 
 def test_a_frozen_table_gets_no_gradient():

@@ -206,6 +206,7 @@ def key_text(frame: Any, name: str) -> pa.Array:
         fraction = pc.not_equal(pc.floor_temporal(column, unit="second"), column)
         said = "an id is a moment with a fraction of a second"
         refuse_rows(fraction.to_numpy(zero_copy_only=False), said, column=name, remedy="Give ids as text")
+        column = column.cast(pa.timestamp("s", column.type.tz))  # in finer units %S has their digits
         midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
         return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
     exact = is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_date(column.type)
@@ -273,6 +274,7 @@ class SubmissionForm:
             object.__setattr__(self, "max_items", 25)
         bad = bool(self.values) == bool(self.items) or len(set(self.header)) < len(self.header)
         bad |= len(self.sep) != 1 or self.sep in '"\r\n' or not self.item_sep or self.candidates_sep == ""
+        bad |= bool(self.items) and self.candidates is None and len(self.ids) > 1  # next items are of one id
         if bad or (self.max_items is not None and self.max_items < 1):
             raise DataError(
                 f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r}, "
