@@ -123,3 +123,8 @@ def test_the_house_stays_below_its_ceilings(what, found, ceiling):
 
 def test_comments_say_why_often_enough():
     assert comments_per_100_lines() >= 5
+
+
+def test_no_limit_is_set_twice():
+    names = [t.id for n in TREES[ROOT / "fastrec/_core/limits.py"].body if isinstance(n, ast.Assign) for t in n.targets]
+    assert len(set(names)) == len(names), sorted(names)
