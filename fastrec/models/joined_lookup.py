@@ -37,7 +37,9 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
 
 def can_multiply_by_id(embeds: EmbeddingTables | None, x_cat: Tensor | None, layers: nn.Module) -> bool:
     """Return whether ``linear_by_id`` takes the first of a net's ``layers``: on the CPU, with some wide tables."""
-    if embeds is None or x_cat is None or embeds.placed or not on_host(x_cat) or len(x_cat) < limits.BY_ID_ROWS:
+    if embeds is None or x_cat is None or embeds.placed or not on_host(x_cat):
+        return False
+    if _watched() or len(x_cat) < limits.BY_ID_ROWS:  # an export must not see a question about the number of rows
         return False
     if not (isinstance(layers, nn.Sequential) and len(layers) and isinstance(layers[0], nn.Sequential)):
         return False
@@ -45,7 +47,7 @@ def can_multiply_by_id(embeds: EmbeddingTables | None, x_cat: Tensor | None, lay
     # hooks, pruning and layers of another class see or change the layer's own call
     if type(whole[-1]) is not nn.Linear or any(getattr(m, hooks) for m in whole for hooks in _HOOKS):
         return False
-    return not _watched() and any(s.width >= limits.BY_ID_WIDTH for s in embeds.slices[: embeds.n_columns])
+    return any(s.width >= limits.BY_ID_WIDTH for s in embeds.slices[: embeds.n_columns])
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
