@@ -33,6 +33,7 @@ from fastrec.segments import Groups
 from fastrec.segments.groups import running_sum
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
+from fastrec.table.keys import UNITS_PER_SECOND
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 
@@ -103,7 +104,8 @@ class History(Grouped):
         log = table if self.table is None else context.table(self.table, wanted_by="History")
         log, kind, counted = self._counted(table, log)
         by, order = as_list(self.by), as_list(self.order)
-        last, events = Aligned.of(table, log, by, order).before(counted)
+        both = Aligned.of(table, log, by, order)
+        last, events = both.before(counted)
         found, place = last >= 0, last.clamp_min(0)
         first = events.start[place] if len(events.codes) else place
         at = place if events.order is None else _at(events.order, place)  # the last event's row in the log
@@ -114,7 +116,10 @@ class History(Grouped):
         for stat, i in (("since", 0), ("steps", -1), ("since_first", 0)):
             if stat in stats:
                 event = at if stat != "since_first" else first if events.order is None else _at(events.order, first)
-                result[stat] = time_since(table, log, order[i], torch.where(found, event, -1))
+                gap = torch.full(event.shape, torch.nan, dtype=torch.float64, device=event.device)
+                if len(events.codes):
+                    gap = difference(both.here[i], both.there[i][event]) / UNITS_PER_SECOND[table[order[i]].unit or "s"]
+                result[stat] = torch.where(found, gap, torch.nan)
         if "is_last" in stats:
             result["is_last"] = self._is_last(table, log, counted)
         made = {f"{self.name}_{s}": result[s] for s in stats}
