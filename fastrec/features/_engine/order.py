@@ -132,16 +132,18 @@ class Aligned:
         """Return ``as_of`` of these rows and events; ``counted``: bool ``[e]``, False skips an event."""
         if tie is None and self._merged is not None:
             return self._merged.last(None if counted is None else counted.numpy())
-        here, events = self.here, [self.codes, *self.there]
+        here, events, kept = self.here, [self.codes, *self.there], None
         if tie is not None:
             here, events = [*here, torch.full_like(self.rows, torch.iinfo(torch.int64).min)], [*events, tie]
-        if counted is None:
-            return as_of(self.rows, here, events[0], events[1:])
-        # Sorting only the events that count took 35 instead of 131 ms, with 2 % of 2 M events.
-        kept = counted.nonzero().squeeze(1)
-        events = [e[kept] for e in events]
+        if counted is not None and on_host(counted):  # with 2 % of 2 M events, 35 instead of 131 ms
+            kept = counted.nonzero().squeeze(1)
+            events = [e[kept] for e in events]
+        elif counted is not None:  # a device need not wait for their number
+            events[0] = torch.where(counted, events[0], 0)
         last, groups = as_of(self.rows, here, events[0], events[1:])
-        return last, replace(groups, order=kept if groups.order is None else kept[groups.order])
+        return last, groups if kept is None else replace(
+            groups, order=kept if groups.order is None else kept[groups.order]
+        )
 
 
 def is_request(table: Table, log: Table) -> bool:
