@@ -17,15 +17,15 @@ from fastrec._core import limits
 from fastrec._core.atomic import alone_at, read_json
 from fastrec._core.messages import refuse_absent
 from fastrec._core.progress import Stages
-from fastrec.competition.fitting import decide
+from fastrec.competition.after_training import decide, fit_stack
 from fastrec.competition.forms.lists import form_of_run
 from fastrec.competition.forms.rows import RowKeys, SubmissionForm
 from fastrec.competition.forms.values import names_in, read_text
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition
-from fastrec.competition.resumable import RunFeatures
 from fastrec.competition.run import check_run_folder
-from fastrec.competition.run_files import write_table_run
+from fastrec.competition.run_features import RunFeatures
+from fastrec.competition.run_files import write_fitted, write_table_scores
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, refuse_rows, warn
@@ -89,7 +89,7 @@ def blend_runs(
     if same is not None:
         problem = f"another part, or a way to blend them, has the name {names[same]!r}"
         raise DataError(problem, file=paths[same], remedy="Rename the folder or the file")
-    with alone_at(out):
+    with alone_at(out), run.context:
         with stages.stage("read", len(first.table)):
             found = {n: first.values_of_run(p) for n, p in zip(names, paths, strict=True) if p in folders}
             known = list(found.values())
@@ -99,13 +99,8 @@ def blend_runs(
         for name in names:
             values = found[name][:, 0] if one else found[name]
             run.predictions[name] = Predictions(name, values[:size], values[size:], folds=digest)
-        with stages.stage("stack", size):
-            test = run.train.take(torch.zeros(size, dtype=torch.bool)) if run.test is None else run.test
-            about = {"metric": run.scorer.metric, "counted": run.counted, "seed": seed, "restore": run.scorer.restore}
-            run.outcome = Stack().fit(list(run.predictions.values()), run.train, run.folds, test, **about)
-            run.predictions["stack"] = run.outcome.predictions
-        decide(run)
-        write_table_run(run, explained=lambda *_: None)
+        for step in (fit_stack, decide, write_fitted, write_table_scores):
+            step(run)
     return out
 
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import torch
@@ -21,14 +20,13 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import read_json
 from fastrec.competition.recipe import EventsBefore
-from fastrec.competition.resumable import SIDES, Pair, Parts, write_rows
+from fastrec.competition.resumable import Parts, write_rows
+from fastrec.competition.run_features import SIDES, Pair
+from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, MissingFileError
 from fastrec.features._engine.digests import digest
 from fastrec.table import Table, load_state, save_state
 from fastrec.validate import Folds, ListEvents, Lists, Rows
-
-if TYPE_CHECKING:
-    from fastrec.competition.run_record import TableRun
 
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
 

@@ -30,7 +30,7 @@ from fastrec.competition.next_items import (
 )
 from fastrec.competition.reading import CompetitionData, Reading, files_of, in_one_unit, with_row_numbers
 from fastrec.competition.recipe import Competition, EventsBefore
-from fastrec.competition.resumable import transform_unknown
+from fastrec.competition.run_features import transform_unknown
 from fastrec.competition.run_record import shown_first
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import line_keys, write_submission_of

@@ -134,10 +134,11 @@ def run_competition(
     useless = sorted(run.options - kind.options)
     if useless:
         raise DataError(f"{competition.name}: {useless[0]} is of no use to it", remedy=f"Run it without --{useless[0]}")
-    with alone_at(out), run.context:
-        for step in steps:
-            with nullcontext() if run.budget is None else on_free_threads(run.budget.threads):
-                step(run)
+    with alone_at(out):
+        with run.context:
+            for step in steps:
+                with nullcontext() if run.budget is None else on_free_threads(run.budget.threads):
+                    step(run)
         if run.parts is not None:
             run.parts.clear()
     return out

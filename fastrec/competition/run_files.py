@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -121,40 +121,32 @@ def git_revision(recipe: type[Competition]) -> str | None:
     return done.stdout.strip() or None
 
 
-def write_table_run(run: TableRun, explained: Callable[[TableRun, Path], dict[str, Any] | None]) -> None:
-    """Write everything fitted and predicted, complete without the recipe's code; ``explained`` explains the written
-    part.
-    """
-    run.context.close()  # free the workers' resources before the run directory is written
-    with run_folder(run) as part:
-        with run.stages.stage("write"):
-            more: dict[str, Any] = {"left_out": run.left_out} if run.budget is not None or run.left_out else {}
-            rows = keep_rows(run)
-            more |= {} if rows is None else {"kept_rows": rows}
-            run.prepared.save(part / "features")
-            models = {n: p.models for n, p in run.predictions.items() if n != "stack"}
-            traces = {n: Trace(p.curves, p.importance) for n, p in run.predictions.items()}
-            about = {"target": run.target, "decision": run.decision, "traces": traces}
-            write_models(part, models, run.outcome.model, **about)
-            run.folds.save(part / "folds.parquet")
-            _write_predictions(part, run)
-            if run.target is None:
-                pq.write_table(_list_table(run), part / "lists.parquet")
-            else:
-                pq.write_table(_row_table(run), part / "rows.parquet")
-            if run.recipe.position:
-                write_json(part / "position.json", _position(run))
-            if run.permutation:
-                write_json(part / "permutation.json", run.permutation)
-            _write_samples(part, run)
-            write_config(part, run, {**_config(run), **more})
-            _write_submission(part / "submission.csv", run)
-        if run.target is not None:
-            with run.stages.stage("explain"):
-                contributions = explained(run, part)
-            if contributions is not None:
-                write_json(part / "explanation.json", contributions)
-        write_scores(part, run, _scores(run))
+def write_fitted(run: TableRun) -> None:
+    """Write everything fitted and predicted, complete without the recipe's code, and the submission."""
+    run.context.close()  # free the workers' resources first
+    part = run.part = run.context.enter_context(run_folder(run))
+    with run.stages.stage("write"):
+        more: dict[str, Any] = {"left_out": run.left_out} if run.budget is not None or run.left_out else {}
+        rows = keep_rows(run)
+        more |= {} if rows is None else {"kept_rows": rows}
+        run.prepared.save(part / "features")
+        models = {n: p.models for n, p in run.predictions.items() if n != "stack"}
+        traces = {n: Trace(p.curves, p.importance) for n, p in run.predictions.items()}
+        about = {"target": run.target, "decision": run.decision, "traces": traces}
+        write_models(part, models, run.outcome.model, **about)
+        run.folds.save(part / "folds.parquet")
+        _write_predictions(part, run)
+        if run.target is None:
+            pq.write_table(_list_table(run), part / "lists.parquet")
+        else:
+            pq.write_table(_row_table(run), part / "rows.parquet")
+        if run.recipe.position:
+            write_json(part / "position.json", _position(run))
+        if run.permutation:
+            write_json(part / "permutation.json", run.permutation)
+        _write_samples(part, run)
+        write_config(part, run, {**_config(run), **more})
+        _write_submission(part / "submission.csv", run)
 
 
 def _write_samples(part: Path, run: TableRun) -> None:
@@ -207,7 +199,8 @@ def _write_submission(path: Path, run: TableRun) -> None:
     write_submission_of(path, rows, prediction, **about, item=run.recipe.item if run.target is None else None)
 
 
-def _scores(run: TableRun) -> dict[str, Any]:
+def write_table_scores(run: TableRun) -> None:
+    """Score every model out of fold, and on the test if its truth is known; the report follows."""
     names, truth, ranking = list(run.predictions), known_test(run), run.target is None
     decided = run.decision if run.scorer.wants_classes and run.train.task != "multiclass" else None
     rows: dict[str, int] = {}
@@ -219,7 +212,7 @@ def _scores(run: TableRun) -> dict[str, Any]:
     test = {} if truth is None else {n: run.scorer(truth, run.predictions[n].test, decision=decided) for n in names}
     outcome, better = run.outcome, run.scorer.metric.greater_is_better
     scores = {"metric": run.scorer.name, "greater_is_better": better, "task": run.train.task, "models": test}
-    return scores | {
+    scores |= {
         "oof": {n: _oof_score(run, run.scorer, n) for n in names},
         "also": {scorer.name: {n: _oof_score(run, scorer, n) for n in names} for scorer in also},
         "oracle": run.found.oracle,
@@ -230,6 +223,7 @@ def _scores(run: TableRun) -> dict[str, Any]:
         "transductive": run.prepared.transductive,
         "rows": {**rows, "features": len(run.cats) + len(run.conts)},
     }
+    write_scores(run.part, run, scores)
 
 
 def known_test(run: TableRun) -> Rows | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,9 @@ from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
 from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.reading import CompetitionData
-from fastrec.competition.resumable import Parts, RunFeatures
+from fastrec.competition.resumable import KeptModels, Parts
 from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
+from fastrec.estimators import Estimator
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
 
@@ -77,12 +78,15 @@ class TableRun(Run):
     split: Callable[[Table | None], Any] | None = None
     folds: Folds = field(init=False)
     scorer: Scorer = field(init=False)
-    prepared: RunFeatures = field(init=False)
+    prepared: Any = field(init=False)  # ``RunFeatures``
     cats: list[str] = field(init=False)  # categorical features
     conts: list[str] = field(init=False)  # numerical features
     train: Rows = field(init=False)
     test: Rows | None = field(init=False)
     counted: torch.Tensor = field(init=False)  # the training rows that are scored
+    rules: Sequence[Estimator] = ()  # the recipe's baselines and models, without those left out
+    models: Sequence[Estimator] = ()
+    fitted: KeptModels | None = None  # the cache of trained models
     # estimator → its predictions; ``stack``, of the fitted stack ``outcome``, is the last
     predictions: dict[str, Predictions] = field(default_factory=dict)
     outcome: Any = field(init=False)
@@ -94,6 +98,7 @@ class TableRun(Run):
     left_out: dict[str, str] = field(default_factory=dict)  # model → why it is not in the run
     # of a blend: model → the run or the file that its predictions are from
     blended: dict[str, str] = field(default_factory=dict)
+    part: Path = field(init=False)  # the folder that becomes the run directory when it is complete
     _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
 
     def rows_of(self, table: Table, *, labelled: bool, scored: bool = False) -> Rows:

@@ -1,31 +1,28 @@
-"""The steps of a run over rows and lists in memory, and the checks before the training."""
+"""The steps of a run over rows and lists in memory, and the first of them: checks, reading."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import torch
 from fastai.torch_core import set_seed
 
-from fastrec._core import limits
 from fastrec._core.atomic import is_plain_name
 from fastrec._core.messages import nearest, refuse_absent
-from fastrec.competition.explain import background_rows
-from fastrec.competition.fitting import decide, fit_models, make_features, permute
+from fastrec.competition.after_training import decide, fit_stack, permute
+from fastrec.competition.explain_run import explain
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import relevance
-from fastrec.competition.predict import SavedRun, refuse_copies
+from fastrec.competition.predict import refuse_copies
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import write_table_run
+from fastrec.competition.run_features import cut_folds, make_features
+from fastrec.competition.run_files import write_fitted, write_table_scores
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.submit import form_of, line_keys
+from fastrec.competition.train_models import choose_inputs, fit_models, refit
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.scale.dask import tables_on
@@ -84,54 +81,6 @@ def start_workers(run: TableRun) -> None:
     """Start the processes that train nets together, and the cluster's workers; they end with the run."""
     run.context.enter_context(training_on_ranks(run.ranks))
     run.split = run.context.enter_context(tables_on(run.scheduler, run.out))
-
-
-def explain_some(run: TableRun, part: Path) -> dict[str, Any] | None:
-    """Explain some training rows of low to high predictions by the first fold's models; None: not possible.
-
-    All folds' models would take as many times as long.
-    """
-    budget, seconds, made = run.budget, limits.EXPLAINED_SECONDS, []
-    if budget is not None:  # half of the remaining time, as for a permutation
-        seconds = min(seconds, (budget.began + 60 * budget.minutes - budget.clock()) / 2)
-    if seconds <= 0:
-        return None
-    ends = time.monotonic() + seconds
-    chosen = background_rows(run.predictions["stack"].oof, limits.EXPLAINED_ROWS)
-    rows, count = run.found.train.take(chosen), len(chosen)
-    # The lowest, the middle and the highest first, in case time runs out.
-    order = sorted(range(count), key=lambda i: (i not in (0, count // 2, count - 1), 7 * i % count))
-    try:
-        saved = SavedRun(part)
-        of = run.target.names[0] if len(run.target.names) > 1 else None
-        few, took = rows.slice(order[0], order[0] + 1), []
-        for size in (1, 8):  # the time grows with the background rows
-            began = time.monotonic()
-            saved.explain(few, of=of, tables=run.found.tables, fold=0, background=size)
-            took.append(time.monotonic() - began)
-        if 3 * (took[0] + max(took[1] - took[0], 0) / 7 * len(saved.background())) > ends - time.monotonic():
-            return None
-        for i in order:
-            if len(made) > 2 and time.monotonic() > ends:
-                break
-            made.append(saved.explain(rows.slice(i, i + 1), of=of, tables=run.found.tables, fold=0))
-    except Exception as error:  # custom code, features of other rows: an error here must not cost the run
-        run.stages.say(f"not explained: {error}")
-        return None
-    found, names = pd.concat(made), list(made[0].columns[: len(saved.inputs)])
-    about = {n: found[e].tolist() for n, e in zip(("base", "prediction", "class"), found.columns[len(names) :])}
-
-    def text(value: Any) -> str:
-        shown = f"{value:.4g}" if isinstance(value, float) else str(value).removesuffix(" 00:00:00")
-        return "missing" if value is None else shown
-
-    values = rows.take(torch.tensor(order[: len(made)])).select(names).to_arrow().to_pylist()
-    about |= {"columns": names, "values": [list(map(text, row.values())) for row in values]}
-    return about | {"background": len(saved.background()), "contributions": found[names].to_numpy().tolist()}
-
-
-TABLE = [check, read, start_workers, make_features, fit_models, permute, decide]
-TABLE.append(partial(write_table_run, explained=explain_some))
 
 
 def _truth_apart(recipe: Competition, found: CompetitionData, target: Target, data: Path) -> CompetitionData:
@@ -228,3 +177,7 @@ def check_models(recipe: Competition, bs: int | None) -> None:
         if not (isinstance(name, str) and is_plain_name(name)):
             remedy = "Use letters, digits and _"
             raise DataError(f"{recipe.name}: the model's name {name!r} cannot be that of a folder", remedy=remedy)
+
+
+TABLE = [check, read, start_workers, cut_folds, make_features, choose_inputs, fit_models, refit, fit_stack, permute]
+TABLE += [decide, write_fitted, explain, write_table_scores]

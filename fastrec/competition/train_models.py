@@ -1,11 +1,14 @@
-"""The models of a run, cross-fitted: all fold by fold, or one after the other in a limit of time."""
+"""The steps that train a run's models: their inputs, cross-fitting (fold by fold, or in a limit of time), refit."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
+from typing import Any
 
 import torch
 from rich.table import Table as RichTable
@@ -13,12 +16,213 @@ from rich.table import Table as RichTable
 from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec._core.threads import on_free_threads
+from fastrec._version import __version__
+from fastrec.competition.recipe import choose_columns, not_learned_from
 from fastrec.competition.resumable import KeptModels
 from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
+from fastrec.estimators._on_ranks import wanted_ranks
+from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.metrics import Metric
-from fastrec.validate import CrossFit, Predictions
+from fastrec.stacking.stack import refuse_same_names
+from fastrec.validate import CrossFit, Predictions, Rows, Trained
+
+
+def choose_inputs(run: TableRun) -> None:
+    """Choose the columns that models see, and give the rows to estimators."""
+    recipe, found, prepared = run.recipe, run.found, run.prepared
+    run.cats, run.conts = choose_columns(recipe, found, run.target, prepared.outputs)
+    inputs = [] if prepared.features is None else prepared.features.fit_inputs
+    unused = not_learned_from(recipe, found, run.target, [*run.cats, *run.conts, *inputs])
+    if unused:
+        more = f" and {len(unused) - 12} more" if len(unused) > 12 else ""
+        run.stages.say(f"not learned from: {', '.join(unused[:12])}{more}")
+    run.train = run.rows_of(prepared.train, labelled=True)
+    run.scorer.check(run.train.label)
+    run.test = None if prepared.test is None else run.rows_of(prepared.test, labelled=False)
+    counted = torch.ones(len(run.train), dtype=torch.bool)
+    if recipe.counted:
+        counted = run.train.table[recipe.counted].integer().cpu() > 0
+    run.counted = counted & run.folds.scored
+    rules, models = list(recipe.baselines()), list(recipe.models(bs=run.bs))
+    run.scorer.suit([*rules, *models])
+    for model in (*rules, *models):
+        model.check_task(run.train)
+        if model.reads_events and recipe.events is None:
+            problem = f"{recipe.name}: the model {model.name} reads the events before a list, and the recipe names none"
+            raise DataError(problem, remedy="Write events = EventsBefore('log', session=…, order=[…], item=…)")
+    # Checked before hours of training, not after.
+    refuse_same_names(recipe.stack().blends([m.name for m in models], run.train, run.scorer.for_choosing()))
+    run.rules, run.models = rules, models
+
+
+def fit_models(run: TableRun) -> None:
+    """Cross-fit rules and models: all fold by fold, or one after the other in a limit of time."""
+    both = [*run.rules, *run.models]
+    keys = _model_keys(run, both) if run.parts is not None and run.prepared.digest else None
+    run.fitted = None if keys is None else KeptModels(run.parts, keys)
+    if run.budget is not None:
+        run.left_out = run.budget.left_out
+        run.predictions = _cross_fit_in_time(run)
+    else:
+        cross = _cross_fit(run, both)
+        total = sum(m.learns for m in both) * sum(len(outside) for outside, _ in run.folds)
+        with run.stages.stage("models", total) as advance:
+            cross.advance, cross.watch, cross.left_out = advance, LiveScores(run, run.stages), run.left_out
+            for k in range(len(run.folds)):
+                before = set(run.left_out)
+                _train_fold(run, cross, k, _rows_of_fold(run, cross.models, k))
+                for name in run.left_out.keys() - before:
+                    run.stages.say(f"left out: {run.left_out[name]}")
+        run.predictions = cross.finish()
+    # Without those that were left out.
+    run.rules, run.models = ([m for m in part if m.name in run.predictions] for part in (run.rules, run.models))
+
+
+def _cross_fit_in_time(run: TableRun) -> dict[str, Predictions]:
+    """Cross-fit model by model, the best first, each in its share of the budget; drop one that exceeds it."""
+    rules, models, done = run.rules, run.models, {}
+    budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
+    total = len(models) * sum(len(outside) for outside, _ in run.folds)
+    rows = len(run.train) + (0 if run.test is None else len(run.test))
+    watch = LiveScores(run, run.stages)
+    with run.stages.stage("models", total) as advance:
+        if rules:
+            cross = _cross_fit(run, rules)
+            cross.watch = watch.note_first
+            for k in range(folds):
+                _train_fold(run, cross, k, _rows_of_fold(run, rules, k))
+            done |= cross.finish()
+        for i, model in enumerate(models):
+            needed = not any(m.name in done for m in models)
+            budget.keep_for_end(rows, run.train.n_scores, len(models), watch.seconds())
+            cross = _cross_fit(run, [model])
+            cross.advance, cross.watch = advance, watch
+            ends = budget.clock() + budget.share(models[i:])  # includes the refit, which follows all models
+            beside = last = 0.0
+            try:
+                budget.check_memory(model, run.train)
+                with on_free_threads(budget.threads):
+                    for k in range(folds):
+                        about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
+                        # before rows are computed in vain
+                        limit = budget.begin(model, ends=ends, beside=beside, before=last, **about)
+                        fold_rows = _rows_of_fold(run, [model], k)
+                        if k == 0:  # only later folds know the time that rows take
+                            limit = budget.begin(model, ends=ends, **about)
+                        cross.time_limit, last = limit, limit or 0.0
+                        _train_fold(run, cross, k, fold_rows)
+                        del fold_rows  # before the next fold's are computed
+                        took = budget.clock() - began
+                        beside = max(took - (took if limit is None else limit), 0.0)
+                        budget.check(model, took=took, **about)
+                        if k == 0 and not needed:
+                            watch.check(model, rules, done)
+            except (OutOfTimeError, DataError) as error:
+                if needed and i + 1 == len(models):
+                    raise
+                budget.left_out[model.name] = error.problem
+                run.stages.say(f"left out: {error.problem}")
+                continue
+            done |= cross.finish()
+            if run.refits:
+                budget.keep_for_refit(model, took * len(run.train) / max(len(run.folds[-1][0]), 1))
+    return done
+
+
+def _cross_fit(run: TableRun, models: Sequence[Estimator]) -> CrossFit:
+    options = {"seed": run.seed, "device": run.device, "store": run.fitted}
+    options |= {"scored": run.folds.scored, "repeated": run.folds.is_repeated}
+    cross = CrossFit(models, len(run.train), 0 if run.test is None else len(run.test), **options)
+    cross.cold_folds = run.recipe.cold_folds
+    return cross
+
+
+def _rows_of_fold(run: TableRun, models: Sequence[Estimator], k: int) -> dict[str, Rows | None] | None:
+    """Return a fold's rows with its features; None: all its models are cached."""
+    if run.fitted is not None and all(run.fitted.has(m.name, k) for m in models):
+        run.prepared.still_used(k)
+        return None
+    learned, scored = run.prepared.fold(k)
+    rows = {"train": run.rows_of(learned, labelled=True), "valid": run.rows_of(scored, labelled=True, scored=True)}
+    if run.test is not None and any(m.wants_unlabeled for m in models):
+        rows["unlabeled"] = run.rows_of(run.prepared.unlabeled(k), labelled=False)
+    return rows
+
+
+def _train_fold(run: TableRun, cross: CrossFit, k: int, rows: dict[str, Rows] | None) -> None:
+    outside, inside = run.folds[k]
+    cross.fold(valid_rows=inside, test=run.test, train_rows=outside, **(rows or {"train": None, "valid": None}))
+
+
+def refit(run: TableRun) -> None:
+    """Train rules and models on all rows, if the recipe refits: they predict the test, and the folds score them."""
+    if not run.refits:
+        return
+    run.refitted, models, store = True, [*run.rules, *run.models], run.fitted
+    with run.stages.stage("refit", len(run.train) * sum(m.learns for m in models)) as advance:
+        for i, model in enumerate(models):
+            trained = None if store is None else store.find(model.name, len(run.folds))
+            if trained is None:
+                fresh = model.fresh()
+                more = {"unlabeled": run.test} if model.wants_unlabeled and run.test is not None else {}
+                try:
+                    if run.budget is not None and model.learns:
+                        fresh.time_limit = run.budget.refit(models[i:])
+                    fitted = fresh.fit(run.train, None, seed=run.seed, device=run.device, **more)
+                except (OutOfTimeError, DataError) as error:
+                    run.stages.say(f"not refitted: {error.problem}")
+                    continue
+                test = run.predictions[model.name].test if run.test is None else fitted.predict(run.test)
+                trained = Trained(fitted, torch.zeros(0, dtype=torch.float64), test)
+                if store is not None:
+                    store.keep(model.name, len(run.folds), trained)
+            run.predictions[model.name] = replace(
+                run.predictions[model.name], test=trained.test, models=[trained.model]
+            )
+            if model.learns:
+                advance(len(run.train))
+
+
+def _model_keys(run: TableRun, models: Sequence[Estimator]) -> dict[str, str] | None:
+    """Map each model to a digest of its folds' inputs; None: the rows have no digest."""
+    recipe = run.recipe
+    columns = (getattr(recipe, n) for n in ("position", "label", "weight", "time", "fold_key", "list_column"))
+    names = [n for n in (str(recipe.position_as) if recipe.position else None, *columns) if n]
+    minutes, threads = None, torch.get_num_threads()
+    if run.budget is not None:
+        minutes, threads = run.budget.minutes, run.budget.threads
+    about = (__version__, run.prepared.digest, run.cats, run.conts, names, run.seed, run.device.type, str(run.target))
+    about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))
+    try:
+        rows = columns_digest(run.found.train, run.found.train.names)
+    except (NoDigestError, DataError):
+        return None
+    keys = {}
+    for model in models:
+        with suppress(NoDigestError, DataError):  # without a digest it is trained in every run
+            own = (class_digest(type(model)), str(_settings(model)), *([recipe.events] if model.reads_events else []))
+            # Sums on several threads differ in their last bits.
+            keys[model.name] = digest(rows, threads, *map(str, about), *own)[:20]
+    return keys
+
+
+def _settings(model: Estimator) -> dict[str, Any]:
+    about = {n: v for n, v in vars(model).items() if not n.startswith("_") and n != "trace"}
+    inner = {n: (class_digest(type(v)), _settings(v)) for n, v in about.items() if isinstance(v, Estimator)}
+    return {"settings": model.settings(), **{n: _text(v) for n, v in sorted(about.items()) if n not in inner}, **inner}
+
+
+def _text(value: Any) -> str:
+    """Return a value's digest, else its ``repr``, unless that has an address, which changes from run to run."""
+    try:
+        return digest(value)
+    except NoDigestError:
+        text = repr(value)
+        if " at 0x" in text:
+            raise
+        return text
 
 
 def score_of(run: TableRun, metric: Metric, rows: torch.Tensor, prediction: torch.Tensor) -> float:
@@ -124,98 +328,3 @@ class LiveScores:
                 f"{model.name}: in the first fold its {self.metric.name} is {score:.5g}, that of {best} {most:.5g}, of "
                 f"a constant {least:.5g}"
             )
-
-
-def cross_fit_all(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> dict[str, Predictions]:
-    """Cross-fit all rules and models, fold by fold; ``store`` caches trained models."""
-    total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in run.folds)
-    cross = _cross_fit(run, models, store)
-    with run.stages.stage("models", total) as advance:
-        cross.advance, cross.watch, cross.left_out = advance, LiveScores(run, run.stages), run.left_out
-        for k in range(len(run.folds)):
-            before = set(run.left_out)
-            _Fold(run, cross.models, k, store).fit(cross)
-            for name in run.left_out.keys() - before:
-                run.stages.say(f"left out: {run.left_out[name]}")
-    return cross.finish()
-
-
-def cross_fit_in_time(
-    run: TableRun, rules: Sequence[Estimator], models: Sequence[Estimator], store: KeptModels | None
-) -> dict[str, Predictions]:
-    """Cross-fit model by model, the best first, each in its share of the budget; drop one that exceeds it."""
-    done: dict[str, Predictions] = {}
-    budget, folds, fits = run.budget, len(run.folds), len(run.folds) + run.refits
-    total = len(models) * sum(len(outside) for outside, _ in run.folds)
-    rows = len(run.train) + (0 if run.test is None else len(run.test))
-    watch = LiveScores(run, run.stages)
-    with run.stages.stage("models", total) as advance:
-        if rules:
-            cross = _cross_fit(run, rules, store)
-            cross.watch = watch.note_first
-            for k in range(folds):
-                _Fold(run, rules, k, store).fit(cross)
-            done |= cross.finish()
-        for i, model in enumerate(models):
-            needed = not any(m.name in done for m in models)
-            budget.keep_for_end(rows, run.train.n_scores, len(models), watch.seconds())
-            cross = _cross_fit(run, [model], store)
-            cross.advance, cross.watch = advance, watch
-            ends = budget.clock() + budget.share(models[i:])  # includes the refit, which follows all models
-            beside = last = 0.0
-            try:
-                budget.check_memory(model, run.train)
-                with on_free_threads(budget.threads):
-                    for k in range(folds):
-                        about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
-                        # before rows are computed in vain
-                        limit = budget.begin(model, ends=ends, beside=beside, before=last, **about)
-                        fold = _Fold(run, [model], k, store)
-                        if k == 0:  # only later folds know the time that rows take
-                            limit = budget.begin(model, ends=ends, **about)
-                        cross.time_limit, last = limit, limit or 0.0
-                        fold.fit(cross)
-                        del fold  # frees its rows before the next fold's are computed
-                        took = budget.clock() - began
-                        beside = max(took - (took if limit is None else limit), 0.0)
-                        budget.check(model, took=took, **about)
-                        if k == 0 and not needed:
-                            watch.check(model, rules, done)
-            except (OutOfTimeError, DataError) as error:
-                if needed and i + 1 == len(models):
-                    raise
-                budget.left_out[model.name] = error.problem
-                run.stages.say(f"left out: {error.problem}")
-                continue
-            done |= cross.finish()
-            if run.refits:
-                budget.keep_for_refit(model, took * len(run.train) / max(len(run.folds[-1][0]), 1))
-    return done
-
-
-def _cross_fit(run: TableRun, models: Sequence[Estimator], store: KeptModels | None) -> CrossFit:
-    options = {"seed": run.seed, "device": run.device, "store": store}
-    options |= {"scored": run.folds.scored, "repeated": run.folds.is_repeated}
-    cross = CrossFit(models, len(run.train), 0 if run.test is None else len(run.test), **options)
-    cross.cold_folds = run.recipe.cold_folds
-    return cross
-
-
-class _Fold:
-    def __init__(self, run: TableRun, models: Sequence[Estimator], k: int, store: KeptModels | None) -> None:
-        self.run, self.k = run, k
-        # If all of the fold's models are cached, its rows are not needed.
-        self.cached = store is not None and all(store.has(m.name, k) for m in models)
-        if not self.cached:
-            learned, scored = run.prepared.fold(k)
-            self.pair = [run.rows_of(learned, labelled=True), run.rows_of(scored, labelled=True, scored=True)]
-            wanted = run.test is not None and any(m.wants_unlabeled for m in models)
-            self.unlabeled = run.rows_of(run.prepared.unlabeled(k), labelled=False) if wanted else None
-
-    def fit(self, cross: CrossFit) -> None:
-        outside, inside = self.run.folds[self.k]
-        if self.cached:
-            cross.fold(None, None, inside, self.run.test, train_rows=outside)
-            self.run.prepared.still_used(self.k)
-        else:
-            cross.fold(*self.pair, inside, self.run.test, train_rows=outside, unlabeled=self.unlabeled)

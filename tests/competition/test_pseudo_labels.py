@@ -10,10 +10,11 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, run_competition
-from fastrec.competition.fitting import fit_models, make_features
-from fastrec.competition.resumable import Parts, RunFeatures
+from fastrec.competition.resumable import Parts
+from fastrec.competition.run_features import RunFeatures, cut_folds, make_features
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.table_run import read
+from fastrec.competition.train_models import choose_inputs, fit_models, refit
 from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.stacking import Stack
@@ -65,7 +66,7 @@ def fitted(data: Path, parts: Path | None = None, **attributes) -> TableRun:
     kept = None if parts is None else Parts(parts)
     options = {"device": torch.device("cpu"), "seed": 4, "stages": Stages(), "parts": kept}
     run = TableRun(recipe=Shop(**attributes), data=data, out=data.parent / "run", **options)
-    for step in (read, make_features, fit_models):
+    for step in (read, cut_folds, make_features, choose_inputs, fit_models, refit):
         step(run)
     return run
 

@@ -1,0 +1,85 @@
+"""The steps after the training: stack, permutation importance, decision."""
+
+from __future__ import annotations
+
+import torch
+
+from fastrec.competition.run_record import TableRun
+from fastrec.competition.scoring import Decision, Scorer
+from fastrec.estimators import ConstantModel, Estimator
+from fastrec.validate import Rows
+
+
+def fit_stack(run: TableRun) -> None:
+    """Blend the models' predictions; the folds that choose a blend do not score it."""
+    train = run.train
+    with run.stages.stage("stack", len(train)) as advance:
+        constants = [r.name for r in run.rules if isinstance(r, ConstantModel) and run.target is not None]
+        test = run.test if run.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
+        options = {"metric": run.scorer.metric, "counted": run.counted, "seed": run.seed, "restore": run.scorer.restore}
+        options["constant"] = run.predictions[constants[0]] if constants else None
+        options |= {} if run.budget is None else {"late": lambda: run.budget.late}
+        base = [run.predictions[n] for n in run.predictions if n not in {r.name for r in run.rules}]
+        run.outcome = run.recipe.stack().fit(base, train, run.folds, test, **options)
+        run.predictions["stack"] = run.outcome.predictions
+        advance(len(train))
+
+
+def permute(run: TableRun) -> None:
+    """Measure the permutation importance of the best base model's features on the rows that its fold scores."""
+    if run.refitted:  # a model of all rows has no unseen rows to be scored on
+        return
+    with run.stages.stage("permutation") as advance:
+        rows = run.rows_of(run.prepared.fold(0)[1], labelled=True, scored=True)
+        model = run.predictions[run.outcome.best_base].models[0]
+        limit = {} if run.budget is None else {"most_rows": run.budget.rows_in_time(rows, model)}
+        if limit.get("most_rows") != 0:
+            run.permutation = permutation_importance(model, rows, run.scorer, seed=run.seed, **limit)
+        advance(len(rows))
+
+
+def decide(run: TableRun) -> None:
+    """Fit the conversion of out-of-fold predictions to classes, or of a ranking's scores to probabilities."""
+    oof, how = run.predictions["stack"].oof, run.recipe.calibrate
+    if run.target is not None or how is None:
+        run.decision = Decision.learn(run.scorer, run.train.label, oof)
+        return
+    counted = run.counted & ~oof.isnan()
+    run.decision = Decision.calibrated(how, run.train.label[counted], oof[counted])
+    # Each fold by the others, for the report.
+    run.chances = torch.full_like(oof, torch.nan)
+    for _, rows in run.folds:
+        inside = torch.zeros_like(counted)
+        inside[rows] = True
+        others = counted & ~inside
+        run.chances[inside] = Decision.calibrated(how, run.train.label[others], oof[others]).chances(oof[inside])
+
+
+def permutation_importance(
+    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40
+) -> dict[str, float]:
+    """Measure the drop of a score if one feature's values are shuffled among rows (Breiman 2001, section 10).
+
+    The labelled ``rows`` are unseen by the model; about ``most_rows`` are used (whole lists), and ``most`` features,
+    those of the highest gain if the model reports gains.
+    """
+    rows = _some(rows, most_rows)
+    gains = model.trace.importance
+    names = sorted(rows.names, key=lambda n: -gains.get(n, 0.0))[:most]
+    sign = 1.0 if scorer.metric.greater_is_better else -1.0
+    one = torch.zeros(len(rows), dtype=torch.int64)  # thresholds of classes are fitted on other parts of these rows
+    whole = scorer(rows, model.predict(rows), folds=one)
+    draw, made = torch.Generator().manual_seed(seed), {}
+    for name in names:
+        order = torch.randperm(len(rows), generator=draw).to(rows.table.device)
+        shuffled = rows.table.with_columns({name: rows.table[name].take(order)})
+        made[name] = sign * (whole - scorer(rows, model.predict(rows.with_table(shuffled)), folds=one))
+    return made
+
+
+def _some(rows: Rows, most: int) -> Rows:
+    if len(rows) <= most:
+        return rows
+    if rows.task != "ranking":
+        return rows.take(torch.linspace(0, len(rows) - 1, most).long())
+    return rows.take((rows.groups <= rows.groups[most - 1]).nonzero().squeeze(1))

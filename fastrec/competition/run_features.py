@@ -1,0 +1,269 @@
+"""The features of a run: of all rows, and of each fold, cached so that an interrupted run resumes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastrec._version import __version__
+from fastrec.competition.reading import CompetitionData
+from fastrec.competition.recipe import Competition
+from fastrec.competition.resumable import Parts, write_rows
+from fastrec.competition.run_record import TableRun
+from fastrec.competition.scoring import Scorer
+from fastrec.errors import warn
+from fastrec.features import FeatureSet
+from fastrec.features._engine.chain import step_by_step
+from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
+from fastrec.table import Table, load_state, save_state
+from fastrec.validate import Folds
+
+Pair = tuple[Table, Table]
+SIDES = ("train", "valid")  # of a fold: the rows it trains on, and those it scores
+
+
+def cut_folds(run: TableRun) -> None:
+    """Drop training rows without a target, and cut the others into the recipe's folds."""
+    recipe, target = run.recipe, run.target
+    known = None if target is None else target.known(run.found.train)
+    if known is not None and not bool(known.all()):
+        absent = ~known
+        warn(
+            f"{recipe.name}: {int(absent.sum())} training rows have no target (the first is row "
+            f"{int(absent.nonzero()[0])}); they are left out"
+        )
+        kept = known.nonzero().squeeze(1).to(run.found.train.device)
+        run.found = replace(run.found, train=run.found.train.take(kept))
+    run.scorer = Scorer.of(recipe.metric, target)
+    run.folds = recipe.folds(run.found, target)
+
+
+def make_features(run: TableRun) -> None:
+    """Compute the features of all rows; those of a fold are computed when its models are trained."""
+    targets = [run.recipe.label] if run.target is None else run.target.names
+    rows = len(run.found.train) + (0 if run.found.test is None else len(run.found.test))
+    with run.stages.stage("features", rows) as advance:
+        run.prepared = RunFeatures(run.recipe, run.found, run.folds, targets, run.parts, run.split)
+        with step_by_step(advance, rows, run.prepared.passes):
+            run.prepared.fit()
+
+
+class RunFeatures:
+    """Rows with their features, fitted once and cached in a run's ``parts`` (None: not cached).
+
+    ``found`` has the rows with known ``targets``, which are hidden from the features of scored rows. With ``split``,
+    which partitions a table, a cluster's workers compute the features.
+    """
+
+    def __init__(
+        self,
+        recipe: Competition,
+        found: CompetitionData,
+        folds: Folds,
+        targets: Sequence[str],
+        parts: Parts | None,
+        split: Callable[[Table | None], Any] | None = None,
+    ) -> None:
+        self._split = split if split is not None else _as_it_is
+        self.recipe, self.found, self.folds, self.targets = recipe, found, folds, list(targets)
+        self.features = self._unfitted()
+        self.outputs: list[str] = []
+        self.from_targets: list[str] = []  # features that depend on a target: they differ between folds
+        self.transductive: list[str] = []
+        self.digest = None if parts is None else _digest_of(found, folds, self.features)
+        self.parts = parts if self.digest is not None else None
+        self._pairs: Iterator[Pair] | None = None  # the next folds' features, in order
+        self._next = 0
+        self.train, self.test = found.train, found.test  # with features of all training rows, once they are fitted
+
+    def _unfitted(self) -> FeatureSet | None:
+        features = self.recipe.features()
+        if features is not None:
+            features.assume_target(self.targets)
+        return features
+
+    @property
+    def passes(self) -> int:
+        """How many times a generator computes its columns in ``fit``: once for each non-empty table."""
+        return 0 if self.features is None else len(self.features.steps) * (1 + (self.found.test is not None))
+
+    def fit(self) -> None:
+        """Set ``train``, whose features are independent of their row's target, and ``test``."""
+        if self.features is None:
+            return
+        if self.parts is None:
+            self.train, self.test = self._fit()
+        else:
+            about = (self.digest[:20], self._read_whole, self._fit, self._write_whole)
+            self.train, self.test = self.parts.stored("features", *about)
+
+    def _fit(self) -> Pair | tuple[Table, None]:
+        found = self.found
+        tables, unlabeled, rows = self._tables, self._split(found.test), self._split(found.train)
+        if self._nested:
+            codes = self.folds.codes.to(found.train.device)
+            made = self.features.fit_transform_folds(rows, codes, tables=tables, unlabeled=unlabeled)
+            train, self._pairs = made
+        else:
+            train = self.features.fit_transform(rows, tables=tables, unlabeled=unlabeled)
+        test = None if found.test is None else self._transform(self.features, found.test, found.train)
+        self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
+        self.from_targets = self.features.from_targets
+        return train, test
+
+    def fold(self, k: int) -> Pair:
+        """Return fold ``k``'s training and scored rows, with features independent of the scored rows' targets."""
+        outside, inside = self.folds[k]
+        train = self.found.train
+        if self.features is None:
+            return train.take(outside.to(train.device)), train.take(inside.to(train.device))
+        if self.parts is None:
+            return self._make_fold(k)
+
+        def read(place: Path) -> Pair:
+            made = [_columns(Table.read(place / f"{side}.parquet"), train) for side in SIDES]
+            rows = (train.take(r.to(train.device)) for r in (outside, inside))
+            return tuple(r.with_columns(m) for r, m in zip(rows, made, strict=True))  # type: ignore[return-value]
+
+        def write(part: Path, pair: Pair) -> None:
+            for side, rows in zip(SIDES, pair, strict=True):
+                write_rows(part, rows.select(self.outputs), side)
+
+        return self.parts.stored("fold", self._key(k), read, lambda: self._make_fold(k), write)
+
+    def unlabeled(self, k: int) -> Table:
+        """Return the test rows with features independent of the targets that fold ``k`` scores."""
+        found, test = self.found, self.test
+        # In nested folds, features without a target are computed from the inputs of all rows. (An encoding of such a
+        # column is fitted on the fold's training rows: the difference contains no target.)
+        names = self.from_targets if self._nested else self.outputs
+        if not names:
+            return test
+
+        def make() -> Table:
+            features = self._unfitted()
+            before = found.train.take(self.folds[k][0].to(found.train.device))
+            features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
+            return self._transform(features, found.test, before).select(names)
+
+        if self.parts is None:
+            return test.with_columns(_columns(make(), test))
+        made = self.parts.stored("unlabeled", self._key(k), lambda p: Table.read(p / "rows.parquet"), make, write_rows)
+        return test.with_columns(_columns(made, test))
+
+    def still_used(self, k: int) -> None:
+        """Protect the cached rows of fold ``k``, which this run does not need, from ``clear``."""
+        if self.parts is not None:
+            for kind in ("fold", "unlabeled"):
+                self.parts.folder_of(kind, self._key(k))
+
+    @property
+    def part_names(self) -> dict[str, Any] | None:
+        """Name the parts with the features: of all rows, and of every fold."""
+        if self.features is None:
+            return None
+        folds = [f"fold-{self._key(k)}" for k in range(len(self.folds))]
+        return {"whole": f"features-{self.digest[:20]}", "folds": folds}
+
+    def _key(self, k: int) -> str:
+        return digest(self.digest, k)[:20]
+
+    @property
+    def _nested(self) -> bool:
+        """Whether every fold trains on all rows that it does not score: then one pass over the rows serves all."""
+        return self.folds.is_partition and bool(self.folds.scored.all()) and not self.recipe.time
+
+    def _make_fold(self, k: int) -> Pair:
+        found = self.found
+        if not self._nested:
+            outside, inside = (r.to(found.train.device) for r in self.folds[k])
+            features = self._unfitted()
+            train = found.train.take(outside)
+            rows, test = self._split(train), self._split(found.test)
+            made = features.fit_transform(rows, tables=self._tables, unlabeled=test)
+            return made, self._transform(features, found.train.take(inside), train)
+        if self._pairs is not None and self._next == k:  # folds come in order, unless some are cached
+            self._next += 1
+            return next(self._pairs)
+        codes = self.folds.codes.to(found.train.device)
+        rows, test = self._split(found.train), self._split(found.test)
+        return next(self.features.cross_fit(rows, codes, tables=self._tables, unlabeled=test, only=[k]))
+
+    def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
+        """Compute features of rows with unknown targets; ``before``: rows that a history looks back to."""
+        if not self.recipe.history:
+            return features.transform(self._split(rows), tables=self._tables)
+        given = {"tables": self._tables, "history": self._split(before)}
+        return transform_unknown(features, rows, self.targets, split=self._split, **given)
+
+    @property
+    def _tables(self) -> dict[str, Any]:
+        return {n: self._split(t) for n, t in self.found.tables.items()}
+
+    def _read_whole(self, place: Path) -> Pair | tuple[Table, None]:
+        about, found = load_state(place / "about"), self.found
+        train = Table.read(place / "train.parquet")
+        test = None if found.test is None else Table.read(place / "test.parquet")
+        self.outputs, self.transductive = about["outputs"], about["transductive"]
+        self.from_targets = about["from_targets"]
+        full = found.train.with_columns(_columns(train, found.train))
+        return full, None if test is None else found.test.with_columns(_columns(test, found.test))
+
+    def _write_whole(self, part: Path, pair: Pair | tuple[Table, None]) -> None:
+        self.features.save(part / "state")
+        for name, table in zip(("train", "test"), pair, strict=True):
+            if table is not None:
+                write_rows(part, table.select(self.outputs), name)
+        save_state(part / "about", {n: getattr(self, n) for n in ("outputs", "transductive", "from_targets")})
+
+    def save(self, folder: Path) -> None:
+        """Write the fitted features."""
+        if self.features is None:
+            return
+        if self.parts is None:
+            self.features.save(folder)
+        else:
+            shutil.copytree(self.parts.folder_of("features", self.digest[:20]) / "state", folder)
+
+
+def _as_it_is(table: Table | None) -> Any:
+    return table
+
+
+def transform_unknown(
+    features: FeatureSet,
+    rows: Table,
+    targets: Sequence[str],
+    *,
+    tables: Mapping[str, Any],
+    history: Any,
+    split: Callable[[Table | None], Any] = _as_it_is,
+) -> Table:
+    """Compute features of rows with unknown targets, looking back to ``history``, whose targets are known.
+
+    Targets that the rows have are hidden from the features. ``split`` partitions a table.
+    """
+    unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
+    made = features.transform(split(rows.with_columns(unknown)), tables=tables, history=history)
+    there = {n: rows[n] for n in targets if n in rows}
+    return made.drop([n for n in targets if n not in rows]).with_columns(there)
+
+
+def _columns(made: Table, beside: Table) -> dict[str, object]:
+    return {n: made[n].to(beside.device) for n in made.names}
+
+
+def _digest_of(found: CompetitionData, folds: Folds, features: FeatureSet | None) -> str | None:
+    """Digest everything that features depend on; None: something has no digest, so nothing is cached."""
+    tables = {"train": found.train, "test": found.test, **found.tables}
+    try:
+        parts = [v for n, t in tables.items() if t is not None for v in (n, columns_digest(t, t.names))]
+        steps = [] if features is None else [*map(generator_digest, features.steps), str(features._options())]
+        return digest(__version__, folds.digest, *parts, *steps)
+    except NoDigestError:
+        return None
