@@ -5,7 +5,6 @@ their cross-fitted score.
 """
 
 from fastrec.stacking.blends import (
-    AverageBlend,
     BoostedBlend,
     LinearBlend,
     LogisticBlend,
@@ -20,7 +19,6 @@ from fastrec.stacking.hill_climb import HillClimb
 from fastrec.stacking.stack import Stack, Stacked, StackModel
 
 __all__ = [
-    "AverageBlend",
     "BoostedBlend",
     "HillClimb",
     "LinearBlend",

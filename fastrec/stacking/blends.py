@@ -226,27 +226,6 @@ class BoostedBlend(Ranker):
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
 
-class AverageBlend(Rule, Ranker):
-    """The plain mean of the base models' in-list predictions. Nothing is fitted, so nothing can be overfitted.
-
-    Args:
-        models: the base models' names.
-        of: average the in-list ``'log_softmax'`` (a product of the models' click shares) or ``'rank'`` (Borda count).
-        name: the ranker's name; None: ``mean_`` plus the averaged quantity.
-    """
-
-    def __init__(
-        self, models: Sequence[str], *, of: Literal["log_softmax", "rank"] = "log_softmax", name: str | None = None
-    ) -> None:
-        self.models, self.of, self.name = list(models), of, name or f"mean_{of}"
-        self.forget()
-
-    def predict(self, data: Lists) -> torch.Tensor:
-        """Return the mean: float64 ``[n]``."""
-        mean = in_lists(self.models, data, self.of).mean(1)
-        return mean if self.of == "log_softmax" else -mean
-
-
 # Fits of weighted sums: least squares, logistic and multinomial, each with a ridge and row weights.
 
 
@@ -352,13 +331,18 @@ class MeanBlend(Rule):
     """The plain mean of the base models' predictions. Nothing is fitted, so nothing can be overfitted.
 
     Args:
-        models, name: as for ``LinearBlend``.
+        models: the base models' names.
+        of: in lists, average the ``'log_softmax'`` (a product of the models' click shares) or the ``'rank'`` (Borda
+            count); None: the predictions themselves.
+        name: the estimator's name; None: ``mean``, with ``_`` and the quantity in lists.
     """
 
-    tasks = ("binary", "multiclass", "regression", "multilabel")
+    tasks = ("binary", "multiclass", "regression", "multilabel", "ranking")
 
-    def __init__(self, models: Sequence[str], *, name: str = "mean") -> None:
-        self.models, self.name = list(models), name
+    def __init__(
+        self, models: Sequence[str], *, of: Literal["log_softmax", "rank"] | None = None, name: str | None = None
+    ) -> None:
+        self.models, self.of, self.name = list(models), of, name or ("mean" if of is None else f"mean_{of}")
         self.forget()
 
     def forget(self) -> None:
@@ -367,7 +351,10 @@ class MeanBlend(Rule):
 
     def predict(self, data: Rows) -> torch.Tensor:
         """Return the mean: float64 ``[n]`` or ``[n, k]``."""
-        return as_task(predicted_by(self.models, data).mean(1), data)
+        if self.of is None:
+            return as_task(predicted_by(self.models, data).mean(1), data)
+        mean = in_lists(self.models, data, self.of).mean(1)
+        return -mean if self.of == "rank" else mean
 
 
 class WeightedBlend(Estimator):

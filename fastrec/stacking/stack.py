@@ -22,7 +22,6 @@ from fastrec.features._engine.folds import fold_numbers, row_folds
 from fastrec.metrics import Interval, Metric, as_scored, bootstrap_metric, default_metric, get_metric, loss_of
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.stacking.blends import (
-    AverageBlend,
     BoostedBlend,
     LinearBlend,
     MeanBlend,
@@ -464,8 +463,8 @@ class Stack:
                 XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
                 LinearBlend(models),
                 BoostedBlend(models, max_depth=3, eta=0.05, min_child_weight=20, subsample=0.7),
-                AverageBlend(models),
-                AverageBlend(models, of="rank"),
+                MeanBlend(models, of="log_softmax"),
+                MeanBlend(models, of="rank"),
             ]
         else:
             blends = [MeanBlend(models), linear_blend(models, data.task)]

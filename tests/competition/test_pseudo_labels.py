@@ -150,5 +150,5 @@ def test_where_there_are_no_test_rows_it_is_the_estimator_alone(tmp_path):
     recipe = Shop(features=lambda: FeatureSet([CountEncode("city")], key="id"))
     found = recipe.load(write(tmp_path / "data"), rows=None, device=torch.device("cpu"))
     prepared = RunFeatures(recipe, found, recipe.folds(found, None), ["bought"], None)
-    _, test = prepared.fit()
-    assert prepared.unlabeled(2) is test
+    prepared.fit()
+    assert prepared.unlabeled(2) is prepared.test

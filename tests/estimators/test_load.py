@@ -18,7 +18,7 @@ import fastrec.models
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.estimators import ColumnRanker, Estimator, NetRanker, Ranker, XGBRanker
 from fastrec.models import DCNv2, TabM
-from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
+from fastrec.stacking import BoostedBlend, LinearBlend, MeanBlend
 from fastrec.table import Table
 from fastrec.table.state import known_classes
 from fastrec.validate import Lists
@@ -47,7 +47,7 @@ MADE = {
     ],
     "LinearBlend": [lambda: LinearBlend(BLENDED, ridge=0.5)],
     "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
-    "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
+    "MeanBlend": [lambda: MeanBlend(BLENDED, of="log_softmax"), lambda: MeanBlend(BLENDED, of="rank", name="borda")],
 }
 CASES = {f"{name}-{i}": make for name, made in MADE.items() for i, make in enumerate(made)}
 

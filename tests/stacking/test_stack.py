@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from fastrec.errors import DataError
 from fastrec.estimators import Ranker, Trace, XGBRanker
 from fastrec.metrics import get_metric, reciprocal_ranks
-from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend, Stack
+from fastrec.stacking import BoostedBlend, LinearBlend, MeanBlend, Stack
 from fastrec.stacking.blends import in_list, level_two
 from fastrec.table import Table
 from fastrec.validate import Lists
@@ -289,12 +289,12 @@ def test_average_blend_is_the_plain_mean_in_each_list():
     }
     data = level_two(scores, Lists(Table({"x": torch.zeros(5)}), groups))
     # ranks: a 1 3 2 | 2 1, b 3 1 2 | 2 1
-    assert AverageBlend(["a", "b"], of="rank").predict(data).tolist() == [-2.0, -2.0, -2.0, -2.0, -1.0]
+    assert MeanBlend(["a", "b"], of="rank").predict(data).tolist() == [-2.0, -2.0, -2.0, -2.0, -1.0]
     expected = []
     for rows in ([0, 1, 2], [3, 4]):
         logs = [[math.log(math.exp(s[i]) / sum(math.exp(s[j]) for j in rows)) for i in rows] for s in scores.values()]
         expected += [(a + b) / 2 for a, b in zip(*logs, strict=True)]
-    assert AverageBlend(["a", "b"]).predict(data).tolist() == pytest.approx(expected)
+    assert MeanBlend(["a", "b"], of="log_softmax").predict(data).tolist() == pytest.approx(expected)
 
 
 def test_boosted_blend_starts_from_the_blend(tmp_path):

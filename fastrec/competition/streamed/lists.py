@@ -36,7 +36,7 @@ from fastrec.features import FeatureSet
 from fastrec.metrics import reciprocal_ranks
 from fastrec.scale.dask import INSTALL
 from fastrec.scale.external import fit_on_parts
-from fastrec.stacking import AverageBlend, OneBase, StackModel
+from fastrec.stacking import MeanBlend, OneBase, StackModel
 from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
@@ -192,7 +192,7 @@ def choose_stack(run: ListsRun, advance: Callable[[int], None]) -> StackModel:
         return alone[0]
     best = sorted(alone, key=score, reverse=True)
     names = [stack.models[0] for stack in best]
-    means = [StackModel(names[:k], [AverageBlend(names[:k], of="rank")]) for k in range(2, len(names) + 1)]
+    means = [StackModel(names[:k], [MeanBlend(names[:k], of="rank")]) for k in range(2, len(names) + 1)]
     return max([best[0], *means], key=score)
 
 

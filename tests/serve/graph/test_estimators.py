@@ -270,7 +270,11 @@ def test_every_blend(task):
 
 def blends_of(task, models):
     if task == "ranking":
-        plain = [blends.LinearBlend(models), blends.AverageBlend(models), blends.AverageBlend(models, of="rank")]
+        plain = [
+            blends.LinearBlend(models),
+            blends.MeanBlend(models, of="log_softmax"),
+            blends.MeanBlend(models, of="rank"),
+        ]
         trees = [XGBRanker("trees", rounds=5), blends.BoostedBlend(models, rounds=5)]
         return [*plain, *trees, HillClimb(models), blends.OneBase("a")]
     linear = {"regression": blends.RidgeBlend, "multiclass": blends.PoolBlend}.get(task, blends.LogisticBlend)
