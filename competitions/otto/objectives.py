@@ -18,7 +18,7 @@ from fastrec._core.atomic import atomic_file
 from fastrec._core.progress import Stages
 from fastrec.competition.next_items import next_item_form, write_sessions
 from fastrec.competition.recipe import Competition, Kind
-from fastrec.competition.run_files import run_folder, write_config, write_scores
+from fastrec.competition.run_files import run_folder, write_config
 from fastrec.competition.run_record import Run
 from fastrec.errors import DataError
 from fastrec.retrieval import ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
@@ -116,7 +116,7 @@ def run_objectives(run: Run) -> None:
     if found.wanted is not None:
         test = {n: recipe.score(_alone(recipe, ranker, sessions, n), found.wanted) for n in ranker.models}
         test["ranker"] = recipe.score(best, found.wanted)
-    scores = {
+    run.scores = {
         **{f"{n}@{recipe.k}": v for n, v in test.get("ranker", {}).items()},
         "metric": f"recall@{recipe.k}",
         "greater_is_better": True,
@@ -130,18 +130,16 @@ def run_objectives(run: Run) -> None:
         "seconds_per_million_events": ranker.candidates.seconds,
         "instead": ranker.instead,
     }
-    with run_folder(run) as part:
-        with stages.stage("write"):
-            write_objectives(part / "submission.csv", sessions, best)
-            ranker.save(part / "models" / "ranker")
-            models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
-            columns = sessions.columns
-            write_sessions(part, sessions.form(), sessions, item=columns["item"])
-            order = tuple(columns["order"])
-            form = asdict(next_item_form(columns["item"], columns["session"], recipe.k, order=order))
-            net = write_net(part / "models" / "blend", ranker)
-            write_config(part, run, {"models": models, "submission": form, "exclude_seen": False, **net})
-        write_scores(part, run, scores)
+    with run_folder(run) as part, stages.stage("write"):
+        write_objectives(part / "submission.csv", sessions, best)
+        ranker.save(part / "models" / "ranker")
+        models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
+        columns = sessions.columns
+        write_sessions(part, sessions.form(), sessions, item=columns["item"])
+        order = tuple(columns["order"])
+        form = asdict(next_item_form(columns["item"], columns["session"], recipe.k, order=order))
+        net = write_net(part / "models" / "blend", ranker)
+        write_config(part, run, {"models": models, "submission": form, "exclude_seen": False, **net})
 
 
 OBJECTIVES = [run_objectives]

@@ -1,4 +1,4 @@
-"""The steps after the training: stack, permutation importance, decision."""
+"""The steps after the training: stack, permutation importance, decision, scores."""
 
 from __future__ import annotations
 
@@ -53,6 +53,40 @@ def decide(run: TableRun) -> None:
         inside[rows] = True
         others = counted & ~inside
         run.chances[inside] = Decision.calibrated(how, run.train.label[others], oof[others]).chances(oof[inside])
+
+
+def score(run: TableRun) -> None:
+    """Score every model out of fold, and on the test if its truth is known."""
+    names, truth, ranking = list(run.predictions), run.known_test(), run.target is None
+    decided = run.decision if run.scorer.wants_classes and run.train.task != "multiclass" else None
+    rows: dict[str, int] = {}
+    for split, some in {"train": run.train, "test": run.test}.items():
+        rows[f"{split} {'candidates' if ranking else 'rows'}"] = 0 if some is None else len(some)
+        if ranking:
+            rows[f"{split} lists"] = 0 if some is None else len(torch.unique(some.groups))
+    also = [Scorer.of(name, run.target) for name in run.recipe.also]
+    test = {} if truth is None else {n: run.scorer(truth, run.predictions[n].test, decision=decided) for n in names}
+    outcome, better = run.outcome, run.scorer.metric.greater_is_better
+    scores = {"metric": run.scorer.name, "greater_is_better": better, "task": run.train.task, "models": test}
+    run.scores = scores | {
+        "oof": {n: _oof_score(run, run.scorer, n) for n in names},
+        "also": {scorer.name: {n: _oof_score(run, scorer, n) for n in names} for scorer in also},
+        "oracle": run.found.oracle,
+        "stack_tried": outcome.tried,
+        "stack_choice": {"chosen": outcome.chosen, "of_folds": outcome.choices},
+        "intervals": {n: list(i) for n, i in outcome.scores.items()},
+        "stack_over_best": None if outcome.difference is None else list(outcome.difference),
+        "transductive": run.prepared.transductive,
+        "rows": {**rows, "features": len(run.cats) + len(run.conts)},
+    }
+
+
+def _oof_score(run: TableRun, scorer: Scorer, name: str) -> float:
+    one = run.predictions[name]
+    oof = one.oof
+    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
+        oof = torch.zeros_like(oof)  # the folds' different constants are no order
+    return scorer(run.train, oof, run.counted, folds=torch.from_numpy(run.fold_numbers()))
 
 
 def permutation_importance(

@@ -17,7 +17,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import alone_at, read_json
 from fastrec._core.messages import refuse_absent
 from fastrec._core.progress import Stages
-from fastrec.competition.after_training import decide, fit_stack
+from fastrec.competition.after_training import decide, fit_stack, score
 from fastrec.competition.forms.lists import form_of_run
 from fastrec.competition.forms.rows import RowKeys, SubmissionForm
 from fastrec.competition.forms.values import names_in, read_text
@@ -25,7 +25,7 @@ from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run import check_run_folder
 from fastrec.competition.run_features import RunFeatures
-from fastrec.competition.run_files import write_fitted, write_table_scores
+from fastrec.competition.run_files import write_fitted, write_submission
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, LeakageError, MissingFileError, SubmissionError, refuse_rows, warn
@@ -99,7 +99,7 @@ def blend_runs(
         for name in names:
             values = found[name][:, 0] if one else found[name]
             run.predictions[name] = Predictions(name, values[:size], values[size:], folds=digest)
-        for step in (fit_stack, decide, write_fitted, write_table_scores):
+        for step in (fit_stack, decide, score, write_fitted, write_submission):
             step(run)
     return out
 

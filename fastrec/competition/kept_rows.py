@@ -20,12 +20,12 @@ import torch
 from fastrec._core import limits
 from fastrec._core.atomic import read_json
 from fastrec.competition.recipe import EventsBefore
-from fastrec.competition.resumable import Parts, write_rows
+from fastrec.competition.resumable import Parts
 from fastrec.competition.run_features import SIDES, Pair
 from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, MissingFileError
 from fastrec.features._engine.digests import digest
-from fastrec.table import Table, load_state, save_state
+from fastrec.table import Table, load_state
 from fastrec.validate import Folds, ListEvents, Lists, Rows
 
 _AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
@@ -76,14 +76,7 @@ def keep_rows(run: TableRun) -> str | None:
     about |= {"targets": prepared.targets, "key": keys, "time": recipe.time, "history": bool(recipe.history)}
     about |= {"lists": recipe.list_column, "events": events, "tables": list(found.tables), "outputs": prepared.outputs}
     about |= {"from_targets": prepared.from_targets, "parts": prepared.part_names, "data": mark, "seed": run.seed}
-
-    def write(part: Path) -> None:
-        for name, table in tables.items():
-            if table is not None:
-                write_rows(part, table, name)
-        save_state(part / "state", {"about": about, "tensors": tensors})
-
-    run.parts.keep("rows", key_of_all, write)
+    run.parts.keep("rows", key_of_all, **tables, state={"about": about, "tensors": tensors})
     return place.name
 
 

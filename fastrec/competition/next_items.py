@@ -21,7 +21,7 @@ from fastrec.competition.forms.lists import item_texts, write_items
 from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.recipe import Competition, Kind
 from fastrec.competition.resumable import Parts
-from fastrec.competition.run_files import run_folder, write_config, write_scores
+from fastrec.competition.run_files import run_folder, write_config
 from fastrec.competition.run_record import Run
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, warn
 from fastrec.features._engine.digests import NoDigestError, class_digest, digest
@@ -84,7 +84,7 @@ class SessionParts:
         if key is None or self.parts.found(kind, key, read) is None:
             make()
             if key is not None:
-                self.parts.keep(kind, key, lambda part: save_state(part / "state", state()))
+                self.parts.keep(kind, key, state=state())
 
     def _key(
         self, kind: str, sessions: SessionFrame, models: Sequence[SessionModel], settings: Any = None
@@ -210,24 +210,22 @@ def run_sessions(run: Run) -> None:
             popular.fit(train)
             best["popularity"] = popular.recommend(test, recipe.k, recipe.exclude_seen)
         best |= blend.recommend_each(test, recipe.k, advance)
-    scores = _scores(recipe, blend, best, test, train)
-    with run_folder(run) as part:
-        with stages.stage("write"):
-            last, path = best[list(best)[-1]][0], part / "submission.csv"
-            write_items(recipe.submission, path, test.items, last, test.sessions)
-            blend.save(part / "models" / "blend")
-            pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
-            write_sessions(part, train.form(), test, item=recipe.items)
-            last = train.times.max() if train.times is not None and len(train.times) else None
-            config = {
-                "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
-                "submission": asdict(recipe.submission),
-                "exclude_seen": recipe.exclude_seen,
-                "until": None if last is None or last.isnan() else float(last),
-                "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
-            }
-            write_config(part, run, config)
-        write_scores(part, run, scores)
+    run.scores = _scores(recipe, blend, best, test, train)
+    with run_folder(run) as part, stages.stage("write"):
+        last, path = best[list(best)[-1]][0], part / "submission.csv"
+        write_items(recipe.submission, path, test.items, last, test.sessions)
+        blend.save(part / "models" / "blend")
+        pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
+        write_sessions(part, train.form(), test, item=recipe.items)
+        last = train.times.max() if train.times is not None and len(train.times) else None
+        config = {
+            "minutes": recipe.minutes if run.budget is None else run.budget.minutes,
+            "submission": asdict(recipe.submission),
+            "exclude_seen": recipe.exclude_seen,
+            "until": None if last is None or last.isnan() else float(last),
+            "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
+        }
+        write_config(part, run, config)
 
 
 SESSIONS = [run_sessions]

@@ -308,50 +308,6 @@ def check_recipe(recipe: Any, *, bs: int | None) -> None:
             continue
 
 
-_INDEX = "__index_level_"  # prefix of the columns in which pandas stores a frame's index
-
-
-def choose_columns(
-    recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Choose the categories and the numbers that models see: those of the files, then of the features ``made``.
-
-    By default they are all columns of the files that the test rows have.
-    """
-    apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
-    own: dict[str, list[str]] = {"category": [], "number": []}
-    for name in found.train.names:
-        if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
-            continue
-        column = found.train[name].plain()
-        is_flag = column.kind == "number" and column.values.dtype == torch.bool
-        own.setdefault("category" if is_flag else column.kind, []).append(name)
-    cats = own["category"] if recipe.categories is None else list(recipe.categories)
-    plain = own["number"] if recipe.plain is None else list(recipe.plain)
-    place = [recipe.position] if recipe.position and recipe.position_as == "feature" else []
-    conts = [n for n in dict.fromkeys([*plain, *made, *place]) if n not in set(cats)]
-    if not cats and not conts:
-        problem = f"{recipe.name}: no column is left to learn from"
-        raise DataError(problem, remedy="Name columns in the recipe, or make features")
-    return cats, conts
-
-
-def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
-    if target is not None:
-        return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
-    session = None if recipe.events is None else recipe.events.session
-    own = {recipe.list_column, recipe.label, recipe.counted, recipe.position, session}
-    return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
-
-
-def not_learned_from(
-    recipe: Competition, found: CompetitionData, target: Target | None, used: Collection[str]
-) -> list[str]:
-    """Return the training rows' columns that are not ``used`` by models or features and have no other role."""
-    other = {*used, *_roles(recipe, target)}
-    return [n for n in found.train.names if n not in other and not n.startswith(_INDEX)]
-
-
 @dataclass(frozen=True)
 class EventsBefore:
     """The events before a list, for rankers that read the session (``SessionRanker``).

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -55,22 +55,21 @@ class Parts:
         self.reused += place.name not in self._made
         return found
 
-    def keep(self, kind: str, key: str, write: Callable[[Path], object]) -> None:
-        """Store a part: ``write`` fills its folder."""
+    def keep(self, kind: str, key: str, **values: Any) -> None:
+        """Store a part: tables, states (dicts), and objects with ``save(folder)``, each by its name.
+
+        ``key`` is a digest of the part's inputs.
+        """
         place = self.folder_of(kind, key)
         self._made.add(place.name)
         with atomic_folder(place) as part:
-            write(part)
-
-    def stored(
-        self, kind: str, key: str, read: Callable[[Path], _T], make: Callable[[], _T], write: Callable[[Path, _T], None]
-    ) -> _T:
-        """Read a part, or make and store it; ``key`` is a digest of its inputs."""
-        made = self.found(kind, key, read)
-        if made is None:
-            made = make()
-            self.keep(kind, key, lambda part: write(part, made))
-        return made
+            for name, value in values.items():
+                if isinstance(value, Table):
+                    pq.write_table(value.to_arrow(), part / f"{name}.parquet", compression="lz4")
+                elif isinstance(value, dict):
+                    save_state(part / name, value)
+                elif value is not None:
+                    value.save(part / name)
 
     def clear(self) -> None:
         """Remove parts that this run has not used."""
@@ -110,16 +109,6 @@ class KeptModels:
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
         """Store a trained model."""
-
-        def write(part: Path) -> None:
-            trained.model.save(part / "model")  # type: ignore[attr-defined]
-            trace = asdict(trained.model.trace)
-            save_state(part / "said", {"oof": trained.oof, "test": trained.test, "trace": trace})
-
         if name in self.keys:
-            self.parts.keep("model", f"{name}-{fold}-{self.keys[name]}", write)
-
-
-def write_rows(part: Path, table: Table, name: str = "rows") -> None:
-    """Write a table into a part's folder."""
-    pq.write_table(table.to_arrow(), part / f"{name}.parquet", compression="lz4")
+            said = {"oof": trained.oof, "test": trained.test, "trace": asdict(trained.model.trace)}
+            self.parts.keep("model", f"{name}-{fold}-{self.keys[name]}", model=trained.model, said=said)

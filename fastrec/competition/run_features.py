@@ -13,14 +13,14 @@ import torch
 from fastrec._version import __version__
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition
-from fastrec.competition.resumable import Parts, write_rows
+from fastrec.competition.resumable import Parts
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import warn
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
-from fastrec.table import Table, load_state, save_state
+from fastrec.table import Table, load_state
 from fastrec.validate import Folds
 
 Pair = tuple[Table, Table]
@@ -94,47 +94,69 @@ class RunFeatures:
 
     def fit(self) -> None:
         """Set ``train``, whose features are independent of their row's target, and ``test``."""
-        if self.features is None:
+        features, found = self.features, self.found
+        if features is None:
             return
-        if self.parts is None:
-            self.train, self.test = self._fit()
-        else:
-            about = (self.digest[:20], self._read_whole, self._fit, self._write_whole)
-            self.train, self.test = self.parts.stored("features", *about)
 
-    def _fit(self) -> Pair | tuple[Table, None]:
-        found = self.found
+        def read(place: Path) -> Pair | tuple[Table, None]:
+            about, train = load_state(place / "about"), Table.read(place / "train.parquet")
+            test = None if found.test is None else Table.read(place / "test.parquet")
+            self.outputs, self.transductive = about["outputs"], about["transductive"]
+            self.from_targets = about["from_targets"]
+            full = found.train.with_columns(_columns(train, found.train))
+            return full, None if test is None else found.test.with_columns(_columns(test, found.test))
+
+        key = None if self.parts is None else self.digest[:20]
+        made = None if key is None else self.parts.found("features", key, read)
+        if made is not None:
+            self.train, self.test = made
+            return
         tables, unlabeled, rows = self._tables, self._split(found.test), self._split(found.train)
         if self._nested:
             codes = self.folds.codes.to(found.train.device)
-            made = self.features.fit_transform_folds(rows, codes, tables=tables, unlabeled=unlabeled)
-            train, self._pairs = made
+            made = features.fit_transform_folds(rows, codes, tables=tables, unlabeled=unlabeled)
+            self.train, self._pairs = made
         else:
-            train = self.features.fit_transform(rows, tables=tables, unlabeled=unlabeled)
-        test = None if found.test is None else self._transform(self.features, found.test, found.train)
-        self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
-        self.from_targets = self.features.from_targets
-        return train, test
+            self.train = features.fit_transform(rows, tables=tables, unlabeled=unlabeled)
+        if found.test is not None:
+            self.test = self._transform(features, found.test, found.train)
+        self.outputs, self.transductive = list(features.outputs), list(features.transductive)
+        self.from_targets = features.from_targets
+        if key is not None:
+            about = {n: getattr(self, n) for n in ("outputs", "transductive", "from_targets")}
+            test = None if self.test is None else self.test.select(self.outputs)
+            self.parts.keep(
+                "features", key, state=features, about=about, train=self.train.select(self.outputs), test=test
+            )
 
     def fold(self, k: int) -> Pair:
         """Return fold ``k``'s training and scored rows, with features independent of the scored rows' targets."""
-        outside, inside = self.folds[k]
-        train = self.found.train
+        train, folds = self.found.train, self.folds
         if self.features is None:
-            return train.take(outside.to(train.device)), train.take(inside.to(train.device))
-        if self.parts is None:
-            return self._make_fold(k)
+            return train.take(folds[k][0].to(train.device)), train.take(folds[k][1].to(train.device))
 
         def read(place: Path) -> Pair:
             made = [_columns(Table.read(place / f"{side}.parquet"), train) for side in SIDES]
-            rows = (train.take(r.to(train.device)) for r in (outside, inside))
-            return tuple(r.with_columns(m) for r, m in zip(rows, made, strict=True))  # type: ignore[return-value]
+            return tuple(train.take(r.to(train.device)).with_columns(m) for r, m in zip(folds[k], made, strict=True))
 
-        def write(part: Path, pair: Pair) -> None:
-            for side, rows in zip(SIDES, pair, strict=True):
-                write_rows(part, rows.select(self.outputs), side)
-
-        return self.parts.stored("fold", self._key(k), read, lambda: self._make_fold(k), write)
+        pair = None if self.parts is None else self.parts.found("fold", self._key(k), read)
+        if pair is not None:
+            return pair
+        if not self._nested:
+            features, (before, scored) = self._unfitted(), (train.take(r.to(train.device)) for r in folds[k])
+            rows, test = self._split(before), self._split(self.found.test)
+            made = features.fit_transform(rows, tables=self._tables, unlabeled=test)
+            pair = made, self._transform(features, scored, before)
+        elif self._pairs is not None and self._next == k:  # folds come in order, unless some are cached
+            self._next += 1
+            pair = next(self._pairs)
+        else:
+            rows, test = self._split(train), self._split(self.found.test)
+            about = {"tables": self._tables, "unlabeled": test, "only": [k]}
+            pair = next(self.features.cross_fit(rows, folds.codes.to(train.device), **about))
+        if self.parts is not None:
+            self.parts.keep("fold", self._key(k), **{n: t.select(self.outputs) for n, t in zip(SIDES, pair)})
+        return pair
 
     def unlabeled(self, k: int) -> Table:
         """Return the test rows with features independent of the targets that fold ``k`` scores."""
@@ -144,16 +166,15 @@ class RunFeatures:
         names = self.from_targets if self._nested else self.outputs
         if not names:
             return test
-
-        def make() -> Table:
+        key = None if self.parts is None else self._key(k)
+        made = None if key is None else self.parts.found("unlabeled", key, lambda p: Table.read(p / "rows.parquet"))
+        if made is None:
             features = self._unfitted()
             before = found.train.take(self.folds[k][0].to(found.train.device))
             features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
-            return self._transform(features, found.test, before).select(names)
-
-        if self.parts is None:
-            return test.with_columns(_columns(make(), test))
-        made = self.parts.stored("unlabeled", self._key(k), lambda p: Table.read(p / "rows.parquet"), make, write_rows)
+            made = self._transform(features, found.test, before).select(names)
+            if key is not None:
+                self.parts.keep("unlabeled", key, rows=made)
         return test.with_columns(_columns(made, test))
 
     def still_used(self, k: int) -> None:
@@ -178,22 +199,6 @@ class RunFeatures:
         """Whether every fold trains on all rows that it does not score: then one pass over the rows serves all."""
         return self.folds.is_partition and bool(self.folds.scored.all()) and not self.recipe.time
 
-    def _make_fold(self, k: int) -> Pair:
-        found = self.found
-        if not self._nested:
-            outside, inside = (r.to(found.train.device) for r in self.folds[k])
-            features = self._unfitted()
-            train = found.train.take(outside)
-            rows, test = self._split(train), self._split(found.test)
-            made = features.fit_transform(rows, tables=self._tables, unlabeled=test)
-            return made, self._transform(features, found.train.take(inside), train)
-        if self._pairs is not None and self._next == k:  # folds come in order, unless some are cached
-            self._next += 1
-            return next(self._pairs)
-        codes = self.folds.codes.to(found.train.device)
-        rows, test = self._split(found.train), self._split(found.test)
-        return next(self.features.cross_fit(rows, codes, tables=self._tables, unlabeled=test, only=[k]))
-
     def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
         """Compute features of rows with unknown targets; ``before``: rows that a history looks back to."""
         if not self.recipe.history:
@@ -204,22 +209,6 @@ class RunFeatures:
     @property
     def _tables(self) -> dict[str, Any]:
         return {n: self._split(t) for n, t in self.found.tables.items()}
-
-    def _read_whole(self, place: Path) -> Pair | tuple[Table, None]:
-        about, found = load_state(place / "about"), self.found
-        train = Table.read(place / "train.parquet")
-        test = None if found.test is None else Table.read(place / "test.parquet")
-        self.outputs, self.transductive = about["outputs"], about["transductive"]
-        self.from_targets = about["from_targets"]
-        full = found.train.with_columns(_columns(train, found.train))
-        return full, None if test is None else found.test.with_columns(_columns(test, found.test))
-
-    def _write_whole(self, part: Path, pair: Pair | tuple[Table, None]) -> None:
-        self.features.save(part / "state")
-        for name, table in zip(("train", "test"), pair, strict=True):
-            if table is not None:
-                write_rows(part, table.select(self.outputs), name)
-        save_state(part / "about", {n: getattr(self, n) for n in ("outputs", "transductive", "from_targets")})
 
     def save(self, folder: Path) -> None:
         """Write the fitted features."""

@@ -27,10 +27,10 @@ from fastrec.competition.explain import BACKGROUND, background_rows
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_record import Run, TableRun, shown_first
-from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
+from fastrec.competition.scoring import Decision, click_weights, examination
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import WriteError
-from fastrec.estimators import ConstantModel, Estimator, Trace
+from fastrec.estimators import Estimator, Trace
 from fastrec.report import write_report
 from fastrec.stacking import StackModel
 from fastrec.table import Table, save_state
@@ -41,10 +41,13 @@ _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catbo
 
 @contextmanager
 def run_folder(run: Run) -> Iterator[Path]:
-    """Yield a folder that becomes the run directory when it is complete; its report is written last."""
+    """Yield a folder that becomes the run directory when it is complete; ``run.scores`` and the report come last."""
     try:
         with atomic_folder(run.out) as part:
             yield part
+            about = {"reused": 0 if run.parts is None else run.parts.reused}
+            about["seconds"] = {n: round(s, 3) for n, s in run.stages.seconds.items()}
+            write_json(part / "scores.json", {"task": run.recipe.task, **run.scores, **about})
             with run.stages.stage("report"):
                 write_report(part, name=run.out.resolve().name)
     except (XGBoostError, SafetensorError) as error:  # their classes for errors of the file system
@@ -61,13 +64,6 @@ def write_config(part: Path, run: Run, more: Mapping[str, Any]) -> None:
     config = {"competition": recipe.name, "task": recipe.task, **run.notes, "finished": now(), "fastrec": __version__}
     config |= {"python": platform.python_version(), "machine": machine, "git_revision": git_revision(type(recipe))}
     write_json(part / "config.json", {**config, "versions": versions, **more})
-
-
-def write_scores(part: Path, run: Run, scores: Mapping[str, Any]) -> None:
-    """Write ``scores.json``: the kind's scores, the seconds of every stage, and the number of cached parts used."""
-    seconds = {n: round(s, 3) for n, s in run.stages.seconds.items()}
-    reused = 0 if run.parts is None else run.parts.reused
-    write_json(part / "scores.json", {"task": run.recipe.task, **scores, "reused": reused, "seconds": seconds})
 
 
 def write_models(
@@ -122,7 +118,7 @@ def git_revision(recipe: type[Competition]) -> str | None:
 
 
 def write_fitted(run: TableRun) -> None:
-    """Write everything fitted and predicted, complete without the recipe's code, and the submission."""
+    """Write everything fitted and predicted, complete without the recipe's code."""
     run.context.close()  # free the workers' resources first
     part = run.part = run.context.enter_context(run_folder(run))
     with run.stages.stage("write"):
@@ -146,7 +142,6 @@ def write_fitted(run: TableRun) -> None:
             write_json(part / "permutation.json", run.permutation)
         _write_samples(part, run)
         write_config(part, run, {**_config(run), **more})
-        _write_submission(part / "submission.csv", run)
 
 
 def _write_samples(part: Path, run: TableRun) -> None:
@@ -184,7 +179,7 @@ def _first_rows(rows: Rows, ranking: bool) -> Table:
     return rows.table.slice(0, count)
 
 
-def _write_submission(path: Path, run: TableRun) -> None:
+def write_submission(run: TableRun) -> None:
     """Write the test rows' predictions; without test rows the scored training rows' out-of-fold ones."""
     stack = run.predictions["stack"]
     if run.test is not None:
@@ -196,53 +191,9 @@ def _write_submission(path: Path, run: TableRun) -> None:
         table = run.found.train
         keys = line_keys(run.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows.groups)
     about = {"form": run.form, "target": run.target, "decision": run.decision, "keys": keys}
-    write_submission_of(path, rows, prediction, **about, item=run.recipe.item if run.target is None else None)
-
-
-def write_table_scores(run: TableRun) -> None:
-    """Score every model out of fold, and on the test if its truth is known; the report follows."""
-    names, truth, ranking = list(run.predictions), known_test(run), run.target is None
-    decided = run.decision if run.scorer.wants_classes and run.train.task != "multiclass" else None
-    rows: dict[str, int] = {}
-    for split, some in {"train": run.train, "test": run.test}.items():
-        rows[f"{split} {'candidates' if ranking else 'rows'}"] = 0 if some is None else len(some)
-        if ranking:
-            rows[f"{split} lists"] = 0 if some is None else len(torch.unique(some.groups))
-    also = [Scorer.of(name, run.target) for name in run.recipe.also]
-    test = {} if truth is None else {n: run.scorer(truth, run.predictions[n].test, decision=decided) for n in names}
-    outcome, better = run.outcome, run.scorer.metric.greater_is_better
-    scores = {"metric": run.scorer.name, "greater_is_better": better, "task": run.train.task, "models": test}
-    scores |= {
-        "oof": {n: _oof_score(run, run.scorer, n) for n in names},
-        "also": {scorer.name: {n: _oof_score(run, scorer, n) for n in names} for scorer in also},
-        "oracle": run.found.oracle,
-        "stack_tried": outcome.tried,
-        "stack_choice": {"chosen": outcome.chosen, "of_folds": outcome.choices},
-        "intervals": {n: list(i) for n, i in outcome.scores.items()},
-        "stack_over_best": None if outcome.difference is None else list(outcome.difference),
-        "transductive": run.prepared.transductive,
-        "rows": {**rows, "features": len(run.cats) + len(run.conts)},
-    }
-    write_scores(run.part, run, scores)
-
-
-def known_test(run: TableRun) -> Rows | None:
-    """Return the test rows with labels, if the truth is known."""
-    truth = run.found.truth
-    if run.test is None or truth is None:
-        return None
-    if isinstance(truth, torch.Tensor):  # of a ranking, of a blend
-        return replace(run.test, label=truth)
-    label = run.target.encode(truth if isinstance(truth, Table) else Table.read(truth))
-    return Rows(run.test.table, run.train.task, label=label, n_outputs=run.train.n_outputs)
-
-
-def _oof_score(run: TableRun, scorer: Scorer, name: str) -> float:
-    one = run.predictions[name]
-    oof = one.oof
-    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
-        oof = torch.zeros_like(oof)  # the folds' different constants are no order
-    return scorer(run.train, oof, run.counted, folds=torch.from_numpy(_fold_numbers(run)))
+    write_submission_of(
+        run.part / "submission.csv", rows, prediction, **about, item=run.recipe.item if run.target is None else None
+    )
 
 
 def _splits(run: TableRun) -> list[tuple[str, Rows]]:
@@ -270,28 +221,20 @@ def _write_predictions(part: Path, run: TableRun) -> None:
             if name == "stack" and split == "oof" and recipe.counted:
                 columns["counted"] = run.counted.numpy()
             if rows.label is not None:
-                columns["fold"] = _fold_numbers(run)
+                columns["fold"] = run.fold_numbers()
                 if target is None:
                     columns[recipe.label] = rows.label.numpy()
             pq.write_table(pa.table(columns), part / split / f"{name}.parquet")
 
 
-def _fold_numbers(run: TableRun) -> np.ndarray:
-    """Return the (last) fold that scores each training row; -1: none."""
-    numbers = torch.full((len(run.train),), -1, dtype=torch.int64)
-    for k, (_, inside) in enumerate(run.folds):
-        numbers[inside] = k
-    return numbers.numpy()
-
-
 def _row_table(run: TableRun) -> pa.Table:
-    tables, truth = [], known_test(run)
+    tables, truth = [], run.known_test()
     for split, rows in _splits(run):
         label = run.train.label if split == "oof" else None if truth is None else truth.label
         columns: dict[str, Any] = {"split": pa.array([split] * len(rows), pa.string())}
         for name in (n for n in run.recipe.ids if n in rows.table):
             columns[name] = rows.table[name].to_arrow().cast(pa.large_string())
-        columns["fold"] = _fold_numbers(run) if split == "oof" else np.full(len(rows), -1)
+        columns["fold"] = run.fold_numbers() if split == "oof" else np.full(len(rows), -1)
         names = run.target.names  # a multiclass task's labels are codes in one column
         wide = torch.full((len(rows), len(names)), torch.nan, dtype=torch.float64)
         if label is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastrec._core.atomic import now
@@ -40,6 +41,7 @@ class Run:
     ranks: int = 1
     scheduler: str | None = None
     started: str = field(default_factory=now)
+    scores: dict[str, Any] = field(default_factory=dict)  # of ``scores.json``
     # resources that end with the run, such as workers
     context: ExitStack = field(default_factory=ExitStack, repr=False)
 
@@ -149,6 +151,23 @@ class TableRun(Run):
             candidates = self.found.train if labelled else self.found.test
             self._events[labelled] = self.recipe.events.of(candidates, self.recipe.list_column, self.found.tables)
         return self._events[labelled]
+
+    def fold_numbers(self) -> np.ndarray:
+        """Return the (last) fold that scores each training row; -1: none."""
+        numbers = torch.full((len(self.train),), -1, dtype=torch.int64)
+        for k, (_, inside) in enumerate(self.folds):
+            numbers[inside] = k
+        return numbers.numpy()
+
+    def known_test(self) -> Rows | None:
+        """Return the test rows with labels, if the truth is known."""
+        truth = self.found.truth
+        if self.test is None or truth is None:
+            return None
+        if isinstance(truth, torch.Tensor):  # of a ranking, of a blend
+            return replace(self.test, label=truth)
+        label = self.target.encode(truth if isinstance(truth, Table) else Table.read(truth))
+        return Rows(self.test.table, self.train.task, label=label, n_outputs=self.train.n_outputs)
 
     @property
     def refits(self) -> bool:

@@ -11,7 +11,7 @@ from fastai.torch_core import set_seed
 
 from fastrec._core.atomic import is_plain_name
 from fastrec._core.messages import nearest, refuse_absent
-from fastrec.competition.after_training import decide, fit_stack, permute
+from fastrec.competition.after_training import decide, fit_stack, permute, score
 from fastrec.competition.explain_run import explain
 from fastrec.competition.forms.rows import RowKeys, key_text
 from fastrec.competition.forms.values import relevance
@@ -19,7 +19,7 @@ from fastrec.competition.predict import refuse_copies
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_features import cut_folds, make_features
-from fastrec.competition.run_files import write_fitted, write_table_scores
+from fastrec.competition.run_files import write_fitted, write_submission
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.submit import form_of, line_keys
 from fastrec.competition.train_models import choose_inputs, fit_models, refit
@@ -180,4 +180,4 @@ def check_models(recipe: Competition, bs: int | None) -> None:
 
 
 TABLE = [check, read, start_workers, cut_folds, make_features, choose_inputs, fit_models, refit, fit_stack, permute]
-TABLE += [decide, write_fitted, explain, write_table_scores]
+TABLE += [decide, score, write_fitted, write_submission, explain]

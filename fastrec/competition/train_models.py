@@ -17,7 +17,8 @@ from fastrec._core import limits
 from fastrec._core.progress import Stages
 from fastrec._core.threads import on_free_threads
 from fastrec._version import __version__
-from fastrec.competition.recipe import choose_columns, not_learned_from
+from fastrec.competition.reading import CompetitionData
+from fastrec.competition.recipe import Competition
 from fastrec.competition.resumable import KeptModels
 from fastrec.competition.run_record import TableRun
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
@@ -26,7 +27,9 @@ from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.metrics import Metric
 from fastrec.stacking.stack import refuse_same_names
-from fastrec.validate import CrossFit, Predictions, Rows, Trained
+from fastrec.validate import CrossFit, Predictions, Rows, Target, Trained
+
+_INDEX = "__index_level_"  # prefix of the columns in which pandas stores a frame's index
 
 
 def choose_inputs(run: TableRun) -> None:
@@ -34,7 +37,8 @@ def choose_inputs(run: TableRun) -> None:
     recipe, found, prepared = run.recipe, run.found, run.prepared
     run.cats, run.conts = choose_columns(recipe, found, run.target, prepared.outputs)
     inputs = [] if prepared.features is None else prepared.features.fit_inputs
-    unused = not_learned_from(recipe, found, run.target, [*run.cats, *run.conts, *inputs])
+    known = {*run.cats, *run.conts, *inputs, *_roles(recipe, run.target)}
+    unused = [n for n in found.train.names if n not in known and not n.startswith(_INDEX)]
     if unused:
         more = f" and {len(unused) - 12} more" if len(unused) > 12 else ""
         run.stages.say(f"not learned from: {', '.join(unused[:12])}{more}")
@@ -55,6 +59,39 @@ def choose_inputs(run: TableRun) -> None:
     # Checked before hours of training, not after.
     refuse_same_names(recipe.stack().blends([m.name for m in models], run.train, run.scorer.for_choosing()))
     run.rules, run.models = rules, models
+
+
+def choose_columns(
+    recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Choose the categories and the numbers that models see: those of the files, then of the features ``made``.
+
+    By default they are all columns of the files that the test rows have.
+    """
+    apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
+    own: dict[str, list[str]] = {"category": [], "number": []}
+    for name in found.train.names:
+        if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
+            continue
+        column = found.train[name].plain()
+        is_flag = column.kind == "number" and column.values.dtype == torch.bool
+        own.setdefault("category" if is_flag else column.kind, []).append(name)
+    cats = own["category"] if recipe.categories is None else list(recipe.categories)
+    plain = own["number"] if recipe.plain is None else list(recipe.plain)
+    place = [recipe.position] if recipe.position and recipe.position_as == "feature" else []
+    conts = [n for n in dict.fromkeys([*plain, *made, *place]) if n not in set(cats)]
+    if not cats and not conts:
+        problem = f"{recipe.name}: no column is left to learn from"
+        raise DataError(problem, remedy="Name columns in the recipe, or make features")
+    return cats, conts
+
+
+def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
+    if target is not None:
+        return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
+    session = None if recipe.events is None else recipe.events.session
+    own = {recipe.list_column, recipe.label, recipe.counted, recipe.position, session}
+    return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
 
 
 def fit_models(run: TableRun) -> None:

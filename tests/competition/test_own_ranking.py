@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import Competition, CompetitionData, run_competition
-from fastrec.competition.recipe import choose_columns
+from fastrec.competition.train_models import choose_columns
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import LGBMModel, XGBRanker
 from fastrec.table import Table

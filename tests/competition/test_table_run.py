@@ -30,10 +30,9 @@ from fastrec.competition import (
 )
 from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.predict import SavedRun
-from fastrec.competition.recipe import choose_columns
 from fastrec.competition.runs import _metrics
 from fastrec.competition.scoring import Scorer
-from fastrec.competition.train_models import _settings
+from fastrec.competition.train_models import _settings, choose_columns
 from fastrec.errors import (
     DataError,
     DataWarning,

@@ -17,7 +17,7 @@ from fastai.torch_core import set_seed
 
 from fastrec._core import limits
 from fastrec.competition.forms.rows import SubmissionForm
-from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
+from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models
 from fastrec.competition.run_record import Run
 from fastrec.competition.streamed.recipe import StreamedNet
 from fastrec.errors import DataError
@@ -129,7 +129,7 @@ def run_clicks(run: Run) -> None:
         scores = {"metric": metrics[0].name, "greater_is_better": metrics[0].greater_is_better}
         scores |= {"models": test.pop(metrics[0].name), "also": test, "oof": {}, "oracle": recipe.oracle(run.data)}
         rows = {"train rows": len(frame), "test rows": len(label), "features": len(cats) + len(conts)}
-        write_scores(part, run, {**scores, "rows": rows})
+        run.scores = {**scores, "rows": rows}
 
 
 CLICKS = [run_clicks]

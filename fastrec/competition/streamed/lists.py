@@ -26,7 +26,7 @@ from fastrec._core.imports import require
 from fastrec._core.memory import give_all_back
 from fastrec.competition.forms.check import score_submission
 from fastrec.competition.forms.rows import ranked_strings
-from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models, write_scores
+from fastrec.competition.run_files import recipe_notes, run_folder, write_config, write_models
 from fastrec.competition.run_record import Run
 from fastrec.competition.streamed.clicks import net_notes, train_streamed
 from fastrec.competition.streamed.recipe import StreamedRanking
@@ -282,7 +282,7 @@ def write(run: ListsRun) -> None:
             test = {n: score_submission(run.lines(n), truth, recipe.submission).value for n in held}
         shutil.move(run.lines("stack"), part / "submission.csv")
         scores = {"metric": "mrr", "greater_is_better": True, "models": test, "oof": held, "oracle": None}
-        write_scores(part, run, {**scores, "rows": {f"{n} candidates": c for n, c in run.counts.items()}})
+        run.scores = {**scores, "rows": {f"{n} candidates": c for n, c in run.counts.items()}}
 
 
 # A fresh process continues after the last finished one of these steps.
