@@ -17,7 +17,6 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, shared, steps, view
 from fastrec.models.embedding import EmbeddingTables
-from fastrec.models.embedding_layout import TableSlice
 
 
 def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
@@ -92,19 +91,20 @@ def linear_by_id(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:
     """Join the columns' vectors, in their order, and the other values ``[b, ·]``: float32 ``[b, width of all]``."""
-    embeds.check(x_cat)
-    slices = embeds.slices[: embeds.n_columns]
+    if x_cat.shape[1:] != (embeds.n_columns,):
+        embeds.check(x_cat)
     columns: dict[str, list[int]] = {}
-    for j, s in enumerate(slices):
+    for j, s in enumerate(embeds.slices[: embeds.n_columns]):
         columns.setdefault(s.group, []).append(j)
-    return _Join.apply(slices, columns, x_cat, *(embeds.weights[g] for g in columns), *others)
+    return _Join.apply(embeds, columns, x_cat, *(embeds.weights[g] for g in columns), *others)
 
 
 class _Join(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, slices: Sequence[TableSlice], columns: dict[str, list[int]], x_cat: Tensor, *tensors: Tensor
+        ctx: Any, embeds: EmbeddingTables, columns: dict[str, list[int]], x_cat: Tensor, *tensors: Tensor
     ) -> Tensor:
+        slices = embeds.slices[: embeds.n_columns]
         weights, others = tensors[: len(columns)], tensors[len(columns) :]
         places = np.cumsum([0, *(s.width for s in slices)])
         table = {group: w.data_ptr() for group, w in zip(columns, weights, strict=True)}
@@ -112,7 +112,8 @@ class _Join(torch.autograd.Function):
         ctx.plan, ctx.columns, ctx.kinds = np.array(rows), columns, [(t.shape, t.dtype) for t in tensors]
         at = ctx.width = int(places[-1])
         out = torch.empty(len(x_cat), at + sum(x.shape[1] for x in others))
-        shared(steps().gather, view(x_cat), ctx.plan, view(out), numbers=out.numel())
+        if not shared(steps().gather, view(x_cat), ctx.plan, view(out), numbers=out.numel()):
+            embeds.check(x_cat)  # names the id; a check of its own before takes 2 % of a step in bfloat16
         for value in others:
             out.narrow(1, at, value.shape[1]).copy_(value)
             at += value.shape[1]
@@ -127,7 +128,9 @@ class _Join(torch.autograd.Function):
         found: list[Tensor | None] = []
         for (group, own), (shape, _), needed in zip(ctx.columns.items(), ctx.kinds, wanted, strict=False):
             by_row = group.endswith("_rows")
-            room = torch.zeros((len(x_cat) * len(own), shape[1]) if by_row else shape) if needed else None
+            room = None
+            if needed:
+                room = torch.empty(len(x_cat) * len(own), shape[1]) if by_row else torch.zeros(shape)
             plan[own, loops.ADDRESS] = 0 if room is None else room.data_ptr()
             plan[own, loops.VECTORS], plan[own, loops.VECTOR] = len(own) if by_row else 0, range(len(own))
             found.append(room)

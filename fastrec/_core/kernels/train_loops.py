@@ -24,26 +24,33 @@ START, STOP, WIDTH, PLACE, ADDRESS, VECTORS, VECTOR = range(7)
 @njit(**LOOP)
 def _gather_column(ids, j, plan, out, lo, hi):
     width, wide, place, filled = _u64(plan[WIDTH]), _u64(out.shape[1]), _u64(plan[PLACE]), out.ravel()
-    table = carray(pointer(plan[ADDRESS]), plan[STOP] * plan[WIDTH], np.float32)
+    table, start, size = carray(pointer(plan[ADDRESS]), plan[STOP] * plan[WIDTH], np.float32), plan[START], plan[STOP]
+    size, good = size - start, True
     for i in range(_u64(lo), _u64(hi)):
-        source, target = _u64(plan[START] + np.int64(ids[i, j])) * width, i * wide + place
+        found = np.int64(ids[i, j])
+        known = 0 <= found < size
+        good &= known
+        source, target = _u64(start + (found if known else 0)) * width, i * wide + place
         for d in range(width):
             filled[target + d] = table[source + d]
+    return good
 
 
 @njit(**PARALLEL)
 def gather(ids, plan, out, parts):
-    """Look columns up, each vector into its place in the result.
+    """Look columns up, each vector into its place in the result; return whether all ids are in their tables.
 
     Args:
-        ids: ``[b, columns]``, checked integers.
+        ids: ``[b, columns]``, integers.
         plan: int64 ``[columns, 7]``, see above.
         out: float32 ``[b, ·]``, changed.
         parts: how many threads.
     """
+    good = np.ones(parts, np.bool_)
     for part in prange(parts):
         for j in range(len(plan)):
-            _gather_column(ids, j, plan[j], out, len(ids) * part // parts, len(ids) * (part + 1) // parts)
+            good[part] &= _gather_column(ids, j, plan[j], out, len(ids) * part // parts, len(ids) * (part + 1) // parts)
+    return good.all()
 
 
 @njit(**LOOP)
@@ -53,9 +60,13 @@ def _scatter_column(ids, j, plan, grad):
     rows = len(ids) * plan[VECTORS] if vectors else plan[STOP]
     target = carray(pointer(plan[ADDRESS]), rows * plan[WIDTH], np.float32)
     for i in range(_u64(len(ids))):
-        to = i * vectors + vector if vectors else _u64(start + np.int64(ids[i, j]))
-        for d in range(width):
-            target[to * width + d] += source[i * wide + place + d]
+        if vectors:
+            for d in range(width):
+                target[(i * vectors + vector) * width + d] = source[i * wide + place + d]
+        else:
+            to = _u64(start + np.int64(ids[i, j])) * width
+            for d in range(width):
+                target[to + d] += source[i * wide + place + d]
 
 
 @njit(**PARALLEL)
