@@ -89,20 +89,39 @@ def linear_by_id(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor
     return total + F.linear(torch.cat(values, 1), torch.cat(used, 1), linear.bias)
 
 
-def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """Join the columns' vectors, in their order, and the other values ``[b, ·]``: float32 ``[b, width of all]``."""
+def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], reader: nn.Module | None = None) -> Tensor:
+    """Join the columns' vectors, in their order, and the other values ``[b, ·]``: ``[b, width of all]``.
+
+    The result is float32, or bfloat16 if its ``reader`` begins with a linear layer, which autocast would cast it for.
+    """
     if x_cat.shape[1:] != (embeds.n_columns,):
         embeds.check(x_cat)
     columns: dict[str, list[int]] = {}
     for j, s in enumerate(embeds.slices[: embeds.n_columns]):
         columns.setdefault(s.group, []).append(j)
-    return _Join.apply(embeds, columns, x_cat, *(embeds.weights[g] for g in columns), *others)
+    while isinstance(reader, nn.Sequential) and len(reader):
+        reader = reader[0]
+    halves = type(reader) is nn.Linear and torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if halves else torch.float32
+    return _Join.apply(
+        embeds,
+        columns,
+        dtype if dtype == torch.bfloat16 else torch.float32,
+        x_cat,
+        *(embeds.weights[g] for g in columns),
+        *others,
+    )
 
 
 class _Join(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, embeds: EmbeddingTables, columns: dict[str, list[int]], x_cat: Tensor, *tensors: Tensor
+        ctx: Any,
+        embeds: EmbeddingTables,
+        columns: dict[str, list[int]],
+        dtype: torch.dtype,
+        x_cat: Tensor,
+        *tensors: Tensor,
     ) -> Tensor:
         slices = embeds.slices[: embeds.n_columns]
         weights, others = tensors[: len(columns)], tensors[len(columns) :]
@@ -111,7 +130,7 @@ class _Join(torch.autograd.Function):
         rows = [[s.start, s.stop, s.width, at, table[s.group], 0, 0] for s, at in zip(slices, places[:-1], strict=True)]
         ctx.plan, ctx.columns, ctx.kinds = np.array(rows), columns, [(t.shape, t.dtype) for t in tensors]
         at = ctx.width = int(places[-1])
-        out = torch.empty(len(x_cat), at + sum(x.shape[1] for x in others))
+        out = torch.empty(len(x_cat), at + sum(x.shape[1] for x in others), dtype=dtype)
         if not shared(steps().gather, view(x_cat), ctx.plan, view(out), numbers=out.numel()):
             embeds.check(x_cat)  # names the id; a check of its own before takes 2 % of a step in bfloat16
         for value in others:
@@ -123,7 +142,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x_cat,), wanted, plan, loops = ctx.saved_tensors, ctx.needs_input_grad[3:], ctx.plan, steps()
+        (x_cat,), wanted, plan, loops = ctx.saved_tensors, ctx.needs_input_grad[4:], ctx.plan, steps()
         grad, at, n_tables = grad.contiguous(), ctx.width, len(ctx.columns)
         found: list[Tensor | None] = []
         for (group, own), (shape, _), needed in zip(ctx.columns.items(), ctx.kinds, wanted, strict=False):
@@ -142,4 +161,4 @@ class _Join(torch.autograd.Function):
         for (shape, dtype), needed in zip(ctx.kinds[n_tables:], wanted[n_tables:], strict=True):
             found.append(grad.narrow(1, at, shape[1]).to(dtype) if needed else None)
             at += shape[1]
-        return None, None, None, *found
+        return None, None, None, None, *found

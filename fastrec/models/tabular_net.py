@@ -58,7 +58,7 @@ class TabularNet(FieldNet):
         if (joins or by_id) and not (self.training and self.emb_drop.p):
             others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
             if joins:
-                return self.layers(join(self.embeds, x_cat, others))
+                return self.layers(join(self.embeds, x_cat, others, self.layers))
             hidden = linear_by_id(self.embeds, x_cat, others, self.layers[0][0])
             for module in [*list(self.layers[0])[1:], *list(self.layers)[1:]]:
                 hidden = module(hidden)

@@ -57,6 +57,29 @@ def test_values_and_gradients_are_those_of_the_pieces(widths, others, rows, id_t
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+ODD = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 3.4e38, 1e-40, 1 + 2**-8, 1 + 3 * 2**-8])
+
+
+@pytest.mark.parametrize("grads", ["dense", "rows"])
+def test_for_a_linear_layer_under_autocast_it_is_bfloat16(grads, monkeypatch):
+    monkeypatch.setattr(limits, "SPARSE_FROM", 6)
+    tables = EmbeddingTables([(4, 8), (9, 3)], pad=False, std=1.0, grads=grads)
+    with torch.no_grad():
+        tables.weights[tables.slices[0].group][2, :8] = ODD
+    x_cat = torch.stack([torch.arange(20) % 4, torch.arange(20) % 9], 1)
+    values = [torch.randn(20, 2, requires_grad=True)]
+    params = [*tables.parameters(), *values]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert join(tables, x_cat, values, torch.nn.BatchNorm1d(13)).dtype == torch.float32
+        out = join(tables, x_cat, values, torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(13, 2))))
+    plain = side_by_side([*tables.pieces(x_cat), *values]).bfloat16()
+    torch.testing.assert_close(out, plain, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(out.signbit()[:, 1:], plain.signbit()[:, 1:])  # NaN has either sign
+    pull = torch.randn(plain.shape)
+    for a, b in zip(grads_of(out, pull, params), grads_of(plain, pull, params), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 9), min_size=1, max_size=5).filter(lambda w: max(w) >= 4),

@@ -133,8 +133,9 @@ def _turn() -> AbstractContextManager[Any]:
 
 
 def view(x: Tensor) -> np.ndarray:
-    """Return a CPU tensor as numpy numbers that share its memory."""
-    return x.detach().numpy()
+    """Return a CPU tensor as numpy numbers that share its memory; bfloat16 as its bits."""
+    x = x.detach()
+    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def threads_for(numbers: int) -> int:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numba import carray, njit, prange
 
-from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, pointer
+from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, as_float32, like, pointer
 
 # Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
 _f32, _u32, _u64 = np.float32, np.uint32, np.uint64
@@ -32,7 +32,7 @@ def _gather_column(ids, j, plan, out, lo, hi):
         good &= known
         source, target = _u64(start + (found if known else 0)) * width, i * wide + place
         for d in range(width):
-            filled[target + d] = table[source + d]
+            filled[target + d] = like(table[source + d], filled)
     return good
 
 
@@ -43,7 +43,7 @@ def gather(ids, plan, out, parts):
     Args:
         ids: ``[b, columns]``, integers.
         plan: int64 ``[columns, 7]``, see above.
-        out: float32 ``[b, ·]``, changed.
+        out: float32, or the bits of bfloat16, ``[b, ·]``, changed.
         parts: how many threads.
     """
     good = np.ones(parts, np.bool_)
@@ -62,11 +62,11 @@ def _scatter_column(ids, j, plan, grad):
     for i in range(_u64(len(ids))):
         if vectors:
             for d in range(width):
-                target[(i * vectors + vector) * width + d] = source[i * wide + place + d]
+                target[(i * vectors + vector) * width + d] = as_float32(source[i * wide + place + d])
         else:
             to = _u64(start + np.int64(ids[i, j])) * width
             for d in range(width):
-                target[to + d] += source[i * wide + place + d]
+                target[to + d] += as_float32(source[i * wide + place + d])
 
 
 @njit(**PARALLEL)
