@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from fastrec.competition.run_record import TableRun
-from fastrec.competition.scoring import Decision, Scorer
-from fastrec.estimators import ConstantModel, Estimator
-from fastrec.validate import Rows
+from fastrec.competition.scoring import Decision, Scorer, permutation_importance
+from fastrec.estimators import ConstantModel
 
 
 def fit_stack(run: TableRun) -> None:
@@ -29,9 +28,8 @@ def permute(run: TableRun) -> None:
     """Measure the permutation importance of the best base model's features on the rows that its fold scores."""
     if run.refitted:  # a model of all rows has no unseen rows to be scored on
         return
+    rows, model = run.unseen, run.predictions[run.outcome.best_base].models[0]
     with run.stages.stage("permutation") as advance:
-        rows = run.rows_of(run.prepared.fold(0)[1], labelled=True, scored=True)
-        model = run.predictions[run.outcome.best_base].models[0]
         limit = {} if run.budget is None else {"most_rows": run.budget.rows_in_time(rows, model)}
         if limit.get("most_rows") != 0:
             run.permutation = permutation_importance(model, rows, run.scorer, seed=run.seed, **limit)
@@ -87,33 +85,3 @@ def _oof_score(run: TableRun, scorer: Scorer, name: str) -> float:
     if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
         oof = torch.zeros_like(oof)  # the folds' different constants are no order
     return scorer(run.train, oof, run.counted, folds=torch.from_numpy(run.fold_numbers()))
-
-
-def permutation_importance(
-    model: Estimator, rows: Rows, scorer: Scorer, *, seed: int = 0, most_rows: int = 4_000, most: int = 40
-) -> dict[str, float]:
-    """Measure the drop of a score if one feature's values are shuffled among rows (Breiman 2001, section 10).
-
-    The labelled ``rows`` are unseen by the model; about ``most_rows`` are used (whole lists), and ``most`` features,
-    those of the highest gain if the model reports gains.
-    """
-    rows = _some(rows, most_rows)
-    gains = model.trace.importance
-    names = sorted(rows.names, key=lambda n: -gains.get(n, 0.0))[:most]
-    sign = 1.0 if scorer.metric.greater_is_better else -1.0
-    one = torch.zeros(len(rows), dtype=torch.int64)  # thresholds of classes are fitted on other parts of these rows
-    whole = scorer(rows, model.predict(rows), folds=one)
-    draw, made = torch.Generator().manual_seed(seed), {}
-    for name in names:
-        order = torch.randperm(len(rows), generator=draw).to(rows.table.device)
-        shuffled = rows.table.with_columns({name: rows.table[name].take(order)})
-        made[name] = sign * (whole - scorer(rows, model.predict(rows.with_table(shuffled)), folds=one))
-    return made
-
-
-def _some(rows: Rows, most: int) -> Rows:
-    if len(rows) <= most:
-        return rows
-    if rows.task != "ranking":
-        return rows.take(torch.linspace(0, len(rows) - 1, most).long())
-    return rows.take((rows.groups <= rows.groups[most - 1]).nonzero().squeeze(1))

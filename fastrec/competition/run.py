@@ -131,16 +131,13 @@ def run_competition(
     options["budget"] = minutes if minutes is None or isinstance(minutes, Budget) else Budget(minutes)
     options["parts"] = Parts.beside(out) if resume and kind.keeps_parts else None
     run = record(recipe=competition, **where, **options)
-    useless = sorted(run.options - kind.options)
+    useless = sorted(run.notes.keys() & {"bs", "minutes", "ranks", "scheduler"} - kind.options)
     if useless:
         raise DataError(f"{competition.name}: {useless[0]} is of no use to it", remedy=f"Run it without --{useless[0]}")
-    with alone_at(out):
-        with run.context:
-            for step in steps:
-                with nullcontext() if run.budget is None else on_free_threads(run.budget.threads):
-                    step(run)
-        if run.parts is not None:
-            run.parts.clear()
+    with alone_at(out), run.context:
+        for step in steps:
+            with nullcontext() if run.budget is None else on_free_threads(run.budget.threads):
+                step(run)
     return out
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +48,8 @@ def make_features(run: TableRun) -> None:
     rows = len(run.found.train) + (0 if run.found.test is None else len(run.found.test))
     with run.stages.stage("features", rows) as advance:
         run.prepared = RunFeatures(run.recipe, run.found, run.folds, targets, run.parts, run.split)
-        with step_by_step(advance, rows, run.prepared.passes):
+        steps = 0 if run.prepared.features is None else len(run.prepared.features.steps)
+        with step_by_step(advance, rows, steps * (1 + (run.found.test is not None))):
             run.prepared.fit()
 
 
@@ -86,11 +86,6 @@ class RunFeatures:
         if features is not None:
             features.assume_target(self.targets)
         return features
-
-    @property
-    def passes(self) -> int:
-        """How many times a generator computes its columns in ``fit``: once for each non-empty table."""
-        return 0 if self.features is None else len(self.features.steps) * (1 + (self.found.test is not None))
 
     def fit(self) -> None:
         """Set ``train``, whose features are independent of their row's target, and ``test``."""
@@ -209,15 +204,6 @@ class RunFeatures:
     @property
     def _tables(self) -> dict[str, Any]:
         return {n: self._split(t) for n, t in self.found.tables.items()}
-
-    def save(self, folder: Path) -> None:
-        """Write the fitted features."""
-        if self.features is None:
-            return
-        if self.parts is None:
-            self.features.save(folder)
-        else:
-            shutil.copytree(self.parts.folder_of("features", self.digest[:20]) / "state", folder)
 
 
 def _as_it_is(table: Table | None) -> Any:

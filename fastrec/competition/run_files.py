@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ def run_folder(run: Run) -> Iterator[Path]:
             write_json(part / "scores.json", {"task": run.recipe.task, **run.scores, **about})
             with run.stages.stage("report"):
                 write_report(part, name=run.out.resolve().name)
+        if run.parts is not None:
+            run.parts.clear()
     except (XGBoostError, SafetensorError) as error:  # their classes for errors of the file system
         problem = "could not be written (the file system refused a model's or a feature's file)"
         remedy = "Free disk space or choose another place; what was there before is untouched"
@@ -125,7 +128,10 @@ def write_fitted(run: TableRun) -> None:
         more: dict[str, Any] = {"left_out": run.left_out} if run.budget is not None or run.left_out else {}
         rows = keep_rows(run)
         more |= {} if rows is None else {"kept_rows": rows}
-        run.prepared.save(part / "features")
+        if run.prepared.parts is not None and run.prepared.features is not None:
+            shutil.copytree(run.parts.folder / run.prepared.part_names["whole"] / "state", part / "features")
+        elif run.prepared.features is not None:
+            run.prepared.features.save(part / "features")
         models = {n: p.models for n, p in run.predictions.items() if n != "stack"}
         traces = {n: Trace(p.curves, p.importance) for n, p in run.predictions.items()}
         about = {"target": run.target, "decision": run.decision, "traces": traces}
@@ -194,6 +200,11 @@ def write_submission(run: TableRun) -> None:
     write_submission_of(
         run.part / "submission.csv", rows, prediction, **about, item=run.recipe.item if run.target is None else None
     )
+
+
+def finish(run: TableRun) -> None:
+    """Write the scores and the report, and put the complete folder in its place."""
+    run.context.close()
 
 
 def _splits(run: TableRun) -> list[tuple[str, Rows]]:

@@ -17,10 +17,10 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.forms.rows import SubmissionForm
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.resumable import KeptModels, Parts
-from fastrec.competition.scoring import Decision, Scorer, click_weights, examination
+from fastrec.competition.scoring import Decision, Scorer
 from fastrec.estimators import Estimator
 from fastrec.table import Table
-from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target
+from fastrec.validate import Folds, ListEvents, Predictions, Rows, Target
 
 
 @dataclass(kw_only=True)
@@ -44,13 +44,6 @@ class Run:
     scores: dict[str, Any] = field(default_factory=dict)  # of ``scores.json``
     # resources that end with the run, such as workers
     context: ExitStack = field(default_factory=ExitStack, repr=False)
-
-    @property
-    def options(self) -> set[str]:
-        """Names of the given options that not every kind of recipe supports."""
-        given = {"bs": self.bs is not None, "minutes": self.budget is not None}
-        given |= {"ranks": self.ranks > 1, "scheduler": self.scheduler is not None}
-        return {name for name, was in given.items() if was}
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -89,6 +82,7 @@ class TableRun(Run):
     rules: Sequence[Estimator] = ()  # the recipe's baselines and models, without those left out
     models: Sequence[Estimator] = ()
     fitted: KeptModels | None = None  # the cache of trained models
+    unseen: Rows = field(init=False)  # some rows that the first fold scores
     # estimator → its predictions; ``stack``, of the fitted stack ``outcome``, is the last
     predictions: dict[str, Predictions] = field(default_factory=dict)
     outcome: Any = field(init=False)
@@ -103,31 +97,6 @@ class TableRun(Run):
     part: Path = field(init=False)  # the folder that becomes the run directory when it is complete
     _events: dict[bool, ListEvents] = field(default_factory=dict, repr=False)
 
-    def rows_of(self, table: Table, *, labelled: bool, scored: bool = False) -> Rows:
-        """Return a table as estimators take it; ``scored``: its labels are for scoring only."""
-        recipe = self.recipe
-        weight = table[recipe.weight].number().cpu() if recipe.weight and labelled else None
-        if recipe.position and labelled and recipe.position_as == "weights":
-            by_place = self.weights_by_place(table)
-            weight = by_place if weight is None else weight * by_place
-        if scored or not labelled:
-            table = shown_first(table, self.place_of_scores)
-        order = table[recipe.time].number().cpu() if recipe.time and recipe.time in table else None
-        columns = {"cats": self.cats, "conts": self.conts, "weight": weight, "order": order}
-        if self.target is None:
-            label = table[recipe.label].number().cpu() if labelled else None
-            groups = table[recipe.list_column].group_numbers().cpu()
-            return Lists(table, groups, label=label, events=self.events(labelled=labelled), **columns)
-        key = recipe.fold_key
-        return Rows(
-            table,
-            self.target.task,
-            label=self.target.encode(table) if labelled else None,
-            groups=table[key].coded().codes.cpu().long() if key and key in table else None,
-            n_outputs=self.target.n_outputs,
-            **columns,
-        )
-
     @property
     def place_of_scores(self) -> dict[str, float]:
         """The position column, if it is a feature, and the place that rows are scored at; else empty."""
@@ -135,13 +104,6 @@ class TableRun(Run):
         if not recipe.position or recipe.position_as != "feature":
             return {}
         return {recipe.position: float(self.found.train[recipe.position].number().min())}
-
-    def weights_by_place(self, table: Table) -> torch.Tensor:
-        """Return the weights of labelled rows by the examination of their clicks' places: float64 ``[n]``."""
-        recipe = self.recipe
-        place, label = (table[n].number().cpu() for n in (recipe.position, recipe.label))
-        examined = examination(table[recipe.item].coded().codes.cpu(), place, label)
-        return click_weights(table[recipe.list_column].group_numbers().cpu(), place, label, examined)
 
     def events(self, *, labelled: bool) -> ListEvents | None:
         """Return the events before the lists of the training or the test rows; None: the recipe names no events."""

@@ -19,7 +19,7 @@ from fastrec.competition.predict import refuse_copies
 from fastrec.competition.reading import CompetitionData, table_files, truth_file
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_features import cut_folds, make_features
-from fastrec.competition.run_files import write_fitted, write_submission
+from fastrec.competition.run_files import finish, write_fitted, write_submission
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.submit import form_of, line_keys
 from fastrec.competition.train_models import choose_inputs, fit_models, refit
@@ -180,4 +180,4 @@ def check_models(recipe: Competition, bs: int | None) -> None:
 
 
 TABLE = [check, read, start_workers, cut_folds, make_features, choose_inputs, fit_models, refit, fit_stack, permute]
-TABLE += [decide, score, write_fitted, write_submission, explain]
+TABLE += [decide, score, write_fitted, write_submission, explain, finish]

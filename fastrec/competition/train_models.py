@@ -20,14 +20,16 @@ from fastrec._version import __version__
 from fastrec.competition.reading import CompetitionData
 from fastrec.competition.recipe import Competition
 from fastrec.competition.resumable import KeptModels
-from fastrec.competition.run_record import TableRun
+from fastrec.competition.run_record import TableRun, shown_first
+from fastrec.competition.scoring import click_weights, examination, some_rows
 from fastrec.errors import DataError, FastrecError, OutOfTimeError
 from fastrec.estimators import ConstantModel, Estimator
 from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.metrics import Metric
 from fastrec.stacking.stack import refuse_same_names
-from fastrec.validate import CrossFit, Predictions, Rows, Target, Trained
+from fastrec.table import Table
+from fastrec.validate import CrossFit, Lists, Predictions, Rows, Target, Trained
 
 _INDEX = "__index_level_"  # prefix of the columns in which pandas stores a frame's index
 
@@ -42,9 +44,9 @@ def choose_inputs(run: TableRun) -> None:
     if unused:
         more = f" and {len(unused) - 12} more" if len(unused) > 12 else ""
         run.stages.say(f"not learned from: {', '.join(unused[:12])}{more}")
-    run.train = run.rows_of(prepared.train, labelled=True)
+    run.train = _as_rows(run, prepared.train, labelled=True)
     run.scorer.check(run.train.label)
-    run.test = None if prepared.test is None else run.rows_of(prepared.test, labelled=False)
+    run.test = None if prepared.test is None else _as_rows(run, prepared.test, labelled=False)
     counted = torch.ones(len(run.train), dtype=torch.bool)
     if recipe.counted:
         counted = run.train.table[recipe.counted].integer().cpu() > 0
@@ -92,6 +94,34 @@ def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
     session = None if recipe.events is None else recipe.events.session
     own = {recipe.list_column, recipe.label, recipe.counted, recipe.position, session}
     return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
+
+
+def _as_rows(run: TableRun, table: Table, *, labelled: bool, scored: bool = False) -> Rows:
+    """Return a table as estimators take it; ``scored``: its labels are for scoring only."""
+    recipe = run.recipe
+    weight = table[recipe.weight].number().cpu() if recipe.weight and labelled else None
+    groups = table[recipe.list_column].group_numbers().cpu() if run.target is None else None
+    if recipe.position and labelled and recipe.position_as == "weights":  # by the examination of their clicks' places
+        place, label = (table[n].number().cpu() for n in (recipe.position, recipe.label))
+        examined = examination(table[recipe.item].coded().codes.cpu(), place, label)
+        by_place = click_weights(groups, place, label, examined)
+        weight = by_place if weight is None else weight * by_place
+    if scored or not labelled:
+        table = shown_first(table, run.place_of_scores)
+    order = table[recipe.time].number().cpu() if recipe.time and recipe.time in table else None
+    columns = {"cats": run.cats, "conts": run.conts, "weight": weight, "order": order}
+    if run.target is None:
+        label = table[recipe.label].number().cpu() if labelled else None
+        return Lists(table, groups, label=label, events=run.events(labelled=labelled), **columns)
+    key = recipe.fold_key
+    return Rows(
+        table,
+        run.target.task,
+        label=run.target.encode(table) if labelled else None,
+        groups=table[key].coded().codes.cpu().long() if key and key in table else None,
+        n_outputs=run.target.n_outputs,
+        **columns,
+    )
 
 
 def fit_models(run: TableRun) -> None:
@@ -178,14 +208,17 @@ def _cross_fit(run: TableRun, models: Sequence[Estimator]) -> CrossFit:
 
 def _rows_of_fold(run: TableRun, models: Sequence[Estimator], k: int) -> dict[str, Rows | None] | None:
     """Return a fold's rows with its features; None: all its models are cached."""
-    if run.fitted is not None and all(run.fitted.has(m.name, k) for m in models):
+    cached = run.fitted is not None and all(run.fitted.has(m.name, k) for m in models)
+    if cached and (k or run.refits):
         run.prepared.still_used(k)
         return None
     learned, scored = run.prepared.fold(k)
-    rows = {"train": run.rows_of(learned, labelled=True), "valid": run.rows_of(scored, labelled=True, scored=True)}
+    rows = {"train": _as_rows(run, learned, labelled=True), "valid": _as_rows(run, scored, labelled=True, scored=True)}
+    if k == 0:
+        run.unseen = some_rows(rows["valid"], 10_000)
     if run.test is not None and any(m.wants_unlabeled for m in models):
-        rows["unlabeled"] = run.rows_of(run.prepared.unlabeled(k), labelled=False)
-    return rows
+        rows["unlabeled"] = _as_rows(run, run.prepared.unlabeled(k), labelled=False)
+    return None if cached else rows
 
 
 def _train_fold(run: TableRun, cross: CrossFit, k: int, rows: dict[str, Rows] | None) -> None:

@@ -10,8 +10,8 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
 from threading import Lock
@@ -24,13 +24,12 @@ from torch import Tensor
 
 from fastrec._core import limits
 
-_off = 0
 _told: list[bool] = []  # that loops are being compiled, in this process
 
 
 def compiled(numbers: int, least: int = 0) -> bool:
-    """Tell whether compiled loops go over so many numbers, ``least`` or more: numba is there and not switched off."""
-    return not _off and numbers >= max(least, limits.LOOP_NUMBERS) and _has_numba()
+    """Tell whether compiled loops go over so many numbers, ``least`` or more: numba is there."""
+    return numbers >= max(least, limits.LOOP_NUMBERS) and _has_numba()
 
 
 @cache
@@ -43,17 +42,6 @@ def _has_numba() -> bool:
         warnings.warn(f"numba cannot be used, fastrec goes on without: {error}", UserWarning, stacklevel=2)
         return False
     return True
-
-
-@contextmanager
-def without_compiled() -> Iterator[None]:
-    """Use torch's calls instead of compiled loops meanwhile."""
-    global _off
-    _off += 1
-    try:
-        yield
-    finally:
-        _off -= 1
 
 
 def shared(loop: Callable[..., Any], *given: Any, numbers: int) -> Any:

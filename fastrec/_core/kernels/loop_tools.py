@@ -43,7 +43,7 @@ def as_float32(x):
 
 
 @overload(as_float32, inline="always")
-def _(x):
+def _read_as(x):
     return (lambda x: x) if isinstance(x, types.Float) else lambda x: _u32(_u32(x) << _u32(16)).view(np.float32)
 
 
@@ -52,7 +52,7 @@ def like(x, out):
 
 
 @overload(like, inline="always")
-def _(x, out):
+def _written_as(x, out):
     def bits_of(x, out):
         bits = np.float32(x).view(_u32)
         near = _u32(bits + _u32(0x7FFF) + _u32(_u32(bits >> _u32(16)) & _u32(1))) >> _u32(16)
