@@ -255,6 +255,7 @@ SAMPLE_ROWS = 2_000  # rows of a run's sample, which gives an export its types a
 ENUMERATED_COLUMNS = 4
 BACKGROUND_ROWS = 64  # rows to compare with: evenly spaced by prediction 0.50 off (as above), at random 0.69
 MIXED_CELLS = 1 << 22  # values of a row's mixtures; bounds memory of wide tables, which get fewer background rows
+PERMUTED_ROWS = 10_000  # rows by which permutation importance is measured at most; not measured
 EXPLAINED_ROWS = 20  # rows that a report explains if there is time; not measured
 EXPLAINED_SECONDS = 30.0  # seconds after which at most three rows are explained; bounds the time
 GRAPH_ROWS = 1 << 20  # rows of all tables; a streamed net on CUDA with fewer has dense gradients and a CUDA

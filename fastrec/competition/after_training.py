@@ -25,7 +25,7 @@ def fit_stack(run: TableRun) -> None:
 
 
 def permute(run: TableRun) -> None:
-    """Measure the permutation importance of the best base model's features on the rows that its fold scores."""
+    """Measure the permutation importance of the best base model's features on some rows that its fold scores."""
     if run.refitted:  # a model of all rows has no unseen rows to be scored on
         return
     rows, model = run.unseen, run.predictions[run.outcome.best_base].models[0]

@@ -156,9 +156,9 @@ class Budget:
             raise DataError(f"{model.name}: it would take about {told}", remedy="Give more memory, or fewer rows")
 
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
-        """Return how many rows can be predicted for every column in half of the remaining time, 10,000 at most.
+        """Return how many rows can be predicted for every column in half of the remaining time.
 
-        It is 0 for fewer than 500.
+        They are ``PERMUTED_ROWS`` at most, and 0 instead of fewer than 500.
         """
         part = rows.take(torch.arange(min(len(rows), 2_000)))
         began = self.clock()
@@ -167,7 +167,7 @@ class Budget:
         seconds = (self.began + self.minutes * 60 - self.clock()) / 2
         fit = int(seconds / max(each * len(rows.names), 1e-12))
         # A permutation of fewer than 500 rows is noise.
-        return min(fit, 10_000) if fit >= 500 else 0
+        return min(fit, limits.PERMUTED_ROWS) if fit >= 500 else 0
 
     def check(self, model: Estimator, *, took: float, fold: int, folds: int, needed: bool) -> None:
         """Stop a model that keeps no limit and would not finish in time."""

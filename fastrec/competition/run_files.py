@@ -203,7 +203,7 @@ def write_submission(run: TableRun) -> None:
 
 
 def finish(run: TableRun) -> None:
-    """Write the scores and the report, and put the complete folder in its place."""
+    """Leave ``run_folder``, which writes the scores and the report and puts the complete folder in its place."""
     run.context.close()
 
 

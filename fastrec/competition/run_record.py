@@ -81,8 +81,8 @@ class TableRun(Run):
     counted: torch.Tensor = field(init=False)  # the training rows that are scored
     rules: Sequence[Estimator] = ()  # the recipe's baselines and models, without those left out
     models: Sequence[Estimator] = ()
-    fitted: KeptModels | None = None  # the cache of trained models
-    unseen: Rows = field(init=False)  # some rows that the first fold scores
+    kept_models: KeptModels | None = None  # the cache of trained models
+    unseen: Rows | None = None  # some rows that the first fold scores
     # estimator → its predictions; ``stack``, of the fitted stack ``outcome``, is the last
     predictions: dict[str, Predictions] = field(default_factory=dict)
     outcome: Any = field(init=False)

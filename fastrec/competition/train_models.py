@@ -128,7 +128,7 @@ def fit_models(run: TableRun) -> None:
     """Cross-fit rules and models: all fold by fold, or one after the other in a limit of time."""
     both = [*run.rules, *run.models]
     keys = _model_keys(run, both) if run.parts is not None and run.prepared.digest else None
-    run.fitted = None if keys is None else KeptModels(run.parts, keys)
+    run.kept_models = None if keys is None else KeptModels(run.parts, keys)
     if run.budget is not None:
         run.left_out = run.budget.left_out
         run.predictions = _cross_fit_in_time(run)
@@ -199,26 +199,30 @@ def _cross_fit_in_time(run: TableRun) -> dict[str, Predictions]:
 
 
 def _cross_fit(run: TableRun, models: Sequence[Estimator]) -> CrossFit:
-    options = {"seed": run.seed, "device": run.device, "store": run.fitted}
+    options = {"seed": run.seed, "device": run.device, "store": run.kept_models}
     options |= {"scored": run.folds.scored, "repeated": run.folds.is_repeated}
     cross = CrossFit(models, len(run.train), 0 if run.test is None else len(run.test), **options)
     cross.cold_folds = run.recipe.cold_folds
     return cross
 
 
-def _rows_of_fold(run: TableRun, models: Sequence[Estimator], k: int) -> dict[str, Rows | None] | None:
+def _rows_of_fold(run: TableRun, models: Sequence[Estimator], k: int) -> dict[str, Rows] | None:
     """Return a fold's rows with its features; None: all its models are cached."""
-    cached = run.fitted is not None and all(run.fitted.has(m.name, k) for m in models)
-    if cached and (k or run.refits):
+    cached = run.kept_models is not None and all(run.kept_models.has(m.name, k) for m in models)
+    if cached:
         run.prepared.still_used(k)
-        return None
+        if k or run.refits or run.unseen is not None:
+            return None
     learned, scored = run.prepared.fold(k)
-    rows = {"train": _as_rows(run, learned, labelled=True), "valid": _as_rows(run, scored, labelled=True, scored=True)}
+    rows = {"valid": _as_rows(run, scored, labelled=True, scored=True)}
     if k == 0:
-        run.unseen = some_rows(rows["valid"], 10_000)
+        run.unseen = some_rows(rows["valid"], limits.PERMUTED_ROWS)
+    if cached:
+        return None
+    rows["train"] = _as_rows(run, learned, labelled=True)
     if run.test is not None and any(m.wants_unlabeled for m in models):
         rows["unlabeled"] = _as_rows(run, run.prepared.unlabeled(k), labelled=False)
-    return None if cached else rows
+    return rows
 
 
 def _train_fold(run: TableRun, cross: CrossFit, k: int, rows: dict[str, Rows] | None) -> None:
@@ -230,7 +234,7 @@ def refit(run: TableRun) -> None:
     """Train rules and models on all rows, if the recipe refits: they predict the test, and the folds score them."""
     if not run.refits:
         return
-    run.refitted, models, store = True, [*run.rules, *run.models], run.fitted
+    run.refitted, models, store = True, [*run.rules, *run.models], run.kept_models
     with run.stages.stage("refit", len(run.train) * sum(m.learns for m in models)) as advance:
         for i, model in enumerate(models):
             trained = None if store is None else store.find(model.name, len(run.folds))

@@ -23,7 +23,7 @@ def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
     """Return whether the loops take these tables and ids: narrow float32 tables on the CPU."""
     if embeds is None or x_cat is None or not embeds.n_columns or embeds.placed or not on_host(x_cat):
         return False
-    # ids that nobody checks would be read and written outside of the tables
+    # gradients of ids that nobody checks would be written outside of the tables
     if embeds.check_ids == "never":
         return False
     if _watched() or x_cat.dtype not in (torch.int32, torch.int64):
@@ -40,16 +40,21 @@ def can_multiply_by_id(embeds: EmbeddingTables | None, x_cat: Tensor | None, lay
         return False
     if _watched() or len(x_cat) < limits.BY_ID_ROWS:  # an export must not see a question about the number of rows
         return False
-    if not (isinstance(layers, nn.Sequential) and len(layers) and isinstance(layers[0], nn.Sequential)):
-        return False
-    whole = [layers, layers[0], layers[0][0]]
-    # hooks, pruning and layers of another class see or change the layer's own call
-    if type(whole[-1]) is not nn.Linear or any(getattr(m, hooks) for m in whole for hooks in _HOOKS):
-        return False
-    return any(s.width >= limits.BY_ID_WIDTH for s in embeds.slices[: embeds.n_columns])
+    return len(_down_to_linear(layers)) == 3 and any(
+        s.width >= limits.BY_ID_WIDTH for s in embeds.slices[: embeds.n_columns]
+    )
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _down_to_linear(layers: nn.Module) -> list[nn.Module]:
+    """Return the modules down to the linear layer that reads a net's input; none if hooks or own classes see it."""
+    found = [layers]
+    while type(found[-1]).forward is nn.Sequential.forward and len(found[-1]):
+        found.append(found[-1][0])
+    plain = type(found[-1]) is nn.Linear and not any(getattr(m, hooks) for m in found for hooks in _HOOKS)
+    return found if plain else []
 
 
 def _watched() -> bool:
@@ -92,25 +97,17 @@ def linear_by_id(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], reader: nn.Module | None = None) -> Tensor:
     """Join the columns' vectors, in their order, and the other values ``[b, ·]``: ``[b, width of all]``.
 
-    The result is float32, or bfloat16 if its ``reader`` begins with a linear layer, which autocast would cast it for.
+    The result is float32. It is bfloat16 if autocast would cast it so for the linear layer that its ``reader`` begins
+    with.
     """
     if x_cat.shape[1:] != (embeds.n_columns,):
         embeds.check(x_cat)
     columns: dict[str, list[int]] = {}
     for j, s in enumerate(embeds.slices[: embeds.n_columns]):
         columns.setdefault(s.group, []).append(j)
-    while isinstance(reader, nn.Sequential) and len(reader):
-        reader = reader[0]
-    halves = type(reader) is nn.Linear and torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu") if halves else torch.float32
-    return _Join.apply(
-        embeds,
-        columns,
-        dtype if dtype == torch.bfloat16 else torch.float32,
-        x_cat,
-        *(embeds.weights[g] for g in columns),
-        *others,
-    )
+    cast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    dtype = torch.bfloat16 if cast and reader is not None and _down_to_linear(reader) else torch.float32
+    return _Join.apply(embeds, columns, dtype, x_cat, *(embeds.weights[g] for g in columns), *others)
 
 
 class _Join(torch.autograd.Function):

@@ -337,12 +337,13 @@ class MeanBlend(Rule):
         name: the estimator's name; None: ``mean``, with ``_`` and the quantity in lists.
     """
 
-    tasks = ("binary", "multiclass", "regression", "multilabel", "ranking")
+    tasks = ("binary", "multiclass", "regression", "multilabel")
 
     def __init__(
         self, models: Sequence[str], *, of: Literal["log_softmax", "rank"] | None = None, name: str | None = None
     ) -> None:
         self.models, self.of, self.name = list(models), of, name or ("mean" if of is None else f"mean_{of}")
+        self.tasks = type(self).tasks if of is None else ("ranking",)
         self.forget()
 
     def forget(self) -> None:

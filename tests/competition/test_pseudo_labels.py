@@ -129,9 +129,7 @@ def test_a_run_is_refitted_predicted_and_gone_on_with(tmp_path):
     before = oof_of(again)
     sure = Shop(models=lambda bs: [XGBModel("alone", **TREES), PseudoLabelled(XGBModel("more", **TREES))])
     changed = run_competition(sure, data, tmp_path / "run", resume=True)  # the features are those of before
-    assert (
-        scores_of(changed)["reused"] == FOLDS + 1 + (FOLDS + 1) + FOLDS
-    )  # models, features: of all, of folds (one twice), of the test
+    assert scores_of(changed)["reused"] == FOLDS + 1 + FOLDS + FOLDS  # models, features: of all, of folds, of the test
     fresh = run_competition(sure, data, tmp_path / "fresh", resume=False)
     assert oof_of(changed) == oof_of(fresh)
     assert oof_of(changed)["alone"] == before["alone"]

@@ -69,8 +69,16 @@ def test_for_a_linear_layer_under_autocast_it_is_bfloat16(grads, monkeypatch):
     x_cat = torch.stack([torch.arange(20) % 4, torch.arange(20) % 9], 1)
     values = [torch.randn(20, 2, requires_grad=True)]
     params = [*tables.parameters(), *values]
+
+    class Residual(torch.nn.Sequential):
+        def forward(self, x):
+            return x + super().forward(x)
+
+    hooked = torch.nn.Sequential(torch.nn.Linear(13, 2))
+    hooked.register_forward_pre_hook(lambda *_: None)
+    readers = [torch.nn.BatchNorm1d(13), Residual(torch.nn.Linear(13, 13)), hooked, torch.nn.Sequential(), None]
     with torch.autocast("cpu", torch.bfloat16):
-        assert join(tables, x_cat, values, torch.nn.BatchNorm1d(13)).dtype == torch.float32
+        assert {join(tables, x_cat, values, reader).dtype for reader in readers} == {torch.float32}
         out = join(tables, x_cat, values, torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(13, 2))))
     plain = side_by_side([*tables.pieces(x_cat), *values]).bfloat16()
     torch.testing.assert_close(out, plain, rtol=0, atol=0, equal_nan=True)

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from fastrec._core import limits
 
+_off = False  # in a forked child
 _told: list[bool] = []  # that loops are being compiled, in this process
 
 
 def compiled(numbers: int, least: int = 0) -> bool:
-    """Tell whether compiled loops go over so many numbers, ``least`` or more: numba is there."""
-    return numbers >= max(least, limits.LOOP_NUMBERS) and _has_numba()
+    """Tell whether compiled loops go over so many numbers, ``least`` or more: numba is there, and can be used."""
+    return not _off and numbers >= max(least, limits.LOOP_NUMBERS) and _has_numba()
 
 
 @cache
@@ -106,8 +107,7 @@ frames = _loops("frame_loops", _tell_of_compiling)
 def _after_fork() -> None:
     """Switch off numba in a child of a process whose threads have run: GNU's OpenMP would end it."""
     global _off
-    if _start.cache_info().currsize:
-        _off += 1
+    _off = _off or bool(_start.cache_info().currsize)
 
 
 if hasattr(os, "register_at_fork"):

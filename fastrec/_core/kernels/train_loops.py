@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray, njit, prange
+from numba import carray, njit, prange, types
+from numba.extending import overload
 
-from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, as_float32, like, pointer
+from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, pointer
 
 # Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
 _f32, _u32, _u64 = np.float32, np.uint32, np.uint64
@@ -21,11 +22,34 @@ _f32, _u32, _u64 = np.float32, np.uint32, np.uint64
 START, STOP, WIDTH, PLACE, ADDRESS, VECTORS, VECTOR = range(7)
 
 
+def as_float32(x):
+    """Read a float32, or the bits of a bfloat16."""
+
+
+@overload(as_float32, inline="always")
+def _read_as(x):
+    return (lambda x: x) if isinstance(x, types.Float) else lambda x: _u32(_u32(x) << _u32(16)).view(_f32)
+
+
+def like(x, out):
+    """Return a float32 as the array holds it: the bits of the nearest bfloat16 (ties to even), or itself."""
+
+
+@overload(like, inline="always")
+def _written_as(x, out):
+    def bits_of(x, out):
+        bits = _f32(x).view(_u32)
+        near = _u32(bits + _u32(0x7FFF) + _u32(_u32(bits >> _u32(16)) & _u32(1))) >> _u32(16)
+        return np.uint16(near) if _u32(bits & _u32(0x7FFFFFFF)) <= _u32(0x7F800000) else np.uint16(0x7FC0)  # NaN
+
+    return (lambda x, out: x) if isinstance(out.dtype, types.Float) else bits_of
+
+
 @njit(**LOOP)
 def _gather_column(ids, j, plan, out, lo, hi):
     width, wide, place, filled = _u64(plan[WIDTH]), _u64(out.shape[1]), _u64(plan[PLACE]), out.ravel()
-    table, start, size = carray(pointer(plan[ADDRESS]), plan[STOP] * plan[WIDTH], np.float32), plan[START], plan[STOP]
-    size, good = size - start, True
+    table, start = carray(pointer(plan[ADDRESS]), plan[STOP] * plan[WIDTH], np.float32), plan[START]
+    size, good = plan[STOP] - start, True
     for i in range(_u64(lo), _u64(hi)):
         found = np.int64(ids[i, j])
         known = 0 <= found < size
