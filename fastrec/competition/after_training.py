@@ -84,4 +84,4 @@ def _oof_score(run: TableRun, scorer: Scorer, name: str) -> float:
     oof = one.oof
     if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
         oof = torch.zeros_like(oof)  # the folds' different constants are no order
-    return scorer(run.train, oof, run.counted, folds=torch.from_numpy(run.fold_numbers()))
+    return scorer(run.train, oof, run.counted, folds=run.folds.last_codes)

@@ -15,7 +15,6 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.resumable import Parts
 from fastrec.competition.run_record import TableRun
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import warn
 from fastrec.features import FeatureSet
 from fastrec.features._engine.chain import step_by_step
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest
@@ -28,16 +27,9 @@ SIDES = ("train", "valid")  # of a fold: the rows it trains on, and those it sco
 
 def cut_folds(run: TableRun) -> None:
     """Drop training rows without a target, and cut the others into the recipe's folds."""
-    recipe, target = run.recipe, run.target
-    known = None if target is None else target.known(run.found.train)
-    if known is not None and not bool(known.all()):
-        absent = ~known
-        warn(
-            f"{recipe.name}: {int(absent.sum())} training rows have no target (the first is row "
-            f"{int(absent.nonzero()[0])}); they are left out"
-        )
-        kept = known.nonzero().squeeze(1).to(run.found.train.device)
-        run.found = replace(run.found, train=run.found.train.take(kept))
+    recipe, target, train = run.recipe, run.target, run.found.train
+    if target is not None and len(kept := target.labelled(train, recipe.name)) < len(train):
+        run.found = replace(run.found, train=train.take(kept.to(train.device)))
     run.scorer = Scorer.of(recipe.metric, target)
     run.folds = recipe.folds(run.found, target)
 

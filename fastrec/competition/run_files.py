@@ -232,7 +232,7 @@ def _write_predictions(part: Path, run: TableRun) -> None:
             if name == "stack" and split == "oof" and recipe.counted:
                 columns["counted"] = run.counted.numpy()
             if rows.label is not None:
-                columns["fold"] = run.fold_numbers()
+                columns["fold"] = run.folds.last_codes.numpy()
                 if target is None:
                     columns[recipe.label] = rows.label.numpy()
             pq.write_table(pa.table(columns), part / split / f"{name}.parquet")
@@ -245,7 +245,7 @@ def _row_table(run: TableRun) -> pa.Table:
         columns: dict[str, Any] = {"split": pa.array([split] * len(rows), pa.string())}
         for name in (n for n in run.recipe.ids if n in rows.table):
             columns[name] = rows.table[name].to_arrow().cast(pa.large_string())
-        columns["fold"] = run.fold_numbers() if split == "oof" else np.full(len(rows), -1)
+        columns["fold"] = run.folds.last_codes.numpy() if split == "oof" else np.full(len(rows), -1)
         names = run.target.names  # a multiclass task's labels are codes in one column
         wide = torch.full((len(rows), len(names)), torch.nan, dtype=torch.float64)
         if label is not None:

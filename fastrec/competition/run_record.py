@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fastrec._core.atomic import now
@@ -113,13 +112,6 @@ class TableRun(Run):
             candidates = self.found.train if labelled else self.found.test
             self._events[labelled] = self.recipe.events.of(candidates, self.recipe.list_column, self.found.tables)
         return self._events[labelled]
-
-    def fold_numbers(self) -> np.ndarray:
-        """Return the (last) fold that scores each training row; -1: none."""
-        numbers = torch.full((len(self.train),), -1, dtype=torch.int64)
-        for k, (_, inside) in enumerate(self.folds):
-            numbers[inside] = k
-        return numbers.numpy()
 
     def known_test(self) -> Rows | None:
         """Return the test rows with labels, if the truth is known."""

@@ -152,8 +152,8 @@ def _joined(saved: SavedRun, old: Table, new: Table, file: Path, time: str | Non
     refuse_absent(_needed(saved, old), new.names, "the new rows lack it", file=file)
     numbers = np.arange(len(new))
     if saved.target is not None:
-        labelled = saved.target.known(new)
-        numbers, new = numbers[labelled.cpu().numpy()], new.take(labelled.to(new.device))
+        labelled = saved.target.labelled(new, str(file))
+        numbers, new = numbers[labelled.numpy()], new.take(labelled.to(new.device))
         if saved.target.task == "binary" and saved.target.classes is not None:
             name, classes = saved.target.names[0], saved.target.classes
             odd, of = classes.encode(new[name]).cpu() == 0, ", ".join(map(str, classes.values.to_pylist()))

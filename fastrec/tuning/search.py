@@ -153,9 +153,6 @@ class _Search:
         """Train a model on one fold after the other, until time is up, and yield the metric over the folds so far."""
         kept = self.columns.kept
         total, times = None, torch.zeros(len(kept))
-        fold_of = torch.full((len(kept),), -1, dtype=torch.int64)
-        for k, (_, inside) in enumerate(kept.folds):
-            fold_of[inside] = k
         rows = kept.rows(Table({"row": torch.arange(len(kept))}))  # labels and groups, to score by
         for k, (train, valid) in enumerate(self.columns.folds()):
             if time.monotonic() > self.until:
@@ -168,7 +165,7 @@ class _Search:
             times[valid.rows] += 1
             self.advance(1)
             oof = total / times.reshape(-1, *[1] * (total.dim() - 1))
-            yield self.scorer(rows, oof, (times > 0) & kept.scored, folds=fold_of)
+            yield self.scorer(rows, oof, (times > 0) & kept.scored, folds=kept.folds.last_codes)
 
 
 def _model_of(kept: KeptRows, greater_is_better: bool, name: str | None) -> Estimator:

@@ -134,6 +134,11 @@ class Folds:
         problem = f"the row is scored in several folds ({self.method}), and has no one fold"
         remedy = "Take the folds one by one: for train_rows, valid_rows in folds"
         refuse_rows(self._twice(), problem, remedy=remedy)
+        return self.last_codes
+
+    @property
+    def last_codes(self) -> torch.Tensor:
+        """The last fold in which each row is scored: int64 ``[n]``, -1 if none does."""
         return self._layers.max(0).values.long()
 
     @property

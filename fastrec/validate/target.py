@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.errors import DataError, refuse, refuse_rows
+from fastrec.errors import DataError, refuse, refuse_rows, warn
 from fastrec.metrics.ranking import choice
 from fastrec.metrics.registry import TASKS
 from fastrec.table import Column, Table, Vocab
@@ -116,6 +116,14 @@ class Target(Saved):
         """Return the rows without a missing target: bool ``[n]`` on the CPU."""
         table = Table.read(table, self.names)
         return ~torch.stack([table[n].is_missing().cpu() for n in self.names]).any(0)
+
+    def labelled(self, table: Any, where: str) -> torch.Tensor:
+        """Return the numbers of the rows with a target, int64 ``[m]``; warn of others, which are rows of ``where``."""
+        known = self.known(table)
+        if not bool(known.all()):
+            first = f"(the first is row {int((~known).nonzero()[0])})"
+            warn(f"{where}: {int((~known).sum())} training rows have no target {first}; they are left out")
+        return known.nonzero().squeeze(1)
 
     def encode(self, table: Any) -> torch.Tensor:
         """Return labels as described in ``Rows``: float64 or int64 ``[n]``, ``[n, k]`` for several targets.
