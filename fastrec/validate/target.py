@@ -120,7 +120,7 @@ class Target(Saved):
     def labelled(self, table: Any, where: str) -> torch.Tensor:
         """Return the numbers of the rows with a target, int64 ``[m]``; warn of others, which are rows of ``where``."""
         known = self.known(table)
-        if not bool(known.all()):
+        if 0 < int(known.sum()) < len(known):
             first = f"(the first is row {int((~known).nonzero()[0])})"
             warn(f"{where}: {int((~known).sum())} training rows have no target {first}; they are left out")
         return known.nonzero().squeeze(1)

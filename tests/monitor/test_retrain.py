@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fastrec.cli import app
 from fastrec.competition import Competition, SavedRun, SubmissionForm, compare_runs, predict_run, run_competition
-from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
 from fastrec.estimators import NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
 from fastrec.metrics import auc, mrr
@@ -260,7 +260,8 @@ def test_wrong_new_rows_are_named_by_their_own_file_and_row(serving, tmp_path):
         wrong.loc[7, column] = value
         wrong.loc[0, "clicked"] = None  # a row that is not learned from, and counts
         wrong.to_csv(path, index=False)
-        with pytest.raises(DataError, match=words) as error:
+        told = r"new.csv: 1 training rows have no target \(the first is row 0\); they are left out"
+        with pytest.warns(DataWarning, match=told), pytest.raises(DataError, match=words) as error:
             retrain(serving, path, tmp_path / "run", every="value")
         assert (Path(error.value.file), error.value.column, error.value.row) == (path, column, 7)
     assert not (tmp_path / "run").exists()
