@@ -53,8 +53,8 @@ def terminal_table(
         look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)} if plain else {}
         table = Table(title=title, header_style="bold", **look)
         for c in shown:
-            # A text may wrap to 16 characters: the table's least width is what the decision is about.
-            least = min(max((len(t) for t in c.cells), default=0), 16) if c.fold else None
+            # rich measures single words, even of cells that may not wrap; a text may wrap to 16 characters.
+            least = min(max(map(len, "\n".join([c.head, *c.cells]).split("\n"))), 16 if c.fold else 10_000)
             table.add_column(c.head, overflow="fold", no_wrap=not c.fold, **{"min_width": least, **c.options})
         for i, row in enumerate(zip(*(c.cells for c in shown), strict=True)):
             table.add_row(*map(Text, row), style=None if styles is None else styles[i])  # not markup: names have []

@@ -134,7 +134,7 @@ def runs(
             TableColumn("seconds", [f"{r.seconds:.0f}" for r in found], drop=4),
             TableColumn("git", [r.git_revision or "" for r in found], drop=3),
         ]
-        show_table(columns)
+        show_table(columns, None if found else f"no finished run in {folder}: give the folder of run directories")
 
 
 @app.command()

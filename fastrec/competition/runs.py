@@ -145,8 +145,8 @@ def _of_rows(
     for run in runs:
         found = out_of_fold(run, model, whole=True)
         if found is None:
-            file = run / "oof" / f"{model}.parquet"
-            raise MissingFileError("there is no such file", file=file, remedy="Give a complete run directory")
+            made = ", ".join(sorted(p.stem for p in (run / "oof").glob("*.parquet")))
+            raise MissingFileError(f"the run has no predictions of {model!r}", file=run, remedy=f"It has {made}")
         y, values, folds = (v[:, 0] if v.shape[1:] == (1,) else v for v in found)
         scored = ~np.isnan(values).reshape(len(y), -1).any(1)
         values[scored] = as_scored(metric, y[scored], values[scored], folds[scored]).numpy()

@@ -267,7 +267,8 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
 
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
     generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
-    using = next((s for s in generators.steps if s.uses_target), None)
+    own = others[0] if others[0] in {*sources, *generators.fit_inputs} else None  # the target itself
+    using = next((s for s in generators.steps if s.uses_target), own)
     if using is not None:
         problem = f"search_crosses: {using!r} uses a target, which would leak into its own rows"
         raise DataError(problem, remedy="Pair columns and generators that use none")

@@ -240,23 +240,22 @@ class NewColumns:
             result = result.to_frame(result.name if isinstance(result.name, str) and result.name not in frame else name)
         if isinstance(result, Table):
             result = result.to_pandas()
-        if isinstance(result, pd.DataFrame) and not result.index.equals(frame.index):
-            if len(result) != len(frame) or not result.index.is_unique or not result.index.isin(frame.index).all():
-                remedy = "Return a value for every row, with the frame's index"
-                raise DataError(f"{name} returns other rows", remedy=remedy)
-            result = result.loc[frame.index]
+        file, columns = self.idea.file, {}
         try:
-            columns = {str(n): result[n] for n in result if n not in frame.columns}
-            wrong = next((n for n, v in columns.items() if len(v) != len(frame)), None)
-        except TypeError:
+            for column in (n for n in result if n not in frame.columns):
+                values = result[column]
+                # a dict's Series have indices of their own: values go by them, not by their place
+                moved = isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(frame.index)
+                if len(values) != len(frame) or (moved and set(values.index) != set(frame.index)):
+                    problem = f"{name} returns other rows ({len(values)} values for {len(frame)} rows)"
+                    remedy = "Return a value for every row, with the frame's index"
+                    raise DataError(problem, file=file, column=str(column), remedy=remedy)
+                columns[str(column)] = values.loc[frame.index] if moved else values
+        except (TypeError, IndexError):
             remedy = "Return a frame, a dict of columns or a Series"
-            raise DataError(f"{name} returns a {type(result).__name__}", remedy=remedy) from None
-        if wrong is not None:
-            problem = f"{name} returns {len(columns[wrong])} values for {len(frame)} rows"
-            raise DataError(problem, column=wrong, remedy="Return a value for every row")
+            raise DataError(f"{name} returns a {type(result).__name__}", file=file, remedy=remedy) from None
         if not columns:
-            remedy = "Give new columns names that the frame does not have"
-            raise DataError(f"{name} returns no new column", remedy=remedy)
+            raise DataError(f"{name} returns no new column", file=file, remedy="Use names that the frame does not have")
         return columns
 
 

@@ -56,6 +56,7 @@ def test_runs_are_listed_with_whole_names_and_figures(run):
     assert "0.81000 to 0.84000" in narrow
     assert "not shown" in narrow
     assert "1a2b3c4" in shown("runs", run.parent, columns=160)
+    assert "no finished run in" in shown("runs", run)
 
 
 def test_tries_are_listed_with_whole_figures(run):

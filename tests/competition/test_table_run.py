@@ -209,6 +209,8 @@ def test_runs_are_listed_the_best_first_and_compared_on_the_same_rows(runs, tmp_
     assert sum(p.rows for p in parts[1:]) == N
     with pytest.raises(DataError, match="scored by auc"):
         compare_runs(runs["binary"], runs["regression"])
+    with pytest.raises(MissingFileError, match=r"no predictions of 'nope'.* stack"):
+        compare_runs(runs["binary"], weak, model="nope")
 
 
 def test_classes_for_a_metric_of_classes(tmp_path):

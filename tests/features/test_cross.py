@@ -141,6 +141,9 @@ def test_generators_can_be_paired():
     assert "te_x_bin_x_b__y" in made
     with pytest.raises(DataError, match="uses a target"):
         search_crosses(df, ["a", TargetEncode("b", "y")], "y")
+    for col in ("y", Bucketize("y", [0.5])):
+        with pytest.raises(DataError, match="uses a target"):
+            search_crosses(df, ["a", "b", col], "y")
 
 
 def three(n=3000):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fastrec._core.atomic import file_digest
+from fastrec._core.messages import TableColumn, terminal_table
 from fastrec.competition import list_runs
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.metrics import Interval
@@ -265,6 +266,17 @@ def test_table_fits_a_terminal(run):
     (run / "lists.parquet").unlink()
     assert "stack" in shown(run)
     assert "best" not in shown(run)
+
+
+def test_figures_of_several_words_are_not_cut_but_left_out():
+    gap, figures = "-0.0134 (-.032, +.006)", ["0.123 0.456"]
+    columns = [TableColumn("model", ["net"], fold=True), TableColumn("gap", [gap]), TableColumn("x", figures, drop=1)]
+    console = Console(width=36)
+    with console.capture() as captured:
+        console.print(terminal_table(columns, 36, plain=True))
+    text = captured.get()
+    assert re.search(rf"net +{re.escape(gap)}", text)
+    assert "not shown in 36 characters: x" in text
 
 
 DEEP = '{"rows": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"

@@ -269,7 +269,8 @@ def test_a_file_of_generators_or_of_one_function(shop, tmp_path):
         ("1 / 0\n", "ZeroDivisionError"),
         ("def f(df):\n    return 1 / 0\n", r"f fails \(ZeroDivisionError"),
         ("def f(df):\n    return df\n", "no new column"),
-        ("def f(df):\n    return 3\n", "returns a int"),
+        ("def f(df):\n    return 3\n", r"'idea\.py': f returns a int"),
+        ("def f(df):\n    return df.x.to_numpy()\n", r"'idea\.py': f returns a ndarray"),
         ("def f(df):\n    return {'u': [1, 2]}\n", "2 values for"),
         ("def f(df):\n    return df.assign(u=1).head(5)\n", "other rows"),
         ("def f(df):\n    return {'te_city__bought': df.x}\n", "has a column of this name"),
@@ -378,6 +379,9 @@ def test_a_function_may_write_to_its_frame_and_return_its_rows_in_another_order(
     before = {n: table[n].to_arrow() for n in table.names}
     assert new.leaks() == {}
     assert {n: table[n].to_arrow() for n in table.names} == before
+    np.testing.assert_array_equal(new._whole["double"], TRAIN["x"] * 2)
+    new = NewColumns(KeptRows(shop), read_idea(lambda df: {"double": df.sort_values("z")["x"] * 2.0}))
+    assert new.leaks() == {}
     np.testing.assert_array_equal(new._whole["double"], TRAIN["x"] * 2)
 
 
