@@ -330,9 +330,9 @@ def tries(run: RunFolder) -> None:
 @app.command()
 def select(
     run: RunFolder,
-    method: Annotated[str, Option(help="`null` (shuffled targets) or `permutation` (shuffled columns).")] = "null",
+    method: Annotated[str, Option(help="`null` (shuffled copies) or `permutation` (shuffled columns).")] = "null",
     model: _Model = None,
-    repeats: Annotated[int, Option(min=1, help="How many shuffled targets, 19 or more.")] = 20,
+    repeats: Annotated[int, Option(min=1, help="How many shuffled copies, 9 or more.")] = 20,
 ) -> None:
     """Weigh every column that a run's model learns from, and say which ones it can do without."""
     with readable_errors():

@@ -31,29 +31,29 @@ from fastrec.validate import Folds, Rows
 def null_importance(
     model: Estimator, rows: Rows, *, repeats: int = 20, seed: int = 0, device: torch.device | None = None
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Compute a model's gains, and those by chance: on shuffled targets (Altmann et al. 2010, section 2.1: PIMP).
+    """Compute the columns' gains beside shuffled copies of them all, and the gains of these copies: gains by chance.
 
-    The model must not stop early: on a shuffled target it would stop at once and have no gain.
+    Columns' gains are means of ``repeats`` models, copies' gains are lists (Kursa and Rudnicki 2010, section 2: shadow
+    attributes). On shuffled targets instead, gains are of another size: beside one strong column no other was kept.
     """
     if rows.label is None:
-        raise DataError("rows without labels have no target to shuffle", remedy="Give training rows")
-
-    def gains(some: Rows) -> dict[str, float]:
-        importance = model.fresh().fit(some, None, seed=seed, device=device).trace.importance
+        raise DataError("rows without labels have no target to learn", remedy="Give training rows")
+    gains, nulls = ({n: [] for n in rows.names} for _ in range(2))
+    copies, draw = {n: f"__shuffled__{n}" for n in rows.names}, torch.Generator().manual_seed(seed)
+    inputs = {k: [*names, *(copies[n] for n in names)] for k, names in (("cats", rows.cats), ("conts", rows.conts))}
+    for _ in range(repeats):
+        order = torch.randperm(len(rows), generator=draw).to(rows.table.device)
+        table = rows.table.with_columns({c: rows.table[n].take(order) for n, c in copies.items()})
+        # of equal splits trees take the first column's
+        mixed = {k: [names[i] for i in torch.randperm(len(names), generator=draw)] for k, names in inputs.items()}
+        both = replace(rows, table=table, **mixed)
+        importance = model.fresh().fit(both, None, seed=seed, device=device).trace.importance
         if not importance:
             raise DataError(f"{model.name} has no gains", remedy="Use XGBoost, LightGBM or CatBoost")
-        return {n: float(importance.get(n, 0.0)) for n in rows.names}
-
-    true, draw = gains(rows), torch.Generator().manual_seed(seed)
-    nulls: dict[str, list[float]] = {n: [] for n in rows.names}
-    for _ in range(repeats):
-        order = torch.randperm(len(rows), generator=draw)
-        if rows.task == "ranking":
-            # within each list: every list keeps its number of clicks
-            order = order[torch.argsort(rows.groups[order], stable=True)]
-        for name, gain in gains(replace(rows, label=rows.label[order])).items():
-            nulls[name].append(gain)
-    return true, nulls
+        for name, copy in copies.items():
+            gains[name].append(float(importance.get(name, 0.0)))
+            nulls[name].append(float(importance.get(copy, 0.0)))
+    return {n: sum(values) / repeats for n, values in gains.items()}, nulls
 
 
 Method = Literal["null", "permutation"]
@@ -66,10 +66,10 @@ class FeatureWorth:
     name: str  #: the column
     #: by ``'null'``: its gain; by ``'permutation'``: by how much the metric is worse if it is shuffled
     importance: float
-    #: by ``'null'``: the 5 % quantile of its gains with shuffled targets; by ``'permutation'``: of its 95 % interval
+    #: by ``'null'``: the 5 % quantile of its shuffled copies' gains; by ``'permutation'``: of its 95 % interval
     low: float
     high: float  #: the other end: the 95 % quantile, or of the interval
-    #: by ``'null'``: the empirical p-value of the gain (Altmann et al. 2010), at least 1 / (repeats + 1); None by
+    #: by ``'null'``: the empirical p-value of the gain among its copies', at least 1 / (repeats + 1); None by
     #: ``'permutation'``
     p: float | None
     kept: bool  #: whether it is kept
@@ -108,7 +108,7 @@ def select_features(
 ) -> Selection:
     """Test every column that a model learns from, and select those to keep.
 
-    ``'null'`` keeps a column if its gain has a p-value of at most .05 among its gains on ``repeats`` shuffled targets.
+    ``'null'`` keeps a column if its gain has a p-value of at most .1 among those of its ``repeats`` shuffled copies.
     ``'permutation'`` shuffles one column at a time among the rows that a fold scores, and keeps it if the metric is
     worse and 0 is outside the 95 % interval. Of redundant columns ``'null'`` keeps all and ``'permutation'`` may drop
     all: ``try_features(drop=…)`` measures the loss without them.
@@ -117,7 +117,7 @@ def select_features(
         of: a run directory, or rows with labels.
         method: see above.
         model: the run's model by its name, or an estimator; None: as ``try_features``.
-        repeats: number of shuffled targets, 19 or more.
+        repeats: number of shuffled copies of each column, 9 or more; a model is trained beside each.
         folds: for ``'permutation'`` of rows, not of a run; None: five folds, of whole groups if the rows have groups.
         metric: for ``'permutation'`` of rows, not of a run; None: the task's default.
         max_rows: for ``'null'``: draw about so many of more rows, whole lists in a ranking.
@@ -130,9 +130,9 @@ def select_features(
     """
     if method not in ("null", "permutation"):
         raise DataError(f"there is no method {method!r}", remedy="Use 'null' or 'permutation'")
-    if method == "null" and repeats < 19:  # the least p-value is 1 / (repeats + 1)
-        problem = f"{repeats} shuffled targets: no column could be kept, whatever the data"
-        raise DataError(problem, remedy="Use 19 or more for a level of .05")
+    if method == "null" and repeats < 9:  # the least p-value is 1 / (repeats + 1)
+        problem = f"{repeats} shuffled copies: no column could be kept, whatever the data"
+        raise DataError(problem, remedy="Use 9 or more for a level of .1")
     where = resolve_device(device)
     sides: Iterator[FoldRows]
     if isinstance(of, Rows):
@@ -162,8 +162,9 @@ def select_features(
         for name in rows.names:
             by_chance = np.array(nulls[name])
             p = (1 + int((by_chance >= gains[name]).sum())) / (1 + len(by_chance))
+            # The gain is a mean of many models: at .1, 5 of 228 simulated columns of noise were kept.
             low, high = np.quantile(by_chance, [0.05, 0.95])
-            worths.append(FeatureWorth(name, gains[name], float(low), float(high), p, p <= 0.05))
+            worths.append(FeatureWorth(name, gains[name], float(low), float(high), p, p <= 0.1))
     else:
         measure = score.name
         losses = permuted_losses(lighter(chosen), sides, score, restore, clusters, seed=seed, device=where)
