@@ -475,7 +475,7 @@ class Stack:
 
     def fit(
         self,
-        base: Sequence[Predictions],
+        base: Sequence[Predictions] | Mapping[str, Predictions],
         train: Rows,
         folds: Any,
         test: Rows | None = None,
@@ -490,7 +490,7 @@ class Stack:
         """Stack base models.
 
         Args:
-            base: their out-of-fold and test predictions.
+            base: their out-of-fold and test predictions, such as ``CrossFit.finish()``.
             train: the training rows, with labels.
             folds: the base models' folds: whole numbers ``[n]`` from 0, or ``Folds``. Rows that no fold scores are not
                 used.
@@ -513,6 +513,7 @@ class Stack:
             LeakageError: predictions were not made by these folds.
             DataError: there is nothing to stack, the metric is of another task, or lists, folds or shapes do not match.
         """
+        base = list(base.values()) if isinstance(base, Mapping) else base
         if not base:
             raise DataError("there is nothing to stack", remedy="Give at least one base model")
         if train.label is None:

@@ -177,7 +177,7 @@ def test_when_time_is_up_only_the_usual_blend_and_what_learns_nothing_are_tried(
     (data, scores), (test, test_scores) = clicks(), clicks(20, seed=1)
     test = replace(test, groups=test.groups + 10_000)
     base, answers = bases(scores, test_scores, digest_of(folds_for(data, 3))), iter([False] * asked)
-    every = Stack().fit(base, data, folds_for(data, 3), test).tried
+    every = Stack().fit({p.name: p for p in base}, data, folds_for(data, 3), test).tried  # as CrossFit gives them
     stacked = Stack().fit(base, data, folds_for(data, 3), test, late=lambda: next(answers, True))
     learn = {b.name for b in Stack().blends(list(scores), data, get_metric("mrr")) if b.learns}
     usual = "blend"
