@@ -500,8 +500,8 @@ class Folds:
 
 
 def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int:
-    if folds < least or repeats < 1:
-        remedy = f"Use at least {least} fold{'s' * (least > 1)}, once or more"
+    if folds < least or repeats < 1 or isinstance(folds, float) or isinstance(repeats, float):
+        remedy = f"Use at least {least} fold{'s' * (least > 1)}, once or more: whole numbers"
         raise DataError(f"{folds} folds, {repeats} times", remedy=remedy)
     if rows < folds:
         raise DataError(f"{rows} rows for {folds} folds", remedy="Use fewer folds, or more data")

@@ -224,6 +224,7 @@ def test_rows_and_columns_of_any_library(df_module):
     [
         (DataError, "1 folds", lambda: Folds.kfold(10, 1)),
         (DataError, "0 times", lambda: Folds.kfold(10, 2, repeats=0)),
+        (DataError, "2.5 folds.*whole numbers", lambda: Folds.kfold(10, 2.5)),
         (DataError, "3 rows for 5 folds", lambda: Folds.kfold(3)),
         (KeyError, "column 'user'", lambda: Folds.group({"x": [1, 2]}, "user")),
         (DataError, "has no row", lambda: Folds.group(8, [1] * 8, 2)),
