@@ -56,10 +56,7 @@ class Parts:
         return found
 
     def keep(self, kind: str, key: str, **values: Any) -> None:
-        """Store a part: tables, states (dicts), and objects with ``save(folder)``, each by its name.
-
-        ``key`` is a digest of the part's inputs.
-        """
+        """Store tables, states (dicts) and objects with ``save``, by name; ``key`` is a digest of the part's inputs."""
         place = self.folder_of(kind, key)
         self._made.add(place.name)
         with atomic_folder(place) as part:

@@ -51,7 +51,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def _down_to_linear(layers: nn.Module) -> list[nn.Module]:
     """Return the modules down to the linear layer that reads a net's input; none if hooks or own classes see it."""
     found = [layers]
-    while type(found[-1]).forward is nn.Sequential.forward and len(found[-1]):
+    while getattr(type(found[-1]), "forward", None) is nn.Sequential.forward and len(found[-1]):
         found.append(found[-1][0])
     plain = type(found[-1]) is nn.Linear and not any(getattr(m, hooks) for m in found for hooks in _HOOKS)
     return found if plain else []

@@ -179,7 +179,9 @@ class NewColumns:
             return dict.fromkeys(columns, "it is made with the target, which a function of a frame is not to see")
         self._check_names()
         options = {"key": kept.key or None, "max_rows": limits.TRY_LEAK_ROWS}
-        report = check_leakage(lambda df: function(df.drop(columns=targets)), frame, targets, kept.time, **options)
+        report = check_leakage(
+            lambda df: function(df.drop(columns=targets).reset_index(drop=True)), frame, targets, kept.time, **options
+        )
         return {leak.column: f"{leak.kind}: {leak.detail}" for leak in report.leaks}
 
     def folds(self) -> Iterator[Pair]:

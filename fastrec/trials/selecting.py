@@ -14,6 +14,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, XGBModel, XGBRanker
+from fastrec.estimators.base import Wrapper
 from fastrec.metrics import Metric, default_metric, get_metric
 from fastrec.trials.reference import (
     FoldRows,
@@ -40,14 +41,18 @@ def null_importance(
         raise DataError("rows without labels have no target to learn", remedy="Give training rows")
     gains, nulls = ({n: [] for n in rows.names} for _ in range(2))
     copies, draw = {n: f"__shuffled__{n}" for n in rows.names}, torch.Generator().manual_seed(seed)
-    inputs = {k: [*names, *(copies[n] for n in names)] for k, names in (("cats", rows.cats), ("conts", rows.conts))}
+    both = [*copies, *copies.values()]
     for _ in range(repeats):
         order = torch.randperm(len(rows), generator=draw).to(rows.table.device)
         table = rows.table.with_columns({c: rows.table[n].take(order) for n, c in copies.items()})
         # of equal splits trees take the first column's
-        mixed = {k: [names[i] for i in torch.randperm(len(names), generator=draw)] for k, names in inputs.items()}
-        both = replace(rows, table=table, **mixed)
-        importance = model.fresh().fit(both, None, seed=seed, device=device).trace.importance
+        mixed, one = [both[i] for i in torch.randperm(len(both), generator=draw)], model.fresh()
+        inner = one.model if isinstance(one, Wrapper) else one
+        named = [rows.cats, rows.conts, *(getattr(inner, kind, None) for kind in ("columns", "keys"))]
+        cats, conts, *own = (names and [n for n in mixed if n.removeprefix("__shuffled__") in names] for names in named)
+        vars(inner).update({kind: names for kind, names in zip(("columns", "keys"), own) if names is not None})
+        some = replace(rows, table=table, cats=cats, conts=conts)
+        importance = one.fit(some, None, seed=seed, device=device).trace.importance
         if not importance:
             raise DataError(f"{model.name} has no gains", remedy="Use XGBoost, LightGBM or CatBoost")
         for name, copy in copies.items():
@@ -162,7 +167,6 @@ def select_features(
         for name in rows.names:
             by_chance = np.array(nulls[name])
             p = (1 + int((by_chance >= gains[name]).sum())) / (1 + len(by_chance))
-            # The gain is a mean of many models: at .1, 5 of 228 simulated columns of noise were kept.
             low, high = np.quantile(by_chance, [0.05, 0.95])
             worths.append(FeatureWorth(name, gains[name], float(low), float(high), p, p <= 0.1))
     else:

@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from fastrec.errors import DataError, MissingFileError
-from fastrec.estimators import ColumnRanker, XGBModel
+from fastrec.estimators import CatBoostModel, ColumnRanker, PseudoLabelled, XGBModel
 from fastrec.metrics import get_metric
 from fastrec.report.data import noted_score
 from fastrec.table import Table
@@ -69,6 +69,21 @@ def test_null_gains_are_those_of_shuffled_copies_and_p_values_their_shares():
         assert w.p == pytest.approx((1 + sum(v >= gains[w.name] for v in nulls[w.name])) / 20)
         assert w.kept == (w.p <= 0.1)
     assert select_features(rows, model=MODEL, repeats=9).kept  # 1 / 10 is not above the level
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_columns_that_a_model_names_have_copies(wrapped):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(500, 5)), columns=list("abcde")).assign(k=rng.integers(0, 30, 500) * 7 % 61)
+    effect = rng.normal(size=61)
+    label = torch.tensor((frame.a + effect[frame.k] + rng.normal(size=500)).to_numpy())
+    rows = Rows(Table.read(frame), "regression", conts=list(frame), label=label)
+    model = XGBModel("m", rounds=20, eta=0.3, early_stopping_rounds=None, nthread=1, columns=list("abcd"))
+    made = select_features(rows, model=PseudoLabelled(model) if wrapped else model)
+    assert {"a"} <= set(made.kept) <= {"a", "b", "c", "d"}
+    assert len(made.kept) <= 2
+    keyed = CatBoostModel("cat", rounds=20, keys=["k"], early_stopping_rounds=None, thread_count=1)
+    assert {"a", "k"} <= set(select_features(rows, model=keyed, repeats=9).kept)
 
 
 def test_weak_columns_beside_a_strong_one_are_kept():
@@ -130,7 +145,7 @@ def test_wrong_input_is_named(tmp_path, shop):
     for call, said in (
         (lambda: select_features(shop, method="gain"), "no method 'gain'"),
         (lambda: select_features(few, model="m"), "no model 'm'"),
-        # the smallest p-value is a nineteenth
+        # the smallest p-value is a ninth
         (lambda: select_features(shop, repeats=8), r"8 shuffled copies: no column could be kept.*9 or more"),
         (lambda: select_features(tmp_path), r"config\.json"),
         (lambda: null_importance(ColumnRanker("rule", ["x"]), few), "has no gains"),
