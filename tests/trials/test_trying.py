@@ -383,6 +383,10 @@ def test_a_function_may_write_to_its_frame_and_return_its_rows_in_another_order(
     new = NewColumns(KeptRows(shop), read_idea(lambda df: {"double": df.sort_values("z")["x"] * 2.0}))
     assert new.leaks() == {}
     np.testing.assert_array_equal(new._whole["double"], TRAIN["x"] * 2)
+    with pytest.MonkeyPatch.context() as patch:  # a sample of the rows has an index of its own
+        patch.setattr(limits, "TRY_LEAK_ROWS", 100)
+        new = NewColumns(KeptRows(shop), read_idea(lambda df: {"double": pd.Series(df["x"].to_numpy() * 2.0)}))
+        assert new.leaks() == {}
 
 
 @pytest.mark.parametrize(
