@@ -97,8 +97,7 @@ def linear_by_id(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], reader: nn.Module | None = None) -> Tensor:
     """Join the columns' vectors, in their order, and the other values ``[b, ·]``: ``[b, width of all]``.
 
-    The result is float32. It is bfloat16 if autocast would cast it so for the linear layer that its ``reader`` begins
-    with.
+    The result is float32, or bfloat16 if ``reader`` begins with a linear layer whose input autocast would cast to it.
     """
     if x_cat.shape[1:] != (embeds.n_columns,):
         embeds.check(x_cat)

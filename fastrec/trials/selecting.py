@@ -168,6 +168,7 @@ def select_features(
             by_chance = np.array(nulls[name])
             p = (1 + int((by_chance >= gains[name]).sum())) / (1 + len(by_chance))
             low, high = np.quantile(by_chance, [0.05, 0.95])
+            # at .1, 2 to 8 % of simulated columns of noise are kept, and most weak columns beside strong ones
             worths.append(FeatureWorth(name, gains[name], float(low), float(high), p, p <= 0.1))
     else:
         measure = score.name
