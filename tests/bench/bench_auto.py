@@ -47,7 +47,7 @@ def write_folder(frame: pd.DataFrame, target: str, folder: Path, *, seed: int, s
     frame[~test].to_csv(folder / "train.csv", index=False)
     frame[test].drop(columns=target).to_csv(folder / "test.csv", index=False)
     classes = set() if pd.api.types.is_float_dtype(frame[target]) else set(frame[target].dropna())
-    if len(classes) <= 30 and any(set(frame[target][rows].dropna()) != classes for rows in (test, ~test)):
+    if 0 < len(classes) <= 30 and any(set(frame[target][rows].dropna()) != classes for rows in (test, ~test)):
         raise ValueError(f"seed {seed} leaves a class without rows in one part: take another")
     return frame.loc[test, target]
 
