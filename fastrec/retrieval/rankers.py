@@ -109,8 +109,8 @@ class RankedCandidates(SessionModel):
         *,
         k: int | Mapping[str, int] | None = None,
         share: float = 0.12,
-        most: int = 30_000,
-        negatives: int = 60,
+        most: int = 100_000,
+        negatives: int = 30,
         rounds: int = 120,
     ) -> None:
         usual = {"near": 100, "next": 40, "knn": 100, "popular": limits.RANKED_CANDIDATES_FEW}
@@ -134,6 +134,8 @@ class RankedCandidates(SessionModel):
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         past, late = by_time(sessions, self.share)
         asked = prefixes(late, drawn=self.most, seed=seed, longest=limits.PREFIX_LONGEST)
+        # in any order: if time is short, the first blocks are a sample
+        asked = asked.take(torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed)))
         began = time.monotonic()
         until = None if minutes is None else began + 60 * minutes
         self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
@@ -143,6 +145,8 @@ class RankedCandidates(SessionModel):
             rows = sample_negatives(table, label, self.negatives, seed=seed)
             parts.append(_matrix(self._features(table, asked))[rows])
             labels.append(label[rows])
+            if minutes is not None and time.monotonic() - began > limits.RANKED_CANDIDATES_SHARE / 2 * 60 * minutes:
+                break
         y = torch.cat(labels)
         stops = [] if minutes is None else [_StopAt(began + limits.RANKED_CANDIDATES_SHARE * 60 * minutes)]
         # without a right candidate, the first model's scores are used

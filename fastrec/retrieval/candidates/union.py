@@ -8,12 +8,14 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
 from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.sequences.losses import ppmi_svd
 from fastrec.table import Table, concat
 
 
@@ -219,10 +221,11 @@ class CandidateFeatures(Saved):
 
     Per ``{source}_score``, its share of the session's maximum and sum; the item's events in the log and its last
     twentieth (of events by time; without times, of sessions in order); the session's length, its last item's events,
-    and whether the candidate is that item.
+    and whether the candidate is that item. Cosines of items' vectors (``ppmi_svd``): with the session's last item, the
+    one before it, and the mean of all, in which an event weighs 0.7 times as much as the next.
     """
 
-    learned = ("_counts", "_recent", "popularity")
+    learned = ("_counts", "_recent", "popularity", "_vectors")
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the items of the log that the sources learn from."""
@@ -234,6 +237,7 @@ class CandidateFeatures(Saved):
         if sessions.times is not None:
             late = sessions.times >= sessions.times.sort().values[-max(1, len(late) // 20) :][:1]
         self._recent = torch.bincount(sessions.values[late], minlength=codes).float()
+        self._vectors = normalize(ppmi_svd(sessions, limits.CANDIDATE_VECTORS))
         return self
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
@@ -252,6 +256,14 @@ class CandidateFeatures(Saved):
             known = score.nan_to_num(0.0).clamp_min(0.0)
             made[f"{name}_of_top"] = score / none.scatter_reduce(0, session, known, "amax")[session]
             made[f"{name}_of_sum"] = score / none.index_add(0, session, known)[session]
+        rows, steps = sessions.steps()
+        vectors, asked = self._vectors[sessions.values], self._vectors.new_zeros(3, len(sessions), self._vectors.shape[1])
+        for place in range(2):
+            asked[place, rows[steps == place]] = vectors[steps == place]
+        asked[2] = normalize(asked[2].index_add(0, rows, vectors * 0.7 ** steps.unsqueeze(1)))
+        pieces = torch.arange(len(item)).split(max(1, limits.BLOCK // asked[:, 0].numel()))
+        alike = [torch.einsum("rw,srw->sr", self._vectors[item[p]], asked[:, session[p]]) for p in pieces]
+        made |= zip(("similar_to_last", "similar_to_previous", "similar_to_session"), torch.cat(alike, 1), strict=True)
         return table.with_columns(made)
 
 
