@@ -214,7 +214,7 @@ SESSION_LOADER_CHUNK = 32  # batches within which sessions are sorted by length
 APPROXIMATE_A_LIST = 64  # vectors per list that determine its centre
 APPROXIMATE_CODED = 1 << 16  # vectors to learn short codes from
 CANDIDATE_REPEATS = 0.05  # share of positives that a group had before: from here on its own items are candidates
-CANDIDATE_VECTORS = 48  # width: NDCG@20 of Diginetica's trees .2927 without vectors, .2955, .2963, .2962 with 32, 64, 96
+CANDIDATE_VECTORS = 48  # width; Diginetica, NDCG@20 of the trees: none .2927, 32 wide .2955, 64 .2963, 96 .2962
 CANDIDATES_HELD_BACK = 0.1  # share of a log's events, or sessions, whose labels are used for training; not measured
 # weight of popular and near items (other sources' ranks: 1); recall@100 on MovieLens 1M .66, with equal weights .65
 CANDIDATES_FEW_WEIGHT = 0.01
