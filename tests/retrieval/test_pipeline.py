@@ -33,6 +33,7 @@ from fastrec.retrieval import (
     SegmentPopularity,
 )
 from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, PopularItems, SessionFrame
+from fastrec.sequences.losses import ppmi_svd
 from fastrec.table import Table
 from tests._core.refusals import refused
 from tests.sequences.helpers import chains, frame
@@ -140,6 +141,30 @@ def test_features_of_candidates():
     np.testing.assert_allclose(rows.own_score_of_top[1:3], [1, np.exp(-1)], rtol=1e-6)
     np.testing.assert_allclose(rows.pop_score_of_sum, np.array([2, 3, 1] * 2) / 6, rtol=1e-6)
     assert np.isnan(rows.own_score_of_top[0])
+    assert rows.events_since_item.tolist() == [3, 0, 2] * 2  # after the last 1, 2 and 3 of 1 2 1 3 2 2
+
+
+def test_a_candidate_is_compared_with_the_vectors_of_the_session(monkeypatch):
+    log = frame(chains(1, 60, 9))
+    queries = frame([*chains(2, 30, 9), []], items=log.items)
+    table = Candidates({"pop": PopularItems()}, 9).fit(log).union(queries)
+    vectors = ppmi_svd(log, limits.CANDIDATE_VECTORS).double().numpy()
+
+    def unit(vector):
+        return vector / (np.linalg.norm(vector) or 1.0)
+
+    wanted = []
+    for session, item in zip(table["session"].values.tolist(), table["item"].values.tolist()):
+        own = queries.values[queries.offsets[session] : queries.offsets[session + 1]].tolist()[::-1]
+        latest = [unit(vectors[i]) for i in own]
+        mean = sum((v * 0.7**back for back, v in enumerate(latest)), np.zeros(vectors.shape[1]))
+        wanted.append([unit(vectors[item]) @ v for v in [*[*latest, mean * 0, mean * 0][:2], unit(mean)]])
+    assert np.abs(wanted).max() > 0.9
+    for block in (limits.BLOCK, 1):
+        monkeypatch.setattr(limits, "BLOCK", block)
+        made = CandidateFeatures().fit(log)(table, queries)
+        found = np.stack([made[f"similar_to_{n}"].values.numpy() for n in ("last", "previous", "session")], 1)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 ITEMS = frame([list(range(12))]).items

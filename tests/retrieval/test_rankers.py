@@ -8,8 +8,17 @@ import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError, NotFittedError, UnreadableFileError
-from fastrec.retrieval import EventFeatures, ObjectiveRanker, RankedCandidates, cut_anywhere, events_of, recall_of_sets
+from fastrec.retrieval import (
+    EventFeatures,
+    ObjectiveRanker,
+    RankedCandidates,
+    cut_anywhere,
+    events_of,
+    rankers,
+    recall_of_sets,
+)
 from fastrec.retrieval.rankers import _grown, _matrix, log_odds
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Table, load_state, save_state
@@ -65,10 +74,19 @@ def test_the_time_given_is_shared_out():
     assert given[1] == pytest.approx(10, abs=0.5)
 
 
-def test_trees_stop_when_the_time_is_over():
-    models = {"around": CoVisitation(before=1.0)}
-    model = RankedCandidates(models, share=0.3, rounds=500).fit(frame(chains(1, 200, 15)), minutes=1e-6)
+def test_trees_stop_when_the_time_is_over(monkeypatch):
+    models, log, rows = {"around": CoVisitation(before=1.0)}, frame(chains(1, 200, 15)), []
+    monkeypatch.setattr(limits, "BLOCK", 500)  # ten sessions a block
+
+    def grown(x, *given):
+        rows.append(len(x))
+        return _grown(x, *given)
+
+    monkeypatch.setattr(rankers, "_grown", grown)
+    model = RankedCandidates(models, share=0.3, rounds=500).fit(log, minutes=1e-6)
     assert model._trees.num_boosted_rounds() == 10
+    RankedCandidates(models, share=0.3, rounds=1).fit(log)
+    assert 0 < rows[0] < rows[1] / 5  # of one block, and of all
 
 
 @pytest.mark.parametrize("rows", [60, 5_000])  # trees of few rows are a split deep, or none

@@ -20,7 +20,14 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval.base import Saved, best_first
 from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
-from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
+from fastrec.retrieval.candidates.union import (
+    CandidateFeatures,
+    Candidates,
+    EventFeatures,
+    numeric,
+    of_table,
+    sample_negatives,
+)
 from fastrec.retrieval.filters import EASE, HistoryFilter
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Column, Table, Vocab, as_column, concat
@@ -65,7 +72,7 @@ class PastFeatures(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session`` and ``item`` of the sessions."""
-        session, item = table["session"].values, table["item"].values
+        sessions, session, item = of_table(table, sessions)
         made = {name: values[item] for name, values in self._columns.items()}
         log = self._columns["item_log_events"]
         total = torch.zeros(len(sessions)).index_add_(0, rows_of(sessions.offsets), log[sessions.values])

@@ -216,6 +216,12 @@ def numeric(table: Table) -> list[str]:
     return [n for n in table.names if n not in ("session", "item")]
 
 
+def of_table(table: Table, sessions: SessionFrame) -> tuple[SessionFrame, Tensor, Tensor]:
+    """Return the sessions that a table has, few in a block of a stream, and each row's number of them and item."""
+    present, session = torch.unique(table["session"].values, return_inverse=True)
+    return sessions.take(present), session, table["item"].values
+
+
 class CandidateFeatures(Saved):
     """Features of candidates.
 
@@ -245,7 +251,7 @@ class CandidateFeatures(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session``, ``item`` and scores of the sessions."""
-        session, item = table["session"].values, table["item"].values
+        sessions, session, item = of_table(table, sessions)
         last = sessions.at_ends(sessions.values)
         made = {
             "item_events": self._counts[item],
@@ -261,14 +267,12 @@ class CandidateFeatures(Saved):
             made[f"{name}_of_top"] = score / none.scatter_reduce(0, session, known, "amax")[session]
             made[f"{name}_of_sum"] = score / none.index_add(0, session, known)[session]
         rows, steps = sessions.steps()
-        vectors, asked = (
-            self._vectors[sessions.values],
-            self._vectors.new_zeros(3, len(sessions), self._vectors.shape[1]),
-        )
+        vectors = self._vectors[sessions.values]
+        asked = torch.zeros(3, len(sessions), vectors.shape[1])
         for place in range(2):
             asked[place, rows[steps == place]] = vectors[steps == place]
         asked[2] = normalize(asked[2].index_add(0, rows, vectors * 0.7 ** steps.unsqueeze(1)))
-        pieces = torch.arange(len(item)).split(max(1, limits.BLOCK // asked[:, 0].numel()))
+        pieces = torch.arange(len(item)).split(max(1, limits.BLOCK // (3 * vectors.shape[1])))
         alike = [torch.einsum("rw,srw->sr", self._vectors[item[p]], asked[:, session[p]]) for p in pieces]
         made |= zip(("similar_to_last", "similar_to_previous", "similar_to_session"), torch.cat(alike, 1), strict=True)
         return table.with_columns(made)
@@ -309,7 +313,7 @@ class EventFeatures(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session`` and ``item`` of the sessions."""
-        session, item = table["session"].values, table["item"].values
+        sessions, session, item = of_table(table, sessions)
         codes, (rows, steps), kinds = len(sessions.items), sessions.steps(), self._of(sessions)
         pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)
         wanted, count = session * codes + item, len(pairs) + 1
