@@ -141,7 +141,6 @@ def test_features_of_candidates():
     np.testing.assert_allclose(rows.own_score_of_top[1:3], [1, np.exp(-1)], rtol=1e-6)
     np.testing.assert_allclose(rows.pop_score_of_sum, np.array([2, 3, 1] * 2) / 6, rtol=1e-6)
     assert np.isnan(rows.own_score_of_top[0])
-    assert rows.events_since_item.tolist() == [3, 0, 2] * 2  # after the last 1, 2 and 3 of 1 2 1 3 2 2
 
 
 def test_a_candidate_is_compared_with_the_vectors_of_the_session(monkeypatch):

@@ -226,26 +226,23 @@ class CandidateFeatures(Saved):
     """Features of candidates.
 
     Per ``{source}_score``, its share of the session's maximum and sum; the item's events in the log and its last
-    twentieth (of events by time; without times, of sessions in order), and the events since its last one; the session's
-    length, its last item's events, and whether the candidate is that item. Cosines of items' vectors (``ppmi_svd``):
-    with the session's last item, the one before it, and the mean of all, in which an event weighs 0.7 times as much as
-    the next.
+    twentieth (of events by time; without times, of sessions in order); the session's length, its last item's events,
+    and whether the candidate is that item. Cosines of items' vectors (``ppmi_svd``): with the session's last item, the
+    one before it, and the mean of all, in which an event weighs 0.7 times as much as the next.
     """
 
-    learned = ("_counts", "_recent", "_since", "popularity", "_vectors")
+    learned = ("_counts", "_recent", "popularity", "_vectors")
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the items of the log that the sources learn from."""
         codes = len(sessions.items)
         self._counts = torch.bincount(sessions.values, minlength=codes).float()
         self.popularity = self._counts / self._counts.max().clamp_min(1)  # share of the most frequent item's events
-        size, few = len(sessions.values), max(1, len(sessions) // 20)
-        after, few = torch.arange(size).flip(0), size - sessions.offsets[max(len(sessions) - few, 0)]
+        few = max(1, len(sessions) // 20)
+        late = torch.arange(len(sessions.values)) >= sessions.offsets[max(len(sessions) - few, 0)]
         if sessions.times is not None:
-            after = size - torch.searchsorted(sessions.times.sort().values, sessions.times, right=True)
-            few = max(1, size // 20)
-        self._since = torch.full((codes,), float(size)).scatter_reduce_(0, sessions.values, after.float(), "amin")
-        self._recent = torch.bincount(sessions.values[after < few], minlength=codes).float()
+            late = sessions.times >= sessions.times.sort().values[-max(1, len(late) // 20) :][:1]
+        self._recent = torch.bincount(sessions.values[late], minlength=codes).float()
         self._vectors = normalize(ppmi_svd(sessions, limits.CANDIDATE_VECTORS))
         return self
 
@@ -256,7 +253,6 @@ class CandidateFeatures(Saved):
         made = {
             "item_events": self._counts[item],
             "item_events_recent": self._recent[item],
-            "events_since_item": self._since[item],
             "session_length": sessions.lengths[session].float(),
             "last_item_events": self._counts[last][session],
             "is_last_item": (item == last[session]).float(),
