@@ -226,7 +226,6 @@ INDEX_AT = 100  # k of recall@k
 ITEM_KNN_AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
 RANKED_CANDIDATES_FEW = 20  # candidates from models that use little of the session
 RANKED_CANDIDATES_SHARE = 0.75  # share of the given time after which no more trees are grown
-RANKED_CANDIDATES_FEWEST_TREES = 10  # trees that are always grown, even if time is short; not measured
 RANKED_CANDIDATES_LAID_OUT = 8  # rankers whose trees stay prepared for a compiled loop: some 0.5 MB each
 
 # ---- stacking

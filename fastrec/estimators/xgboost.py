@@ -220,7 +220,7 @@ class XGBModel(TreeModel):
         asked.set_param("validate_parameters", False)
         names = re.findall(r'"(\w+)":', asked.save_config())
         self.refuse_unknown({*names, *inspect.signature(xgb.XGBModel.__init__).parameters} - _NOT_TRAINED_BY)
-        callbacks = [] if self._deadline is None else [_InTime(self._deadline, params["eta"], self._rounds)]
+        callbacks = [] if self._deadline is None else [InTime(self._deadline, params["eta"], self._rounds)]
         go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": callbacks}
         if held is None:
             return xgb.train(dict(params), matrix, **go_on), []
@@ -255,7 +255,9 @@ class XGBModel(TreeModel):
         return trees
 
 
-class _InTime(xgb.callback.TrainingCallback):
+class InTime(xgb.callback.TrainingCallback):
+    """Ends a training at a deadline, at a higher rate if not all rounds would fit."""
+
     def __init__(self, deadline: Deadline, rate: float, rounds: int) -> None:
         self.deadline, self.rate, self.rounds = deadline, rate, rounds
 

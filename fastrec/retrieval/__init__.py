@@ -21,15 +21,7 @@ from fastrec.retrieval.candidates.union import (
     cut_at,
     sample_negatives,
 )
-from fastrec.retrieval.filters import (
-    EASE,
-    HistoryFilter,
-    ImplicitALS,
-    ItemKNN,
-    RP3Beta,
-    SpectralFilter,
-    UserKNN,
-)
+from fastrec.retrieval.filters import EASE, HistoryFilter, ImplicitALS, ItemKNN, RP3Beta, SpectralFilter, UserKNN
 from fastrec.retrieval.index import Index, Vectors, neighbour_overlap
 from fastrec.retrieval.pipeline.recommender import Recommender
 from fastrec.retrieval.pipeline.stages import MMR, Available, Boost, InSegment, Quota, Seen

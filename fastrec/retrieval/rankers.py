@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
@@ -17,6 +17,8 @@ from fastrec._core import limits
 from fastrec._core.kernels import compiled, shared, view
 from fastrec._core.kernels import sessions as loops
 from fastrec.errors import DataError, NotFittedError
+from fastrec.estimators._tree_model import Deadline
+from fastrec.estimators.xgboost import InTime
 from fastrec.retrieval.candidates.sources import ModelSource, RepeatedItems, best_of_pairs
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
@@ -28,9 +30,11 @@ from fastrec.table.state import Saved, saved_name
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 
 
-def _grown(x: Tensor, y: Tensor, rounds: int, seed: int, callbacks: Sequence[Any] = ()) -> xgb.Booster:
+def _grown(x: Tensor, y: Tensor, rounds: int, seed: int, seconds: float = math.inf) -> xgb.Booster:
+    """Grow trees; fewer, or at a higher rate, if ``seconds`` are short. A second is the least."""
     params = {**_PARAMS, "objective": "binary:logistic", "seed": seed, "nthread": torch.get_num_threads()}
-    return xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), rounds, callbacks=list(callbacks))
+    in_time = InTime(Deadline(max(seconds, 1.0)), _PARAMS["eta"], rounds)
+    return xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), rounds, callbacks=[in_time])
 
 
 def _as_bytes(trees: xgb.Booster) -> Tensor:
@@ -136,29 +140,28 @@ class RankedCandidates(SessionModel):
         asked = prefixes(late, drawn=self.most, seed=seed, longest=limits.PREFIX_LONGEST)
         # in any order: if time is short, the first blocks are a sample
         asked = asked.take(torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed)))
-        began = time.monotonic()
-        until = None if minutes is None else began + 60 * minutes
-        self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
+        seconds = math.inf if minutes is None else 60 * minutes
+        whole, trees = Deadline(seconds), Deadline(seconds * limits.RANKED_CANDIDATES_SHARE)
+        self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, whole, 2)
         parts, labels = [], []
         for table in self._candidates.stream(asked):
             label = self._candidates.label(table, asked.target)
             rows = sample_negatives(table, label, self.negatives, seed=seed)
             parts.append(_matrix(self._features(table, asked))[rows])
             labels.append(label[rows])
-            if minutes is not None and time.monotonic() - began > limits.RANKED_CANDIDATES_SHARE / 2 * 60 * minutes:
+            if trees.left < trees.seconds / 2:
                 break
         y = torch.cat(labels)
-        stops = [] if minutes is None else [_StopAt(began + limits.RANKED_CANDIDATES_SHARE * 60 * minutes)]
         # without a right candidate, the first model's scores are used
-        self._trees = _grown(torch.cat(parts), y, self.rounds, seed, stops) if bool(y.any()) else None
-        self._fit_models(sessions, seed, until, 1)
+        self._trees = _grown(torch.cat(parts), y, self.rounds, seed, trees.left) if bool(y.any()) else None
+        self._fit_models(sessions, seed, whole, 1)
 
-    def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
+    def _fit_models(self, sessions: SessionFrame, seed: int, whole: Deadline, rounds: int) -> None:
         """Fit each model in an equal share of the time left; quick models come last and leave theirs unused."""
         for i, model in enumerate(list(self.models.values())[::-1]):
-            left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / rounds
+            left = max(whole.left, 1.0) / 60 / rounds / (len(self.models) - i)
             fit = model.fit if rounds > 1 else model.refit  # what was chosen for the past is right for all
-            fit(sessions, seed=seed, minutes=None if left is None else left / (len(self.models) - i))
+            fit(sessions, seed=seed, minutes=None if left == math.inf else left)
         self._features = CandidateFeatures().fit(sessions)
         self._take()
 
@@ -210,18 +213,6 @@ class RankedCandidates(SessionModel):
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore({**state, "_trees": None if state["_trees"] is None else _of_bytes(state["_trees"])})
         self._take()
-
-
-class _StopAt(xgb.callback.TrainingCallback):
-    """Ends a training at a time, after a minimum of trees."""
-
-    def __init__(self, until: float) -> None:
-        super().__init__()
-        self.until = until
-
-    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Return whether to stop."""
-        return epoch + 1 >= limits.RANKED_CANDIDATES_FEWEST_TREES and time.monotonic() > self.until
 
 
 class ObjectiveRanker(Saved):

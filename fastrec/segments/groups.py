@@ -402,10 +402,7 @@ def _reduce(values: torch.Tensor, codes: torch.Tensor, size: int, how: str) -> t
 
 
 def as_of(
-    codes: torch.Tensor,
-    order: Sequence[torch.Tensor],
-    event_codes: torch.Tensor,
-    event_order: Sequence[torch.Tensor],
+    codes: torch.Tensor, order: Sequence[torch.Tensor], event_codes: torch.Tensor, event_order: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Groups]:
     """Find each query row's last event of the same group that is strictly earlier.
 

@@ -259,8 +259,6 @@ def test_features_of_the_past():
         for place in range(3):
             assert row[f"near_{place + 1}"] == pytest.approx(back[place] if place < len(back) else 0.0, rel=1e-5)
         assert row["near_most"] == pytest.approx(max(back), rel=1e-5)
-        mean = np.mean([math.log1p(counts[j]) for j in coded[s]])
-        assert row["log_events_above"] == pytest.approx(math.log1p(counts[i]) - mean, abs=1e-5)
 
 
 def test_shares_of_late_events():

@@ -83,8 +83,8 @@ def test_trees_stop_when_the_time_is_over(monkeypatch):
         return _grown(x, *given)
 
     monkeypatch.setattr(rankers, "_grown", grown)
-    model = RankedCandidates(models, share=0.3, rounds=500).fit(log, minutes=1e-6)
-    assert model._trees.num_boosted_rounds() == 10
+    model = RankedCandidates(models, share=0.3, rounds=200_000).fit(log, minutes=1e-6)
+    assert model._trees.num_boosted_rounds() < 200_000
     RankedCandidates(models, share=0.3, rounds=1).fit(log)
     assert 0 < rows[0] < rows[1] / 5  # of one block, and of all
 

@@ -19,15 +19,8 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval.base import Saved, best_first
-from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems
-from fastrec.retrieval.candidates.union import (
-    CandidateFeatures,
-    Candidates,
-    EventFeatures,
-    numeric,
-    of_table,
-    sample_negatives,
-)
+from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems, of_table
+from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
 from fastrec.table import Column, Table, Vocab, as_column, concat
@@ -38,9 +31,9 @@ from fastrec.table.column_types import times_in_text
 class PastFeatures(Saved):
     """Features of candidates from the log and the session's own events.
 
-    Directed co-visitation with each of the session's last three items, and its maximum over the last twenty; the
-    popularity of the session's items, and of the candidate relative to it. With times: the item's share of events in
-    the last parts of the log, and the seconds since its first and last event and the session's last one.
+    Directed co-visitation with each of the session's last three items, and its maximum over the last twenty. With
+    times: the item's share of events in the last parts of the log, and the seconds since its first and last event and
+    the session's last one.
 
     Args:
         windows: the last parts, as shares of the log's span.
@@ -52,7 +45,7 @@ class PastFeatures(Saved):
     def fit(self, sessions: SessionFrame) -> PastFeatures:
         """Count the items and pairs of the log that the sources learn from."""
         codes, values, times = len(sessions.items), sessions.values, sessions.times
-        self._columns = {"item_log_events": torch.bincount(values, minlength=codes).float().log1p()}
+        self._columns: dict[str, Tensor] = {}
         if times is not None and len(times):
             self._end = end = float(times.max())
             first = torch.full((codes,), torch.inf, dtype=torch.float64).scatter_reduce_(0, values, times, "amin")
@@ -74,10 +67,6 @@ class PastFeatures(Saved):
         """Add the columns to a table with ``session`` and ``item`` of the sessions."""
         sessions, session, item = of_table(table, sessions)
         made = {name: values[item] for name, values in self._columns.items()}
-        log = self._columns["item_log_events"]
-        total = torch.zeros(len(sessions)).index_add_(0, rows_of(sessions.offsets), log[sessions.values])
-        made["session_log_events"] = (total / sessions.lengths.clamp_min(1))[session]
-        made["log_events_above"] = made["item_log_events"] - made["session_log_events"]
         most = torch.zeros(len(table))
         for back in range(1, 21):
             there = sessions.lengths >= back

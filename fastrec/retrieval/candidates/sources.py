@@ -227,3 +227,9 @@ class SegmentPopularity(CandidateSource):
         items, scores = self._items[segment][:, :k], self._scores[segment][:, :k]
         short = (0, k - items.shape[1])
         return F.pad(items, short), F.pad(scores, short, value=-torch.inf)
+
+
+def of_table(table: Table, sessions: SessionFrame) -> tuple[SessionFrame, Tensor, Tensor]:
+    """Return the sessions that a table has, few in a block of a stream, and each row's number of them and item."""
+    present, session = torch.unique(table["session"].values, return_inverse=True)
+    return sessions.take(present), session, table["item"].values

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval.base import Saved, best_first
-from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource
+from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, of_table
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.sequences.losses import ppmi_svd
 from fastrec.table import Table, concat
@@ -214,12 +214,6 @@ def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame
 def numeric(table: Table) -> list[str]:
     """Return the columns of a table of candidates but ``session`` and ``item``."""
     return [n for n in table.names if n not in ("session", "item")]
-
-
-def of_table(table: Table, sessions: SessionFrame) -> tuple[SessionFrame, Tensor, Tensor]:
-    """Return the sessions that a table has, few in a block of a stream, and each row's number of them and item."""
-    present, session = torch.unique(table["session"].values, return_inverse=True)
-    return sessions.take(present), session, table["item"].values
 
 
 class CandidateFeatures(Saved):
