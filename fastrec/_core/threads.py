@@ -15,11 +15,6 @@ import torch
 from fastrec._core import limits
 
 
-def few_rows(rows: int) -> bool:
-    """Tell whether there are too few rows for several threads."""
-    return rows < limits.PARALLEL_ROWS
-
-
 @contextmanager
 def on_one_thread() -> Iterator[None]:
     """Restrict torch to the calling thread meanwhile.
@@ -66,7 +61,7 @@ def _others() -> int:
 def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) -> list[Any]:
     """Return ``[task(x) for x in over]``, on torch's number of threads if there are rows enough."""
     items, threads = list(over), torch.get_num_threads()
-    if threads < 2 or few_rows(rows) or len(items) < 2:
+    if threads < 2 or rows < limits.PARALLEL_ROWS or len(items) < 2:
         return [task(x) for x in items]
     with shared_out(min(threads, len(items))) as pool:
         return list(pool.map(task, items))

@@ -51,9 +51,10 @@ def predict(
     """
     with readable_errors() as stages:
         from fastrec._core.memory import keep_memory
+        from fastrec._core.threads import on_free_threads
         from fastrec.competition.predict import predict_run
 
-        with keep_memory():  # scores of a block of sessions: of 0.76 ms a session (Diginetica) it took 0.08
+        with on_free_threads(), keep_memory():  # scores of a block of sessions: of 0.76 ms a session (Diginetica) it took 0.08
             made = predict_run(run, data, out, device=device, trust=trusted(trust), stages=stages)
         typer.echo(f"predictions {made}")
 

@@ -17,7 +17,7 @@ from fastrec._core import limits
 from fastrec._core.device import on_host
 from fastrec._core.kernels import compiled, frames
 from fastrec._core.memory import held, keeping_memory, make_room
-from fastrec._core.threads import few_rows, on_one_thread, run_parallel
+from fastrec._core.threads import on_one_thread, run_parallel
 from fastrec.errors import DataError, warn
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.frames import row_count
@@ -189,7 +189,7 @@ class FrameRecipe:
         """
         with (
             keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already
-            on_one_thread() if few_rows(len(table)) else nullcontext(),
+            on_one_thread() if len(table) < limits.PARALLEL_ROWS else nullcontext(),
         ):
             packed = self._pack(FrameColumns.of(table), fit_rows=fit_rows, into=into)
         return packed if device is None or device == packed.device else packed.copy_to(device)
