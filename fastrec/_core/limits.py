@@ -129,8 +129,7 @@ ROW_ALIGN = 4  # floats; a row of 4k floats starts on a 16-byte boundary, which 
 SPARSE_FROM = 20_000  # rows; a smaller table is read and written whole faster than by the rows of a batch
 NARROW_TABLE = 32  # floats; up to here, on CPUs, index_select's backward is 1.3 to 6 times faster than F.embedding's
 BY_ID_WIDTH = 64  # floats; from here on, a vector is multiplied once per id: see ``joined_lookup.linear_by_id``
-# rows; a step of ten columns 300 wide takes 5.1 (not 5.2) ms with 64, 5.2 (8.1) with 128, 6.5 (14) with 256
-BY_ID_ROWS = 128
+BY_ID_ROWS = 128  # rows; a step of ten columns 300 wide: with 64 5.1 (not 5.2) ms, with 128 5.2 (8.1), 256 6.5 (14)
 REPEATED_IDS = 0.8  # of a batch's rows; with more distinct ids than that, multiplying once per id saves too little
 HALVE_COUNTS = 4096  # batches after which lookup counts are halved; not measured: recent lookups must count more
 HARMONIC_TERMS = 10_000  # terms of a harmonic sum that are added one by one; the rest is an integral
@@ -216,8 +215,7 @@ APPROXIMATE_CODED = 1 << 16  # vectors to learn short codes from
 CANDIDATE_REPEATS = 0.05  # share of positives that a group had before: from here on its own items are candidates
 CANDIDATE_VECTORS = 48  # width; Diginetica, NDCG@20 of the trees: none .2927, 32 wide .2955, 64 .2963, 96 .2962
 CANDIDATES_HELD_BACK = 0.1  # share of a log's events, or sessions, whose labels are used for training; not measured
-# weight of popular and near items (other sources' ranks: 1); recall@100 on MovieLens 1M .66, with equal weights .65
-CANDIDATES_FEW_WEIGHT = 0.01
+CANDIDATES_FEW_WEIGHT = 0.01  # of popular and near items (other ranks: 1); recall@100 of MovieLens-1M .66, equal .65
 INDEX_FEW = 50_000  # vectors: for fewer, exact search is the fastest
 INDEX_CELLS = 1 << 25  # scores in memory at a time
 INDEX_HELD_OUT = 128  # queries for the choice, and as many to measure recall on
@@ -305,7 +303,6 @@ FIT_MINUTES = 0.05  # minimum wall time of fit; not measured: the bound of --min
 # Airfoil errs 7.6 % more in two minutes, 4.8 % less in five: interrupted nets lose more than additional rows gain.
 TEN_FOLDS_FROM, TEN_FOLDS_ROWS = 400, 3_000
 TEN_FOLDS_MINUTES = 5
-# numbers; from here on their row statistics are tried, but no longer deviations: bounds the columns of a trial
 WIDE_TABLE = 50  # numeric columns; not measured: from here on row statistics are tried, above it deviations are not
 COUNTED_VALUES = 12  # distinct values; from here on a category's counts are tried; not measured
 MEAN_VALUES = 8  # distinct values; from here on a category's target means are tried; not measured

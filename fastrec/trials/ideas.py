@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,13 @@ def _features(value: Any) -> Sequence[Feature]:
     return []
 
 
+def _says(error: Exception, file: str | Path | None) -> str:
+    """Return an error's type and message, and the line of the file where it happened."""
+    places = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in places if file and Path(f.filename).name == Path(file).name]
+    return f"{type(error).__name__}: {error}" + (f", line {lines[-1]}" if lines else "")
+
+
 def _run(path: Path) -> ModuleType:
     """Import the file anew; files in its folder can be imported meanwhile."""
     name = f"fastrec_try_{path.stem}"
@@ -95,7 +103,7 @@ def _run(path: Path) -> ModuleType:
     except SyntaxError as error:
         raise DataError(f"line {error.lineno} is no Python ({error.msg})", file=path, remedy="Correct it") from error
     except Exception as error:  # whatever a person's own code raises
-        raise DataError(f"it fails ({type(error).__name__}: {error})", file=path, remedy="Correct it") from error
+        raise DataError(f"it fails ({_says(error, path)})", file=path, remedy="Correct it") from error
     finally:
         sys.path.remove(folder)
         if before is None:
@@ -235,7 +243,7 @@ class NewColumns:
         except FastrecError:
             raise
         except Exception as error:  # any error of the user's code
-            problem = f"{name} fails ({type(error).__name__}: {error})"
+            problem = f"{name} fails ({_says(error, self.idea.file)})"
             remedy = "It gets a pandas frame without the targets and returns its new columns"
             raise DataError(problem, file=self.idea.file, remedy=remedy) from error
         if isinstance(result, pd.Series):

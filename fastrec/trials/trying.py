@@ -163,8 +163,7 @@ def try_features(
     about: dict[str, Any] = {"dropped": tuple(drop), "metric": metric.name, "model": reference.name}
     about["greater_is_better"] = metric.greater_is_better
     if leaks:
-        nan = float("nan")
-        nothing = Interval(nan, nan, nan)
+        nan, nothing = math.nan, Interval(math.nan, math.nan, math.nan)
         trial = Trial(tuple(leaks), verdict="leak", before=nan, after=nan, difference=nothing, leaks=leaks, **about)
     else:
         trial = _compared(kept, reference, columns, new, metric, full, resolve_device(device), about)

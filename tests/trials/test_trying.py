@@ -267,7 +267,7 @@ def test_a_file_of_generators_or_of_one_function(shop, tmp_path):
         ("X = 1\n", "no generator, and 0 functions"),
         ("def a(df): ...\ndef b(df): ...\n", r"2 functions \(a, b\)"),
         ("1 / 0\n", "ZeroDivisionError"),
-        ("def f(df):\n    return 1 / 0\n", r"f fails \(ZeroDivisionError"),
+        ("def f(df):\n    return 1 / 0\n", r"f fails \(ZeroDivisionError: division by zero, line 2\)"),
         ("def f(df):\n    return df\n", "no new column"),
         ("def f(df):\n    return 3\n", r"'idea\.py': f returns a int"),
         ("def f(df):\n    return df.x.to_numpy()\n", r"'idea\.py': f returns a ndarray"),
