@@ -98,9 +98,9 @@ class RankedCandidates(SessionModel):
             kNN and recent popularity. A session's own items are candidates too.
         k: candidates per model, or name → number.
         share: of the sessions, the last, for the trees.
-        most: maximum of their events, drawn at random.
+        most: maximum of their events, drawn at random; fewer if time is short.
         negatives: wrong candidates per event for the trees.
-        rounds: number of trees.
+        rounds: number of trees; fewer, at a higher learning rate, if time is short.
 
     Source: the two stages of the OTTO competition's solutions (Kaggle 2022): co-visitation, then boosted trees.
     """
@@ -143,13 +143,13 @@ class RankedCandidates(SessionModel):
         seconds = math.inf if minutes is None else 60 * minutes
         whole, trees = Deadline(seconds), Deadline(seconds * limits.RANKED_CANDIDATES_SHARE)
         self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, whole, 2)
-        parts, labels = [], []
+        parts, labels, half = [], [], trees.left / 2
         for table in self._candidates.stream(asked):
             label = self._candidates.label(table, asked.target)
             rows = sample_negatives(table, label, self.negatives, seed=seed)
             parts.append(_matrix(self._features(table, asked))[rows])
             labels.append(label[rows])
-            if trees.left < trees.seconds / 2:
+            if trees.left < half or trees.is_over:
                 break
         y = torch.cat(labels)
         # without a right candidate, the first model's scores are used
@@ -158,11 +158,11 @@ class RankedCandidates(SessionModel):
 
     def _fit_models(self, sessions: SessionFrame, seed: int, whole: Deadline, rounds: int) -> None:
         """Fit each model in an equal share of the time left; quick models come last and leave theirs unused."""
+        self._features = CandidateFeatures().fit(sessions)
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = max(whole.left, 1.0) / 60 / rounds / (len(self.models) - i)
             fit = model.fit if rounds > 1 else model.refit  # what was chosen for the past is right for all
             fit(sessions, seed=seed, minutes=None if left == math.inf else left)
-        self._features = CandidateFeatures().fit(sessions)
         self._take()
 
     def _take(self) -> None:

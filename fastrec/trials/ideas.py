@@ -80,10 +80,9 @@ def _features(value: Any) -> Sequence[Feature]:
     return []
 
 
-def _says(error: Exception, file: str | Path | None) -> str:
+def _says(error: Exception, file: str) -> str:
     """Return an error's type and message, and the line of the file where it happened."""
-    places = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in places if file and Path(f.filename).name == Path(file).name]
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return f"{type(error).__name__}: {error}" + (f", line {lines[-1]}" if lines else "")
 
 
@@ -103,7 +102,7 @@ def _run(path: Path) -> ModuleType:
     except SyntaxError as error:
         raise DataError(f"line {error.lineno} is no Python ({error.msg})", file=path, remedy="Correct it") from error
     except Exception as error:  # whatever a person's own code raises
-        raise DataError(f"it fails ({_says(error, path)})", file=path, remedy="Correct it") from error
+        raise DataError(f"it fails ({_says(error, str(path.resolve()))})", file=path, remedy="Correct it") from error
     finally:
         sys.path.remove(folder)
         if before is None:
@@ -243,9 +242,9 @@ class NewColumns:
         except FastrecError:
             raise
         except Exception as error:  # any error of the user's code
-            problem = f"{name} fails ({_says(error, self.idea.file)})"
+            place = getattr(getattr(function, "__code__", None), "co_filename", "")
             remedy = "It gets a pandas frame without the targets and returns its new columns"
-            raise DataError(problem, file=self.idea.file, remedy=remedy) from error
+            raise DataError(f"{name} fails ({_says(error, place)})", file=self.idea.file, remedy=remedy) from error
         if isinstance(result, pd.Series):
             result = result.to_frame(result.name if isinstance(result.name, str) and result.name not in frame else name)
         if isinstance(result, Table):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError, NotFittedError, UnreadableFileError
+from fastrec.estimators._tree_model import Deadline
 from fastrec.retrieval import (
     EventFeatures,
     ObjectiveRanker,
@@ -75,18 +76,43 @@ def test_the_time_given_is_shared_out():
 
 
 def test_trees_stop_when_the_time_is_over(monkeypatch):
-    models, log, rows = {"around": CoVisitation(before=1.0)}, frame(chains(1, 200, 15)), []
-    monkeypatch.setattr(limits, "BLOCK", 500)  # ten sessions a block
+    models, log, seen = {"around": CoVisitation(before=1.0)}, frame(chains(1, 200, 15)), []
+    monkeypatch.setattr(limits, "BLOCK", 500)  # a few sessions a block
 
     def grown(x, *given):
-        rows.append(len(x))
+        seen.append(x.nan_to_num(-9.0))
         return _grown(x, *given)
 
     monkeypatch.setattr(rankers, "_grown", grown)
-    model = RankedCandidates(models, share=0.3, rounds=200_000).fit(log, minutes=1e-6)
-    assert model._trees.num_boosted_rounds() < 200_000
-    RankedCandidates(models, share=0.3, rounds=1).fit(log)
-    assert 0 < rows[0] < rows[1] / 5  # of one block, and of all
+    for seed in (0, 1):
+        ranker = RankedCandidates(models, share=0.3, rounds=200_000, negatives=1_000)
+        assert ranker.fit(log, minutes=1e-6, seed=seed)._trees.num_boosted_rounds() < 200_000
+    RankedCandidates(models, share=0.3, rounds=1, negatives=1_000).fit(log)
+    few, others, whole = seen
+    assert 0 < len(few) < len(whole) / 5  # of one block, and of all
+    assert len(others) != len(few) or not torch.equal(others, few)  # of any sessions, not of the first
+
+
+def test_a_model_that_takes_its_share_leaves_the_trees_their_events(monkeypatch):
+    seen, now = [], [0.0]
+
+    class Slow(PopularItems):
+        def _fit(self, sessions, *, seed, minutes):
+            now[0] += 60 * minutes
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    def grown(x, *given):
+        seen.append(len(x))
+        return _grown(x, *given)
+
+    monkeypatch.setattr(limits, "BLOCK", 1_000)
+    monkeypatch.setattr(rankers, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    monkeypatch.setattr(rankers, "_grown", grown)
+    for minutes in (None, 5):
+        RankedCandidates({"slow": Slow() if minutes else PopularItems()}, share=0.3, rounds=1).fit(
+            frame(chains(1, 200, 15)), minutes=minutes
+        )
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("rows", [60, 5_000])  # trees of few rows are a split deep, or none

@@ -286,6 +286,12 @@ def test_a_file_that_cannot_be_tried_says_why(shop, tmp_path, text, said):
     assert len(list_tries(shop)) == before
 
 
+def test_a_line_of_an_error_is_one_of_the_idea(shop, tmp_path):
+    (tmp_path / "frame.py").write_text("def f(df):\n    return {'u': df['absent']}\n")  # pandas has a file of this name
+    with pytest.raises(DataError, match="'absent', line 2"):
+        try_features(tmp_path / "frame.py", shop)
+
+
 @pytest.mark.parametrize("case", ["shop", "later"])
 def test_a_shuffled_column_stays_in_its_fold_and_follows_its_rows(case, request):
     kept = KeptRows(request.getfixturevalue(case))

@@ -257,7 +257,8 @@ class CandidateFeatures(Saved):
             made[f"{name}_of_top"] = score / none.scatter_reduce(0, session, known, "amax")[session]
             made[f"{name}_of_sum"] = score / none.index_add(0, session, known)[session]
         rows, steps = sessions.steps()
-        vectors = self._vectors[sessions.values]
+        late = steps < 32  # others weigh less than 1e-4
+        rows, steps, vectors = rows[late], steps[late], self._vectors[sessions.values[late]]
         asked = torch.zeros(3, len(sessions), vectors.shape[1])
         for place in range(2):
             asked[place, rows[steps == place]] = vectors[steps == place]
