@@ -222,7 +222,7 @@ class CandidateFeatures(Saved):
     Per ``{source}_score``, its share of the session's maximum and sum; the item's events in the log and its last
     twentieth (of events by time; without times, of sessions in order); the session's length, its last item's events,
     and whether the candidate is that item. Cosines of items' vectors (``ppmi_svd``): with the session's last item, the
-    one before it, and the mean of all, in which an event weighs 0.7 times as much as the next.
+    one before it, and the mean of the last 32, in which an event weighs 0.7 times as much as the next.
     """
 
     learned = ("_counts", "_recent", "popularity", "_vectors")
