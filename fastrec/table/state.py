@@ -71,7 +71,7 @@ def load_state(folder: str | Path) -> dict[str, Any]:
     except DataError as error:
         raise DataError(error.problem, file=folder, remedy=error.remedy) from error
     except Exception as error:  # safetensors raises a class of its own for a damaged file
-        remedy = "Save it again"
+        remedy = "Save it again, or train it again if another version saved it"
         raise UnreadableFileError(f"the saved state cannot be read ({error})", file=folder, remedy=remedy) from error
 
 
