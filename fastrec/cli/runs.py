@@ -54,7 +54,7 @@ def predict(
         from fastrec._core.threads import on_free_threads
         from fastrec.competition.predict import predict_run
 
-        with on_free_threads(), keep_memory():  # scores of a block of sessions: .08 of .76 ms a session
+        with on_free_threads(), keep_memory():  # kept memory saves .08 of .76 ms a session
             made = predict_run(run, data, out, device=device, trust=trusted(trust), stages=stages)
         typer.echo(f"predictions {made}")
 

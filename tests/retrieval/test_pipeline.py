@@ -32,7 +32,7 @@ from fastrec.retrieval import (
     Seen,
     SegmentPopularity,
 )
-from fastrec.retrieval.candidates.sources import of_table
+from fastrec.retrieval.candidates.sources import sessions_of
 from fastrec.sequences import VSTAN, CoVisitation, NextItemNet, PopularItems, SessionFrame
 from fastrec.sequences.losses import ppmi_svd
 from fastrec.table import Table
@@ -161,7 +161,7 @@ def test_a_candidate_is_compared_with_the_vectors_of_the_session(monkeypatch):
         wanted.append([unit(vectors[item]) @ v for v in [*[*latest, mean * 0, mean * 0][:2], unit(mean)]])
     assert np.abs(wanted).max() > 0.9
     few = table.take(table["session"].values.flip(0) == 7)
-    assert len(of_table(few, queries)[0]) == 1  # a stream's block costs no more than its own sessions
+    assert len(sessions_of(few, queries)[0]) == 1  # a stream's block costs no more than its own sessions
     for block in (limits.BLOCK, 1):
         monkeypatch.setattr(limits, "BLOCK", block)
         made = CandidateFeatures().fit(log)(table, queries)

@@ -19,7 +19,7 @@ from fastrec._core import limits
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError, FastrecError
 from fastrec.retrieval.base import Saved, best_first
-from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems, of_table
+from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, RepeatedItems, sessions_of
 from fastrec.retrieval.candidates.union import CandidateFeatures, Candidates, EventFeatures, numeric, sample_negatives
 from fastrec.retrieval.filters import EASE, HistoryFilter
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel
@@ -65,7 +65,7 @@ class PastFeatures(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session`` and ``item`` of the sessions."""
-        sessions, session, item = of_table(table, sessions)
+        sessions, session, item = sessions_of(table, sessions)
         made = {name: values[item] for name, values in self._columns.items()}
         most = torch.zeros(len(table))
         for back in range(1, 21):

@@ -229,7 +229,7 @@ class SegmentPopularity(CandidateSource):
         return F.pad(items, short), F.pad(scores, short, value=-torch.inf)
 
 
-def of_table(table: Table, sessions: SessionFrame) -> tuple[SessionFrame, Tensor, Tensor]:
-    """Return the sessions that a table has, few in a block of a stream, and each row's number of them and item."""
+def sessions_of(table: Table, sessions: SessionFrame) -> tuple[SessionFrame, Tensor, Tensor]:
+    """Return the sessions that occur in a table of candidates, and each row's place among them and its item."""
     present, session = torch.unique(table["session"].values, return_inverse=True)
     return sessions.take(present), session, table["item"].values

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval.base import Saved, best_first
-from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, of_table
+from fastrec.retrieval.candidates.sources import CandidateSource, ModelSource, sessions_of
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.sequences.losses import ppmi_svd
 from fastrec.table import Table, concat
@@ -242,7 +242,7 @@ class CandidateFeatures(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session``, ``item`` and scores of the sessions."""
-        sessions, session, item = of_table(table, sessions)
+        sessions, session, item = sessions_of(table, sessions)
         last = sessions.at_ends(sessions.values)
         made = {
             "item_events": self._counts[item],
@@ -304,7 +304,7 @@ class EventFeatures(Saved):
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """Add the columns to a table with ``session`` and ``item`` of the sessions."""
-        sessions, session, item = of_table(table, sessions)
+        sessions, session, item = sessions_of(table, sessions)
         codes, (rows, steps), kinds = len(sessions.items), sessions.steps(), self._of(sessions)
         pairs, which = torch.unique(rows * codes + sessions.values, return_inverse=True)
         wanted, count = session * codes + item, len(pairs) + 1
