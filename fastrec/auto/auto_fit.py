@@ -225,6 +225,7 @@ def fit(
     log: str | Path | Any = None,
     owner: str | None = None,
     weight: str | None = None,
+    counted: str | None = None,
     positive: Any = None,
     ids: Sequence[str] = (),
     refit: bool | None = None,
@@ -263,6 +264,8 @@ def fit(
         owner: the column of ``log`` and candidates with the session or user of an event; None: it is looked for.
         weight: the column of the rows' weights in training, 0 or more. It is not learned from, and rows to predict may
             lack it. Scores count all rows alike.
+        counted: of a ranking a column that is 1 for lists that are scored and 0 for others, which only teach; rows to
+            predict may lack it. Folds keep the lists of one user together.
         positive: of a binary task the class that probabilities are for; None: the later in sorted order.
         ids: columns that are not learned from.
         refit: predict by models of all training rows, not by the mean of the folds' models; None: if folds go by time.
@@ -316,7 +319,9 @@ def fit(
         target = str(target) if named else [str(t) for t in target]
     check_names(tables["train"].column_names, [target] if isinstance(target, str) else target)
     own_log = None if log is None else "log.parquet"
-    asked = Asked(target, metric, task, group, item, time, own_log, owner, weight, positive, ids, refit, minutes)
+    asked = Asked(
+        target, metric, task, group, item, time, own_log, owner, weight, counted, positive, ids, refit, minutes
+    )
     where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
     recipe, data = where / "competitions" / "mine", where / "data"
     if recipe.exists() or data.exists():

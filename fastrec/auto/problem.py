@@ -31,6 +31,7 @@ class Asked:
     log: str | Path | None = None
     owner: str | None = None
     weight: str | None = None
+    counted: str | None = None
     positive: Any = None
     ids: Sequence[str] = ()
     refit: bool | None = None

@@ -65,7 +65,8 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
     if asked.owner is not None and files.log is None:
         problem = f"owner={asked.owner!r} says whose the events of a log are, and there is no log"
         raise DataError(problem, remedy="Give the log, log= (--log), or leave owner= (--owner) out")
-    given = [n for n, v in (("item", asked.item), ("log", files.log), ("owner", asked.owner)) if v is not None]
+    of_rankings = {"item": asked.item, "log": files.log, "owner": asked.owner, "counted": asked.counted}
+    given = [n for n, v in of_rankings.items() if v is not None]
     if given and asked.task not in (None, "ranking"):
         raise DataError(f"{given[0]}= is of a ranking, and the task is {asked.task}", remedy="Leave it out")
     decisions = [AutoDecision(r, n, files.why[r]) for r, n in files.names.items()]
@@ -147,7 +148,7 @@ def understand(files: Files, asked: Asked | None = None, **more: Any) -> Problem
 
 def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
     """Refuse columns that were asked for and are not there, are the target, or whose values cannot be used so."""
-    for what in ("group", "item", "time", "owner", "weight", "ids"):
+    for what in ("group", "item", "time", "owner", "weight", "counted", "ids"):
         given = getattr(asked, what)
         for name in given if what == "ids" else [] if given is None else [given]:
             if not isinstance(name, str):
@@ -155,11 +156,14 @@ def _refuse_columns(files: Files, names: list[str], asked: Asked) -> None:
                 raise DataError(f"{what}= names a column, and this is of type {type(name).__name__}", remedy=remedy)
             if name in names:
                 raise DataError(f"the target is {what}=, too", column=name, remedy="Name another column")
-            if what in ("group", "weight", "ids"):
+            if what in ("group", "weight", "counted", "ids"):
                 refuse_absent(files, name, what, ["train"], filled=what == "group")
+    train, file = files.tables["train"], files.folder / files.names["train"]
+    if asked.counted is not None and not {0, 1} >= set(pc.unique(train[asked.counted]).to_pylist()) >= {1}:
+        problem = "it does not say by 1 and 0 which lists are scored"
+        raise DataError(problem, file=file, column=asked.counted, remedy="Give 1 for some lists, and 0 for the others")
     if asked.weight is None:
         return
-    train, file = files.tables["train"], files.folder / files.names["train"]
     column, known = train[asked.weight], np.ones(len(train), dtype=bool)
     for n in names:  # rows to predict have no weight
         known &= train[n].is_valid().to_numpy()
@@ -193,7 +197,7 @@ def _positive(made: Problem, asked: Any) -> None:
 
 
 def _look(files: Files, known: pa.Table, names: list[str], asked: Asked) -> list[ColumnInfo]:
-    test, skip = files.tables.get("test"), [*names, *([] if asked.weight is None else [asked.weight])]
+    test, skip = files.tables.get("test"), [*names, *filter(None, (asked.weight, asked.counted))]
     mixed = [n for n in files.reading.texts if test is not None and n not in skip and n in test.column_names]
     return look_at(known, skip, test.select(mixed) if mixed else None)
 
@@ -280,6 +284,11 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     """Choose folds of whole groups as the test was split: in order of time, by user or the like, or at random."""
     if asked is not None:
         refuse_absent(made.files, asked, "time", ["train"], filled=False)
+    if asked is None and (owner := _made_of(made)) is not None:
+        made.group, made.shared = owner, [n for n in made.shared if n != owner]
+        why = f"lists that are not scored are of the same {owner} as others"
+        made.note("folds", "group", f"whole groups of {made.lists}, by {owner}: {why}")
+        return
     names = [*made.shared, *([asked] if asked is not None and asked not in made.shared else [])]
     test, shared = made.files.tables.get("test"), [n for n in names if n in made.columns_of("test")]
     made.time = asked
@@ -315,6 +324,18 @@ def _split_groups(made: Problem, asked: str | None) -> None:
     made.shared = [n for n in made.shared if n != made.group]
     at_random = f"at random: {found.why.rpartition(': ')[2]}" if found.by == "random" else found.why
     made.note("folds", found.by, f"whole groups of {made.lists}, {at_random}")
+
+
+def _made_of(made: Problem) -> str | None:
+    """Return the column by which lists that are not scored belong to others, such as the user; None: there is none."""
+    if made.asked.counted is None:
+        return None
+    real = pc.equal(made.train[made.asked.counted], 1)
+    found = [c for c in made.columns if c.name in made.shared and (c.kind in ("category", "id") or c.whole)]
+    for c in sorted(found, key=lambda c: -c.distinct):
+        if pc.all(pc.is_in(made.train[c.name], pc.unique(made.train[c.name].filter(real)))).as_py():
+            return c.name
+    return None
 
 
 def _last_groups(made: Problem, train: Table, test: Table) -> tuple[str, str, float] | None:

@@ -328,6 +328,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         add("drop", [*problem.drop, *hidden], f"features alone are made of {made_of}" if hidden else "")
     if problem.asked.weight is not None:
         add("weight", problem.asked.weight, "how much a row counts in training; scores count all rows alike")
+    if problem.asked.counted is not None:
+        add("counted", problem.asked.counted, "lists where it is 0 teach, and are not scored")
     if problem.group is not None:
         add("fold_key", problem.group, reason("folds"))
     elif problem.time is not None:

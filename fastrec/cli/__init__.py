@@ -12,7 +12,7 @@ from fastrec.competition.run import load_competition
 __all__ = ["app", "load_competition", "main", "script"]
 
 _PANELS = {
-    "Competitions": "new candidates run simulate check score layout script",
+    "Competitions": "new candidates score-candidates run simulate check score layout script",
     "Finished runs": "report runs compare blend predict embed lb try tries select tune retrain",
     "Serving": "export verify serve promote rollback versions monitor event-metrics",
     "Machine": "doctor",

@@ -41,6 +41,7 @@ def new(
     log: Annotated[Path | None, Option(help="Of a ranking: a file of events in `--data`.")] = None,
     owner: Annotated[str | None, Option(help="Column of log and candidates: whose an event is.")] = None,
     weight: Annotated[str | None, Option(help="Column of the rows' weights in training.")] = None,
+    counted: Annotated[str | None, Option(help="Of a ranking: column that is 1 for lists that are scored.")] = None,
     positive: Annotated[str | None, Option(help="Of two classes the one that probabilities are for.")] = None,
     ids: Annotated[list[str] | None, Option(help="Column not to learn from; repeat it for several.")] = None,
     refit: Annotated[bool | None, Option("--refit/--no-refit", help="Predict by models of all rows.")] = None,
@@ -53,7 +54,8 @@ def new(
 
         one = (target[0] if len(target) == 1 else target) if target else None
         asked = {"target": one, "metric": metric, "task": task, "group": group, "item": item, "time": time, "log": log}
-        asked |= {"owner": owner, "weight": weight, "positive": positive, "ids": ids or (), "refit": refit}
+        asked |= {"owner": owner, "weight": weight, "counted": counted, "ids": ids or ()}
+        asked |= {"positive": positive, "refit": refit}
         made = new_competition(name, data, ask=None if yes else _ask, seconds=seconds, say=stages.say, **asked)
         typer.echo(f"recipe {made.folder / 'competition.py'}")
         where = [str(made.folder), "--data", str(made.problem.files.folder), "--out", f"runs/{made.folder.name}"]
@@ -93,7 +95,8 @@ def candidates(
     """Turn a log of clicks into the files of a ranking: candidates with labels, and candidates to rank.
 
     Sources learn from what is before a cut; the label says which of their candidates came after it. If the log's lists
-    of shown items are known, they are the candidates: `fastrec new --task ranking` takes them as they are.
+    of shown items are known, they are the candidates: `fastrec new --task ranking` takes them as they are. Candidates
+    that you were given get scores by `fastrec score-candidates`.
     """
     with readable_errors() as stages:
         from fastrec.retrieval import make_candidates
@@ -151,6 +154,43 @@ def _say_kinds(log: Table, known: Collection[str | None], say: Callable[[str], N
         if len(pairs) > len(torch.unique(numbers)):
             options = shlex.join(["--kind", name, "--target", values[0]])
             say(f"column {name!r} has the values {', '.join(values)}: give {options} if only some are to be predicted")
+
+
+@app.command("score-candidates")
+def score_given_candidates(
+    candidates: Annotated[Path, Option(help="Labelled candidates, one a row.")],
+    events: Annotated[Path, Option(help="The log: a row for each event, in any order.")],
+    out: Annotated[Path, Option(help="Folder to make; an earlier result there is replaced.")],
+    user: Annotated[str, Option(help="Column of users.")],
+    item: Annotated[str, Option(help="Column of items.")],
+    label: Annotated[str, Option(help="Column of the candidates' labels.")] = "label",
+    group: Annotated[str | None, Option(help="Column of lists; without it a user has one list.")] = None,
+    kind: Annotated[str | None, Option(help="Column of the events' kinds.")] = None,
+    target: Annotated[list[str] | None, Option(help="Kind of which events may be hidden; repeat it.")] = None,
+    rating: Annotated[str | None, Option(help="Column of the events' ratings.")] = None,
+    test: Annotated[Path | None, Option(help="Candidates to rank, in the same form without labels.")] = None,
+    hide: Annotated[int, Option(min=0, help="Lists to make of each user by hiding an event.")] = 4,
+    seed: Seed = 0,
+) -> None:
+    """Score candidates that you were given by what a log says of users and items, and make more lists to learn from."""
+    with readable_errors() as stages:
+        from fastrec.retrieval import score_candidates
+
+        about = {"user": user, "item": item, "label": label, "group": group, "kind": kind, "targets": target}
+        with stages.stage("candidates"):
+            made = score_candidates(candidates, events, **about, rating=rating, test=test, hide=hide, seed=seed)
+        made.write(out)
+        found = made.scores.to_arrow().to_pydict()
+        mrr = TableColumn("mrr", [f"{v:.4f}" for v in found["mrr"]], options={"justify": "right"})
+        show_table([TableColumn("score", found["score"]), mrr])
+        typer.echo(
+            f"train {len(made.train)} candidates of {made.lists} lists and {made.hidden} made by hiding an event"
+        )
+        if made.test is not None:
+            typer.echo(f"test  {len(made.test)} candidates")
+        where = ["--data", str(out), "--task", "ranking", "--group", made.group, "--item", made.item]
+        where += ["--target", made.label, "--weight", "weight", "--counted", "counted"]
+        typer.echo(f"next   {shlex.join(['fastrec', 'new', 'competitions/mine', *where])}")
 
 
 @app.command("script")

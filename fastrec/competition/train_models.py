@@ -49,7 +49,7 @@ def choose_inputs(run: TableRun) -> None:
     run.test = None if prepared.test is None else _as_rows(run, prepared.test, labelled=False)
     counted = torch.ones(len(run.train), dtype=torch.bool)
     if recipe.counted:
-        counted = run.train.table[recipe.counted].integer().cpu() > 0
+        counted = run.train.table[recipe.counted].number().cpu() > 0
     run.counted = counted & run.folds.scored
     rules, models = list(recipe.baselines()), list(recipe.models(bs=run.bs))
     run.scorer.suit([*rules, *models])

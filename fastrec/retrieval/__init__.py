@@ -5,7 +5,8 @@ share one contract (``CollaborativeFilter``); ``candidates/`` finds short lists,
 """
 
 from fastrec.retrieval.base import CollaborativeFilter, Popularity, Saved
-from fastrec.retrieval.candidates.from_events import CandidateTables, PastFeatures, make_candidates
+from fastrec.retrieval.candidates.from_events import CandidateTables, PastFeatures, RankingTables, make_candidates
+from fastrec.retrieval.candidates.given import ScoredCandidates, score_candidates
 from fastrec.retrieval.candidates.sources import (
     CandidateSource,
     ModelSource,
@@ -51,9 +52,11 @@ __all__ = [
     "Quota",
     "RP3Beta",
     "RankedCandidates",
+    "RankingTables",
     "Recommender",
     "RepeatedItems",
     "Saved",
+    "ScoredCandidates",
     "Seen",
     "SegmentPopularity",
     "SpectralFilter",
@@ -66,4 +69,5 @@ __all__ = [
     "neighbour_overlap",
     "recall_of_sets",
     "sample_negatives",
+    "score_candidates",
 ]

@@ -120,6 +120,39 @@ def test_where_two_columns_may_be_the_group_a_person_is_asked_and_fit_refuses(tm
         fastrec.fit(rows, "clicked", task="ranking", minutes=0.1, quiet=True)
 
 
+# Lists that teach, and are not scored
+
+
+def test_lists_that_are_not_counted_stay_with_their_user_and_out_of_the_score(tmp_path):
+    users = [f"u{g}" for g in np.arange(len(TRAIN)) // C % 40]
+    real = (np.arange(len(TRAIN)) < 40 * C).astype(float)
+    rows = TRAIN.assign(user_id=users, real=real, weight=np.where(real, 1, 0.5))
+    asked = {"target": "clicked", "group": "session_id", "weight": "weight", "counted": "real"}
+    made = new_competition(tmp_path / "w", folder(tmp_path, rows), seconds=0, **asked)
+    assert (made.problem.group, decision(made.problem, "folds").value) == ("user_id", "group")
+    assert not {"real", "weight", "user_id"} & {c.name for c in made.problem.learned}
+    recipe = load_competition(made.folder)
+    assert (recipe.counted, recipe.weight, recipe.fold_key) == ("real", "weight", "user_id")
+    recipe.models = lambda *, bs: [XGBRanker("xgb", rounds=3, nthread=1)]
+    run_competition(recipe, folder(tmp_path, rows), tmp_path / "run", device="cpu")
+    oof = pd.read_parquet(tmp_path / "run" / "oof" / "stack.parquet")
+    both = oof.merge(rows.drop(columns="clicked"), on=["session_id", "item_id"])
+    assert (both["counted"] == (both["real"] == 1)).all()
+    assert (both.groupby("user_id")["fold"].nunique() == 1).all()
+    some = both[both["counted"]]
+    label, score = (torch.tensor(some[n].to_numpy()) for n in ("clicked", "score"))
+    told = mrr(label, score, groups=torch.tensor(pd.factorize(some["session_id"])[0]))
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["oof"]["stack"] == pytest.approx(float(told))
+
+
+@pytest.mark.parametrize("values", [0, 2, "yes", None])
+def test_a_column_that_does_not_say_which_lists_count_is_refused(tmp_path, values):
+    with pytest.raises(DataError, match="column 'real': it does not say by 1 and 0 which lists are scored"):
+        found(tmp_path, TRAIN.assign(real=values), group="session_id", counted="real")
+    with pytest.raises(DataError, match="counted= is of a ranking, and the task is binary"):
+        found(tmp_path, TRAIN.assign(real=1), task="binary", counted="real")
+
+
 # Folds
 
 

@@ -90,15 +90,32 @@ _ACT, _POSITIVE, _SHOWN, _LABEL = "(act)", "(positive)", "(shown)", "label"  # t
 
 
 @dataclass
-class CandidateTables:
+class RankingTables:
     """Candidates with labels, and candidates to rank."""
 
-    #: a row for every candidate of a group whose future is known: group, item, features, ``label`` (1: it came next).
-    #: Groups without a positive among their candidates are left out
-    train: Table
-    test: Table  #: the same of the groups that are to be ranked, without a label
+    train: Table  #: a row for every candidate whose label is known: group, item, features, label
+    test: Table | None  #: the same of the groups that are to be ranked, without a label; None: there are none
     group: str  #: the name of this column
     item: str  #: the name of this column
+
+    def write(self, folder: str | Path) -> Path:
+        """Write ``train.parquet`` and ``test.parquet`` into a folder, in place of an earlier result.
+
+        Raises:
+            WriteError: the file system refused, or the folder holds something else.
+        """
+        check_replaceable(folder, "train.parquet")
+        with atomic_folder(folder) as part:
+            for name, table in (("train", self.train), ("test", self.test)):
+                if table is not None:
+                    pq.write_table(table.to_arrow(), part / f"{name}.parquet")
+        return Path(folder)
+
+
+@dataclass
+class CandidateTables(RankingTables):
+    """Candidates found in a log. Groups without a positive among their candidates are not in ``train``."""
+
     #: of each source, of all of them together (``union``) and of the ``k`` that are taken (``taken``): the share of the
     #: positives that it finds, what the union would lose without it, candidates a group
     recall: Table
@@ -109,18 +126,6 @@ class CandidateTables:
     repeats: float  #: the share of positives that the group had before
     seen: bool  #: whether a group's own items are candidates
     label: str = _LABEL  #: the name of the labels' column
-
-    def write(self, folder: str | Path) -> Path:
-        """Write ``train.parquet`` and ``test.parquet`` into a folder, in place of an earlier result.
-
-        Raises:
-            WriteError: the file system refused, or the folder holds something else.
-        """
-        check_replaceable(folder, "train.parquet")
-        with atomic_folder(folder) as part:
-            for name in ("train", "test"):
-                pq.write_table(getattr(self, name).to_arrow(), part / f"{name}.parquet")
-        return Path(folder)
 
 
 # The cut of the log into history, groups to ask for, and their future.

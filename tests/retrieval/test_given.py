@@ -1,0 +1,228 @@
+"""``score_candidates``: scores of given candidates and lists made by hiding events, against plain loops and frames."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, DataWarning, MissingColumnError
+from fastrec.retrieval import EASE, ItemKNN, score_candidates
+from tests._core.refusals import refused
+
+NAMES = {"user": "who", "item": "what", "label": "taken"}
+
+
+def simulated(seed: int, users: int = 24, items: int = 30) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Lists of six candidates with one positive each, and a log of other pairs in random order; ids are text."""
+    rng = np.random.default_rng(seed)
+    lists, log = [], []
+    for user in range(users):
+        drawn = rng.permutation(items)[: 6 + rng.integers(1, 9)]
+        taken = rng.integers(6)
+        lists += [(f"u{user}", f"i{i}", int(place == taken)) for place, i in enumerate(drawn[:6])]
+        log += [(f"u{user}", f"i{i}", rng.choice(["view", "buy"]), float(rng.integers(1, 6))) for i in drawn[6:]]
+    frame = pd.DataFrame(log, columns=["who", "what", "act", "stars"])
+    return pd.DataFrame(lists, columns=["who", "what", "taken"]), frame.sample(frac=1, random_state=seed)
+
+
+def pairs_of(frame: pd.DataFrame) -> set[tuple[str, str]]:
+    return set(zip(frame["who"], frame["what"]))
+
+
+def test_given_lists_keep_their_rows_and_get_scores_counts_and_ratings():
+    lists, log = simulated(0)
+    made = score_candidates(lists, log, kind="act", rating="stars", **NAMES).train.to_pandas()
+    real = made[made["counted"] == 1].reset_index(drop=True)
+    order = lists.assign(at=lists["who"].map({u: i for i, u in enumerate(lists["who"].unique())}))
+    pd.testing.assert_frame_equal(real[["who", "what"]], order[["who", "what"]], check_dtype=False)
+    assert (real["list"] == real["who"]).all()
+    assert (real["weight"] == 1).all()
+    assert real["taken"].tolist() == lists["taken"].tolist()
+    history = {u: set(part["what"]) for u, part in log.groupby("who")}
+    owners = {i: set(part["who"]) for i, part in log.groupby("what")}
+    bought = log[log["act"] == "buy"]
+    for row in real.itertuples():
+        sums = 0.0
+        for other in history.get(row.who, ()):
+            both = owners.get(row.what, set()) & owners[other]
+            size = (len(owners.get(row.what, ())) * len(owners[other])) ** 0.5
+            sums += len(both) / (size + 5) if other != row.what else 0
+        assert row.knn == pytest.approx(sums, abs=1e-6)
+        assert row.item_events == (log["what"] == row.what).sum()
+        assert row.user_events_buy == (bought["who"] == row.who).sum()
+        mean = log.loc[log["what"] == row.what, "stars"].mean()
+        assert row.item_rating == pytest.approx(mean, nan_ok=True)
+    known = EASE(reg=300).fit(bought["who"], bought["what"])
+    assert np.allclose(real["ease_buy"], known.score(real["who"], real["what"]), atol=1e-6)
+    high = log[log["stars"] >= log["stars"].mean()]
+    knn = ItemKNN(shrink=5).fit(high["who"], high["what"])
+    assert np.allclose(real["knn_good"], knn.score(real["who"], real["what"]), atol=1e-6)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10_000))
+def test_places_and_distances_are_those_of_pandas(seed):
+    lists, log = simulated(seed, users=8, items=16)
+    made = score_candidates(lists, log, hide=0, **NAMES).train.to_pandas()
+    by = made.groupby("list", sort=False)
+    filters = [n.removesuffix("_place") for n in made if n.endswith("_place") and n[:4] not in ("near", "item")]
+    assert len(filters) == 14
+    for name in filters:
+        values = made[name].astype(float)
+        spread = by[name].transform(lambda v: v.astype(float).std(ddof=0))
+        assert (made[f"{name}_place"] == by[name].rank(method="min", ascending=False) - 1).all()
+        some = spread > 1e-4  # smaller ones are rounding of float32
+        for how, center in (("gap", by[name].transform("max")), ("z", by[name].transform("mean"))):
+            expected = (values - center) / spread
+            assert np.allclose(made.loc[some, f"{name}_{how}"], expected[some], atol=2e-3, rtol=2e-3)
+    mean = made[[f"{n}_z" for n in filters]].mean(axis=1)
+    assert np.allclose(made["filters_z"], mean, atol=1e-5)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 5))
+def test_made_lists_hide_an_event_and_are_scored_without_it(seed, hide):
+    lists, log = simulated(seed, users=10, items=18)
+    made = score_candidates(lists, log, hide=hide, seed=seed, **NAMES)
+    train = made.train.to_pandas()
+    hidden = train[train["counted"] == 0]
+    counts = log.groupby("who")["what"].nunique()
+    expected = sum(min(n, hide) for n in counts if n >= 3)
+    assert made.hidden == hidden["list"].nunique() == hidden["taken"].sum() == expected
+    assert made.lists == train.loc[train["counted"] == 1, "list"].nunique() == len(lists["who"].unique())
+    assert (hidden["weight"] == 0.7).all()
+    positives = hidden[hidden["taken"] == 1]
+    assert not positives.duplicated(["who", "what"]).any()
+    assert pairs_of(positives) <= pairs_of(log)
+    assert pairs_of(hidden[hidden["taken"] == 0]) <= pairs_of(lists[lists["taken"] == 0])
+    for turn in range(1, hide + 1):
+        part = hidden[hidden["list"] == hidden["who"] + f" without {turn}"]
+        gone = pairs_of(part[part["taken"] == 1])
+        left = log[[pair not in gone for pair in zip(log["who"], log["what"])]]
+        if part.empty:
+            continue
+        again = ItemKNN(shrink=5).fit(left["who"], left["what"]).score(part["who"], part["what"])
+        assert np.allclose(part["knn"], again, atol=1e-6)
+        of_item = part["what"].map(left["what"].value_counts()).fillna(0)
+        assert (part["item_events"] == of_item).all()
+
+
+def test_only_targets_are_hidden_and_all_events_of_the_pair():
+    lists, log = simulated(3)
+    log = pd.concat([log, log[log["act"] == "buy"].assign(act="view")])  # every pair bought was seen, too
+    made = score_candidates(lists, log, kind="act", targets=["buy"], **NAMES).train.to_pandas()
+    positives = made[(made["counted"] == 0) & (made["taken"] == 1)]
+    assert len(positives)
+    assert pairs_of(positives) <= pairs_of(log[log["act"] == "buy"])
+    first = positives[positives["list"].str.endswith("without 1")]
+    left = log[[pair not in pairs_of(first) for pair in zip(log["who"], log["what"])]]
+    counts = left.loc[left["act"] == "view", "what"].value_counts()
+    assert (first["item_events_view"] == first["what"].map(counts).fillna(0)).all()
+
+
+def test_a_made_list_has_its_positive_where_the_list_had_one():
+    lists, log = simulated(4)
+    whole = score_candidates(lists, log, hide=1, **NAMES).train.to_pandas()
+    made = whole[whole["counted"] == 0]
+    place = {u: part["taken"].to_numpy().argmax() for u, part in lists.groupby("who")}
+    for user, part in made.groupby("who"):
+        own = lists.loc[lists["who"] == user, "what"].tolist()
+        own[place[user]] = part.loc[part["taken"] == 1, "what"].item()
+        assert part["what"].tolist() == [i for i in own if i in set(part["what"])]
+
+
+def test_labels_and_other_lists_change_no_score():
+    lists, log = simulated(5)
+    asked = lists[lists["who"].isin(["u20", "u21", "u22", "u23"])]
+    known = lists.drop(asked.index)
+    made = score_candidates(known, log, test=asked.drop(columns="taken"), **NAMES)
+    again = score_candidates(
+        known.assign(taken=known.groupby("who")["taken"].transform(lambda y: np.roll(y, 1))),
+        log, test=asked.drop(columns="taken"), hide=0, **NAMES,
+    )  # fmt: skip
+    apart = ["taken", "weight", "counted"]
+    real = made.train.to_pandas().query("counted == 1").drop(columns=apart).reset_index(drop=True)
+    pd.testing.assert_frame_equal(real, again.train.to_pandas().drop(columns=apart))
+    pd.testing.assert_frame_equal(made.test.to_pandas(), again.test.to_pandas())
+    assert made.test.names == [n for n in made.train.names if n not in apart]
+
+
+def test_events_that_tell_the_label_are_left_out():
+    lists, log = simulated(6)
+    leak = lists.loc[lists["taken"] == 1, ["who", "what"]].assign(act="buy", stars=5.0)
+    with pytest.warns(
+        DataWarning, match=rf"{len(leak)} events are candidates of their user, too \(the first is in row "
+    ):
+        told = score_candidates(lists, pd.concat([log, leak]), **NAMES)
+    pd.testing.assert_frame_equal(told.train.to_pandas(), score_candidates(lists, log, **NAMES).train.to_pandas())
+
+
+def test_lists_of_a_column_and_lists_without_a_positive():
+    lists, log = simulated(7)
+    twice = pd.concat([lists.assign(search="a" + lists["who"]), lists.assign(search="b" + lists["who"], taken=0)])
+    made = score_candidates(twice, log, group="search", **NAMES)
+    train = made.train.to_pandas()
+    assert made.lists == lists["who"].nunique()
+    assert train["list"].str.startswith("a").all()
+    assert "search" not in train
+
+
+def test_further_columns_stay_and_no_lists_are_made():
+    lists, log = simulated(8)
+    with pytest.warns(DataWarning, match="as price of a hidden item is not known"):
+        made = score_candidates(lists.assign(price=np.arange(len(lists))), log, **NAMES)
+    assert made.hidden == 0
+    assert sorted(made.train.to_pandas()["price"]) == list(range(len(lists)))
+
+
+def test_scores_are_ranked_by_their_mrr():
+    lists, log = simulated(9)
+    made = score_candidates(lists, log, hide=0, **NAMES)
+    train, worth = made.train.to_pandas(), made.scores.to_pandas().set_index("score")["mrr"]
+    assert worth.is_monotonic_decreasing
+    assert "item_events" in worth
+    for name in ("ease", "item_events"):
+        right = train[train["taken"] == 1].set_index("list")[name]
+        worst = [(part[name] >= right[of]).sum() for of, part in train.groupby("list")]
+        assert worth[name] == pytest.approx(np.mean(1 / np.array(worst)), abs=0.05)  # ties are broken otherwise
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hide": -1}, "hide=-1 lists of a user. Give 0 or more"),
+        ({"targets": ["buy"]}, "kinds of events were named, and no column of kinds. Name it: kind=…"),
+        (
+            {"lists": lambda x: x.assign(taken=0)},
+            "column 'taken': no list has a positive. Give the labels of some lists",
+        ),
+        (
+            {"lists": lambda x: pd.concat([x, x[:1]])},
+            "column 'what', row 144: the list has this item in an earlier row",
+        ),
+        (
+            {"lists": lambda x: x.assign(search="one"), "group": "search"},
+            "column 'who', row 6: the list has another user in an earlier row (138 such rows in all). Name the column",
+        ),
+        ({"lists": lambda x: x.assign(what="j" + x["what"])}, "column 'what': no candidate's item is in the log"),
+        ({"lists": lambda x: x.assign(knn=1)}, "column 'knn': a new column has this name. Rename the column"),
+        ({"log": lambda x: x.assign(stars=np.nan), "rating": "stars"}, "column 'stars': no event has a rating"),
+        ({"log": lambda x: x.assign(who=x["who"].where(x["who"] != "u3"))}, "a value is missing"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::fastrec.errors.DataWarning")
+def test_refusals(change, words):
+    lists, log = simulated(10)
+    change = dict(change)
+    lists, log = change.pop("lists", lambda x: x)(lists), change.pop("log", lambda x: x)(log)
+    refused(DataError, re.escape(words), lambda: score_candidates(lists, log, **NAMES, **change))
+
+
+def test_absent_columns_are_named():
+    lists, log = simulated(11)
+    refused(MissingColumnError, "taken", lambda: score_candidates(lists.drop(columns="taken"), log, **NAMES))
+    without = log.drop(columns="act")
+    refused(MissingColumnError, "act", lambda: score_candidates(lists, without, kind="act", **NAMES))
