@@ -134,6 +134,20 @@ def test_a_made_list_has_its_positive_where_the_list_had_one():
         assert part["what"].tolist() == [i for i in own if i in set(part["what"])]
 
 
+def test_a_long_list_made_so_keeps_thirty_others_with_their_places_in_the_whole():
+    rng = np.random.default_rng(0)
+    lists = pd.DataFrame({"who": np.repeat(np.arange(5), 60), "what": np.tile(np.arange(60), 5)})
+    lists["taken"] = (lists["what"] == 7).astype(int)
+    log = pd.DataFrame({"who": rng.integers(0, 9, 300), "what": rng.integers(60, 90, 300)})
+    log = pd.concat(
+        [log, pd.DataFrame({"who": 8, "what": np.repeat(np.arange(60), np.arange(60))})]
+    )  # only other users have candidates
+    made = score_candidates(lists, log, hide=1, **NAMES).train.to_pandas()
+    hidden = made[made["counted"] == 0]
+    assert (hidden.groupby("who").size() == 31).all()
+    assert hidden["item_events_place"].max() > 31
+
+
 def test_labels_and_other_lists_change_no_score():
     lists, log = simulated(5)
     asked = lists[lists["who"].isin(["u20", "u21", "u22", "u23"])]

@@ -16,6 +16,7 @@ from fastrec.errors import DataError, DataWarning, FastrecError, refuse_rows
 from fastrec.metrics import get_metric
 from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.candidates.from_events import RankingTables
+from fastrec.retrieval.candidates.union import sample_negatives
 from fastrec.retrieval.filters import EASE, ImplicitALS, ItemKNN, RP3Beta, SpectralFilter, UserKNN
 from fastrec.table import Table, concat
 
@@ -220,13 +221,13 @@ def score_candidates(
     mrr = {n: get_metric("mrr")(given.label, scored[0][n], groups=torch.from_numpy(given.of)) for n in some}
     best = sorted(some, key=lambda n: -mrr[n])
 
-    train, hidden, draw = [tables[0]], 0, np.random.default_rng(seed)
+    train, hidden = [tables[0]], 0
     may = known if not targets else known.take(np.isin(known.kinds, targets))
-    for gone, part in _hidden(given, may, hide, draw):
+    for gone, part in _hidden(given, may, hide, seed):
         (scores,) = _scores(known.take(~np.isin(known.pairs, gone)), [part])
-        # Places and distances are those in the whole list; .3 of the others teach as well as all do (XMarket).
-        kept = (part.label > 0) | (draw.random(len(part.of)) < 0.3)
-        part = part.take(kept)
+        # Places and distances are those in the whole list; 30 of 99 others teach as well as all do (XMarket).
+        kept = sample_negatives(Table({"session": part.of}), torch.from_numpy(part.label), 30, seed=seed + hidden)
+        part = part.take(kept := kept.numpy())
         weight = np.full(len(part.of), 0.7)  # by XMarket's out-of-fold MRR
         about = {label: part.label, "weight": weight, "counted": np.zeros(len(weight), dtype=int)}
         train.append(table(part, {**{n: v[kept] for n, v in scores.items()}, **about}))
@@ -262,10 +263,10 @@ def _refuse(part: _Lists, user: str, item: str) -> None:
     refuse_rows(again, "the list has this item in an earlier row", column=item, remedy="Keep one of them")
 
 
-def _hidden(given: _Lists, may: _Events, turns: int, draw: np.random.Generator) -> Iterator[tuple[np.ndarray, _Lists]]:
+def _hidden(given: _Lists, may: _Events, turns: int, seed: int) -> Iterator[tuple[np.ndarray, _Lists]]:
     """Yield pairs to hide, one of each user in random order, and the lists that have them as their positives."""
     pairs, at = np.unique(may.pairs, return_index=True)
-    order = np.lexsort([draw.random(len(pairs)), may.users[at]])
+    order = np.lexsort([np.random.default_rng(seed).random(len(pairs)), may.users[at]])
     owner, count = may.users[at[order]], np.bincount(may.users[at], minlength=given.users.max() + 1)
     place = np.arange(len(order)) - (np.cumsum(count) - count)[owner]
     first = np.unique(given.users, return_index=True)[1]  # a user's first list stands for all of them
