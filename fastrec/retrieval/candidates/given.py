@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from fastrec.errors import DataError, DataWarning, FastrecError, refuse_rows
 from fastrec.metrics import get_metric
@@ -18,6 +19,7 @@ from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.candidates.from_events import RankingTables
 from fastrec.retrieval.candidates.union import sample_negatives
 from fastrec.retrieval.filters import EASE, ImplicitALS, ItemKNN, RP3Beta, SpectralFilter, UserKNN
+from fastrec.segments import rank_in_group, segment_count, segment_max, segment_mean
 from fastrec.table import Table, concat
 
 _ALS: dict[str, Any] = {"power": 1.0, "iterations": 5}
@@ -39,7 +41,6 @@ _FILTERS: dict[str, CollaborativeFilter] = {
     "als_wide": ImplicitALS(factors=96, reg=0.3, alpha=30, seed=2, **_ALS),
     "als_narrow": ImplicitALS(factors=32, reg=0.3, alpha=30, seed=3, **_ALS),
 }
-_IN_LIST = ("_place", "_gap", "_z")  # of a score: the place in its list, the distance from the best, the z-score
 _OF_KIND = ("knn", "knn_users", "ease", "user_knn")  # of one kind of events; of good or poor ratings the first alone
 
 
@@ -217,7 +218,9 @@ def score_candidates(
         raise DataError("a new column has this name", column=clash, remedy="Rename the column")
     tables = [table(part, {**columns, **scores}) for part, columns, scores in zip(lists, made, scored, strict=True)]
     tables[0] = tables[0].with_columns({label: given.label, "weight": marks, "counted": marks.astype(int)})
-    some = [n for n in scored[0] if not n.endswith((*_IN_LIST, "_rating")) and not n.startswith("user_events")]
+    some = [
+        n for n in scored[0] if not n.endswith(("_place", "_gap", "_z", "_rating")) and not n.startswith("user_events")
+    ]
     mrr = {n: get_metric("mrr")(given.label, scored[0][n], groups=torch.from_numpy(given.of)) for n in some}
     best = sorted(some, key=lambda n: -mrr[n])
 
@@ -286,53 +289,36 @@ def _hidden(given: _Lists, may: _Events, turns: int, seed: int) -> Iterator[tupl
         yield made.take(new).pairs, made
 
 
-def _scores(log: _Events, lists: Sequence[_Lists]) -> list[dict[str, np.ndarray]]:
+def _scores(log: _Events, lists: Sequence[_Lists]) -> list[dict[str, Tensor]]:
     """Return the columns of each of ``lists``, float32 ``[n]``; a filter is fitted once for all of them."""
-    made: list[dict[str, np.ndarray]] = [{} for _ in lists]
+    made: list[dict[str, Tensor]] = [{} for _ in lists]
+    numbers = (log.users, log.items, *(v for one in lists for v in (one.users, one.items, one.of)))
+    size = 1 + max(int(v.max(initial=0)) for v in numbers)
     for suffix, names, part in log.parts():
         known = len(part.users) > 0  # a kind may have lost its only event
         models = {n: copy.copy(_FILTERS[n]).fit(part.users, part.items) for n in names if known}
         for one, into in zip(lists, made, strict=True):
-            pairs, none = (one.users, one.items), torch.zeros(len(one.of), 2, dtype=torch.float64)
-            into |= {n + suffix: (models[n].score(*pairs) if known else none[:, 0]).numpy() for n in names}
-            if len(names) == 1:
-                continue
-            near = models["knn_users"].nearest(*pairs, 2) if known else none
-            into |= {f"near{place}{suffix}": v.numpy() for place, v in enumerate(near.T, 1)}
-            for side in ("items", "users"):
-                asked = getattr(one, side)
-                count = np.bincount(getattr(part, side), minlength=asked.max(initial=0) + 1)
-                into[f"{side[:-1]}_events{suffix}"] = count[asked].astype(float)
+            pairs, none = (one.users, one.items), torch.zeros(len(one.of), 2)
+            into |= {n + suffix: models[n].score(*pairs) if known else none[:, 0] for n in names}
+            if len(names) > 1:
+                near = models["knn_users"].nearest(*pairs, 2) if known else none
+                into |= {f"near1{suffix}": near[:, 0], f"near2{suffix}": near[:, 1]}
+                for side in ("items", "users"):
+                    count = segment_count(torch.from_numpy(getattr(part, side)), size)
+                    into[f"{side[:-1]}_events{suffix}"] = count[torch.from_numpy(getattr(one, side))]
     for one, into in zip(lists, made, strict=True):
+        of = torch.from_numpy(one.of)
         for name in [n for n in into if not n.startswith("user_events")]:
-            rounded = into[name].astype(np.float32).astype(float)  # sums in another order are ties
-            into |= dict(zip((name + how for how in _IN_LIST), _in_list(rounded, one.of), strict=True))
+            values = into[name].float().double()  # sums in another order are ties
+            mean, best = segment_mean(values, of, size)[of], segment_max(values, of, size)[of]
+            spread = segment_mean((values - mean) ** 2, of, size).sqrt()[of] + 1e-12
+            into[f"{name}_place"] = rank_in_group(-values, of) - 1  # equal values share the first of their places
+            into |= {f"{name}_gap": (values - best) / spread, f"{name}_z": (values - mean) / spread}
         # Trees add up badly: the means over all filters are columns, too.
-        into |= {f"filters{how}": np.mean([into[n + how] for n in _FILTERS], axis=0) for how in _IN_LIST[1:]}
-        for side in ("items", "users") if log.ratings is not None else ():
-            rated, asked = ~np.isnan(log.ratings), getattr(one, side)
-            ids, size = getattr(log, side)[rated], max(getattr(log, side).max(), asked.max(initial=0)) + 1
-            with np.errstate(invalid="ignore"):  # an id without ratings has none
-                mean = np.bincount(ids, log.ratings[rated], minlength=size) / np.bincount(ids, minlength=size)
-            into[f"{side[:-1]}_rating"] = mean[asked]
-    return [{n: v.astype(np.float32) for n, v in into.items()} for into in made]
-
-
-def _in_list(values: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places in the list (from 0, the highest first), and distances from the list's best and mean.
-
-    Equal values share the first of their places. Distances are in standard deviations.
-    """
-    if not len(of):
-        return values, values, values
-    starts = np.flatnonzero(np.diff(of, prepend=-1))
-    sizes = np.diff(starts, append=len(of))
-    rows = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort([-values, rows])
-    new = np.r_[True, (np.diff(values[order]) != 0) | (np.diff(rows[order]) != 0)]
-    place = np.empty(len(values))
-    place[order] = (np.arange(len(values)) - starts[rows])[np.maximum.accumulate(np.where(new, np.arange(len(of)), 0))]
-    mean = np.add.reduceat(values, starts) / sizes
-    spread = np.sqrt(np.add.reduceat((values - mean[rows]) ** 2, starts) / sizes) + 1e-12
-    best = np.maximum.reduceat(values, starts)
-    return place, ((values - best[rows]) / spread[rows]), ((values - mean[rows]) / spread[rows])
+        into |= {f"filters_{how}": torch.stack([into[f"{n}_{how}"] for n in _FILTERS]).mean(0) for how in ("gap", "z")}
+        if log.ratings is not None:
+            rated = log.take(~np.isnan(log.ratings))
+            for side in ("items", "users"):  # NaN where there are none
+                mean = segment_mean(torch.from_numpy(rated.ratings), torch.from_numpy(getattr(rated, side)), size)
+                into[f"{side[:-1]}_rating"] = mean[torch.from_numpy(getattr(one, side))]
+    return [{n: v.float() for n, v in into.items()} for into in made]
