@@ -79,6 +79,9 @@ class QuickTrial:
             self.table = table.take(known)
             self.label = self.target.encode(self.table)
         self.folds = self._cut()
+        self.scored = self.folds.scored
+        if problem.asked.counted is not None:  # other lists may be made so that a feature tells their positives
+            self.scored = self.scored & (self.table[problem.asked.counted].number().cpu() > 0)
         usual = {"multiclass": "logloss", "ranking": problem.metric}
         # Of amounts the metrics that quick trees can learn on any scale; the others are judged by squares.
         if problem.metric.partition("@")[0] in ("mae", "pinball"):
@@ -161,7 +164,7 @@ class QuickTrial:
         """
         said, _ = self._base_score()
         label = self._scored(self.rows.label)
-        table = self.table.take(self.folds.scored.nonzero().squeeze(1))
+        table = self.table.take(self.scored.nonzero().squeeze(1))
         if said.ndim == 2:
             label = torch.nn.functional.one_hot(label.long(), said.shape[1]).double()
         drawn = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))[: limits.LEFT_OVER_ROWS]
@@ -272,7 +275,7 @@ class QuickTrial:
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
             oof[inside] = said
-        oof = oof[self.folds.scored]
+        oof = oof[self.scored]
         if self.problem.task == "ranking":
             # Metrics count equal scores as the worst order: whatever told rows apart would be a gain.
             drawn = torch.randperm(len(oof), generator=torch.Generator().manual_seed(0))
@@ -281,7 +284,7 @@ class QuickTrial:
         return oof, self.metric(self._scored(self.rows.label), oof, groups=self._scored(self.rows.groups))
 
     def _scored(self, values: Any) -> Any:
-        return None if values is None else values[self.folds.scored]
+        return None if values is None else values[self.scored]
 
     def pointwise(self, kind: type[LGBMModel] | type[XGBModel]) -> dict[str, Any]:
         """Return the judge's parameters: of a ranking row by row, as it stops by a loss that is smoother than ranks."""

@@ -12,6 +12,7 @@ import fastrec
 from fastrec.auto import Fit, new_competition
 from fastrec.auto.columns import read_files
 from fastrec.auto.problem import Problem
+from fastrec.auto.trial import QuickTrial
 from fastrec.auto.understand import understand
 from fastrec.cli import load_competition
 from fastrec.competition import Competition, SavedRun, check_submission, compare_runs, run_competition, score_submission
@@ -131,6 +132,7 @@ def test_lists_that_are_not_counted_stay_with_their_user_and_out_of_the_score(tm
     made = new_competition(tmp_path / "w", folder(tmp_path, rows), seconds=0, **asked)
     assert (made.problem.group, decision(made.problem, "folds").value) == ("user_id", "group")
     assert not {"real", "weight", "user_id"} & {c.name for c in made.problem.learned}
+    assert QuickTrial(made.problem, [], 60.0).scored.sum() == 40 * C
     recipe = load_competition(made.folder)
     assert (recipe.counted, recipe.weight, recipe.fold_key) == ("real", "weight", "user_id")
     recipe.models = lambda *, bs: [XGBRanker("xgb", rounds=3, nthread=1)]
