@@ -80,7 +80,9 @@ class QuickTrial:
             self.label = self.target.encode(self.table)
         self.folds = self._cut()
         self.scored = self.folds.scored
-        if problem.asked.counted is not None:  # other lists may be made so that a feature tells their positives
+        # A list made by hiding an event may show it: an item's difference from its usual counts gains .042 MRR over all
+        # lists of XMarket, and loses .023 over those that count.
+        if problem.asked.counted is not None:
             self.scored = self.scored & (self.table[problem.asked.counted].number().cpu() > 0)
         usual = {"multiclass": "logloss", "ranking": problem.metric}
         # Of amounts the metrics that quick trees can learn on any scale; the others are judged by squares.
