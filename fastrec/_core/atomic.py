@@ -239,8 +239,7 @@ def _beside(path: str | Path, *, folder: bool) -> Iterator[tuple[Path, Path]]:
         about = {"column": error.column, "row": error.row, "remedy": error.remedy}
         raise type(error)(error.problem, file=path / inner.relative_to(part), **about) from error
     except OSError as error:
-        named = isinstance(error.filename, str | os.PathLike)
-        place = Path(os.path.realpath(error.filename)) if named else path
+        place = Path(os.path.realpath(error.filename)) if isinstance(error.filename, str | os.PathLike) else path
         # A block may read other files: an error about one of them is not about this one.
         if error.errno not in _REFUSALS or not (place in (path, *path.parents) or part in (place, *place.parents)):
             raise

@@ -65,8 +65,7 @@ def score(run: TableRun) -> None:
     also = [Scorer.of(name, run.target) for name in run.recipe.also]
     test = {} if truth is None else {n: run.scorer(truth, run.predictions[n].test, decision=decided) for n in names}
     outcome, better = run.outcome, run.scorer.metric.greater_is_better
-    scores = {"metric": run.scorer.name, "greater_is_better": better, "task": run.train.task, "models": test}
-    run.scores = scores | {
+    run.scores = {"metric": run.scorer.name, "greater_is_better": better, "task": run.train.task, "models": test} | {
         "oof": {n: _oof_score(run, run.scorer, n) for n in names},
         "also": {scorer.name: {n: _oof_score(run, scorer, n) for n in names} for scorer in also},
         "oracle": run.found.oracle,

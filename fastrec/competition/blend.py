@@ -145,8 +145,7 @@ class _FirstRun:
         ):
             ours, theirs = named, RowKeys(_plain(table, keys), keys, path)
         table = table.take(pa.array(np.argsort(theirs.match(ours, role="no row"))))
-        other = self._labels(table)
-        same = torch.isclose(self.label, other, rtol=1e-9, atol=0.0, equal_nan=True).all(1)
+        same = torch.isclose(self.label, self._labels(table), rtol=1e-9, atol=0.0, equal_nan=True).all(1)
         problem = f"its rows, or their targets, are others than those of {self.path.name}"
         refuse_rows(~same, problem, file=path, remedy="Blend runs on the same training and test rows")
         rows = np.flatnonzero(self.scored[: self.size])

@@ -93,8 +93,7 @@ class Budget:
         seconds = limits.END_SECONDS_PER_MILLION * learned + limits.END_SECONDS_PER_FURTHER_MILLION * (rows - learned)
         stack = seconds * outputs * models / 1e6
         stack = max(stack, metric * (limits.END_METRICS + limits.END_METRICS_OF_A_MODEL * models))
-        wanted = max(limits.END_SHARE * whole, 3.0, stack)
-        self._end = min(wanted, 0.3 * whole)
+        self._end = min(max(limits.END_SHARE * whole, 3.0, stack), 0.3 * whole)
 
     def share(self, left_models: Sequence[Estimator]) -> float:
         """Return the seconds for all folds of the first of the remaining models.
@@ -171,6 +170,5 @@ class Budget:
 
     def check(self, model: Estimator, *, took: float, fold: int, folds: int, needed: bool) -> None:
         """Stop a model that keeps no limit and would not finish in time."""
-        more = took * (folds - fold - 1)
-        if not model.keeps_time and not needed and more > self.left:
+        if not model.keeps_time and not needed and took * (folds - fold - 1) > self.left:
             raise OutOfTimeError(f"{model.name}: a fold takes {took:.0f} s, and {max(self.left, 0):.0f} s are left")

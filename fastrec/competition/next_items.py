@@ -361,8 +361,7 @@ class SavedNextItems:
         for net in (m for m in self.blend.models.values() if isinstance(m, NextItemNet)):
             net.device = device
             net.model.to(resolve_device(device))
-        items = self.blend.items
-        self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), items)
+        self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), self.blend.items)
 
     def read(self, data: str | Path) -> SessionFrame:
         """Read the sessions of a file, or of the file ``test`` in a folder.
@@ -372,8 +371,7 @@ class SavedNextItems:
         """
         data = Path(data)
         path = session_file(data, "test") if data.is_dir() else data
-        target = self.form.answer if self.form.answer in column_names_of(path) else None
-        return self.empty.new(path, target=target)
+        return self.empty.new(path, target=self.form.answer if self.form.answer in column_names_of(path) else None)
 
     def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:
         """Recommend items for each session, as in the run's submission.

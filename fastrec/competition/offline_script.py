@@ -187,8 +187,7 @@ def _script(
     minutes: float | None,
     wheels: bool,
 ) -> str:
-    runtime = (Path(__file__).parent / "_submit_runtime.py").read_text(encoding="utf-8")
-    head, copied = runtime.split(_MARK)
+    head, copied = (Path(__file__).parent / "_submit_runtime.py").read_text(encoding="utf-8").split(_MARK)
     imports = head[head.index("from __future__") : head.index("\nRECIPE")]
     beside = "the folder wheels/ beside it, or an installed fastrec" if wheels else "an installed fastrec"
     about = f"""{recipe.name}: a folder of files in, the submission out. Written by fastrec {__version__}.

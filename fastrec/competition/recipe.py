@@ -212,8 +212,7 @@ class Competition(ABC):
             if target is None and self.time in train:
                 groups = train[self.list_column].group_numbers()
                 _, place, rows = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
-                first = (torch.cumsum(rows, 0) - rows)[place]
-                train = train.select([self.time]).take(first)
+                train = train.select([self.time]).take((torch.cumsum(rows, 0) - rows)[place])
             return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
         if target is None or self.fold_key is not None:
             return Folds.group(train, self.fold_key or self.list_column, self.n_folds)

@@ -217,8 +217,7 @@ def transform_unknown(
     """
     unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
     made = features.transform(split(rows.with_columns(unknown)), tables=tables, history=history)
-    there = {n: rows[n] for n in targets if n in rows}
-    return made.drop([n for n in targets if n not in rows]).with_columns(there)
+    return made.drop([n for n in targets if n not in rows]).with_columns({n: rows[n] for n in targets if n in rows})
 
 
 def _columns(made: Table, beside: Table) -> dict[str, object]:

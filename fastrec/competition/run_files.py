@@ -172,8 +172,7 @@ def _write_samples(part: Path, run: TableRun) -> None:
             before = events.log.take(events.log_rows(table[run.recipe.list_column].group_numbers().cpu()))
             pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
     if not ranking:  # raw rows, the background of explanations
-        rows = background_rows(run.predictions["stack"].oof, limits.BACKGROUND_ROWS)
-        plain = run.found.train.take(rows)
+        plain = run.found.train.take(background_rows(run.predictions["stack"].oof, limits.BACKGROUND_ROWS))
         pq.write_table(plain.drop([n for n in run.target.names if n in plain]).to_arrow(), part / BACKGROUND)
 
 
@@ -243,8 +242,7 @@ def _row_table(run: TableRun) -> pa.Table:
     for split, rows in _splits(run):
         label = run.train.label if split == "oof" else None if truth is None else truth.label
         columns: dict[str, Any] = {"split": pa.array([split] * len(rows), pa.string())}
-        for name in (n for n in run.recipe.ids if n in rows.table):
-            columns[name] = rows.table[name].to_arrow().cast(pa.large_string())
+        columns |= {n: rows.table[n].to_arrow().cast(pa.large_string()) for n in run.recipe.ids if n in rows.table}
         columns["fold"] = run.folds.last_codes.numpy() if split == "oof" else np.full(len(rows), -1)
         names = run.target.names  # a multiclass task's labels are codes in one column
         wide = torch.full((len(rows), len(names)), torch.nan, dtype=torch.float64)
@@ -305,8 +303,7 @@ def _position(run: TableRun) -> dict[str, Any]:
     weight = click_weights(train.groups, place, label, examined)[counted]
     metric, given = run.scorer.metric, {"groups": train.groups[counted], "weight": weight}
     weighed = {n: metric(label[counted], p.oof[counted], **given) for n, p in run.predictions.items()}
-    about = {"column": recipe.position, "as": recipe.position_as, "weighed": weighed}
-    return about | {
+    return {"column": recipe.position, "as": recipe.position_as, "weighed": weighed} | {
         "examination": {str(p): e for p, e in examined.items()},
         "clicked": {str(p): c for p, c in clicked.items()},
     }

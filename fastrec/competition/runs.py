@@ -39,8 +39,7 @@ class Comparison:
         mean, low, high = self.difference
         if mean == 0:
             return f"{a} and {b} score alike"
-        first = (mean > 0) == self.greater_is_better
-        better, other = (a, b) if first else (b, a)
+        better, other = (a, b) if (mean > 0) == self.greater_is_better else (b, a)
         low, high = (low, high) if mean > 0 else (-high, -low)
         by = f"{abs(mean):.5f} [{low:.5f}, {high:.5f}]"
         if low > 0:
@@ -162,8 +161,7 @@ def _of_rows(
         clusters = None if keys is None else keys[s]
         result = bootstrap_metric(metric, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
         a, b = result.interval("a").mean, result.interval("b").mean
-        difference = result.difference("a", "b")
-        made.append(Comparison(name, int(s.sum()), a, b, difference, metric, greater_is_better))
+        made.append(Comparison(name, int(s.sum()), a, b, result.difference("a", "b"), metric, greater_is_better))
     return made
 
 

@@ -73,8 +73,7 @@ def read(run: TableRun) -> None:
     if form.items and run.found.targets is None:  # the rows are candidates, a line is a list
         rows = line_keys(form, rows, rows[recipe.list_column].group_numbers().cpu())
     table = rows.select([n for n in form.ids if n in rows]).to_arrow()
-    keys = {n: key_text(table, n) for n in form.ids}
-    RowKeys(pa.table(keys), form.ids, run.data).refuse_repeated()
+    RowKeys(pa.table({n: key_text(table, n) for n in form.ids}), form.ids, run.data).refuse_repeated()
 
 
 def start_workers(run: TableRun) -> None:

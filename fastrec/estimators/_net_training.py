@@ -389,8 +389,7 @@ class Architecture:
         options = plan["options"]
         classes = {n: c for n, v in options.items() if (c := _class_name(v)) is not None}
         plain = {n: v for n, v in options.items() if n not in classes}
-        given = [n for n in self.options if n not in classes]
-        own = [*given, *(n for n in classes if n in self.options)]
+        own = [*(n for n in self.options if n not in classes), *(n for n in classes if n in self.options)]
         state = {**plan, "options": plain, "classes": classes, "own": own}
         save_state(folder, {"model": name_of(self.model), **state})
 

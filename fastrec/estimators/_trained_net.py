@@ -66,8 +66,7 @@ class TrainedNet:
         """
         save_file({n: w.contiguous() for n, w in self.net.state_dict().items()}, folder / "model.safetensors")
         self.architecture.save(folder / "net", self.plan)
-        procs = {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")}
-        save_state(folder / "procs", procs)
+        save_state(folder / "procs", {p.name: p.to_state() for p in self.frame.procs.fs if hasattr(p, "to_state")})
         return {"cats": list(self.frame.cat_names), "conts": list(self.frame.cont_names), "flags": self.flags}
 
     @classmethod

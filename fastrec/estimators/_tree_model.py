@@ -88,8 +88,7 @@ class TreeInputs:
     @classmethod
     def read(cls, folder: Path, about: Mapping[str, Any]) -> TreeInputs:
         """Restore what ``write`` wrote."""
-        state = load_state(folder / _FOLDER)
-        return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in state.items()})
+        return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in load_state(folder / _FOLDER).items()})
 
 
 class TreeStart:
@@ -249,11 +248,6 @@ class TreeData:
         """The number of rows in each list."""
         return np.bincount(self.groups)
 
-    @property
-    def list_weight(self) -> np.ndarray | None:
-        """The weight of each list, which is the weight of its first row."""
-        return None if self.weight is None else self.weight[np.cumsum(self.sizes) - self.sizes]
-
 
 class TreeModel(Estimator):
     """Boosted trees for any task; a task with several targets gets one booster per target."""
@@ -321,8 +315,7 @@ class TreeModel(Estimator):
             return False
         if other._task is None:
             return False
-        trees = [p for p in other._parts if not isinstance(p, float)]
-        texts = [self._text_of(t) for t in trees]
+        texts = [self._text_of(part) for part in other._parts if not isinstance(part, float)]
         self._start = TreeStart(other._inputs, other._parts, other._task, other._n_outputs, texts)
         self.began_with = repr(self._start)
         return True
@@ -525,8 +518,7 @@ class TreeModel(Estimator):
             wide = self._task not in ("ranking", "binary") and self._n_outputs > 1
             return torch.zeros((0, self._n_outputs) if wide else 0, dtype=torch.float64)
         # Constants need no columns.
-        trees = any(not isinstance(part, float) for part in self._parts)
-        values = self._values(data, {}) if trees else None
+        values = self._values(data, {}) if any(not isinstance(part, float) for part in self._parts) else None
         constant = (len(data),)
         return assembled(
             [

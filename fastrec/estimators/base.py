@@ -482,8 +482,7 @@ def _last(order: Tensor, share: float) -> Tensor:
     if len(times) < 2:
         return torch.zeros(len(order), dtype=torch.bool)
     after = counts.flip(0).cumsum(0).flip(0)[1:]  # rows from each time on; the first time is always for training
-    first = times[1:][(after - len(order) * share).abs().argmin()]
-    return order >= first
+    return order >= times[1:][(after - len(order) * share).abs().argmin()]
 
 
 def _groups_out(rows: Rows, share: float, seed: int) -> Tensor:

@@ -102,8 +102,7 @@ class CatBoostModel(TreeModel):
         inputs, table = self._inputs, rows.table
         columns = {}
         for i, name in enumerate(inputs.names):
-            coded = name in inputs.vocabs
-            column = inputs.codes(table, name).int() if coded else table[name].number(torch.float32)
+            column = inputs.codes(table, name).int() if name in inputs.vocabs else table[name].number(torch.float32)
             columns[str(i)] = column.cpu().numpy()  # CatBoost would hash the text of every row: codes serve as well
         return pd.DataFrame(columns)
 

@@ -109,9 +109,8 @@ class NetRanker(Ranker):
         self.forget()
         train, flags = self._with_columns(train), missing_flags(train)
         cats, conts = list(train.cats), [*train.conts, *flags]
-        targets = dict(zip(_TARGETS, _targets_of(train), strict=True))
         frame = TabularFrame(
-            net_columns(train, flags, [*cats, *conts], targets),
+            net_columns(train, flags, [*cats, *conts], dict(zip(_TARGETS, _targets_of(train), strict=True))),
             procs=[Categorify, RankGauss],
             cat_names=cats,
             cont_names=conts,

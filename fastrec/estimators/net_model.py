@@ -362,8 +362,7 @@ class NetModel(Estimator):
             greater_is_better=self.stop_by is not None and self.stop_by.greater_is_better,
             patience=self.patience or (recipe.patience if recipe.is_long(n) and self.epochs is None else None),
         )
-        most = self.max_rows or recipe.max_rows
-        epochs = max(1, min(self.epochs or recipe.epochs_for(n), math.ceil(most / n)))
+        epochs = max(1, min(self.epochs or recipe.epochs_for(n), math.ceil((self.max_rows or recipe.max_rows) / n)))
         epochs = epochs if start is None else start.epochs(epochs)
         wd = recipe.wd if self.wd is None else self.wd
         rate = recipe.lr if self.lr is None else self.lr
@@ -424,10 +423,8 @@ class _Report:
         scores: dict[str, float] = {}
         for name, (frame, data, targets, weights) in self.sets.items():
             outputs = outputs_of(net, frame, limits.ROWS_AT_ONCE)
-            each = self.loss.each(outputs, targets)
-            scores[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
+            scores[f"{name}_loss"] = float((self.loss.each(outputs, targets) * weights).sum() / weights.sum())
             if self.metric is not None:
-                predicted = self.head.predict(outputs)
-                score = self.metric(data.label, predicted, groups=data.groups, weight=data.weight)
+                score = self.metric(data.label, self.head.predict(outputs), groups=data.groups, weight=data.weight)
                 scores[f"{name}_{self.metric.name}"] = score
         return scores

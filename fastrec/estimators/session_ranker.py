@@ -59,8 +59,7 @@ class CodedEvents:
             at, there = at[:, :0], there[:, :0]
             steps = steps[:, :0]
         listed = self.listed[at]
-        first = (sizes.cumsum(0) - sizes)[:, None]
-        listed = torch.where(there & (listed >= 0), first + listed, -1)
+        listed = torch.where(there & (listed >= 0), (sizes.cumsum(0) - sizes)[:, None] + listed, -1)
         return EventBatch(inverse, self.items[at], self.cats[at], self.conts[at], listed, steps.clamp_min(-1))
 
 
@@ -173,8 +172,7 @@ def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: T
     keys, rows = torch.sort(lists * codes + candidates, stable=True)
     wanted = of_list * codes + events
     place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
-    starts = sizes.cumsum(0) - sizes
-    return torch.where((keys[place] == wanted) & (events > 0), rows[place] - starts[of_list], -1)
+    return torch.where((keys[place] == wanted) & (events > 0), rows[place] - (sizes.cumsum(0) - sizes)[of_list], -1)
 
 
 class SessionRanker(NetRanker):
@@ -254,8 +252,7 @@ class SessionRanker(NetRanker):
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the net like ``NetRanker``, and the preparation of events (``events/``)."""
-        about = super().write(folder)
-        return {**about, **self._events.write(folder)}
+        return {**super().write(folder), **self._events.write(folder)}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Restore what ``write`` wrote."""

@@ -201,11 +201,14 @@ class XGBModel(TreeModel):
         make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
         # values keep their device: XGBoost bins a GPU's columns in place
         (values, start), on_gpu = data.values, params["device"] != "cpu"
+        weight = data.weight  # of a list that of its first row
+        if ranks and weight is not None:
+            weight = weight[np.cumsum(data.sizes) - data.sizes]
         return make(
             handed(values, on_gpu=on_gpu),
             data.label,
             base_margin=handed(start, on_gpu=on_gpu),
-            weight=data.list_weight if ranks else data.weight,
+            weight=weight,
             qid=data.groups if ranks else None,
             feature_names=names_for_xgboost(self._inputs.names),
             feature_types=self._types(),

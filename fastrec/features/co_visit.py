@@ -215,8 +215,7 @@ class CoVisit(Fitted):
         usable = ~events[self.item].is_missing()
         if self.weights is not None:
             usable &= self._weights(events) > 0
-        tie = sort_keys(theirs)[1]
-        found = earlier_events(table, log, by, as_list(self.order), counted=usable, tie=tie)
+        found = earlier_events(table, log, by, as_list(self.order), counted=usable, tie=sort_keys(theirs)[1])
         there = theirs.recode(items) - 1
         earlier = torch.full((len(table), self.last), _NONE, dtype=torch.int32, device=table.device)
         # Items not seen in training share a code, so equality is decided by the tables' codes.
@@ -227,10 +226,8 @@ class CoVisit(Fitted):
             other = (rows >= 0) & (same[at] != mine.codes) if len(there) else rows >= 0
             earlier[:, i] = torch.where(other, there[at] if len(there) else -1, _NONE).int()
         group = _group_hash(table, by)
-        learned = torch.isin(group, state["groups"].to(group.device))
-        fold = torch.where(learned, group % self.folds + 1, 0)
-        item = torch.where(mine.codes > 0, mine.recode(items) - 1, _NONE)
-        return {"item": item, "earlier": earlier, "fold": fold}
+        fold = torch.where(torch.isin(group, state["groups"].to(group.device)), group % self.folds + 1, 0)
+        return {"item": torch.where(mine.codes > 0, mine.recode(items) - 1, _NONE), "earlier": earlier, "fold": fold}
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         item, fold, pair = tensors["item"], tensors["fold"], fit["pair"].to(tensors["item"].device)

@@ -78,8 +78,7 @@ class Cross(OfColumns, SumsByKey):
         for text in map(key_text, coded.keys.columns):  # with its length, so that different tuples join to other texts
             parts += [pc.binary_length(text).cast(pa.large_string()), text]
         joined = pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
-        hashed = torch.from_numpy(hash_codes(joined, self.buckets, seed=self.seed))
-        return {"hash": of_codes(coded, hashed + 1)}
+        return {"hash": of_codes(coded, torch.from_numpy(hash_codes(joined, self.buckets, seed=self.seed)) + 1)}
 
     def lookups(self) -> dict[str, str] | None:
         return {self.outputs[0]: "key"} if self.buckets is None else None
@@ -388,15 +387,13 @@ def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
 
     def loss(w: torch.Tensor) -> torch.Tensor:
-        fitted = torch.nn.functional.binary_cross_entropy_with_logits(x @ w, y, reduction="sum")
-        return fitted + w @ penalty @ w / 2
+        return torch.nn.functional.binary_cross_entropy_with_logits(x @ w, y, reduction="sum") + w @ penalty @ w / 2
 
     now = loss(weights)
     for _ in range(limits.CROSS_NEWTON_STEPS):
         p = torch.sigmoid(x @ weights)
         slope = x.T @ (p - y) + penalty @ weights
-        bend = (x * (p * (1 - p)).unsqueeze(1)).T @ x + penalty
-        step = torch.linalg.solve(bend, slope)
+        step = torch.linalg.solve((x * (p * (1 - p)).unsqueeze(1)).T @ x + penalty, slope)
         size = 1.0
         while size > 1e-6 and not bool((new := loss(weights - size * step)) <= now):
             size /= 2
@@ -419,5 +416,4 @@ def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     among_own = rank_in_group(scores, positive.long(), method="average")
     below = (among_all - among_own) / torch.where(positive, others, count)  # share of the other class below the row
     auc = below[positive].mean()
-    rows = torch.where(positive, (below - auc) / count, (1 - below - auc) / others) * len(y)
-    return auc, rows
+    return auc, torch.where(positive, (below - auc) / count, (1 - below - auc) / others) * len(y)

@@ -126,8 +126,7 @@ class Categorify(OfColumns, Fitted):
         keys, place, count = learned["keys"], learned["place"], learned["count"].cpu()
         count = (count if keep is None else count[keep.cpu()]).sum(0)
         # Values of a categorical without rows get codes too. All other keys are sorted already.
-        own = bool((place >= 0).all())
-        order = torch.sort(place, stable=True).indices if own else count.nonzero().squeeze(1)
+        order = torch.sort(place, stable=True).indices if bool((place >= 0).all()) else count.nonzero().squeeze(1)
         options = {"ordered": False, "name": name, "min_count": minimum, "max_size": largest}
         vocab, codes = Vocab.of_keys(keys.take(order), count[order], unseen=self.unseen, **options)
         tail = torch.tensor([vocab.reserved.index(UNSEEN) if self.unseen else 0])
@@ -252,8 +251,7 @@ class HashEncode(OfColumns, RowWise):
         for col in self.columns:
             coded = table[col].coded()
             text = keyed.key_text(coded.keys.columns[0])
-            hashed = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed))
-            tensors[col] = keyed.of_codes(coded, hashed + 1)
+            tensors[col] = keyed.of_codes(coded, torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1)
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:

@@ -277,8 +277,7 @@ class FeatureSet(Parameters):
 
     def _out(self, df: Any, work: Table) -> Any:
         outputs, kept = {n: work[n] for n in self.outputs}, self._kept(column_names(df))
-        frame = df if kept is None else select_columns(df, kept)
-        return to_library(attach(frame, outputs), self._library)
+        return to_library(attach(df if kept is None else select_columns(df, kept), outputs), self._library)
 
     def _kept(self, there: Sequence[str]) -> list[str] | None:
         """Return the columns of the frame to return (None: all), and store the names of the result."""

@@ -38,8 +38,7 @@ class RowFunction(_Function, RowWise):
     def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None: ...
 
     def prepare(self, table: Table) -> Tensors:
-        names = (n for c in as_list(self.cols) for n in names_of(c))
-        return dict(zip(names, self._values(table), strict=True))
+        return dict(zip((n for c in as_list(self.cols) for n in names_of(c)), self._values(table), strict=True))
 
     def apply(self, tensors: Tensors) -> Tensors:
         return dict(zip(self.outputs, self._results(self.function(*tensors.values()), None), strict=True))

@@ -77,13 +77,11 @@ class JoinTable(Grouped):
         rows = torch.arange(len(other), device=known.codes.device)
         if self.duplicates == "error":
             self._check(known.codes, known.size)
-        pick = segment_min if self.duplicates == "first" else segment_max
-        row_of = pick(rows, known.codes, known.size)
+        row_of = (segment_min if self.duplicates == "first" else segment_max)(rows, known.codes, known.size)
         # The last row, of missing values, is for missing keys and for categories without a row.
         row_of = torch.where((row_of < 0) | (row_of > len(other)), len(other), row_of)
         row_of[0] = len(other)
-        codes = table.coded([name_of(s) for s in self.sources]).recode(known.keys)
-        place = row_of[codes.to(row_of.device)]
+        place = row_of[table.coded([name_of(s) for s in self.sources]).recode(known.keys).to(row_of.device)]
         made = {}
         for column, output in zip(as_list(self.columns), self.outputs, strict=True):
             source = other[column]

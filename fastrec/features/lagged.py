@@ -338,7 +338,7 @@ class Rolling(OfColumns, KeepsRows):
         count, wanted = end - first, set(as_list(self.stats))
         made = {"count": count.double()}
         if wanted & {"sum", "mean"}:
-            made["sum"] = windows.window_sum(values, first, end)
+            made["sum"] = windows.fold_windows((values,), first, end, lambda a, b, *_: (a[0] + b[0],))[0]
             made["mean"] = made["sum"] / count
         if "std" in wanted:
             spread = windows.window_squares(values, first, end) / (count - 1).clamp_min(1)
@@ -468,8 +468,7 @@ class _Decayed:
 
     def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
         """Add the sums of earlier tables (``[1]``)."""
-        age = self.last.since(past.last)
-        left = torch.where(self.found, decay(age, float(half_life)), 1) * past.found
+        left = torch.where(self.found, decay(self.last.since(past.last), float(half_life)), 1) * past.found
         own = self.found.double()
         when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
         # The clock is that of the last known value, in this table or an earlier one.

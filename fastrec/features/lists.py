@@ -245,8 +245,7 @@ class MultiHot(SumsByKey):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return each known key's position, from 1; 0: none."""
-        count = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
-        total = count.sum(0)
+        total = (state["count"] if keep is None else state["count"][keep.to(state["count"].device)]).sum(0)
         place = torch.zeros(len(total) + 1, dtype=torch.int64, device=total.device)
         if self.values is not None:
             place = torch.arange(len(total) + 1, device=total.device)
@@ -264,8 +263,7 @@ class MultiHot(SumsByKey):
         offsets = tensors["offsets"]
         width = self.max_size if self.values is None else len(as_list(self.values))
         place = fit["place"].to(offsets.device)[tensors["key"]]
-        found = place > 0
-        at = (rows_of(offsets) * width + place - 1)[found]
+        at = (rows_of(offsets) * width + place - 1)[place > 0]
         hot = torch.zeros((offsets.shape[0] - 1) * width, dtype=torch.int8, device=offsets.device)
         hot[at] = 1
         hot = hot.view(-1, width)

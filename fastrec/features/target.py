@@ -170,8 +170,7 @@ class TargetEncode(KeySums):
             count = segment_sum(weight, where, cells * size)
         result = {"count": count, "sum": keyed.accurate_sum(y, weight, count, where)}
         if "std" in as_list(self.stats):
-            mean = result["sum"] / torch.where(count > 0, count, 1)
-            rest = (y - mean.index_select(0, where)) ** 2
+            rest = (y - (result["sum"] / torch.where(count > 0, count, 1)).index_select(0, where)) ** 2
             result["m2"] = segment_sum(rest if weight is None else weight * rest, where, cells * size)
             if self.weight is not None:  # else count is the number of rows
                 result["rows"] = segment_sum((weight > 0).double(), where, cells * size)
@@ -220,8 +219,7 @@ def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch
         odds = torch.log(s + smooth * prior) - torch.log((n - s).clamp_min(0) + smooth * rest)
         return torch.where(both, odds - (torch.log(prior) - torch.log(rest)), 0)
     weight = n + smooth
-    smoothed = (s + smooth * prior) / torch.where(weight > 0, weight, 1)
-    return torch.where(weight > 0, smoothed, prior)
+    return torch.where(weight > 0, (s + smooth * prior) / torch.where(weight > 0, weight, 1), prior)
 
 
 def _as_moments(stats: dict[str, torch.Tensor]) -> keyed.MomentArrays:

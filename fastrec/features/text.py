@@ -123,8 +123,7 @@ def count_words(
     offsets: torch.Tensor, codes: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Count each text's words (code 0: none): text, word from 0, and count, int64 ``[P]`` each, in that order."""
-    known = codes > 0
-    pairs = (rows_of(offsets) * max(size, 1) + codes - 1)[known]
+    pairs = (rows_of(offsets) * max(size, 1) + codes - 1)[codes > 0]
     found, times = np.unique(pairs.numpy(), return_counts=True)
     pairs = torch.from_numpy(found)
     return pairs // max(size, 1), pairs % max(size, 1), torch.from_numpy(times.astype(np.int64))
@@ -220,8 +219,7 @@ class TextSvd(Fitted):
         if column.kind == "category" and is_text(column.distinct.type):
             # A dictionary may hold texts of other partitions: only those that occur here are split, once each.
             used, row = torch.unique(column.values.long().cpu(), return_inverse=True)
-            gone = (used == 0).numpy()
-            texts = as_column(column.distinct.take(pa.array(used.numpy() - 1, mask=gone)), name=name)
+            texts = as_column(column.distinct.take(pa.array(used.numpy() - 1, mask=(used == 0).numpy())), name=name)
             words = Tokens(name, self.pattern)
             return row, words.compute(Table({name: texts}))[words.outputs[0]]
         known = (~column.is_missing()).nonzero()
@@ -379,8 +377,7 @@ class TfIdfSimilarity(SumsByKey):
         if keep is not None:
             count, lists = count[keep.to(count.device)], lists[keep.to(count.device)]
         total = count.sum(0)
-        weight = torch.log((1 + lists.sum()) / (1 + total).double()) + 1
-        square = torch.where(total > 0, weight**2, 0)
+        square = torch.where(total > 0, (torch.log((1 + lists.sum()) / (1 + total).double()) + 1) ** 2, 0)
         return {"square": torch.cat([square.new_zeros(1), square])}
 
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -410,8 +407,7 @@ def _cosine(
 ) -> torch.Tensor:
     """Return the cosine of the weighted counts of each row's two lists (codes; offsets may start anywhere): ``[n]``."""
     size, n = len(square), len(a[1]) - 1
-    both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
-    pairs, where = torch.unique(both, return_inverse=True)
+    pairs, where = torch.unique(torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)]), return_inverse=True)
     rows, weight = pairs // size, square[pairs % size]
     counts = [segment_count(part, len(pairs)).double() for part in where.split([len(a[0]), len(b[0])])]
     dot = segment_sum(counts[0] * counts[1] * weight, rows, n)

@@ -363,5 +363,4 @@ def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
         return calendar.weekday / 7
     if part == "month":
         return (calendar.month - 1) / 12
-    share = (calendar.dayofyear - 1) / (365 + calendar.leap.double())
-    return torch.where(seconds.isnan(), torch.nan, share)
+    return torch.where(seconds.isnan(), torch.nan, (calendar.dayofyear - 1) / (365 + calendar.leap.double()))

@@ -357,8 +357,7 @@ class SvdEncode(Fitted):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return the vectors: float64 ``[1 + row keys, dims]``; the first is for an unknown key."""
-        total = state["sum"] if keep is None else state["sum"][keep.to(state["sum"].device)]
-        values = total.sum(0).double()
+        values = (state["sum"] if keep is None else state["sum"][keep.to(state["sum"].device)]).sum(0).double()
         vectors = torch.zeros(len(state["rows"]) + 1, self.dims, dtype=torch.float64, device=values.device)
         width = max(len(state["cols"]), 1)
         used = (values > 0).nonzero().squeeze(1)

@@ -113,8 +113,7 @@ def catboost_metric(
     if not several_targets:
         return _CatBoostMetric(metric, by_length, several_targets, transform)
     base = require("catboost", "CatBoost", "pip install catboost").MultiTargetCustomMetric
-    kind = type("_CatBoostTargets", (_CatBoostMetric, base), {})
-    return kind(metric, by_length, several_targets, transform)
+    return type("_CatBoostTargets", (_CatBoostMetric, base), {})(metric, by_length, several_targets, transform)
 
 
 class _CatBoostMetric:

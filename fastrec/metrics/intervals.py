@@ -303,8 +303,7 @@ def _weighted(
         if groups is None:
             return metric(y[rows], p[rows])
         # a list that was drawn twice counts as two lists
-        starts = times.cumsum(0) - times
-        turn = torch.arange(len(rows)) - starts[rows]
+        turn = torch.arange(len(rows)) - (times.cumsum(0) - times)[rows]
         again = torch.unique(torch.stack([groups[rows], turn], 1), dim=0, return_inverse=True)[1]
         return metric(y[rows], p[rows], groups=again)
 

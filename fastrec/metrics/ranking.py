@@ -387,8 +387,7 @@ def _ndcg(lists: ScoredLists, k: int | None, ties: Ties, gains: Literal["exp2", 
     choice(gains, "gains", ("exp2", "linear"))
     gain = torch.exp2(lists.labels) - 1 if gains == "exp2" else lists.labels
     order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))
-    ideal = then(then(None, -gain), lists.codes)
-    return _discounted(lists, gain, order, k) / _discounted(lists, gain, ideal, k)
+    return _discounted(lists, gain, order, k) / _discounted(lists, gain, then(then(None, -gain), lists.codes), k)
 
 
 def _hit(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
@@ -397,8 +396,7 @@ def _hit(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
 
 def _recall(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
     codes, relevant, position = _relevant_in_order(lists, ties)
-    hits = lists.sums((relevant & (position < cut(k))).double(), codes)
-    return hits / lists.sums(relevant.double(), codes)
+    return lists.sums((relevant & (position < cut(k))).double(), codes) / lists.sums(relevant.double(), codes)
 
 
 def _average_precision(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
@@ -406,8 +404,7 @@ def _average_precision(lists: ScoredLists, k: int | None, ties: Ties) -> Tensor:
     total = lists.sums(relevant.double(), codes)
     so_far = relevant.double().cumsum(0) - (total.cumsum(0) - total)[codes]
     precision = so_far / (position + 1)
-    counted = relevant & (position < cut(k))
-    return lists.sums(precision * counted, codes) / total.clamp(max=cut(k))
+    return lists.sums(precision * (relevant & (position < cut(k))), codes) / total.clamp(max=cut(k))
 
 
 def _relevant_in_order(lists: ScoredLists, ties: Ties) -> tuple[Tensor, Tensor, Tensor]:

@@ -277,8 +277,7 @@ def log_loss(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
         return float(mean_of(-of_true.clamp(eps, 1).log(), weight))
     check_binary(y)
     inside = p.clamp(eps, 1 - eps)
-    loss = -(torch.xlogy(y, inside) + torch.xlogy(1 - y, 1 - inside))
-    return float(mean_of(loss, weight).mean())
+    return float(mean_of(-(torch.xlogy(y, inside) + torch.xlogy(1 - y, 1 - inside)), weight).mean())
 
 
 def brier(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
@@ -370,8 +369,7 @@ def smape(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
 
 def r2(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     """Compute the share of the target's variance that is explained; NaN for a constant target."""
-    variance = mean_of((y - mean_of(y, weight)).square(), weight)
-    share = 1 - mean_of((y - p).square(), weight) / variance
+    share = 1 - mean_of((y - p).square(), weight) / mean_of((y - mean_of(y, weight)).square(), weight)
     return float(torch.where((y == y[0]).all(0), torch.nan, share).mean())
 
 

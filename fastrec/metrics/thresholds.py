@@ -155,8 +155,7 @@ def _moved(starts: list[Tensor], rows: _SortedRows, metric: Metric) -> Tensor:
     sign = 1 if metric.greater_is_better else -1
 
     def score(places: Tensor) -> float:
-        classes = rows.lowest + torch.searchsorted(rows.cuts[places], rows.p)
-        value = sign * metric(rows.y, classes, weight=rows.w)
+        value = sign * metric(rows.y, rows.lowest + torch.searchsorted(rows.cuts[places], rows.p), weight=rows.w)
         return value if value == value else -float("inf")
 
     best, places = max(((score(s), s) for s in starts), key=lambda pair: pair[0])

@@ -89,8 +89,7 @@ class EmbeddingTables(nn.Module):
         self.list_names = lists
         columns_of = self.slices[: len(names)]
         # neighbouring columns of one group, and their floats: each run is one piece of the output
-        by_group = groupby(columns_of, lambda s: s.group)
-        self.runs = tuple((group, sum(s.width for s in run)) for group, run in by_group)
+        self.runs = tuple((group, sum(s.width for s in run)) for group, run in groupby(columns_of, lambda s: s.group))
         self.embedding_dim = sum(s.width for s in columns_of) + sum(self._by_name[n].width for n in lists)
         self.weights = nn.ParameterDict()
         self._adjacent: dict[str, tuple[int, int] | None] = {}
@@ -225,8 +224,7 @@ class EmbeddingTables(nn.Module):
             low, high = (int(v) for v in torch.aminmax(values))
             if low < 0 or high >= s.stop - s.start:
                 at = int(((values < 0) | (values >= s.stop - s.start)).nonzero()[0])
-                row = int((lists.offsets <= at).sum()) - 1
-                raise _out_of_range(name, int(values[at]), s.stop - s.start, row)
+                raise _out_of_range(name, int(values[at]), s.stop - s.start, int((lists.offsets <= at).sum()) - 1)
         ids, weight = values.long() + s.start, self.weights[s.group]
         sparse = s.group.endswith("_rows") and self.pool != "max"  # torch has no row-sparse gradient of a maximum
         placed = self.placed.get(s.group)
@@ -244,8 +242,7 @@ class EmbeddingTables(nn.Module):
         """
         s = self.slice_of(name)
         placed = self.placed.get(s.group)
-        rows = self.weights[s.group] if placed is None else placed.whole()
-        return rows[s.start : s.stop]
+        return (self.weights[s.group] if placed is None else placed.whole())[s.start : s.stop]
 
     @contextmanager
     def writing(self, name: str, *, anew: bool = False) -> Iterator[Tensor]:

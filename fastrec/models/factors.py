@@ -102,8 +102,7 @@ class MatrixFactorization(FieldNet):
     def _side(self, column: int) -> tuple[Tensor, Tensor]:
         name = self.embeds.slices[column].name
         vectors = self.embeds.table(name)
-        bias = vectors.new_zeros(len(vectors), 1) if self.biases is None else self.biases.table(name)
-        return vectors, bias
+        return vectors, vectors.new_zeros(len(vectors), 1) if self.biases is None else self.biases.table(name)
 
 
 def _start(mean: float | None, y_range: tuple[float, float] | None) -> float:
@@ -184,8 +183,7 @@ class TwoTower(FieldNet):
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options from the data, for ``rec_learner``: names of columns."""
-        vectors = list(getattr(dls.train_ds, "vector_names", ()))
-        named = {"cont_names": list(dls.cont_names), "vector_names": vectors}
+        named = {"cont_names": list(dls.cont_names), "vector_names": list(getattr(dls.train_ds, "vector_names", ()))}
         return {k: v for k, v in named.items() if k not in given}
 
     def query_vectors(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
@@ -202,8 +200,7 @@ class TwoTower(FieldNet):
         queries, items = self._vectors("query", inputs) / self.temperature, self._vectors("item", inputs)
         if torch.compiler.is_compiling():  # a graph has plain tensors
             return (queries * items).sum(1, keepdim=True)
-        ids = None if self.item_column is None else x_cat[:, self.item_column]
-        return PairScores.of(queries, items, ids)
+        return PairScores.of(queries, items, None if self.item_column is None else x_cat[:, self.item_column])
 
     def _vectors(self, side: str, inputs: Tensor) -> Tensor:
         taken = [inputs[:, start:stop] for start, stop in getattr(self, f"{side}_runs")]

@@ -131,8 +131,7 @@ class FieldNet(nn.Module):
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the numbers and vectors of a batch as pieces ``[b, ·]``."""
         pieces = [] if not self.n_cont else [x_cont if self.bn_cont is None else self._normalized(x_cont)]
-        vectors = extras[self.n_lists :]
-        return pieces + [norm(v) for norm, v in zip(self.vector_norms, vectors, strict=True)]
+        return pieces + [norm(v) for norm, v in zip(self.vector_norms, extras[self.n_lists :], strict=True)]
 
     def _normalized(self, x_cont: Tensor) -> Tensor:
         if on_host(x_cont) or torch.compiler.is_compiling():
@@ -171,8 +170,7 @@ def mlp(
 
     An output block has no activation, no dropout, and batch norm only with ``bn_final``.
     """
-    steps = len(sizes) - 1
-    hidden = steps - int(last_is_output)
+    hidden = len(sizes) - 1 - int(last_is_output)
     drops = [*dropouts(ps, hidden), *([0.0] if last_is_output else [])]
     blocks = []
     for i, p in enumerate(drops):

@@ -71,8 +71,7 @@ class EventNet(FieldNet):
         self.numbers = nn.Linear(n_event_cont, width) if n_event_cont else None
         self.step = _table(max_events, width)
         self.event_norm, self.candidate_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        sizes = [own + 2 * width, *layers, out_sz]
-        self.layers = mlp(sizes, ps=ps, use_bn=False, act_cls=act_cls)
+        self.layers = mlp([own + 2 * width, *layers, out_sz], ps=ps, use_bn=False, act_cls=act_cls)
 
     def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
         """Return the outputs ``[n, out_sz]`` of a batch of whole lists.
@@ -99,8 +98,7 @@ class EventNet(FieldNet):
         # an event about the candidate itself
         asked = torch.arange(x_cat.shape[0], device=x_cat.device)
         same = (given.listed[given.lists] == asked[:, None]).to(event.dtype)[..., None]
-        read = self.read(candidate, event, same, there, given.lists)
-        return self.layers(torch.cat([columns, candidate, read], 1))
+        return self.layers(torch.cat([columns, candidate, self.read(candidate, event, same, there, given.lists)], 1))
 
     def _of(self, items: Tensor) -> Tensor | float:
         return 0.0 if self.item is None else self.emb_drop(self.item(items))
@@ -161,8 +159,7 @@ class BST(EventNet):
         scores = (query * key).sum(3) / math.sqrt(each) + same * self.near
         # places without an event have no share
         scores = scores.masked_fill(~there[lists][..., None], -torch.inf)
-        own = (query * own_key).sum(3) / math.sqrt(each)
-        share = torch.cat([scores, own], 1).softmax(1)[..., None]
+        share = torch.cat([scores, (query * own_key).sum(3) / math.sqrt(each)], 1).softmax(1)[..., None]
         heard = (share * torch.cat([value, own_value], 1)).sum(1).flatten(1)
         attended = self.first(candidate + self.drop(self.out(heard)))
         return self.second(attended + self.drop(self.back(self.wide(attended))))

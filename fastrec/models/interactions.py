@@ -87,8 +87,7 @@ class DCNv2(FieldNet):
         sizes = [n_in, *layers]
         self.deep = mlp(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls, last_is_output=False)
         self.parallel = structure == "parallel" and len(layers) > 0
-        n_out = n_in * self.parallel + sizes[-1]
-        self.head = nn.Sequential(nn.Linear(n_out, out_sz), squash(y_range))
+        self.head = nn.Sequential(nn.Linear(n_in * self.parallel + sizes[-1], out_sz), squash(y_range))
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
         """Return the outputs ``[b, out_sz]`` of a batch, see ``FieldNet``."""

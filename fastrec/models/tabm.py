@@ -318,8 +318,7 @@ class EnsembleLinear(nn.Module):
         # has no choice.
         traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
         if x.ndim == 2 and (traced or len(x) >= len(self.weight)):
-            weights = self.weight[None] * self.r[:, None]
-            out = F.linear(x, weights.flatten(0, 1)).unflatten(1, (len(self.r), -1))
+            out = F.linear(x, (self.weight[None] * self.r[:, None]).flatten(0, 1)).unflatten(1, (len(self.r), -1))
         else:
             out = F.linear((x[:, None] if x.ndim == 2 else x) * self.r, self.weight)
         return out + self.bias if self.s is None else torch.addcmul(self.bias, out, self.s)

@@ -128,8 +128,7 @@ def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
 def holm(p: np.ndarray) -> np.ndarray:
     """Adjust p-values to control the family-wise error rate (Holm 1979)."""
     order = np.argsort(p)
-    scaled = p[order] * (len(p) - np.arange(len(p)))
-    return np.minimum(np.maximum.accumulate(scaled), 1.0)[np.argsort(order)]
+    return np.minimum(np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p)))), 1.0)[np.argsort(order)]
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,7 @@ def compare_columns(name: str, reference: Column, new: Column) -> Compared | Non
 def _sorted_values(column: Column) -> np.ndarray:
     """Return the known values, ascending; infinities count as values."""
     values = column.integer() if column.kind == "datetime" else column.values
-    known = values[~column.is_missing()].cpu().numpy()
-    return np.sort(known).astype(np.float64, copy=False)
+    return np.sort(values[~column.is_missing()].cpu().numpy()).astype(np.float64, copy=False)
 
 
 def _numbers(name: str, reference: Column, new: Column) -> Compared:
@@ -231,8 +229,7 @@ def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
     # Any sample may hold one more value seen once: a share of 1 / n is no surprise.
     spread = (once + 2 * twice + 1) / n**2 + max(usual * (1 - usual), 1 / n) / new
     z = (unseen / new - usual) / np.sqrt(spread)
-    exact = betabinom.sf(unseen - 1, new, once + 1, n - once + 1)
-    return Test(float(z), float(max(norm.sf(z), exact)))
+    return Test(float(z), float(max(norm.sf(z), betabinom.sf(unseen - 1, new, once + 1, n - once + 1))))
 
 
 def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float, float], Test]:

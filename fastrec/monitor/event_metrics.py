@@ -76,10 +76,8 @@ def event_metrics(
     if segment is not None:
         coded = shown[segment].coded()
         groups = np.array(["missing", *map(str, coded.keys.columns[0].to_pylist())], object)[coded.codes.numpy()]
-    rows = []
-    for about, some in _parts(list(names), period, groups):
-        rows.append({**about, **_figures(lists[some], place[some], hits[some], seed)})
-    return pd.DataFrame(rows)
+    parts = _parts(list(names), period, groups)
+    return pd.DataFrame([{**about, **_figures(lists[some], place[some], hits[some], seed)} for about, some in parts])
 
 
 def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:

@@ -262,8 +262,7 @@ def monitor(
     embedded = all({"id", "vector"} <= set(t.names) and t["vector"].kind in ("list", "vector") for t in sides.tables)
     if embedded and "as asked for" not in (sides.left_out.get("id"), sides.left_out.get("vector")):
         try:
-            known = Vocab.fit(sides.tables[0]["id"])
-            share = float((known.encode(sides.tables[1]["id"]) == 0).double().mean())
+            share = float((Vocab.fit(sides.tables[0]["id"]).encode(sides.tables[1]["id"]) == 0).double().mean())
             if share >= thresholds.unseen and not any(f.kind == "unseen" for f in by_column.get("id", ())):
                 found.append(Finding("id", "unseen", f"{share:.1%} of the ids were not there before"))
             overlap = neighbour_overlap(*(Vectors.of(t) for t in sides.tables), limits.OVERLAP_AT)

@@ -221,8 +221,7 @@ def _time_folds(
         remedy = "Give rows of a later period, or a shorter --every; of a time that is a number --every value"
         raise DataError("nothing is older than the new rows", remedy=remedy)
     known = past.known(last[0])
-    earlier = np.unique(codes[known])[::-1]
-    warm_up = next((k for k in earlier if bool(past.known(k).any())), None)
+    warm_up = next((k for k in np.unique(codes[known])[::-1] if bool(past.known(k).any())), None)
     fold = np.full(len(codes), -1)
     train = {}
     for k, period in enumerate([*([] if warm_up is None else [warm_up]), *last]):
@@ -233,8 +232,7 @@ def _time_folds(
     judged = torch.from_numpy(new & np.isin(codes, last))
     how = f"new rows of {names[last[0]]} to {names[last[-1]]}, each period by what came before it"
     how += "" if warm_up is None else f", and for the second level rows of {names[warm_up]}"
-    folds = Folds(torch.from_numpy(fold), train, method=how, why="progressive validation")
-    return folds, judged, warm_up is not None
+    return Folds(torch.from_numpy(fold), train, method=how, why="progressive validation"), judged, warm_up is not None
 
 
 @dataclass(frozen=True)
@@ -416,8 +414,7 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
 
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
-    found = out_of_fold(run, "stack", whole=True)
-    label, made, folds = (torch.from_numpy(v).squeeze(-1) for v in found)
+    label, made, folds = (torch.from_numpy(v).squeeze(-1) for v in out_of_fold(run, "stack", whole=True))
     known = ~made.isnan()  # rows that no fold scores have no prediction
     made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
     return made
@@ -451,6 +448,5 @@ def _enter(
     with tempfile.TemporaryDirectory() as beside:
         # A server with an event store needs the events of the old and the new rows.
         serves = current is not None and current.export is not None and (current.export / "events").is_dir()
-        data = events if serves else None
-        made = export_run(out, Path(beside) / "export", data=data, trust=trust).folder
+        made = export_run(out, Path(beside) / "export", data=events if serves else None, trust=trust).folder
         return registry.promote(out, export=made, why=why, about=about).number

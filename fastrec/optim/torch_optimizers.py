@@ -108,8 +108,7 @@ class RowState:
         mean = self.mean().index_select(0, ids) if betas[0] else torch.zeros_like(weights)
         fade({"exp_avg_sq": square, **({"exp_avg": mean} if betas[0] else {})}, left_out, betas)
         if decays:
-            since = state["decays"].index_select(0, last.long())
-            weights.mul_((state["decays"][step] - since).exp_().unsqueeze(1))
+            weights.mul_((state["decays"][step] - state["decays"].index_select(0, last.long())).exp_().unsqueeze(1))
         state["last"].index_fill_(0, ids, step)
         return weights, mean, square
 

@@ -31,8 +31,7 @@ class GroupHypers(MutableMapping[str, Any]):
         for key, value in group.items():
             if key == "params":
                 continue
-            parts = range(len(value)) if isinstance(value, tuple) else [None]
-            for i in parts:
+            for i in range(len(value)) if isinstance(value, tuple) else [None]:
                 torch_name = key if i is None else f"{key}__{i}"
                 self._places[names.get(torch_name, torch_name)] = (key, i)
 

@@ -48,8 +48,7 @@ Shape = dict[str, Any]  # an SVG element: its tag, attributes, text, and its too
 def palette(models: Sequence[str]) -> dict[str, str]:
     """Assign a CSS colour to each model: grey to display order, eight colours in turn to the others."""
     coloured = [name for name in models if name != "display_order"]
-    colours = {name: f"var(--c{i % 8})" for i, name in enumerate(coloured)}
-    return colours | {"display_order": "var(--c-grey)"}
+    return {name: f"var(--c{i % 8})" for i, name in enumerate(coloured)} | {"display_order": "var(--c-grey)"}
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:

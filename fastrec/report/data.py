@@ -77,13 +77,11 @@ def read_rows(run: Path, task: str, outputs: Sequence[str], best: str, models: S
     results.intervals = cross_coverage(out_of_fold(run, "stack"), task, results.outputs)
     if task == "multiclass":
         classes, likeliest = label[:, 0].astype(int), values.argmax(1)
-        right = (likeliest == classes).astype(float)
-        results.bins["the likeliest class"] = _bins(values.max(1), right, spread=False)
+        results.bins["the likeliest class"] = _bins(values.max(1), (likeliest == classes).astype(float), spread=False)
         if values.shape[1] <= 12:  # a larger table is not readable
             results.confusion = _confusion(classes, likeliest, values.shape[1])
         return results
-    names = results.outputs[-1:] if task == "binary" else results.outputs
-    for i, name in enumerate(names):
+    for i, name in enumerate(results.outputs[-1:] if task == "binary" else results.outputs):
         results.bins[name] = _bins(values[:, i], label[:, i], spread=task == "regression")
     if task == "binary":
         scores, actual = values[:, 0], label[:, 0]

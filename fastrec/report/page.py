@@ -81,8 +81,7 @@ def _lift_section(rows: RowResults, best: str) -> Section:
     lift = [f"{y / x:.2f}" for x, y in rows.lift if 0 < x <= 0.5]
     table = {"title": "rows", "heads": heads, "rows": [("class 1 found", shares), ("lift", lift)]}
     note = f"{best}, out of fold: how much of class 1 is among the rows of the highest predictions."
-    data = {"legend": "", "panels": [Panel("Gain", chart)], "tables": [table]}
-    return Section("Lift", "slices.html", data, note)
+    return Section("Lift", "slices.html", {"legend": "", "panels": [Panel("Gain", chart)], "tables": [table]}, note)
 
 
 def _confusion_section(rows: RowResults, best: str) -> Section:
@@ -90,8 +89,7 @@ def _confusion_section(rows: RowResults, best: str) -> Section:
     lines = [(n, [f"{v:,}" for v in line]) for n, line in zip(names, rows.confusion, strict=True)]
     table = {"title": "actual, and below it predicted as", "heads": [(n, "") for n in names], "rows": lines}
     right = sum(rows.confusion[i][i] for i in range(len(rows.confusion)))
-    total = sum(map(sum, rows.confusion))
-    note = f"{best}, out of fold: {right:,} of {total:,} rows are of the likeliest class."
+    note = f"{best}, out of fold: {right:,} of {sum(map(sum, rows.confusion)):,} rows are of the likeliest class."
     return Section("Confusions", "tables.html", {"tables": [table]}, note)
 
 
@@ -246,8 +244,7 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
         cells += [Cell(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
         rows.append({"name": name, "colour": colours[name], "cells": cells, "best": name == results.best})
     if results.oracle is not None and "test" in shown:
-        empty = [Cell()] * (2 * len(shown) - 1 + len(results.also))
-        cells = [Cell(f"{results.oracle:.4f}"), *empty]
+        cells = [Cell(f"{results.oracle:.4f}"), *[Cell()] * (2 * len(shown) - 1 + len(results.also))]
         rows.append({"name": "oracle", "colour": "none", "cells": cells, "best": False})
     panels = []
     for split in shown:

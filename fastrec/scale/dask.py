@@ -272,8 +272,7 @@ def _frame_of(rows: Lists | None, ranker: XGBRanker, columns: Sequence[str]) -> 
 
     if rows is None:
         rows = Lists(Table(dict.fromkeys([*columns, *_starts(ranker)], torch.zeros(0))), torch.zeros(0).long())
-    found = TreeInputs(columns, {}).matrix(rows.table).cpu()
-    made = pd.DataFrame(found.numpy(), columns=names_for_xgboost(columns))
+    made = pd.DataFrame(TreeInputs(columns, {}).matrix(rows.table).cpu().numpy(), columns=names_for_xgboost(columns))
     made[_LABEL] = torch.zeros(len(rows)).numpy() if rows.label is None else rows.label.float().numpy()
     made[_LIST] = rows.groups.numpy()
     for name in _starts(ranker):

@@ -33,8 +33,7 @@ def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: 
         return None
     ranks = torch.empty(len(values), dtype=torch.float64)
     given = (view(x.contiguous()) for x in (values, codes, absent, ranks))
-    good = shared(groups().rank_small_groups, *given, _TIES.index(method), numbers=len(values))
-    return ranks if good else None
+    return ranks if shared(groups().rank_small_groups, *given, _TIES.index(method), numbers=len(values)) else None
 
 
 def last_before(keys: Sequence[Tensor], events: Sequence[Tensor]) -> Tensor:
@@ -394,8 +393,7 @@ def _reduce(values: torch.Tensor, codes: torch.Tensor, size: int, how: str) -> t
         start = torch.inf if how == "amin" else -torch.inf
     else:
         start = torch.iinfo(values.dtype).max if how == "amin" else torch.iinfo(values.dtype).min
-    result = torch.full((size,), start, dtype=values.dtype, device=values.device)
-    return result.scatter_reduce_(0, codes, values, how)
+    return torch.full((size,), start, dtype=values.dtype, device=values.device).scatter_reduce_(0, codes, values, how)
 
 
 # ``as_of``: the last event of a row's group that is before the row.

@@ -89,11 +89,6 @@ def fold_windows(
     return total
 
 
-def window_sum(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Sum the rows of each window: float64 ``[q]``, 0 if there are none. Arguments as for ``fold_windows``."""
-    return fold_windows((values,), first, end, lambda a, b, *_: (a[0] + b[0],))[0]
-
-
 def window_extreme(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor, *, largest: bool) -> torch.Tensor:
     """Take the extreme row of each window: float64 ``[q]``, ∓inf if there are none. See ``fold_windows``."""
     pick = torch.maximum if largest else torch.minimum

@@ -169,8 +169,7 @@ class SessionModel(Saved, ABC):
         """Yield the same as ``score``, on the model's device."""
         items = self._known()
         sessions = checked(sessions).recode(items)
-        order = torch.argsort(sessions.lengths, stable=True)
-        for rows in order.split(max(1, limits.BLOCK // len(items))):
+        for rows in torch.argsort(sessions.lengths, stable=True).split(max(1, limits.BLOCK // len(items))):
             scores = self._block(sessions.take(rows))
             scores[:, : len(items.reserved)] = -torch.inf
             yield rows, scores
@@ -221,8 +220,7 @@ def target_ranks(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     own = scores.gather(1, target.unsqueeze(1))
     codes = torch.arange(scores.shape[1], device=scores.device)
     better = (scores > own).sum(1) + ((scores == own) & (codes < target.unsqueeze(1))).sum(1)
-    shown = (target > 0) & (own.squeeze(1) > -torch.inf)
-    return torch.where(shown, better + 1, torch.iinfo(torch.int64).max)
+    return torch.where((target > 0) & (own.squeeze(1) > -torch.inf), better + 1, torch.iinfo(torch.int64).max)
 
 
 def sequence_metrics(

@@ -122,8 +122,7 @@ class ItemDraw:
             absent += torch.log1p(-self.shares[codes].clamp_max(0.999)) * negatives
         elif negatives:
             absent += torch.log1p(torch.tensor(-1.0 / max(self.codes - 1, 2))) * negatives
-        chance = (-torch.expm1(absent)).clamp_min(1e-6)
-        return codes, place[: len(target)], chance
+        return codes, place[: len(target)], (-torch.expm1(absent)).clamp_min(1e-6)
 
 
 # Losses of outputs and targets, over all items or over drawn ones.
@@ -263,8 +262,7 @@ class BPRMax(SessionLoss):
         itself = codes == target.unsqueeze(1)
         shares = wrong.masked_fill(itself, -1e4).softmax(1).masked_fill(itself, 0.0)
         won = (shares * torch.sigmoid(right - wrong)).sum(1)
-        kept = (shares * wrong.square()).sum(1)
-        return (-(won + 1e-10).log() + self.decay * kept).sum() / max(len(target), 1)
+        return (-(won + 1e-10).log() + self.decay * (shares * wrong.square()).sum(1)).sum() / max(len(target), 1)
 
 
 # Augmentation of training sessions, new in every epoch.
@@ -319,8 +317,7 @@ def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: tor
 
 def _drawn(below: Tensor, generator: torch.Generator) -> Tensor:
     """Return uniform whole numbers from 0 to below the given ones."""
-    share = torch.rand(len(below), generator=generator, dtype=torch.float64)
-    return (share * below).long()
+    return (torch.rand(len(below), generator=generator, dtype=torch.float64) * below).long()
 
 
 # Initial item vectors from co-occurrence.
@@ -352,9 +349,7 @@ def ppmi_svd(
     data = np.maximum(np.log(near.data / expected) - np.log(shift), 0).astype(np.float32)
     information = csr_matrix((data, near.indices, near.indptr), shape=near.shape)
     information.eliminate_zeros()
-    width = min(dims + 16, size)
-    generator = np.random.default_rng(seed)
-    basis = information @ generator.standard_normal((size, width), dtype=np.float32)
+    basis = information @ np.random.default_rng(seed).standard_normal((size, min(dims + 16, size)), dtype=np.float32)
     for _ in range(rounds):
         basis = information @ np.linalg.qr(basis)[0]
     basis = np.linalg.qr(basis)[0]

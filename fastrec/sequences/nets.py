@@ -108,8 +108,7 @@ class PooledSASRec(SASRec):
         apart = place.unsqueeze(1) - place
         near = self.ago[apart.clamp_min(0)].masked_fill(apart < 0, -torch.inf)
         read = (t.unsqueeze(1) for t in (self.ask(x), self.offer(x), inputs))  # one head
-        pooled = F.scaled_dot_product_attention(*read, attn_mask=near)
-        return pooled.squeeze(1) + self.share * x
+        return F.scaled_dot_product_attention(*read, attn_mask=near).squeeze(1) + self.share * x
 
 
 class HiddenEventNet(SessionNet):
@@ -126,8 +125,7 @@ class HiddenEventNet(SessionNet):
         """Return the query of the next item: ``[b, width]``."""
         items = torch.cat([items, items.new_zeros(items.shape[0], 1)], 1)
         items = items.scatter(1, lengths.unsqueeze(1), self.items.codes)
-        longer = [torch.cat([s, s.new_zeros(s.shape[0], 1)], 1) for s in sides]
-        return super().last(items, lengths + 1, *longer)
+        return super().last(items, lengths + 1, *[torch.cat([s, s.new_zeros(s.shape[0], 1)], 1) for s in sides])
 
 
 class BERT4Rec(HiddenEventNet, SASRec):
@@ -172,8 +170,7 @@ class XLNet(HiddenEventNet):
         known = sides[: len(self.codings)]
         order = sides[-1] if len(sides) > len(known) else (items == mask).long()
         # a first event visible to all: attention to nothing is NaN
-        first = self.start.expand(items.shape[0], 1, -1)
-        content = torch.cat([first, self.input(items, *known)], 1)
+        content = torch.cat([self.start.expand(items.shape[0], 1, -1), self.input(items, *known)], 1)
         asked = self.input(torch.full_like(items, mask), *known)
         then = torch.cat([order.new_full((order.shape[0], 1), -1), order], 1)
         inside = padding_mask(lengths + 1, then.shape[1])

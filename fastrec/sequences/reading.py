@@ -196,8 +196,7 @@ class Coding(Saved):
         if self.vocab is not None:
             return self.vocab.encode(column)
         if self.kind == "vector":
-            values = column.values.float()
-            return values.masked_fill(column.is_missing().unsqueeze(1), 0.0).nan_to_num(0.0)
+            return column.values.float().masked_fill(column.is_missing().unsqueeze(1), 0.0).nan_to_num(0.0)
         return self.standard(column.number())
 
     def standard(self, values: torch.Tensor) -> torch.Tensor:
@@ -550,8 +549,7 @@ class SessionFrame:
 
         Events with an unknown item are dropped (or 0, see ``unknown``); unknown targets become 0.
         """
-        same = items.values.equals(self.items.values) and items.reserved == self.items.reserved
-        if items is self.items or same:
+        if items is self.items or (items.values.equals(self.items.values) and items.reserved == self.items.reserved):
             return self
         table = items.encode(as_column(self.items.decode(torch.arange(len(self.items))), name="item"))
         made = copy.copy(self)
@@ -649,8 +647,7 @@ def prefixes(
     Returns:
         Sessions in the order of the targets, with the ids of their origin.
     """
-    lengths = (sessions.lengths - 1).clamp_min(0)
-    rows = torch.repeat_interleave(torch.arange(len(sessions)), lengths)
+    rows = torch.repeat_interleave(torch.arange(len(sessions)), (sessions.lengths - 1).clamp_min(0))
     kept = torch.arange(len(rows))
     if drawn is not None:
         kept = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:drawn].sort().values

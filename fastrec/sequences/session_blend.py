@@ -187,7 +187,8 @@ class SessionBlend(SessionModel):
         """Yield blocks of sessions, and each model's standardised scores of them."""
         order = torch.argsort(sessions.lengths, stable=True)
         for rows in order.split(max(1, limits.BLOCK // max(len(sessions.items), 1))):
-            yield rows, self._standard(sessions.take(rows))
+            part = sessions.take(rows)
+            yield rows, [m.standard_scores(part) for m in self.models.values()]
 
     def _hide(self, scores: Tensor, sessions: SessionFrame, rows: Tensor) -> None:
         """Set reserved codes and, if asked, the sessions' own items to -inf."""
@@ -195,11 +196,8 @@ class SessionBlend(SessionModel):
         if self.exclude_seen:
             hide_items(scores, sessions.take(rows))
 
-    def _standard(self, sessions: SessionFrame) -> list[Tensor]:
-        return [m.standard_scores(sessions) for m in self.models.values()]
-
     def _block(self, sessions: SessionFrame) -> Tensor:
-        return _sum(self._standard(sessions), self.weights)
+        return _sum([m.standard_scores(sessions) for m in self.models.values()], self.weights)
 
     @keeping_memory()
     def recommend_each(
@@ -233,8 +231,7 @@ def _ranks(codes: Tensor, scores: Tensor, target: Tensor, weights: Sequence[floa
     same = (codes == target.unsqueeze(1)) & ~again & (target > 0).unsqueeze(1)
     place = same.long().argmax(1, keepdim=True)
     own = total.gather(1, place)
-    before = torch.arange(total.shape[1]) < place
-    ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
+    ranks = (total > own).sum(1) + ((total == own) & (torch.arange(total.shape[1]) < place)).sum(1) + 1
     return torch.where(same.any(1), ranks, k + 1)
 
 

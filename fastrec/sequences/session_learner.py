@@ -78,8 +78,7 @@ def net_queries(net: SessionNet, sessions: SessionFrame, at_once: int) -> Iterat
     if training:  # in every block it would take a sixth of the time on a GPU
         net.eval()
     try:
-        order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
-        for rows in order.split(at_once):
+        for rows in torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True).split(at_once):
             items, lengths, sides = padded(sessions.take(rows), net.reads, net.timed)
             yield rows, net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
     finally:
@@ -110,16 +109,14 @@ class SessionLearner(LeanLearner):
         if sessions is None:
             held = self.dls.valid.sessions
             sessions = held.cut(held.offsets[:-1], torch.maximum(held.offsets[1:] - 1, held.offsets[:-1]))
-            ends = held.offsets[1:] - 1
-            sessions.target = held.values[ends.clamp_min(0)] if len(held.values) else None
+            sessions.target = held.values[(held.offsets[1:] - 1).clamp_min(0)] if len(held.values) else None
         sessions = sessions.take(torch.arange(min(len(sessions), max_n)))
         items, _ = self.recommend(sessions, k)
 
         def names(codes: Tensor) -> list[Any]:
             return sessions.decode(codes).to_pylist()
 
-        parts = sessions.values.split(sessions.lengths.tolist())
-        shown = pd.DataFrame({"session": [names(p) for p in parts]})
+        shown = pd.DataFrame({"session": [names(p) for p in sessions.values.split(sessions.lengths.tolist())]})
         if sessions.target is not None:
             shown["next"] = names(sessions.target)
         shown["best"] = [names(row) for row in items]
@@ -149,8 +146,7 @@ class NextItemMetric(Metric):
         target, net = learn.yb[0], learn.model
         asked = target > 0
         keys = net.keys(net.items.all())
-        queries = net.query(learn.pred[asked])
-        for query, right in zip(queries.split(256), target[asked].split(256), strict=True):
+        for query, right in zip(net.query(learn.pred[asked]).split(256), target[asked].split(256), strict=True):
             scores = query @ keys.T
             scores[:, 0] = -torch.inf
             ranks = target_ranks(scores, right).double()
@@ -326,8 +322,7 @@ class SessionLoader(DataLoader):
     def new(self, sessions: SessionFrame, **changes: Any) -> SessionLoader:
         """Return a loader of other sessions with the same settings but for ``changes``."""
         names = ("tokens", "max_len", "task", "shuffle", "chronological", "augment", "masked", "timed", "seed")
-        same = {n: getattr(self, n) for n in (*names, "device")}
-        return SessionLoader(sessions, **{**same, **changes})
+        return SessionLoader(sessions, **{**{n: getattr(self, n) for n in (*names, "device")}, **changes})
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         self.randomize()
@@ -353,12 +348,10 @@ class SessionLoader(DataLoader):
         draw = torch.rand(len(rows), generator=generator) if self.shuffle else torch.zeros(len(rows))
         key = place // limits.SESSION_LOADER_CHUNK * (self.max_len + 2) + positions[rows]
         rows = rows[torch.argsort(key.double() + draw.double(), stable=True)]
-        batch = _shares(positions[rows], count)
-        parts = list(rows.split(torch.bincount(batch, minlength=count).tolist()))
+        parts = list(rows.split(torch.bincount(_shares(positions[rows], count), minlength=count).tolist()))
         if self.shuffle:
             chunk = torch.arange(len(parts)) // limits.SESSION_LOADER_CHUNK
-            order = torch.argsort(chunk + torch.rand(len(parts), generator=generator))
-            parts = [parts[i] for i in order.tolist()]
+            parts = [parts[i] for i in torch.argsort(chunk + torch.rand(len(parts), generator=generator)).tolist()]
         return [p for p in parts if len(p)]
 
     def _batch(self, starts: Tensor, ends: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:

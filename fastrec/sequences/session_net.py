@@ -30,8 +30,7 @@ class ByteDropout(nn.Dropout):
             return F.dropout(x, self.p, self.training)
         count = x.numel()
         drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
-        kept = (drawn[:count].view(x.shape) >= level).to(x.dtype)
-        return x * kept.mul_(256 / (256 - level))
+        return x * (drawn[:count].view(x.shape) >= level).to(x.dtype).mul_(256 / (256 - level))
 
 
 class ItemTower(nn.Module):

@@ -232,8 +232,7 @@ def _graph(
     for goal, scores in zip(zip(goals) if goals else [()], graph.merge(proto, feeds), strict=True):
         best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
         there = graph.op("Greater", best, graph.constant(np.array([-np.inf], np.float32)))
-        items_of_places = graph.op("Gather", graph.constant(ids), places)
-        shown = graph.op("Where", there, items_of_places, graph.constant(ids[:1]))
+        shown = graph.op("Where", there, graph.op("Gather", graph.constant(ids), places), graph.constant(ids[:1]))
         graph.output("_".join(("ids", *goal)), shown, dtype, "k")
         graph.output("_".join(("scores", *goal)), best, np.float32, "k")
     return graph

@@ -143,7 +143,9 @@ class Graph:
         for tensor in graph.initializer:
             # equal weights of several folds or nets are stored once
             names[tensor.name] = self.constant(self._onnx.numpy_helper.to_array(tensor))
-        for node in _in_order(graph):
+        maker = {value: i for i, node in enumerate(graph.node) for value in node.output}
+        before = {i: [maker[v] for v in node.input if v in maker] for i, node in enumerate(graph.node)}
+        for node in (graph.node[i] for i in TopologicalSorter(before).static_order()):
             if any(a.HasField("g") for a in node.attribute):
                 raise DataError(f"a net's graph has a {node.op_type}", remedy="Export a net without control flow")
             copied = self._onnx.NodeProto()
@@ -236,12 +238,6 @@ class Graph:
         if kind.kind in "OU":
             return self._onnx.TensorProto.STRING
         return self._onnx.helper.np_dtype_to_tensor_dtype(kind)
-
-
-def _in_order(graph: Any) -> list[Any]:
-    maker = {value: i for i, node in enumerate(graph.node) for value in node.output}
-    before = {i: [maker[v] for v in node.input if v in maker] for i, node in enumerate(graph.node)}
-    return [graph.node[i] for i in TopologicalSorter(before).static_order()]
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
@@ -341,8 +337,7 @@ class GraphTensor:
             raise AttributeError(name)
         # a graph has no mutable values: a method in place replaces this tensor's value
         in_place = name.endswith("_") and not name.startswith("_")
-        plain = name[:-1] if in_place else name
-        found = getattr(torch.Tensor, plain, None)
+        found = getattr(torch.Tensor, name[:-1] if in_place else name, None)
         if not callable(found):
             raise NotInGraphError(f"a graph has no tensor's {name!r}")
 

@@ -245,10 +245,9 @@ def _ensemble(
     if lost is not None:
         raise DataError(f"no part gives {lost}", remedy="The last part must give the outputs of the whole")
     read = {t["name"] for part in parts for t in part["inputs"]}
-    inputs = [t for t in about["inputs"] if t["name"] in read]
     return {
         "name": f"{name}_ensemble", "platform": "ensemble", "max_batch_size": 0 if whole else how.max_batch_size,
-        "input": [_tensor(t, whole=whole, reshaped=False) for t in inputs],
+        "input": [_tensor(t, whole=whole, reshaped=False) for t in about["inputs"] if t["name"] in read],
         "output": [_tensor(t, whole=whole, reshaped=False) for t in about["outputs"]],
         "ensemble_scheduling": {"step": steps},
     }  # fmt: skip

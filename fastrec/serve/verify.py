@@ -131,8 +131,7 @@ def _kept_rows(saved: SavedRun, name: str = SAMPLE) -> Rows:
 
 
 def _list_starts(groups: torch.Tensor) -> np.ndarray:
-    changes = (groups[1:] != groups[:-1]).nonzero().squeeze(1) + 1
-    return np.concatenate([[0], changes.numpy(), [len(groups)]])
+    return np.concatenate([[0], ((groups[1:] != groups[:-1]).nonzero().squeeze(1) + 1).numpy(), [len(groups)]])
 
 
 def _blocks(starts: np.ndarray, size: int) -> list[tuple[int, int]]:

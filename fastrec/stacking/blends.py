@@ -46,8 +46,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
         refuse_twice(names, columns)
         columns |= {n: wide[:, j].double() for j, n in enumerate(names)}
         used += names
-    cats = [n for n in extra if n in data.cats]
-    return replace(data, table=Table(columns, device="cpu"), cats=cats, conts=used)
+    return replace(data, table=Table(columns, device="cpu"), cats=[n for n in extra if n in data.cats], conts=used)
 
 
 def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
@@ -112,8 +111,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
     rough = torch.where(scores.isnan(), -torch.inf, scores)
     top = segment_max(rough, codes, size)[codes]
     gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -limits.FAR_GAP))
-    total = segment_sum(gap.exp(), codes, size)[codes]
-    log_softmax = gap - total.log()
+    log_softmax = gap - segment_sum(gap.exp(), codes, size)[codes].log()
     rank = group_ranks(scores, groups, ties="ordinal").double() if len(scores) else scores
     return {"rank": rank, "gap": gap, "softmax": log_softmax.exp(), "log_softmax": log_softmax}
 
@@ -267,8 +265,7 @@ def logistic(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, ridge: float) ->
     for _ in range(50):
         p = (a @ coefficients).sigmoid()
         gradient = a.T @ (w * (p - y)) + penalty * coefficients
-        curvature = (a * (w * p * (1 - p))[:, None]).T @ a + torch.diag(penalty + 1e-9)
-        step = torch.linalg.solve(curvature, gradient)
+        step = torch.linalg.solve((a * (w * p * (1 - p))[:, None]).T @ a + torch.diag(penalty + 1e-9), gradient)
         size = 1.0
         while (tried := loss(coefficients - size * step)) > value and size > 1e-6:
             size /= 2

@@ -297,8 +297,7 @@ def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
     most = rows_of_a_blend(data.n_scores)
     if data.task == "ranking" or len(rows) <= most:
         return rows
-    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
-    return rows[drawn.sort().values]
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].sort().values]
 
 
 class BlendChoice:

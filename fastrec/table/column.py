@@ -338,8 +338,7 @@ def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Ten
         used[codes[~missing]] = True
         table = torch.cumsum(used, 0) * used
         return torch.where(missing, 0, table[codes]), pa.array(distinct[used].cpu().numpy())
-    mask = missing.numpy() if bool(missing.any()) else None
-    encoded = pa.array(values.numpy(), mask=mask).dictionary_encode()
+    encoded = pa.array(values.numpy(), mask=missing.numpy() if bool(missing.any()) else None).dictionary_encode()
     index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
 

@@ -54,8 +54,7 @@ def column_of(series: Any, *, name: str) -> Column:
 
 def device() -> torch.device:
     """Return the device that cuDF's frames are on."""
-    cupy = require("cupy", "CuPy", _HOW)
-    return torch.from_dlpack(cupy.zeros(1, "uint8")).device
+    return torch.from_dlpack(require("cupy", "CuPy", _HOW).zeros(1, "uint8")).device
 
 
 def attach(frame: Any, columns: dict[str, Column]) -> Any:

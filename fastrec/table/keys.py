@@ -37,8 +37,7 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
             return pa.float64()
         return pa.uint64() if pa.types.is_uint64(a) or pa.types.is_uint64(b) else pa.int64()
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and (a.tz is None) == (b.tz is None):
-        unit = max(a.unit, b.unit, key=UNITS_PER_SECOND.__getitem__)
-        return pa.timestamp(unit, a.tz if a.tz == b.tz else "UTC")
+        return pa.timestamp(max(a.unit, b.unit, key=UNITS_PER_SECOND.__getitem__), a.tz if a.tz == b.tz else "UTC")
     kinds = {"text": is_text, "true or false": pa.types.is_boolean, "whole numbers": _is_whole, "numbers": is_numeric}
     here, before = (next((word for word, is_kind in kinds.items() if is_kind(t)), str(t)) for t in (b, a))
     remedy = "Give the column the same type in every frame"
@@ -462,8 +461,7 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
     joined = parts[0]
     for part in parts[1:]:
         size = part.size
-        pair = joined.codes * size + part.codes
-        codes, values = code_integers(pair, (joined.codes == 0) | (part.codes == 0))
+        codes, values = code_integers(joined.codes * size + part.codes, (joined.codes == 0) | (part.codes == 0))
         values = values.cpu()
         rows = torch.div(values, size, rounding_mode="floor"), values % size
         keys = _PairedKeys(joined.keys, part.keys, (rows[0] - 1, rows[1] - 1))

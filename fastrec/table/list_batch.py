@@ -124,8 +124,7 @@ def _joined(parts: Sequence[ListBatch], dim: int = 0) -> ListBatch:
             torch.zeros(len(p), dtype=torch.bool, device=p.device) if p.missing is None else p.missing for p in parts
         ]
         missing = torch.cat(none)
-    offsets = offsets_of(torch.cat([p.lengths for p in parts]))
-    return ListBatch(torch.cat([p.values for p in parts]), offsets, missing)
+    return ListBatch(torch.cat([p.values for p in parts]), offsets_of(torch.cat([p.lengths for p in parts])), missing)
 
 
 def _sliced(lists: ListBatch, dim: int = 0, first: Any = None, end: Any = None, step: int = 1) -> ListBatch:

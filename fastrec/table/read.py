@@ -156,8 +156,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
     floats = [n for n in table.column_names if n not in asked and pa.types.is_float64(table[n].type)]
     # Above 2^63 Arrow takes integers for floats, and ids lose their last digits: these are read again, as text.
     long = [n for n in floats if (pc.max(pc.abs(table[n])).as_py() or 0) >= 2.0**63]
-    kinds = dict.fromkeys(long, pa.string())
-    text = convert(long, kinds, frozenset(long)) if long else {}
+    text = convert(long, dict.fromkeys(long, pa.string()), frozenset(long)) if long else {}
     for name in long:
         digits = pc.utf8_trim_whitespace(text[name])
         if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
@@ -261,8 +260,7 @@ def _csv_lines(table: pa.Table, sep: str) -> str:
         quoted = pc.binary_join_element_wise(mark, pc.replace_substring(text, '"', '""'), mark, nothing)
         odd = f'["\r\n{re.escape(sep)}]' + ("|^$" if len(table.columns) == 1 else "")  # a blank line is no row
         columns.append(pc.if_else(pc.match_substring_regex(text, odd), quoted, text))
-    lines = pc.binary_join_element_wise(*columns, between)
-    return "\n".join([*lines.to_pylist(), ""])
+    return "\n".join([*pc.binary_join_element_wise(*columns, between).to_pylist(), ""])
 
 
 def _parse(sep: str) -> pa_csv.ParseOptions:

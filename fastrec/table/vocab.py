@@ -354,8 +354,7 @@ class Lookup:
             )
         else:
             found = Keys((values,), (self.name,)).find_in(Keys((self.values,), (self.name,)))
-        codes = torch.from_numpy(self.codes)[found.clamp(min=0)].long()
-        return torch.where(found >= 0, codes, self.absent)
+        return torch.where(found >= 0, torch.from_numpy(self.codes)[found.clamp(min=0)].long(), self.absent)
 
     def _on(self, device: torch.device) -> _NarrowCodes | _HashedCodes:
         if device not in self._tensors:

@@ -58,8 +58,7 @@ def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
     changes = [c for year in range(first, last + 1) for c in _changes(zone, year)]
     at = torch.tensor([second for second, _ in changes], dtype=torch.int64, device=seconds.device)
     ahead = [_ahead(zone, _start_of(first)), *(offset for _, offset in changes)]
-    places = torch.searchsorted(at, seconds, right=True)
-    return torch.tensor(ahead, device=seconds.device).index_select(0, places)
+    return torch.tensor(ahead, device=seconds.device).index_select(0, torch.searchsorted(at, seconds, right=True))
 
 
 def _start_of(year: int) -> int:

@@ -121,8 +121,7 @@ def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any
         values = take_values(values, training.rows) if by_loops else values
         counts = _counted(values, missing, low, high)
     used = counts.nonzero().squeeze(1)
-    kept = (used + low).to(column.values.dtype).cpu().numpy()
-    keys = Keys((pa.array(kept),), (column.name,))
+    keys = Keys((pa.array((used + low).to(column.values.dtype).cpu().numpy()),), (column.name,))
     return Vocab.of_keys(keys, counts[used].cpu(), ordered=False, name=column.name, **options)[0]  # sorted as they are
 
 

@@ -202,8 +202,7 @@ def coded_of(column: Column) -> Coded:
     low, high = (int(v) for v in torch.aminmax(column.values))
     if high - low >= len(column) // 4:
         return column.coded()
-    dtype = pa.from_numpy_dtype(str(column.values.dtype).removeprefix("torch."))
-    keys = pa.array(np.arange(low, high + 1), dtype)
+    keys = pa.array(np.arange(low, high + 1), pa.from_numpy_dtype(str(column.values.dtype).removeprefix("torch.")))
     return Coded(column.values.long() - (low - 1), Keys((keys,), (column.name,)))
 
 

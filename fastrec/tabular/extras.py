@@ -99,9 +99,7 @@ class ExtraColumns:
 
         Codes and widths are learnt from the first ``fit_rows`` rows. Without ``categorify`` elements are codes already.
         """
-        made: dict[str, Tensor] = {}
-        for name in self.lists:
-            made[name] = _coded_lists(table[name], categorify, dtype=dtype, fit_rows=fit_rows)
+        made = {n: _coded_lists(table[n], categorify, dtype=dtype, fit_rows=fit_rows) for n in self.lists}
         for name in self.vectors:
             if fit_rows is not None:
                 self.widths[name] = _width_of(table[name], fit_rows)

@@ -233,8 +233,7 @@ class TabularFrame(Tabular):
         recipe = self._recipe
         parts = [self._fit_features(rows[0])]
         parts += [self._features_of(r, rows[0]) for r in rows[1:] if len(r)]
-        made = Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats])
-        recipe.add_outputs(made)
+        recipe.add_outputs(Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats]))
         return concat([read_for(part, recipe) for part in parts])
 
     def _fit_features(self, rows: torch.Tensor) -> Any:

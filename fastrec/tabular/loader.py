@@ -44,8 +44,7 @@ def permutation(n: int, seed: int, device: torch.device) -> torch.Tensor:
     exchanging rows takes. Rows that draw the same word (one pair in 2^40, of ten million rows) keep their order.
     """
     if not on_host(device):
-        generator = torch.Generator(device).manual_seed(seed)
-        return torch.randperm(n, generator=generator, device=device)
+        return torch.randperm(n, generator=torch.Generator(device).manual_seed(seed), device=device)
     bits = max(n - 1, 1).bit_length()
     words = np.random.SFC64(seed).random_raw(n).view(np.int64)
     words <<= bits
@@ -303,8 +302,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         return super().__len__() if self.world_size == 1 else len(self._sizes())
 
     def _group_batches(self) -> int:
-        groups = count_groups(self.groups[: self.n])
-        return min(-(-self.n // (self.bs * self.world_size)), groups // self.world_size)
+        return min(-(-self.n // (self.bs * self.world_size)), count_groups(self.groups[: self.n]) // self.world_size)
 
     def _sizes(self) -> np.ndarray:
         return batch_sizes(self.n, self.bs or self.n or 1, self.drop_last, self.rank, self.world_size)
@@ -351,8 +349,7 @@ class TabularLoader(Shared, TabDataLoader):  # by its class, fastai's Interpreta
         self.randomize()
         self.before_iter()
         hooked = "get_idxs" in self.__dict__ or type(self).get_idxs is not TabularLoader.get_idxs
-        rows = self.get_idxs() if hooked else self._share(self._order())
-        return self._yielded(rows, first)
+        return self._yielded(self.get_idxs() if hooked else self._share(self._order()), first)
 
     def _yielded(self, rows: Any, first: int) -> Iterator[Any]:
         self._ours = True

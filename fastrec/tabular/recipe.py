@@ -353,8 +353,7 @@ class BlockLoops:
         run_parallel(self._write_block, range(0, size, limits.FRAME_BLOCK), rows=size)
 
     def _write_block(self, start: int) -> None:
-        size = len(self.places) or len(self.packed)
-        stop = min(start + limits.FRAME_BLOCK, size)
+        stop = min(start + limits.FRAME_BLOCK, len(self.places) or len(self.packed))
         columns, made = np.array(self.columns, dtype=np.int64).reshape(-1, frames().FIELDS), []
         for at, source in self.odd:
             rows = slice(start, stop)

@@ -160,12 +160,11 @@ def records(learn: Any) -> dict[str, Any]:
     """Return the Recorder's values and running means."""
     recorder = learn.recorder
     losses = [torch.as_tensor(loss).cpu() for loss in recorder.losses]
-    metrics = learn.metrics if recorder.train_metrics else []
     return {
         "lrs": plain(recorder.lrs), "iters": plain(recorder.iters), "values": plain(recorder.values),
         "losses": torch.stack(losses) if losses else torch.empty(0),
         "smooth": {"count": recorder.smooth_loss.count, "val": recorder.smooth_loss.val},
-        "metrics": [_plain_attributes(m) for m in metrics],
+        "metrics": [_plain_attributes(m) for m in (learn.metrics if recorder.train_metrics else [])],
     }  # fmt: skip
 
 
@@ -361,8 +360,7 @@ class Checkpoint(Callback):
         if not self._live:
             return
         learn, resumed, self._offset = self.learn, self._resumed, 0
-        now = {"random": random_state(), "loader": loader_state(learn.dl)}
-        self._begin, self._resumed = now, None
+        self._begin, self._resumed = {"random": random_state(), "loader": loader_state(learn.dl)}, None
         if resumed is not None:
             learn.train_iter = resumed["train_iter"]
             # rows are shared out otherwise: the epoch begins again

@@ -54,7 +54,7 @@ def check_options(given: Iterable[str], model: Callable[..., nn.Module] | nn.Mod
     unknown = [n for n in given if n not in own and not (built and n in known)]
     if not unknown:
         return
-    made = type(model) if built else _made_by(model)
+    made = type(model) if built else getattr(model, "func", model)
     name = getattr(made, "__name__", type(made).__name__)
     near = [] if unknown[0] in known else get_close_matches(unknown[0], sorted(own | known), 1)
     raise DataError(
@@ -78,7 +78,7 @@ def build_model(
     vectors = [own[n].shape[1] for n in own if n not in lists]
     inputs = {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
     accepted, taken = inspect.signature(model).parameters, options_of(model)
-    made = _made_by(model)
+    made = getattr(model, "func", model)
     # a subclass that takes any option passes these on to ``FieldNet``
     taken = [*inputs] if taken is None and isinstance(made, type) and issubclass(made, FieldNet) else taken or []
     defaults = {k: v for k, v in inputs.items() if k in accepted or k in taken}
@@ -112,10 +112,6 @@ def _sizes(given: Any, names: list[str], lists: list[str], frame: Any) -> tuple[
         problem = f"{len(given)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns"
         raise DataError(problem, remedy=f"Give one each for {every}")
     return list(given[: len(names)]), list(given[len(names) :])
-
-
-def _made_by(model: Callable[..., nn.Module]) -> Any:
-    return getattr(model, "func", model)
 
 
 def training_callbacks(
@@ -338,8 +334,7 @@ class RecLearner(LeanLearner, TabularLearner):
                 asked.check(self)
         if (self.n_out or getattr(loss, "n_out", None)) == 1:
             check_one_output(self.metrics)
-        on_cpu = all(on_host(p) for p in self.model.parameters())
-        keeping = keeping_memory() if on_cpu else nullcontext()
+        keeping = keeping_memory() if all(on_host(p) for p in self.model.parameters()) else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
@@ -410,8 +405,7 @@ class RecLearner(LeanLearner, TabularLearner):
         """
         dl = self._row_loader(_as_mapping(row))
         inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
-        decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
-        return decoded, decided[0], outputs[0]
+        return self.dls.decode((*tuplify(inputs), *tuplify(decided))), decided[0], outputs[0]
 
     def summary(self) -> PrettyString:
         """Summarise as fastai does; the totals count embeddings too, which are parameters of no layer."""
@@ -571,6 +565,5 @@ def _frame_of(row: Mapping[str, Any], known: Any) -> pd.DataFrame:
     """Make a frame of one row without its target, which may be wrong or of no known class."""
     inputs = {*known.cat_names, *known.cont_names}
     # a missing number must not turn its column into one of objects
-    numbers = {k: float("nan") for k, v in row.items() if v is None and k in known.cont_names}
-    given = {**row, **numbers}
+    given = {**row, **{k: float("nan") for k, v in row.items() if v is None and k in known.cont_names}}
     return pd.DataFrame([{k: v for k, v in given.items() if k in inputs or k not in known.y_names}])

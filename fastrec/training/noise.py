@@ -151,8 +151,7 @@ class RowMixUp(Callback):
         weight = max(weight, 1 - weight)
         other = torch.randperm(len(conts), device=conts.device)
         kept = torch.rand(cats.shape, device=cats.device) < weight
-        mixed = weight * conts + (1 - weight) * conts[other]
-        learn.xb = (torch.where(kept, cats, cats[other]), mixed, *rest)
+        learn.xb = (torch.where(kept, cats, cats[other]), weight * conts + (1 - weight) * conts[other], *rest)
         if len(learn.yb):
             own = self._loss = learn.loss_func
 
@@ -203,8 +202,7 @@ def pretrain_denoising(
         raise DataError(f"{name} has no hidden layers that could be trained so", remedy="Give a TabularNet with layers")
     names = list(dls.cat_names)
     sizes = [len(dls.train_ds.classes[n]) for n in names] if names else []
-    device = next(net.parameters()).device
-    whole = _Denoiser(net, sizes).to(device)
+    whole = _Denoiser(net, sizes).to(next(net.parameters()).device)
     cbs = [_OwnRowsAsTargets(), SwapNoise(share), StopOnNaN(targets=False)]
     learn = LeanLearner(dls, whole, loss_func=_Reconstruction(sizes), opt_func=adamw, wd=wd, cbs=cbs)
     learn._do_epoch_validate = lambda *args, **kwargs: None  # nothing is chosen by it

@@ -105,8 +105,7 @@ def _forward(norm: _BatchNorm, x: Tensor) -> Tensor:
     given, x = x.dtype, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     over = [0, *range(2, x.ndim)]
     shape = [1, -1, *[1] * (x.ndim - 2)]
-    rows = x.new_tensor([x.numel() // x.shape[1]])
-    sums = _Sum.apply(torch.cat([x.sum(over), rows]))
+    sums = _Sum.apply(torch.cat([x.sum(over), x.new_tensor([x.numel() // x.shape[1]])]))
     count = sums[-1].detach()
     mean = sums[:-1] / count
     # a second sum, of squares about the common mean, cancels less than E[x²] - E[x]²
@@ -236,8 +235,7 @@ class DataParallel(Callback):
         learn.loss = (sums[0] / total).to(loss.dtype)
         learn.loss_grad = part * (own / total).to(loss.dtype)
         if self._accumulates:  # by its own rows each rank would take its step at another batch
-            mean = float(sums[2]) / world_size()
-            learn.loss_grad = learn.loss_grad * (mean / rows)
+            learn.loss_grad = learn.loss_grad * (float(sums[2]) / world_size() / rows)
             for cb in self._accumulates:
                 cb.count += -(-int(sums[2]) // world_size()) - rows  # whole numbers: every rank must count alike
 
@@ -271,8 +269,7 @@ class DataParallel(Callback):
                 joined = all_rows(parts, f"putting {metric.name} together")
                 metric.preds, metric.targs = [joined[0]], [joined[1]]
             elif not isinstance(metric, ValueMetric) and is_first():
-                kind = type(metric).__name__
-                warn(f"{metric.name} is of rank 0's rows alone: a {kind} cannot be put together")
+                warn(f"{metric.name} is of rank 0's rows alone: a {type(metric).__name__} cannot be put together")
 
 
 @contextmanager

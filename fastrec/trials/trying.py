@@ -219,8 +219,7 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
     # a shuffled column varies by more than the seed, and the new column is a single draw of it
     spread = float(np.var(after - before, ddof=1)) / repeats
     spread += abs(float(np.var(before, ddof=1) - np.var(after, ddof=1)))
-    over_rows = float(np.nanvar(draws["a"] - draws["b"], ddof=1))
-    variance, mean = spread + over_rows, float((after - before).mean())
+    variance, mean = spread + float(np.nanvar(draws["a"] - draws["b"], ddof=1)), float((after - before).mean())
     freedom = (repeats - 1) * (variance / spread) ** 2 if spread else np.inf
     half = float(stdtrit(freedom, 0.99)) * variance**0.5
     return float(before.mean()), float(after.mean()), Interval(mean, mean - half, mean + half)

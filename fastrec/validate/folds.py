@@ -73,7 +73,7 @@ class Folds:
             mask = self._train.get(k)
             if mask is not None and (mask.dtype != torch.bool or mask.shape != (self.size,)):
                 raise DataError(f"training rows of fold {k} are no bool [{self.size}]", remedy="Give one for each row")
-            both = None if mask is None else mask & self._scored_in(k)
+            both = None if mask is None else mask & (self._layers[self._layer_of[k]] == k)
             problem, remedy = f"fold {k} trains on a row that it scores", "Leave it out of one"
             refuse_rows([] if both is None else both, problem, LeakageError, remedy=remedy)
             trained = self.size - int(sizes[k]) if mask is None else int(mask.sum())
@@ -94,9 +94,8 @@ class Folds:
         if not -len(self) <= k < len(self):
             raise IndexError(f"there are {len(self)} folds, and no fold {k}")
         k %= len(self)
-        valid = self._scored_in(k)
-        train = self._train.get(k, ~valid)
-        return train.nonzero().squeeze(1), valid.nonzero().squeeze(1)
+        valid = self._layers[self._layer_of[k]] == k
+        return self._train.get(k, ~valid).nonzero().squeeze(1), valid.nonzero().squeeze(1)
 
     def __repr__(self) -> str:
         return f"Folds({len(self)} folds of {self.size} rows: {self.method})"
@@ -132,8 +131,7 @@ class Folds:
             DataError: a row is scored in several folds.
         """
         problem = f"the row is scored in several folds ({self.method}), and has no one fold"
-        remedy = "Take the folds one by one: for train_rows, valid_rows in folds"
-        refuse_rows(self._twice(), problem, remedy=remedy)
+        refuse_rows(self._twice(), problem, remedy="Take the folds one by one: for train_rows, valid_rows in folds")
         return self.last_codes
 
     @property
@@ -150,9 +148,6 @@ class Folds:
         for k in sorted(self._train):
             digest.update(np.packbits(self._train[k].numpy()).tobytes())
         return digest.hexdigest()
-
-    def _scored_in(self, k: int) -> torch.Tensor:
-        return self._layers[self._layer_of[k]] == k
 
     # Ways to cut
 

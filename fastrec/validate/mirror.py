@@ -283,8 +283,7 @@ def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> tor
     rows = torch.bincount(place, minlength=shape[0] * shape[1]).view(shape).double()
     tests = torch.bincount(place, weights=labels, minlength=shape[0] * shape[1]).view(shape)
     # Ten pseudo-rows with the overall share keep small bins from extreme rates.
-    others = ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)
-    return others[place]
+    return ((tests.sum(0) - tests + 10.0 * prior) / (rows.sum(0) - rows + 10.0)).view(-1)[place]
 
 
 def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:

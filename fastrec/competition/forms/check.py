@@ -117,8 +117,7 @@ def _check_lists(form: SubmissionForm, path: Path, test_path: Path, any_order: b
         first = np.unique(text.dictionary_encode().indices.to_numpy(), return_index=True)[1]
         numbers, targets = numbers[first], targets.select(form.ids).take(pa.array(first))
         targets = targets.append_column(form.candidates, joined)
-    rows = RowKeys(targets, form.ids, test_path, numbers)
-    match = form.match(table, rows, path)
+    match = form.match(table, RowKeys(targets, form.ids, test_path, numbers), path)
     candidates = IdLists(targets[form.candidates].take(pa.array(match)), sep)
     codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat.cast(ids.flat.type)]))
     listed = ids.row * n_codes + codes[: len(ids.flat)]

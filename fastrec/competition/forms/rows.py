@@ -91,8 +91,7 @@ def ranked_strings(items: Any, scores: Any, groups: Any, *, sep: str = " ", k: i
     order, offsets = rank_lists(scores, groups, k=k)
     if len(text) != len(scores):
         raise DataError(f"items has {len(text)} rows, scores has {len(scores)}", remedy="Give one item per scored row")
-    chosen = text.take(pa.array(order.cpu().numpy()))
-    lists = pa.LargeListArray.from_arrays(pa.array(offsets.cpu().numpy()), chosen)
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets.cpu().numpy()), text.take(pa.array(order.cpu().numpy())))
     return pc.binary_join(lists, pa.scalar(sep, pa.large_string()))
 
 
@@ -478,8 +477,7 @@ def codes_of(values: pa.Array) -> tuple[np.ndarray, int]:
 
 def separated(path: str | Path, signs: Sequence[str] = (",", "\t", ";", "|")) -> tuple[str, list[str]]:
     """Return the separator that splits a CSV's header into the most columns, and these."""
-    headers = {sign: csv_header(path, sep=sign) for sign in signs}
-    return max(headers.items(), key=lambda item: len(item[1]))
+    return max({sign: csv_header(path, sep=sign) for sign in signs}.items(), key=lambda item: len(item[1]))
 
 
 def as_number(text: str) -> float:

@@ -169,8 +169,7 @@ def train_streamed(
     sizes = [len(dls.classes[n]) for n in dls.cat_names]
     on_cuda = device.type == "cuda"
     graph = on_cuda and sum(sizes) <= limits.GRAPH_ROWS
-    options = {"grads": "dense" if graph else "rows", **asks.options}
-    architecture = Architecture(asks.model, options)
+    architecture = Architecture(asks.model, {"grads": "dense" if graph else "rows", **asks.options})
     plan = architecture.plan(dls)
     if asks.width is not None:
         plan["emb_szs"] = [(n, asks.width) for n in sizes]

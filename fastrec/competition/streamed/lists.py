@@ -140,8 +140,7 @@ def write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
 def columns_of(recipe: StreamedRanking, features: FeatureSet | None = None) -> tuple[list[str], list[str]]:
     """Return the models' categories and numbers; without ``features`` those of the recipe, unfitted."""
     cats, features = list(recipe.categories or ()), features or recipe.features() or FeatureSet([])
-    conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
-    return cats, list(dict.fromkeys(conts))
+    return cats, [n for n in dict.fromkeys([*features.outputs, *(recipe.plain or ())]) if n not in cats]
 
 
 def train_nets(run: ListsRun) -> None:

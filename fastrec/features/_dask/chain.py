@@ -71,8 +71,7 @@ class DaskChain(Chain):
             say(groups)
             places = [Place(work, g, self._names(g, work, hidden), others) for g in groups]
             beyond = [self._beyond(g, extra, others) for g in groups]
-            states = self._collect(groups, places, beyond, hidden, others)
-            fits = self._fits(states, hidden, learn=learn)
+            fits = self._fits(self._collect(groups, places, beyond, hidden, others), hidden, learn=learn)
             for group, place in zip(groups, places, strict=True):
                 jobs = []
                 for step in group.steps:
@@ -194,8 +193,7 @@ class DaskChain(Chain):
                 if _way(step, rule) == "cells":
                     pair = (state, None)
                 elif not learn:
-                    keep = None if hidden is None else ~rule.excluded()[0]
-                    pair = (state, step.finalize(state, keep))
+                    pair = (state, step.finalize(state, None if hidden is None else ~rule.excluded()[0]))
             found[id(step)] = share(Mapped(pair))
         return found
 

@@ -72,8 +72,7 @@ def with_row_numbers(blocks: Blocks) -> Blocks:
         return Table({ROW: torch.arange(start, start + len(table))})
 
     starts, tables = row_starts(blocks), blocks.select(blocks.names[:1])
-    parts = [task(numbered, t, int(at)) for t, at in zip(tables, starts[:-1], strict=True)]
-    return blocks.with_layer([ROW], parts)
+    return blocks.with_layer([ROW], [task(numbered, t, int(at)) for t, at in zip(tables, starts[:-1], strict=True)])
 
 
 def row_starts(blocks: Blocks) -> np.ndarray:
@@ -109,8 +108,7 @@ def as_frame(
     done = [task(_attached, p, m, list(outputs), meta, fold) for p, m in zip(parts, made, strict=True)]
     if isinstance(frame, PartFiles):
         return MadeParts(done, [*(n for n in own.columns if n not in outputs), *outputs])
-    divisions = frame.divisions if fold is None else None
-    return dd.from_delayed(done, meta=meta, divisions=divisions, verify_meta=False)
+    return dd.from_delayed(done, meta=meta, divisions=frame.divisions if fold is None else None, verify_meta=False)
 
 
 def as_table(
@@ -130,8 +128,7 @@ def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple
         whole = whole.astype({n: meta[n].dtype for n in outputs if whole[n].dtype != meta[n].dtype})
     if fold is None:
         return whole
-    rows = (made[OUTER].values == fold[0]) == fold[1]
-    return take_rows(whole, rows.nonzero().squeeze(1))
+    return take_rows(whole, ((made[OUTER].values == fold[0]) == fold[1]).nonzero().squeeze(1))
 
 
 def no_rows(frame: Any, names: Sequence[str]) -> Table:
@@ -193,8 +190,7 @@ def _profile(part: Any, counted: bool) -> dict[str, Column]:
 
 def _distinct_rows(column: Column) -> Column:
     """Return one row per value if values may be counted, else the first rows, which show the kind."""
-    floats = column.kind == "number" and column.values.is_floating_point()
-    if column.kind not in ("number", "category") or floats:
+    if column.kind not in ("number", "category") or (column.kind == "number" and column.values.is_floating_point()):
         return column.slice(0, min(len(column), limits.HEAD_ROWS))
     codes, rows = column.coded().codes, torch.arange(len(column), device=column.values.device)
     first = rows.new_full((column.coded().size,), len(rows)).scatter_reduce_(0, codes, rows, "amin")
@@ -214,8 +210,7 @@ def transform(fs: Any, df: Any, tables: Mapping[str, Any] | None, history: Any) 
         before = as_blocks(history, fs.inputs, optional=targets)
         past = len(before)
         work = Blocks(fs.inputs, [*before.select(fs.inputs), *work.select(fs.inputs)])
-    made = _chain(fs).apply(work, _others(fs, tables)).from_task(past)
-    return _out(fs, df, made, _meta(fs, df, tables))
+    return _out(fs, df, _chain(fs).apply(work, _others(fs, tables)).from_task(past), _meta(fs, df, tables))
 
 
 class Job:

@@ -105,8 +105,7 @@ def _stacked(pieces: list[Table]) -> tuple[Table, list[int]]:
 
 
 def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
-    ends = torch.tensor(sizes).cumsum(0).tolist()
-    return tuple(table.slice(end - size, end) for end, size in zip(ends, sizes))
+    return tuple(table.slice(end - size, end) for end, size in zip(torch.tensor(sizes).cumsum(0).tolist(), sizes))
 
 
 def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
@@ -352,8 +351,7 @@ class Place:
         self._gathered = None
         here = group.key == HERE
         apart = {(s, t) for s in group.steps for t in s.table_inputs if _goes_along(s, t, group.key, blocks, others)}
-        as_they_are = group.key is None or group.key == (IN_TIME,)
-        if here or as_they_are or (len(blocks) == 1 and not apart):
+        if here or group.key is None or group.key == (IN_TIME,) or (len(blocks) == 1 and not apart):
             self.tables = blocks.select(names)
         else:
             buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), limits.MAX_BUCKETS)

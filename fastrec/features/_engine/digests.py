@@ -98,8 +98,7 @@ class _Digests:
         self.depth = 0  # within a function a fitted generator's state counts too
 
     def all(self, parts: Iterable[Any]) -> str:
-        text = "\x1f".join(map(self.text, parts))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return hashlib.sha256("\x1f".join(map(self.text, parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def named(self, where: str, items: Iterable[tuple[Any, Any]]) -> str:
         """Digest names with their values; errors name the path to a value."""

@@ -36,8 +36,7 @@ def number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
         # int64 is signed: mask the sign bits that the shift brings in from the left.
         state ^= (state >> shift).bitwise_and_((1 << (64 - shift)) - 1)
         state *= factor
-    share = (state >> 32).bitwise_and_((1 << 32) - 1)
-    return share.mul_(folds) >> 32
+    return (state >> 32).bitwise_and_((1 << 32) - 1).mul_(folds) >> 32
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:

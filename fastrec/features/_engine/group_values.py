@@ -84,8 +84,7 @@ def _at_shares(
         at = [start + low, start + torch.minimum(low + 1, (total - 1).clamp_min(0))]
         if reached is not None:
             at = [torch.searchsorted(reached, a, right=True) for a in at]
-        ends = [value[a.clamp_max(len(value) - 1)] for a in at]
-        (a, b), part = ends, place - low
+        (a, b), part = [value[a.clamp_max(len(value) - 1)] for a in at], place - low
         gap = b - a
         between = torch.where(gap.isfinite(), a + gap * part, a * (1 - part) + b * part)
         # For a fraction of 0 take ``a`` alone: 0 times infinity is NaN.
@@ -96,8 +95,7 @@ def _at_shares(
 def count_distinct_here(coded: Coded, codes: torch.Tensor, size: int) -> torch.Tensor:
     """Count distinct values of rows that need no merge: int64 ``[size]``; entry 0 is undefined."""
     rows = (coded.codes > 0).nonzero().squeeze(1)
-    pairs = torch.unique(codes[rows] * coded.size + coded.codes[rows])
-    return torch.bincount(pairs // coded.size, minlength=size)
+    return torch.bincount(torch.unique(codes[rows] * coded.size + coded.codes[rows]) // coded.size, minlength=size)
 
 
 def pick_ends(
@@ -135,8 +133,7 @@ def pick_ends(
 
 def _recoded(values: Keys, made: dict[str, Any]) -> dict[str, Any]:
     """Drop values that no key uses: a state must not depend on other rows of the frame."""
-    codes = torch.cat([m["code"].reshape(-1) for m in made.values()])
-    used = torch.bincount(codes, minlength=len(values) + 1) > 0
+    used = torch.bincount(torch.cat([m["code"].reshape(-1) for m in made.values()]), minlength=len(values) + 1) > 0
     used[0] = False
     table = torch.cumsum(used, 0) * used
     values = values.take(used[1:].nonzero().squeeze(1).cpu())
@@ -208,8 +205,7 @@ def count_values(numbers: torch.Tensor, cells: Cells | None = None) -> State:
 
 def merge_values(a: State, b: State) -> State:
     """Merge the value counts of two partitions."""
-    both = torch.cat([a["value"], b["value"].to(a["value"].device)])
-    value, codes = torch.unique(both, return_inverse=True)
+    value, codes = torch.unique(torch.cat([a["value"], b["value"].to(a["value"].device)]), return_inverse=True)
     places = codes.tensor_split([len(a["value"])])
     return {"value": value, "count": keyed.add_spread(a["count"], b["count"], value, *places)}
 
@@ -217,8 +213,7 @@ def merge_values(a: State, b: State) -> State:
 def total_counts(counts: State, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum the counts over the cells in ``keep`` (None: all): distinct values ``[K]``, counts ``[K]``."""
     by_cell = counts["count"]
-    total = (by_cell if keep is None else by_cell[keep.to(by_cell.device)]).sum(0)
-    return counts["value"], total
+    return counts["value"], (by_cell if keep is None else by_cell[keep.to(by_cell.device)]).sum(0)
 
 
 def quantiles(value: torch.Tensor, count: torch.Tensor, shares: list[float]) -> torch.Tensor:

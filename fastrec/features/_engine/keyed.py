@@ -81,8 +81,7 @@ def hash_keys(keys: Keys, count: int, seed: int) -> torch.Tensor:
 
 def of_codes(coded: Coded, values: torch.Tensor) -> torch.Tensor:
     """Map values of the distinct keys (``[K]``) to rows: ``[n]``, 0 where the key is missing."""
-    table = torch.cat([values.new_zeros(1), values])
-    return table.to(coded.codes.device).index_select(0, coded.codes)
+    return torch.cat([values.new_zeros(1), values]).to(coded.codes.device).index_select(0, coded.codes)
 
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
@@ -118,8 +117,7 @@ def accurate_sum(
     largest = max(abs(float(v)) for v in torch.aminmax(weighted)) if len(weighted) else 0.0
     if largest * len(weighted) < 2.0**53 and bool((weighted == torch.floor(weighted)).all()):
         return total
-    mean = total / torch.where(count > 0, count, 1)
-    rest = values - mean.index_select(0, places)
+    rest = values - (total / torch.where(count > 0, count, 1)).index_select(0, places)
     return total + segment_sum(rest if weight is None else weight * rest, places, len(count))
 
 
@@ -225,8 +223,7 @@ def collect_moments(
     places, count = cell_places(codes, cells, size)
     for part, extreme in (("min", segment_min), ("max", segment_max)):
         if part in parts:  # a key without a value keeps ±inf
-            edge = torch.where(known, values, EMPTY[part])
-            result[part] = extreme(edge, places, count * size).view(count, size)
+            result[part] = extreme(torch.where(known, values, EMPTY[part]), places, count * size).view(count, size)
     if "bins" in parts:
         # A bin includes its lower edge, the last one both; -1 = none.
         edges = torch.tensor(list(bins), dtype=torch.float64, device=values.device)
@@ -268,8 +265,7 @@ def _third(a: Arrays, b: Arrays) -> torch.Tensor:
     delta = b["mean"] - a["mean"]
     share, other = b["count"] / count, a["count"] / count
     own = delta**3 * a["count"] * share * (other - share) + 3 * delta * (other * b["m2"] - share * a["m2"])
-    both = (a["count"] > 0) & (b["count"] > 0)
-    return a["m3"] + b["m3"] + torch.where(both, own, 0)
+    return a["m3"] + b["m3"] + torch.where((a["count"] > 0) & (b["count"] > 0), own, 0)
 
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
@@ -298,16 +294,9 @@ def statistics(total: Arrays) -> Arrays:
         enough = (count > 1) & total["mean"].isfinite()
         made["std"] = torch.where(enough, torch.sqrt(total["m2"] / (count - 1).clamp_min(1)), torch.nan)
     if "m3" in total:
-        made["skew"] = _skew(total)
-    bins = [n for n in total if n.startswith("bin")]
-    return made | {f"hist{n[3:]}": total[n] / count.clamp_min(1) for n in bins}
-
-
-def _skew(total: Arrays) -> torch.Tensor:
-    """Return the adjusted Fisher-Pearson skewness, as pandas does (Joanes, Gill 1998, G1)."""
-    count, mean, m2 = total["count"], total["mean"], total["m2"]
-    differ = m2 > 0
-    # Equal values have no skewness: avoid 0 / 0.
-    m2 = torch.where(differ, m2, 1)
-    made = count * torch.sqrt((count - 1).clamp_min(0)) / (count - 2).clamp_min(1) * (total["m3"] / m2) / torch.sqrt(m2)
-    return torch.where((count > 2) & mean.isfinite(), torch.where(differ, made, 0), torch.nan)
+        # Adjusted Fisher-Pearson skewness, as pandas' (Joanes, Gill 1998, G1). Equal values have none: avoid 0 / 0.
+        differ, several = total["m2"] > 0, (count > 2) & total["mean"].isfinite()
+        m2 = torch.where(differ, total["m2"], 1)
+        skew = count * (count - 1).clamp_min(0).sqrt() / (count - 2).clamp_min(1) * (total["m3"] / m2) / m2.sqrt()
+        made["skew"] = torch.where(several, torch.where(differ, skew, 0), torch.nan)
+    return made | {f"hist{n[3:]}": v / count.clamp_min(1) for n, v in total.items() if n.startswith("bin")}

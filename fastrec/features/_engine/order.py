@@ -92,8 +92,7 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
     if column.kind == "category":
         return taken.changed(values=torch.where(absent, 0, taken.values))
     if column.kind == "number" and column.values.is_floating_point():
-        values = torch.where(absent | taken.is_missing(), torch.nan, taken.values)
-        return taken.changed(values=values, missing=None)
+        return taken.changed(values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
     missing = taken.is_missing() | absent
     return taken.changed(missing=missing if bool(missing.any()) else None)
 
@@ -306,8 +305,7 @@ def earlier_events(
     both = Aligned.of(table, log, list(by), list(order))
     last, events = both.before(counted, tie)
     numbers = torch.arange(len(both.codes), device=last.device) if events.order is None else events.order
-    start = events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last)
-    return EarlierEvents(numbers, start, last)
+    return EarlierEvents(numbers, events.start[last.clamp_min(0)] if len(numbers) else torch.zeros_like(last), last)
 
 
 def _among_rows(

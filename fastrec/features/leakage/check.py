@@ -11,7 +11,9 @@ import torch
 from fastrec._core import limits
 from fastrec.errors import DataError, LeakageError
 from fastrec.features._engine.folds import given_folds
+from fastrec.features.base import Feature
 from fastrec.features.columns import as_list
+from fastrec.features.feature_set import FeatureSet
 from fastrec.features.leakage import frames, statistics
 from fastrec.table import Column, as_column, column_names, take_rows
 
@@ -183,8 +185,7 @@ class LeakCheck:
         name, taken = next(iter(source.items()))
         column = self.choice.table[name]
         was, now = (frames.shown(column, r) for r in (row, int(taken[row])))
-        what = f"{name!r} of this row alone went from {was} to {now}"
-        return Try(row, made, what, targets)
+        return Try(row, made, f"{name!r} of this row alone went from {was} to {now}", targets)
 
     def change(
         self, rows: torch.Tensor, what: str
@@ -221,9 +222,8 @@ class LeakCheck:
             before, after = (self.choice.rank < cut).nonzero().squeeze(1), (self.choice.rank == cut).nonzero()
             when = f"the rows at or after {name} = {frames.shown(self.choice.table[name], int(after[0]))}"
             mixed = frames.with_rows_of(self.frame, self.choice.mixed_future(cut, column_names(self.frame)))
-            left = torch.arange(len(before))
             for what, frame, at_made in (
-                (f"{when} were dropped", take_rows(self.frame, before), left),
+                (f"{when} were dropped", take_rows(self.frame, before), torch.arange(len(before))),
                 (f"{when} were mixed up", mixed, before),
             ):
                 if fixed is not None:
@@ -289,8 +289,7 @@ class LeakCheck:
 
     def add(self, column: str, kind: Kind, row: int | None, detail: str, together: set[str]) -> None:
         maker = self.runner.maker(column, together)
-        leak = Leak(column, kind, row, detail, None if maker is None else repr(maker))
-        self.leaks.setdefault((column, kind), leak)
+        self.leaks.setdefault((column, kind), Leak(column, kind, row, detail, None if maker is None else repr(maker)))
 
     def _learns_from_all(self, column: str) -> str | None:
         learners = [] if self.strict else self.runner.learns_from_all(column)
@@ -527,7 +526,9 @@ def check_leakage(
     if probes < 1 or max_rows < 2:
         problem = f"check_leakage: probes={probes}, max_rows={max_rows} leave nothing to try"
         raise DataError(problem, remedy="Use at least 1 probe and 2 rows")
-    features = frames.as_features(pipeline, key)
+    features = pipeline if isinstance(pipeline, FeatureSet) else None
+    if isinstance(pipeline, Feature):
+        features = FeatureSet([pipeline], key=as_list(key) or None)
     if features is None and not callable(pipeline):
         problem = f"check_leakage: a {type(pipeline).__name__} is neither a FeatureSet nor a function"
         raise DataError(problem, remedy="Give a FeatureSet, a generator, or a function from frame to frame")

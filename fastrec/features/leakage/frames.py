@@ -20,7 +20,7 @@ from fastrec.features._engine.chain import steps_behind
 from fastrec.features._engine.order import TimeRanks
 from fastrec.features._engine.saving import clone_steps, selectors_of
 from fastrec.features.base import Feature, Fitted
-from fastrec.features.columns import Selector, as_list, selector_from
+from fastrec.features.columns import Selector, selector_from
 from fastrec.features.feature_set import FeatureSet
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 from fastrec.table.column import lengths_of
@@ -59,8 +59,7 @@ class CheckedRows:
         for name in self.targets:
             taken = torch.arange(len(self.table))
             low, high, position = self._ends(name)
-            middle = (position[low] + position[high]) / 2
-            taken[rows] = torch.where(position[rows] > middle, low, high)
+            taken[rows] = torch.where(position[rows] > (position[low] + position[high]) / 2, low, high)
             taken[self.table[name].is_missing()] = torch.arange(len(taken))[self.table[name].is_missing()]
             source[name] = taken
         return source
@@ -131,8 +130,7 @@ def key_codes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
         if column.kind != "category" and (column.kind != "number" or column.values.is_floating_point()):
             continue
         codes = column.coded().codes
-        several = int((torch.bincount(codes)[1:] > 0).sum())
-        if 2 <= several < len(codes):
+        if 2 <= int((torch.bincount(codes)[1:] > 0).sum()) < len(codes):
             found[name] = codes
     return found
 
@@ -192,8 +190,7 @@ def _by_size(rows: torch.Tensor, sizes: torch.Tensor, wish: float) -> torch.Tens
     several = sizes[sizes > 1]
     if not len(several):
         return rows
-    aim = torch.quantile(several.double(), wish)
-    away = torch.where(sizes > 1, (sizes - aim).abs(), torch.inf)
+    away = torch.where(sizes > 1, (sizes - torch.quantile(several.double(), wish)).abs(), torch.inf)
     return rows[torch.argsort(away, stable=True)]
 
 
@@ -436,8 +433,7 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
         return before.number() != after.number().to(before.values.device)
     if kinds == ("vector", "vector") and before.values.shape == after.values.shape:
         a, b = before.values, after.values.to(before.values.device)
-        both_missing = a.isnan() & b.isnan()
-        return (_far(a, b, scale) & ~both_missing).any(1)
+        return (_far(a, b, scale) & ~(a.isnan() & b.isnan())).any(1)
     if kinds == ("list", "list"):
         lengths = lengths_of(before.values)
         different = lengths != lengths_of(after.values).to(lengths.device)
@@ -481,10 +477,3 @@ def shown(column: Column, row: int) -> str:
         return "missing"
     text = f"{value:.6g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
-
-
-def as_features(pipeline: Any, key: Any) -> FeatureSet | None:
-    """Return a FeatureSet, or a generator wrapped in one; None for anything else."""
-    if isinstance(pipeline, FeatureSet):
-        return pipeline
-    return FeatureSet([pipeline], key=as_list(key) or None) if isinstance(pipeline, Feature) else None

@@ -59,8 +59,7 @@ class Followers:
 
     def left(self, delta: torch.Tensor, flipped: torch.Tensor) -> Followers:
         """Filter for rows that moved in a further run (``delta``) if, and only if, their target was ``flipped``."""
-        has_moved = delta[self.rows].abs() >= self.effects.abs() / 2
-        stays = has_moved == flipped[self.rows]
+        stays = (delta[self.rows].abs() >= self.effects.abs() / 2) == flipped[self.rows]
         return Followers(self.rows[stays], self.effects[stays], self.exact)
 
 
@@ -207,8 +206,7 @@ def one_to_one(column: Column, held: HeldTarget) -> str | None:
     if targets < 2 or n < limits.LEAK_LEAST_ROWS:
         return None
     if n - targets >= limits.LEAK_LEAST_ROWS:  # for repeated targets a map; else only a line is evidence
-        pairs = torch.unique(a * (int(b.max()) + 1) + b)
-        if len(pairs) == targets == len(torch.unique(b)):
+        if len(torch.unique(a * (int(b.max()) + 1) + b)) == targets == len(torch.unique(b)):
             return f"its {targets} values stand one to one for those of {held.name!r}"
         return None
     values = numbers(column)
@@ -233,8 +231,7 @@ def row_order(column: Column, held: HeldTarget) -> str | None:
     enough = len(several) > 1 and len(y) >= limits.LEAK_LEAST_ROWS and (len(several) > 5 or int(several.min()) >= 5)
     if not enough or not bool(torch.isfinite(values).all()) or not _is_sorted(y[order]):
         return None
-    steps = values[order].diff()
-    if bool((steps == 0).any()) or bool((values != values.round()).any()):
+    if bool((values[order].diff() == 0).any()) or bool((values != values.round()).any()):
         return None
     place = _is_sorted(rows[order])
     dense = float(values.max() - values.min()) <= 2 * len(held.whole)
@@ -360,8 +357,7 @@ class _Stats:
         blank = torch.zeros(size, dtype=torch.float64)
         n = torch.bincount(codes, minlength=size).double()
         total = blank.index_add(0, codes, y)
-        mean = total / n.clamp_min(1)
-        squares = blank.index_add(0, codes, (y - mean[codes]).square())
+        squares = blank.index_add(0, codes, (y - (total / n.clamp_min(1))[codes]).square())
         return cls(n, total, squares, segment_min(y, codes, size), segment_max(y, codes, size))
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -326,8 +326,7 @@ def plan_embeddings(
             each, hot = bytes_per_row(width), 0 if kind == "host" else room
             costs = (rows * each, 0, 1.0, 0.0)
             if room is not None:
-                missed = rows_missed(rows, hot, skew, batch_size)
-                costs = (room * each, rows * each, found(rows, hot, skew), missed)
+                costs = (room * each, rows * each, found(rows, hot, skew), rows_missed(rows, hot, skew, batch_size))
             tables.append(TablePlan(n, rows, wide[n], width, place, *costs))
     order = list(cards)
     tables.sort(key=lambda t: order.index(t.name))

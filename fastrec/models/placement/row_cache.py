@@ -184,8 +184,7 @@ class RowCache:
         self._counted.discard(key)  # counted when it was fetched ahead
         if learns:
             self._changed.index_fill_(0, slots, True)
-        place = slots.to(self.weight.device)
-        return self._leases.take(self.weight, slots), place.view(rows.shape)
+        return self._leases.take(self.weight, slots), slots.to(self.weight.device).view(rows.shape)
 
     def slots_of(self, rows: Tensor) -> Tensor:
         """Return the slots of rows on the device: int64, of the shape of ``rows``."""

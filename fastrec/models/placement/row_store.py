@@ -228,8 +228,7 @@ class _Exchange(torch.autograd.Function):
         sums = grad.new_zeros(len(order), grad.shape[1]).index_add_(0, place, grad)
         values, _ = _swap(sums.index_select(0, order), sizes, ctx.shard.ranks, back=given)
         values = values / ctx.shard.ranks
-        found = torch.sparse_coo_tensor(wanted[None], values, ctx.shape, check_invariants=False)
-        return found, None, None
+        return torch.sparse_coo_tensor(wanted[None], values, ctx.shape, check_invariants=False), None, None
 
 
 def _swap(values: Tensor, sizes: Tensor, ranks: int, back: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -64,8 +64,7 @@ def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
     is_unknown = graph.op("Less", found, graph.constant(np.array(0)))
     begins = graph.op("Where", is_unknown, graph.constant(statistics.unknown[:, None]), found)
     own = graph.op("Gather", begins, graph.constant(statistics.of), axis=0)
-    places = graph.op("Add", own, graph.constant(statistics.index[:, None]))
-    flat = graph.op("Reshape", places, graph.whole(-1))
+    flat = graph.op("Reshape", graph.op("Add", own, graph.constant(statistics.index[:, None])), graph.whole(-1))
     values = graph.op("GatherElements", graph.constant(statistics.values), flat, axis=0)  # faster than Gather
     values = graph.op("Reshape", values, graph.whole(len(statistics.of), -1))
     return graph.cast(graph.op("Transpose", values, perm=[1, 0]), np.float64)

@@ -26,6 +26,7 @@ from fastrec.serve.onnx_builder import GraphCut, GraphTensor, N, NotInGraphError
 from fastrec.stacking import StackModel
 from fastrec.stacking.blends import as_task, in_columns, names_of
 from fastrec.table import Vocab
+from fastrec.validate import Rows
 from fastrec.validate.target import Task
 
 _CLASSIFIERS = (linear_model.LogisticRegression, linear_model.SGDClassifier)
@@ -51,8 +52,7 @@ def linear_prediction(parts: list[Any], product: Callable[[torch.Tensor], Any], 
 def _said(part: Any, product: Callable[[torch.Tensor], Any], task: Task, k: int) -> Any:
     """Write the prediction of one output: ``[rows]``, or ``[rows, k]`` for a multiclass task."""
     weights = torch.from_numpy(np.atleast_2d(np.asarray(part.coef_, dtype=np.float64)).T.copy())
-    start = torch.from_numpy(np.array(part.intercept_, dtype=np.float64).reshape(-1))
-    sums = product(weights) + start
+    sums = product(weights) + torch.from_numpy(np.array(part.intercept_, dtype=np.float64).reshape(-1))
     if task == "regression":
         if isinstance(part, linear_model.TweedieRegressor):
             log = part.link == "log" or (part.link == "auto" and part.power > 0)
@@ -101,10 +101,7 @@ class GraphRows:
     def __len__(self) -> int:
         return N
 
-    @property
-    def n_scores(self) -> int:
-        """Number of predictions for a row."""
-        return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
+    n_scores = Rows.n_scores
 
 
 def prediction(model: Estimator, rows: GraphRows) -> Any:
@@ -241,8 +238,7 @@ def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
 def _constant(model: Any, rows: GraphRows) -> Any:
     name = next(n for n in rows.table.names if isinstance(rows.table[n].values, GraphTensor))
     column = as_graph_column(rows.table[name])
-    same = column.is_missing() if column.text is not None else column.values != column.values
-    zero = same.double() * 0
+    zero = (column.is_missing() if column.text is not None else column.values != column.values).double() * 0
     return zero + model._value if not model._value.ndim else zero[:, None] + model._value
 
 

@@ -146,8 +146,7 @@ class GraphGroups:
         """Compute the sum (``'add'``), maximum (``'max'``) or minimum (``'min'``) of each row's list: float64."""
         op = self.graph.op
         start = op("ConstantOfShape", self._count, value=np.array([{"add": 0.0, "max": -np.inf, "min": np.inf}[how]]))
-        value = value_of(self.graph, values, torch.float64)
-        each = op("ScatterElements", start, self._of_row, value, reduction=how)
+        each = op("ScatterElements", start, self._of_row, value_of(self.graph, values, torch.float64), reduction=how)
         return GraphTensor.of(self.graph, op("Gather", each, self._of_row, axis=0), torch.float64)
 
     def size(self) -> GraphTensor:
@@ -300,8 +299,7 @@ def _vectors(step: Any, table: GraphTable, lists: GraphGroups | None) -> dict[st
     # requests have no columns of lists or vectors
     if not all(table[n].kind == "number" for n in names):
         raise NotInGraphError("lists and vectors are no inputs of a graph", remedy="Serve the run itself")
-    vector = torch.stack([table[n].number() for n in names], 1)
-    return step.wrap(step.apply(fit, {"vector": vector}))
+    return step.wrap(step.apply(fit, {"vector": torch.stack([table[n].number() for n in names], 1)}))
 
 
 def lists_of(step: Feature, lists: GraphGroups | None) -> GraphGroups:

@@ -266,8 +266,7 @@ class _Laid:
         """Compute how long ago events were, as ``EventCoder`` does: float32 ``[E, 1]``."""
         own = value_of(self.graph, shown.number(), torch.float64)
         moment = GraphTensor.of(self.graph, self._spread(self.graph.op("Gather", own, self.first)), torch.float64)
-        age = (moment - happened.number()).clamp_min(0).nan_to_num(0)
-        return age.log1p().float()[:, None] / 10
+        return (moment - happened.number()).clamp_min(0).nan_to_num(0).log1p().float()[:, None] / 10
 
     def listed(self, candidates: GraphColumn, items: GraphColumn) -> str:
         """Find the row of the candidate that is an event's item, in the event's list; -1: none. int64 ``[E]``."""
@@ -291,8 +290,7 @@ class _Laid:
         theirs = op("Slice", pair, rows, self.whole(np.iinfo(np.int64).max))
         first = self._first(own, self.number, op("Shape", distinct), absent=-1)
         gone = items.is_missing()
-        found = op("Gather", first, theirs)
-        return op("Where", value_of(self.graph, gone, torch.bool), self.whole(-1), found)
+        return op("Where", value_of(self.graph, gone, torch.bool), self.whole(-1), op("Gather", first, theirs))
 
     def _first(self, codes: str, number: str, size: str, absent: int | None = None) -> str:
         op = self.graph.op

@@ -148,13 +148,11 @@ def count_below(values: GraphTensor, edges: Sequence[torch.Tensor], *, right: bo
         table = falling[:, step // 2 - 1 :: step]
         if not level:
             above = graph.op(compare, value, graph.constant(table[:, 0]))
-            start = graph.constant(2 * np.arange(len(edges), dtype=whole))
-            place = graph.op("Add", graph.cast(above, whole), start)
+            place = graph.op("Add", graph.cast(above, whole), graph.constant(2 * np.arange(len(edges), dtype=whole)))
             place = graph.op("Reshape", place, line)
             continue
         edge = graph.op("GatherElements", graph.constant(table.ravel()), place, axis=0)
-        digit = graph.cast(graph.op(compare, flat, edge), whole)
-        place = graph.op("Add", graph.op("Add", place, place), digit)
+        place = graph.op("Add", graph.op("Add", place, place), graph.cast(graph.op(compare, flat, edge), whole))
     place = graph.cast(graph.op("Reshape", place, in_line), np.int64)
     found = GraphTensor.of(graph, place, torch.int64, len(edges))
     ends = torch.arange(1, len(edges) + 1) * 2**depth - 1  # a column's place less which it has this many below

@@ -140,8 +140,7 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
     some = next((c for c in columns if isinstance(c, GraphTensor)), None)
     if not columns:
         # the number of rows is that of any input
-        rows = graph.op("Shape", graph.inputs[0])
-        shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
+        shape = graph.op("Concat", graph.op("Shape", graph.inputs[0]), constant(graph, torch.tensor([0])), axis=0)
         empty = graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
         return GraphTensor.of(graph, empty, dtype, 0)
     if some is None:

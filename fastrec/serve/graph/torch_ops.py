@@ -85,23 +85,17 @@ def _pow(graph: Graph, made: torch.Tensor, a: Any, b: Any = 2) -> str:
     return graph.op("Pow", *both(graph, a, b, made.dtype)[:2])
 
 
-def _unary(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> str:
-    return graph.op(kind, value_of(graph, a, made.dtype))
-
-
-def _rounding(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> str:
-    return graph.op(kind, a.value) if made.dtype.is_floating_point else a.value
-
-
 for _kind, _names in {
     "Neg": ("neg", "negative", "__neg__"),
     "Abs": ("abs", "absolute", "__abs__"),
     "Sign": ("sign", "sgn"),
     **{n.capitalize(): (n,) for n in ("sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid", "reciprocal")},
 }.items():
-    handler(*_names)(partial(_unary, kind=_kind))
-for _name in ("floor", "ceil", "round"):
-    handler(_name)(partial(_rounding, kind=_name.capitalize()))
+    handler(*_names)(lambda graph, made, a, *, kind=_kind: graph.op(kind, value_of(graph, a, made.dtype)))
+for _name, _kind in {"floor": "Floor", "ceil": "Ceil", "round": "Round"}.items():
+    handler(_name)(
+        lambda graph, made, a, *, kind=_kind: graph.op(kind, a.value) if made.dtype.is_floating_point else a.value
+    )
 
 
 def _test(graph: Graph, made: torch.Tensor, a: GraphTensor, *, kind: str) -> Any:
@@ -430,8 +424,7 @@ def _stack(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0)
         joined = graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=0)
         return graph.op("Transpose", graph.op("Reshape", joined, graph.whole(len(parts), -1)), perm=[1, 0])
     at = graph.whole(axis)
-    values = [graph.op("Unsqueeze", _rows(graph, p, made.dtype), at) for p in parts]
-    return graph.op("Concat", *values, axis=axis)
+    return graph.op("Concat", *[graph.op("Unsqueeze", _rows(graph, p, made.dtype), at) for p in parts], axis=axis)
 
 
 @handler("cat", "concat", "concatenate")

@@ -51,8 +51,7 @@ class Request:
         self._digests: dict[str, list[bytes | None]] = {}
         wanted: dict[tuple[int, tuple[str, ...]], tuple[EventIndex, EventLookup, Table | None]] = {}
         for lookup in (k for found in plan.lookups for k in found):
-            there = all(n in self.rows for n in lookup.rows)
-            if lookup.table in layouts and there and lookup.via is None:
+            if lookup.table in layouts and all(n in self.rows for n in lookup.rows) and lookup.via is None:
                 index = plan.index[lookup]
                 names = lookup.rows[: len(index.columns)]  # a session's events are also those of it and an item
                 wanted.setdefault((index.number, names), (index, lookup, None))
@@ -81,8 +80,7 @@ class Request:
             index = self.plan.index[lookup]
             key = (index.number, lookup.rows[: len(index.columns)])
             if key not in self._fetched:
-                more = None if lookup.via is None else found[lookup.via].events
-                self._fetch([(index, lookup, more)])
+                self._fetch([(index, lookup, None if lookup.via is None else found[lookup.via].events)])
             found[lookup.table] = self._fetched[key]
         return found
 
@@ -141,8 +139,7 @@ class Request:
             there = Table(layout.decode(rows, index.columns, self.values)) if index.columns else asked
             keys |= {k for k in row_keys(there, index.columns, index.prefix) if k is not None}
         absent = [k for k in keys if k not in groups]
-        bases = [EventIndex.base_of(k) for k in absent] if index.folds else []
-        found = self.store.get([*absent, *bases])
+        found = self.store.get([*absent, *(EventIndex.base_of(k) for k in absent if index.folds)])
         for key, value in zip(absent, found, strict=False):
             groups[key] = np.frombuffer(value, rows.dtype) if value else rows[:0]
         self._bases |= dict(zip(absent, found[len(absent) :], strict=False))

@@ -69,8 +69,7 @@ def span_of(step: Feature) -> Fraction:
     if isinstance(step, Rolling):
         spans += [seconds_in(w, wanted_by="Rolling", what="window") for w in as_list(step.window) if isinstance(w, str)]
     elif isinstance(step, Lag) and step.horizon is not None:
-        is_text = isinstance(step.horizon, str)
-        read: Callable[..., Fraction] = seconds_in if is_text else positive
+        read: Callable[..., Fraction] = seconds_in if isinstance(step.horizon, str) else positive
         spans.append(read(step.horizon, wanted_by="Lag", what="horizon"))
     return max(spans)
 
@@ -132,8 +131,7 @@ def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _last(marks: torch.Tensor, n: int) -> torch.Tensor:
-    left = marks.flip(0).long().cumsum(0).flip(0)
-    return marks & (left <= n)
+    return marks & (marks.flip(0).long().cumsum(0).flip(0) <= n)
 
 
 def _newest(rows: torch.Tensor, n: int) -> torch.Tensor:

@@ -276,8 +276,7 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
     # A key whose first columns are one too needs no index of its own: a session's events are read once for all that is
     # asked of it, its events on one item among them.
     long = {(t, k) for t, k in keys if any(t == o and 0 < len(c) < len(k) and k[: len(c)] == c for o, c in keys)}
-    for number, (table, key) in enumerate(k for k in keys if k not in long):
-        plan.indexes.append(EventIndex(number, table, key))
+    plan.indexes += [EventIndex(i, table, key) for i, (table, key) in enumerate(k for k in keys if k not in long)]
     for step, found in zip(steps, lookups, strict=True):
         for lookup in found:
             fit = [i for i in plan.indexes if i.table == lookup.table and bool(i.columns) == bool(lookup.columns)]

@@ -68,11 +68,8 @@ class Refusal(FastrecError):
 
     def body(self) -> dict[str, Any]:
         """Return the error as the client gets it: ``error``, and ``column`` and ``row`` if known."""
-        said: dict[str, Any] = {"error": str(self)}
-        for name in ("column", "row"):
-            if getattr(self, name) is not None:
-                said[name] = getattr(self, name)
-        return said
+        known = {n: v for n, v in (("column", self.column), ("row", self.row)) if v is not None}
+        return {"error": str(self), **known}
 
 
 _BRIEF = reprlib.Repr()

@@ -237,8 +237,7 @@ def of_sessions(spec: RecommendSpec) -> dict[str, Any]:
         says = "The events' times, in seconds." if column.name == "times" else "A value for every event."
         of_one = {"type": {"string": "string", "int64": "integer"}.get(column.type, "number")}
         own[column.name] = {"type": "array", "items": of_one, "description": says}
-    required = [n for n in own if n != "context"]
-    session = {"type": "object", "additionalProperties": False, "required": required}
+    session = {"type": "object", "additionalProperties": False, "required": [n for n in own if n != "context"]}
     one = {**session, "properties": {**own, "k": k}}
     sessions = {"type": "array", "items": {**session, "properties": own}}
     several = {**session, "required": ["sessions"], "properties": {"sessions": sessions, "k": k}}

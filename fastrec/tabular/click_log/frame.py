@@ -83,8 +83,7 @@ class LogRows(CachedRows):
         if encoder is not None:
             return write_rows(path, self._encoded(encoder))
         encoder, rows = self._learn(path, min_count, memory)
-        texts = [pa.array(v) for v in encoder.values]
-        save_state(folder / _LEARNT, {"values": texts, "lows": encoder.lows.tolist()})
+        save_state(folder / _LEARNT, {"values": [pa.array(v) for v in encoder.values], "lows": encoder.lows.tolist()})
         sums: list[int] = []
         words, at = self._form.words, 0
         with path.open("r+b", buffering=0) as file:

@@ -185,8 +185,7 @@ def _shares(stretch: Stretch) -> tuple[list[int], list[int]]:
 
 
 def _fault(stretch: Stretch, form: LogForm, row: int, field: int) -> DataError:
-    line = bytes(stretch.text[: stretch.stop]).split(b"\n", row + 1)[row]
-    fields = line.rstrip(b"\r").split(b"\t")
+    fields = bytes(stretch.text[: stretch.stop]).split(b"\n", row + 1)[row].rstrip(b"\r").split(b"\t")
     wanted = form.words
     before = f" (lines counted from byte {stretch.part.start})" if stretch.part.start else ""
     if len(fields) != wanted:
@@ -216,8 +215,7 @@ class LogEncoder:
     @cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray]:
         """Return where each category's lookup table begins, and all of them: value ``i`` has the code ``i + 2``."""
-        sizes = [max(4, 1 << int(2 * len(v)).bit_length()) for v in self.values]
-        starts = np.cumsum([0, *sizes])
+        starts = np.cumsum([0, *(max(4, 1 << int(2 * len(v)).bit_length()) for v in self.values)])
         tables = np.zeros(int(starts[-1]), dtype=np.uint64)
         for j, own in enumerate(self.values):
             words = (own.astype(np.uint64) << np.uint64(32)) | (np.arange(len(own), dtype=np.uint64) + np.uint64(2))
@@ -235,6 +233,5 @@ class LogEncoder:
 def as_text(values: np.ndarray) -> np.ndarray:
     """Format 32-bit values as 8 hex digits each: bytes ``[n]``, sorted as the values are."""
     digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
-    shifts = np.arange(28, -1, -4, dtype=np.uint32)
-    nibbles = (values[:, None] >> shifts) & np.uint32(15)
+    nibbles = (values[:, None] >> np.arange(28, -1, -4, dtype=np.uint32)) & np.uint32(15)
     return np.ascontiguousarray(digits[nibbles]).view("S8")[:, 0]

@@ -102,8 +102,7 @@ class ContProc(FrameProc):
 
 def generator_of_that_name(proc: FrameProc) -> str:
     """Return the remedy for a proc that was given a column, as the generator of the same name takes one."""
-    name = proc.name
-    return f"For the generator: from fastrec import features, then features.{name}('price') in a FeatureSet"
+    return f"For the generator: from fastrec import features, then features.{proc.name}('price') in a FeatureSet"
 
 
 def _refuse_columns(proc: FrameProc, columns: Sequence[Any]) -> None:

@@ -147,23 +147,20 @@ class FillMissing(ContProc):
         elif callable(self.fill_strategy):
             import pandas as pd
 
-            known = values[~values.isnan()] if gaps else values
-            fill = float(self.fill_strategy(pd.Series(known.cpu().numpy(), name=name), self._constant(name)))
+            known = pd.Series((values[~values.isnan()] if gaps else values).cpu().numpy(), name=name)
+            fill = float(self.fill_strategy(known, float(self.fill_vals.get(name, 0))))
         self.learn(name, Summary(Moments(), gaps, fill))
 
     def learn(self, name: str, summary: Summary) -> None:
         """Fit a column by its summary, which is then that of the filled column."""
         fill = summary.fill
         if fill is None:
-            fill = 0.0 if self.fill_strategy == "mode" else self._constant(name)
+            fill = 0.0 if self.fill_strategy == "mode" else float(self.fill_vals.get(name, 0))
         self.was_missing[name], self.fills[name] = summary.gaps > 0, fill
         if summary.gaps:
             moments = summary.moments
             moments.merge(summary.gaps, fill, 0.0)
             moments.low, moments.high = min(moments.low, fill), max(moments.high, fill)
-
-    def _constant(self, name: str) -> float:
-        return float(self.fill_vals.get(name, 0))
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Fill missing values; return the input itself if none is missing."""

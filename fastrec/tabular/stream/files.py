@@ -163,8 +163,7 @@ class ParquetSource:
     def where(self, row: int) -> tuple[Path, int]:
         """Return the file that holds a row of the source, and the row's number in that file."""
         unit = next(u for u in reversed(self.units) if u.start <= row)
-        first = next(u.start for u in self.units if u.file == unit.file)
-        return self.files[unit.file], row - first
+        return self.files[unit.file], row - next(u.start for u in self.units if u.file == unit.file)
 
 
 def list_files(paths: Paths) -> list[Path]:

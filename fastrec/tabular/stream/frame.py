@@ -136,8 +136,7 @@ class MedianSearch:
             if wanted in self._kept:
                 old = self._kept[wanted]
                 both, where = np.unique(np.concatenate([old[0], new[0]]), return_inverse=True)
-                counts = np.bincount(where, np.concatenate([old[1], new[1]]), len(both)).astype(np.int64)
-                new = (both, counts)
+                new = (both, np.bincount(where, np.concatenate([old[1], new[1]]), len(both)).astype(np.int64))
             self._kept[wanted] = new
 
     def result(self) -> float:
@@ -252,8 +251,7 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
         return []
     # A copy of the block: the block itself learns later, and one with classes, even none, would not.
     probe = Labels(labels.names, copy.deepcopy(labels.block), dtype=labels.asked_dtype)
-    empty = _like_target(rows, labels.names, dict.fromkeys(labels.names, False))
-    probe.fit(empty, TrainingRows(0))
+    probe.fit(_like_target(rows, labels.names, dict.fromkeys(labels.names, False)), TrainingRows(0))
     return labels.names[:1] if probe.kind == "category" else []
 
 

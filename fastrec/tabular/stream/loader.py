@@ -105,8 +105,7 @@ class FileRows(StreamRows):
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
         """Yield packed rows of pieces; several large row groups are open and read in turn."""
         large = any(p.unit.rows > limits.DECODED_ROWS for p in pieces)
-        sources = (self._unit_chunks(p) for p in pieces)
-        return take_in_turn(sources, limits.OPEN_GROUPS if large else 1, seed)
+        return take_in_turn((self._unit_chunks(p) for p in pieces), limits.OPEN_GROUPS if large else 1, seed)
 
     def _unit_chunks(self, piece: Piece) -> Iterator[Chunk]:
         for start, block in self.source.blocks(piece.unit, limits.DECODED_ROWS, skip=piece.skip, stop=piece.stop):
@@ -266,8 +265,7 @@ class StreamLoader(Shared, TfmdDL):
         files = found.get("files", [])
         digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
         told = {"files": f"{len(files)} of {sum(size for _, size, _ in files)} bytes, digest {digest}"}
-        order = {"buffer_rows": self.buffer_rows, "cached": self.rows.cached}
-        return {**told, **found.get("settings", {}), **order}
+        return {**told, **found.get("settings", {}), "buffer_rows": self.buffer_rows, "cached": self.rows.cached}
 
     def do_batch(self, b: Any) -> tuple[torch.Tensor, ...]:
         """Return a batch without rows, whose form fastai reads."""
